@@ -1,0 +1,27 @@
+"""The errors that a person sees, and the exit code that each becomes."""
+
+
+class UserError(Exception):
+    """Something in the user's hands is wrong (exit code 2, no traceback).
+
+    The message names the knob, its value and the remedy:
+    `batch.size=100 is no multiple of batch.micro=64; set batch.size to 64 or 128.`
+    """
+
+    exit_code = 2
+
+
+class RunFailed(Exception):
+    """A run started and failed (exit code 1); the message says why, in one paragraph."""
+
+    exit_code = 1
+
+
+def nearest(name: str, known: "list[str] | tuple[str, ...]") -> str:
+    """A phrase that names the valid name nearest to `name`: ` (did you mean 'depth'?)`, or all of them if none is near."""
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return "known: " + ", ".join(sorted(known)) if known else "there are none"
