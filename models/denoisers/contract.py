@@ -1,0 +1,191 @@
+"""What a model family gives to the platform, and what it is given. Imports no torch at run time.
+
+A family's `spec.py` holds three pydantic models and joins them in a `Family`:
+
+    FAMILY = Family(name="dit", model=DiTSpec, objective=VelocitySpec, sampling=FlowSamplingSpec)
+
+`build()` of each imports torch inside. Shapes in this file leave out the batch dimension unless they say otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from denoisers.figures import Figure
+
+
+class Spec(BaseModel):
+    """Base of every spec: frozen, unknown keys refused, no infinities or NaN, no silent type conversion."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, strict=True
+    )
+
+
+@dataclass(frozen=True)
+class BatchField:
+    """One tensor that a family needs in every batch."""
+
+    name: str
+    """Column of the data store and key of the batch."""
+    shape: tuple[int, ...]
+    """Per sample; () is a scalar."""
+    dtype: Literal["float32", "int64", "bool"]
+    value_range: tuple[float, float] | None = None
+    """The store's value range is mapped linearly onto this one: (-1, 1) for images. None takes values as they are."""
+    unit: str = ""
+    """What the numbers mean, for people: `pixel intensity`, `class index`."""
+    num_classes: int | None = None
+    """For class indices: values lie in [0, num_classes)."""
+
+
+class ModelSpec(Spec):
+    """Base of a family's network spec. Subclasses add `family: Literal[NAME] = NAME`."""
+
+    family: str
+
+    def build(self) -> Network:
+        """The network with freshly initialised weights, drawn from torch's global generator."""
+        raise NotImplementedError
+
+    def batch_fields(self) -> tuple[BatchField, ...]:
+        """The fields that its batches need."""
+        raise NotImplementedError
+
+    def example_inputs(self, batch_size: int, device: str = "meta") -> tuple[Any, ...]:
+        """Positional inputs of the network's forward pass, for shape traces on the meta device."""
+        raise NotImplementedError
+
+    def static_figures(self) -> Mapping[str, Figure]:
+        """Pictures by kind that need no trained weights (position tables, patches)."""
+        return {}
+
+
+class ObjectiveSpec(Spec):
+    """Base of a family's objective spec. Subclasses add `weights`, a spec with one float per loss component."""
+
+    weights: Spec
+
+    def build(self, model: ModelSpec) -> Objective:
+        raise NotImplementedError
+
+
+class SamplingSpec(Spec):
+    """Base of a family's sampling spec: the defaults of `ditlab sample` and of evaluation's grids."""
+
+    def build(self, model: ModelSpec, objective: ObjectiveSpec) -> Sampler:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model family. `objective` and `sampling` must be constructible without arguments (their defaults)."""
+
+    name: str
+    model: type[ModelSpec]
+    objective: type[ObjectiveSpec]
+    sampling: type[SamplingSpec]
+
+
+class NoiseSource(Protocol):
+    """Where an objective draws every random number from: keyed by (seed, step, global micro-batch index, name).
+
+    `shape` includes the batch dimension, first. Two calls with one name give the same numbers; draws do not depend on
+    the order of the calls. A slice of a micro-batch gets its slice of the whole one's numbers.
+    """
+
+    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
+        """U[0, 1), float32, on the batch's device."""
+        ...
+
+    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
+        """N(0, 1), float32, on the batch's device."""
+        ...
+
+
+class Network(Protocol):
+    """A family's network is an `nn.Module` with two more methods (and so has all of a module's own)."""
+
+    def components(self) -> dict[str, Sequence[nn.Module]]:
+        """Named groups of submodules that together own every parameter exactly once: a parameter count's rows."""
+        ...
+
+    def checkpointed_modules(self) -> Sequence[nn.Module]:
+        """The modules whose activations are recomputed in the backward pass when activation checkpointing is on."""
+        ...
+
+
+class Objective(Protocol):
+    """A family's loss. Weighted sum over `weights` is what trains; components are logged one by one."""
+
+    weights: dict[str, float]
+    """By loss component; a component with weight 0 need not be computed by `loss`."""
+
+    modules: nn.Module | None
+    """Modules of its own: trained and checkpointed, never part of a parameter total (`training_only`)."""
+
+    def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+        """Components by name, each an unweighted mean over the micro-batch (a scalar tensor)."""
+        ...
+
+    def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+        """Held-out figures by name, each a mean over the batch: every loss component, whatever its weight, and more."""
+        ...
+
+    def figures(
+        self, network: nn.Module, batch: Mapping[str, Tensor], sampler: Sampler, generator: torch.Generator
+    ) -> Iterator[tuple[str, Figure]]:
+        """Pictures by kind, from trained weights: (kind, figure). Drawn lazily, so one kind costs only itself."""
+        ...
+
+    def figure_kinds(self) -> Sequence[str]:
+        """The kinds that `figures` gives, without drawing them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a sampler returns."""
+
+    values: Tensor
+    """(num, *sample shape), in the model's own range."""
+    conditions: dict[str, Tensor]
+    """What each sample was conditioned on; empty for unconditional samples."""
+    trajectory: Tensor | None = None
+    """(frames, num, *sample shape), the first frame pure noise, when asked for."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Anything else a family wants to hand to `show`."""
+
+
+class Sampler(Protocol):
+    """Draws samples and shows them."""
+
+    def conditions(self, num: int, label: int | None = None) -> dict[str, Tensor]:
+        """The conditions of `num` samples: those asked for, or a spread over all (classes in turn); {} if none apply.
+
+        Raises ValueError for a condition the model does not know.
+        """
+        ...
+
+    def sample(
+        self,
+        network: nn.Module,
+        conditions: Mapping[str, Tensor],
+        num: int,
+        generator: torch.Generator,
+        trajectory: bool = False,
+    ) -> Samples:
+        """`num` samples. Noise is drawn sample by sample, so the first k do not depend on `num`."""
+        ...
+
+    def show(self, samples: Samples) -> Figure:
+        """The samples as a person wants to see them: an image grid, text, a heatmap."""
+        ...
