@@ -1,0 +1,1 @@
+"""The experiment spec: pydantic models, their YAML, their overrides. Needs no torch."""
