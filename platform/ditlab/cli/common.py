@@ -1,0 +1,30 @@
+"""Options that several commands share, and the last line of output."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+json_option: Decorator = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object as the last line of standard output."
+)
+set_option: Decorator = click.option(
+    "--set", "overrides", multiple=True, metavar="P=V", help="Override a field by its dotted path: optimizer.lr=1e-4."
+)
+spec_argument: Decorator = click.argument("spec", type=click.Path(path_type=Path))
+run_argument: Decorator = click.argument("run")
+
+
+def emit(result: Mapping[str, Any], as_json: bool) -> None:
+    """Prints the JSON line where it was asked for."""
+    if as_json:
+        click.echo(json.dumps(result))
+
+
+def say(message: str) -> None:
+    """A line for people, on standard error."""
+    click.echo(message, err=True)

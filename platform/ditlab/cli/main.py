@@ -1,0 +1,86 @@
+"""The command `ditlab`. Commands are loaded when they are called; `--help` imports nothing heavy."""
+
+import importlib
+import json
+import sys
+
+import click
+
+# Name -> (module, what the list of commands says).
+COMMANDS = {
+    "train": ("train", "Train an experiment."),
+    "sample": ("sample", "Draw samples from a run's weights."),
+    "evaluate": ("evaluate", "Held-out metrics of a run, added to it."),
+    "params": ("params", "Count a model's parameters by component."),
+    "figures": ("figures", "Draw the pictures of a run's family, and those that need no run."),
+    "validate": ("validate", "Check specs without running them."),
+    "show": ("show", "Print a spec with its parents, overrides and defaults resolved."),
+    "schema": ("schema", "Print the JSON schema of experiments, for editors."),
+    "data": ("data", "Import data into Arrow stores, and look into them."),
+    "export": ("export", "Write a run's weights as safetensors with the spec that rebuilds the network."),
+    "runs": ("runs", "List recent runs; replay what tracking missed."),
+    "ui": ("ui", "Open the MLflow UI on the right store."),
+    "doctor": ("doctor", "Say what is missing on this machine."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on demand from `ditlab.cli`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"ditlab.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        from ditlab.errors import nearest
+
+        if args and args[0] not in COMMANDS:
+            raise click.UsageError(f"no command {args[0]!r}; {nearest(args[0], list(COMMANDS))}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="ditlab", prog_name="ditlab")
+def cli() -> None:
+    """A laboratory for diffusion models: one typed experiment spec, from a laptop to a GPU cluster.
+
+    Exit codes: 0 done, 1 a run failed, 2 the input is wrong, 130 interrupted after a final checkpoint.
+    """
+
+
+def main() -> None:
+    """Runs the command line and exits with its code: errors that a person can mend are printed without a traceback."""
+    from ditlab.errors import RunFailed, UserError
+
+    try:
+        code = cli.main(standalone_mode=False)
+    except (UserError, RunFailed) as error:
+        _fail(str(error), error.exit_code)
+    except click.ClickException as error:
+        # click's own messages begin with a usage line and end with exit code 2, as ours do.
+        error.show()
+        _fail(None, error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("interrupted.", 130)
+    else:
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str | None, code: int) -> None:
+    if message:
+        click.echo(f"ditlab: {message}", err=True)
+        if "--json" in sys.argv:
+            click.echo(json.dumps({"status": "error", "message": message, "exit_code": code}))
+    sys.exit(code)

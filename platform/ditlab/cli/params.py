@@ -1,0 +1,51 @@
+"""`ditlab params`."""
+
+from pathlib import Path
+
+import click
+
+from ditlab.cli.common import emit, json_option, set_option, spec_argument
+
+
+@click.command()
+@spec_argument
+@click.option("--shapes", is_flag=True, help="Trace the forward pass shape by shape.")
+@click.option("--batch", default=1, show_default=True, type=click.IntRange(min=1), help="Batch size of the trace.")
+@set_option
+@json_option
+def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Count a model's parameters by component, on the meta device: no memory is taken, whatever the size."""
+    from denoisers.counts import count_parameters
+    from denoisers.shapes import trace_shapes
+    from rich.console import Console
+    from rich.table import Table
+
+    from ditlab.spec.loading import load_experiment
+
+    experiment = load_experiment(spec, overrides)
+    counts = count_parameters(experiment.model, experiment.objective)
+    console = Console(stderr=as_json)
+    table = Table("component", "parameters", "share", title=f"{experiment.name} ({experiment.model.family})")
+    for name, number in counts.components.items():
+        table.add_row(name, f"{number:,}", f"{number / counts.total:.1%}")
+    table.add_section()
+    table.add_row("total", f"{counts.total:,}", "")
+    if counts.trainable != counts.total:
+        table.add_row("trainable", f"{counts.trainable:,}", "")
+    if counts.training_only:
+        table.add_row("training only (not in the total)", f"{counts.training_only:,}", "")
+    console.print(table)
+    result = {
+        "total": counts.total,
+        "trainable": counts.trainable,
+        "components": counts.components,
+        "training_only": counts.training_only,
+    }
+    if shapes:
+        rows = trace_shapes(experiment.model, batch)
+        trace = Table("module", "class", "input", "output", "parameters", title=f"forward pass, batch {batch}")
+        for row in rows:
+            trace.add_row(row.module, row.kind, row.inputs, row.outputs, f"{row.parameters:,}")
+        console.print(trace)
+        result["shapes"] = [row.__dict__ for row in rows]
+    emit(result, as_json)

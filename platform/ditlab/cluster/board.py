@@ -1,0 +1,44 @@
+"""A few small words between driver and workers, over the key-value store that every Ray cluster has.
+
+Progress and outcome go to the driver, the wish to stop to the workers. No actor, so nothing to start or place.
+"""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import ray
+from ray.experimental import internal_kv
+
+from ditlab.training.reporting import Progress
+
+NAMESPACE = b"ditlab"
+
+
+class Board:
+    """The words of one launch of a run."""
+
+    def __init__(self, launch: str) -> None:
+        self._launch = launch
+
+    def put(self, topic: str, value: Any) -> None:
+        internal_kv._internal_kv_put(self._key(topic), json.dumps(value).encode(), overwrite=True, namespace=NAMESPACE)
+
+    def get(self, topic: str) -> Any:
+        value = internal_kv._internal_kv_get(self._key(topic), namespace=NAMESPACE)
+        return None if value is None else json.loads(value)
+
+    def put_progress(self, progress: Progress) -> None:
+        self.put("progress", asdict(progress))
+
+    def get_progress(self) -> Progress | None:
+        value = self.get("progress")
+        return Progress(**value) if value else None
+
+    def clear(self) -> None:
+        for topic in ("progress", "outcome", "failure", "stop", "warnings"):
+            internal_kv._internal_kv_del(self._key(topic), namespace=NAMESPACE)
+
+    def _key(self, topic: str) -> bytes:
+        assert ray.is_initialized()
+        return f"{self._launch}/{topic}".encode()

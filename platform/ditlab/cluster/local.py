@@ -1,0 +1,28 @@
+"""A run in this process, without Ray."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ditlab.cluster.recording import TrackedReporter
+from ditlab.cluster.request import RunRequest
+from ditlab.cluster.signals import stop_signals
+from ditlab.data.sources import DataSplits
+from ditlab.engine.distributed import single_process
+from ditlab.home import Home
+from ditlab.training.loop import train
+from ditlab.training.reporting import Outcome, Progress
+
+
+def run_here(
+    request: RunRequest, data: DataSplits, on_progress: Callable[[Progress], None], warn: Callable[[str], None]
+) -> Outcome:
+    """Trains in this process; Ctrl-C or SIGTERM ends it after a final checkpoint. Raises as the worker body does."""
+    experiment = request.experiment()
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Home(Path(request.home)).caches / "torch_extensions"))
+    with stop_signals() as wishes, single_process(experiment.resources.gpus_per_worker > 0) as rank:
+        reporter = TrackedReporter(request, data, on_progress, should_stop=lambda: wishes.count > 0, warn=warn)
+        with reporter:
+            outcome = train(experiment, data, request.checkpoints(), rank, reporter)
+            reporter.finish(outcome)
+        return outcome

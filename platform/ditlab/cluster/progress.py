@@ -1,0 +1,54 @@
+"""The live line of a training run; silent where standard error is no terminal."""
+
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from ditlab.training.reporting import Progress
+
+
+class ProgressLine:
+    """Shows step, loss by component, speed and time left, in one line that is rewritten."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._live: Live | None = None
+
+    def __enter__(self) -> "ProgressLine":
+        if self._console.is_terminal:
+            self._live = Live(Text("starting workers ..."), console=self._console, transient=True, refresh_per_second=4)
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        if self._live:
+            self._live.__exit__(*details)
+
+    def update(self, progress: Progress) -> None:
+        if self._live:
+            self._live.update(Text(describe_progress(progress), overflow="ellipsis", no_wrap=True))
+
+    def warn(self, message: str) -> None:
+        """A sentence above the line; on a plain standard error, a line of its own."""
+        if self._live:
+            self._console.print(f"warning: {message}", markup=False)
+        else:
+            print(f"warning: {message}", file=sys.stderr, flush=True)
+
+
+def describe_progress(progress: Progress) -> str:
+    """`step 120/600 · loss 0.5123 · velocity 0.5123 · 1,530 samples/s · 0:35 left`."""
+    parts = [f"step {progress.step}/{progress.total_steps}"]
+    for name, value in progress.metrics.items():
+        if name.startswith("train/") and name not in ("train/samples_per_second", "train/grad_norm", "train/lr"):
+            parts.append(f"{name.removeprefix('train/')} {value:.4f}")
+    if progress.phase != "training":
+        return " · ".join([*parts, f"{progress.phase} ..."])
+    if progress.samples_per_second > 0 and progress.seconds_left is not None:
+        left = time.strftime("%H:%M:%S", time.gmtime(progress.seconds_left)).removeprefix("00:")
+        parts += [f"{progress.samples_per_second:,.0f} samples/s", f"{left} left"]
+    return " · ".join(parts)

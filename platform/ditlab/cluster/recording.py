@@ -1,0 +1,111 @@
+"""A run's reporter: metrics, pictures and results go to tracking; progress and stop signals to whoever launched it."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from denoisers.counts import count_parameters
+from denoisers.figures import Figure
+
+from ditlab.cluster.request import RunRequest
+from ditlab.data.sources import DataSplits
+from ditlab.home import Home
+from ditlab.reports.render import save
+from ditlab.tracking.environment import environment
+from ditlab.tracking.flatten import flatten
+from ditlab.tracking.system_metrics import SystemMetrics
+from ditlab.tracking.tracker import RunTracker
+from ditlab.training.export import export_weights
+from ditlab.training.reporting import Outcome, Progress
+
+
+class SilentReporter:
+    """What all workers but the first need: a stop signal, and word of checkpoints."""
+
+    def __init__(
+        self,
+        should_stop: Callable[[], bool],
+        on_checkpoint: Callable[[int, Path, Mapping[str, float]], None] | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self.should_stop = should_stop
+        self._on_checkpoint, self._warn = on_checkpoint, warn
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def progress(self, progress: Progress) -> None: ...
+
+    def samples(self, step: int, figure: Figure) -> None: ...
+
+    def checkpoint(self, step: int, path: Path, metrics: Mapping[str, float]) -> None:
+        if self._on_checkpoint:
+            self._on_checkpoint(step, path, metrics)
+
+    def warn(self, message: str) -> None:
+        if self._warn:
+            self._warn(message)
+
+
+class TrackedReporter(SilentReporter):
+    """The first worker's reporter. Use as a context manager: its end waits, a bounded time, for tracking to catch up."""
+
+    def __init__(self, request: RunRequest, data: DataSplits, progress: Callable[[Progress], None], **rest: Any) -> None:
+        super().__init__(**rest)
+        self._request, self._data, self._on_progress = request, data, progress
+        self._folder = request.folder()
+        self._experiment = request.experiment()
+        tracking = self._experiment.tracking
+        self._tracker = RunTracker(self._folder, tracking.uri, Home(Path(request.home)), warn=self.warn)
+        self._system = SystemMetrics(self._tracker) if tracking.system_metrics else None
+
+    def __enter__(self) -> "TrackedReporter":
+        experiment, tracker = self._experiment, self._tracker
+        counts = count_parameters(experiment.model, experiment.objective)
+        tags = {"ditlab.family": experiment.model.family, "ditlab.spec_hash": experiment.content_hash()}
+        parameters = flatten(experiment.to_dict())
+        parameters |= {f"parameters.{name}": str(number) for name, number in counts.components.items()}
+        parameters |= {"parameters.total": str(counts.total), "parameters.trainable": str(counts.trainable)}
+        tracker.start(experiment.name, experiment.tracking.experiment, experiment.model.family, parameters, tags)
+        if not self._request.resumed:
+            tracker.log_artifact(self._folder.spec)
+            self._folder.media.mkdir(exist_ok=True)
+            listing = self._folder.media / "environment.txt"
+            listing.write_text(environment(), encoding="utf-8")
+            tracker.log_artifact(listing)
+            rows = [*counts.components.items(), ("total", counts.total)]
+            table = {"component": [name for name, _ in rows], "parameters": [number for _, number in rows]}
+            tracker.log_table(table, "parameters.json")
+            tracker.log_dataset(
+                self._data.name, self._data.fingerprint, self._experiment.data.kind,
+                {"train": len(self._data.train), "held_out": len(self._data.held_out)},
+            )  # fmt: skip
+        if self._system:
+            self._system.start()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._system:
+            self._system.stop()
+        if error is not None:
+            self._tracker.set_tags({"ditlab.error": f"{type(error).__name__}: {error}"[:5000]})
+            self._tracker.end("failed")
+        self._tracker.close()
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        self._tracker.log_metrics(step, dict(values))
+
+    def progress(self, progress: Progress) -> None:
+        self._on_progress(progress)
+
+    def samples(self, step: int, figure: Figure) -> None:
+        picture = save(figure, self._folder.media / f"samples-{step:08d}.png")
+        self._tracker.log_image("samples", step, picture)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Writes down how the run ended; a finished one leaves its weights as an artifact."""
+        if outcome.status == "finished" and outcome.checkpoint:
+            folder = self._folder.media / "export"
+            for file in export_weights(Path(outcome.checkpoint), folder):
+                self._tracker.log_artifact(file, "export")
+        self._tracker.end(outcome.status)
+

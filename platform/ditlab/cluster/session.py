@@ -1,0 +1,55 @@
+"""A connection to Ray: an instance of our own for the length of a command, or a cluster that is there already."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ditlab.errors import UserError
+
+# Set before Ray is imported. The first: a report costs one poll of the controller (2 s by default); the others start
+# watchers and metric exporters that a training run has no use for.
+SETTINGS = {
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_TRAIN_V2_ENABLED": "1",
+}
+
+
+def cluster_address(address: str | None) -> str | None:
+    """The cluster that a command shall use: `--address`, or the one that a Ray job runs in; None for our own."""
+    return address or os.environ.get("RAY_ADDRESS") or None
+
+
+@contextmanager
+def ray_session(address: str | None, num_cpus: int) -> Iterator[Any]:
+    """`ray`, connected. Our own instance (`address` None) has at least `num_cpus` and is gone at the end.
+
+    Raises UserError where nothing answers at the address.
+    """
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    if ray.is_initialized():  # a caller's session, such as a test's
+        yield ray
+        return
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
+    try:
+        if address is None:
+            cores = max(num_cpus, os.cpu_count() or 1)
+            ray.init(num_cpus=cores, include_dashboard=False, **quiet)
+        else:
+            ray.init(address=address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        if address is None:
+            raise
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"--address {address}: no Ray cluster answers there ({reason}); start one or leave --address out.") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()

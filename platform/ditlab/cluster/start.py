@@ -1,0 +1,248 @@
+"""From a valid experiment to a running one: checks, the run's folder and record, launch, the last word."""
+
+import os
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from denoisers.counts import count_parameters
+
+from ditlab.cluster.progress import ProgressLine
+from ditlab.cluster.request import RunRequest, checkpoint_folder
+from ditlab.data.fields import check_fields
+from ditlab.data.sources import DataSplits, open_data
+from ditlab.errors import RunFailed, UserError
+from ditlab.home import Home, RunFolder
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.loading import dump_yaml, parse_yaml
+from ditlab.tracking.address import check_reachable, redact, resolve_tracking_uri
+from ditlab.tracking.records import create_run, find_run, find_unfinished, update_record
+from ditlab.training.plan import RunPlan, plan_run
+from ditlab.training.reporting import Outcome
+
+# Fields outside the content that a resumed run may be given anew; the content must be the same, its length apart.
+LENGTH = ("steps", "epochs")
+
+
+@dataclass(frozen=True)
+class Result:
+    """How `ditlab train` ended."""
+
+    run_id: str
+    outcome: Outcome
+    tracking_uri: str
+    lines: list[str]
+
+    @property
+    def exit_code(self) -> int:
+        return 130 if self.outcome.status == "interrupted" else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "run_id": self.run_id,
+            "status": self.outcome.status,
+            "step": self.outcome.step,
+            "metrics": self.outcome.metrics,
+            "checkpoint": self.outcome.checkpoint,
+            "tracking_uri": redact(self.tracking_uri),
+        }
+
+
+@dataclass
+class Start:
+    """A run that has passed every check and may go."""
+
+    experiment: Experiment
+    data: DataSplits
+    plan: RunPlan
+    num_parameters: int
+    home: Home
+    tracking_uri: str
+    folder: RunFolder | None
+    resumed: bool
+    lines: list[str]
+
+    def go(self, address: str | None, local: bool) -> Result:
+        """Trains to the end. Raises UserError and RunFailed as `launch` does; the run's record says so too."""
+        assert self.folder is not None, "a dry run does not go"
+        # Workers may run in other directories: what they are handed holds absolute paths only.
+        spec = self.experiment.to_dict()
+        spec["tracking"]["uri"] = self.tracking_uri
+        if spec["data"].get("path"):
+            spec["data"]["path"] = str(Path(spec["data"]["path"]).expanduser().resolve())
+        request = RunRequest(spec, self.folder.run_id, str(self.home.root), self.resumed)
+        update_record(self.folder, status="running", message="", total_steps=self.plan.total_steps)
+        try:
+            with ProgressLine() as line:
+                if local:
+                    from ditlab.cluster.local import run_here
+
+                    outcome = run_here(request, self.data, line.update, line.warn)
+                else:
+                    from ditlab.cluster.launch import launch
+
+                    outcome = launch(request, address, os.cpu_count() or 1, line.update, line.warn)
+        except (UserError, RunFailed) as error:
+            update_record(self.folder, status="failed", message=str(error).splitlines()[0])
+            raise type(error)(f"run {self.folder.run_id} ({self.experiment.name}): {error}") from error
+        except BaseException as error:
+            update_record(self.folder, status="interrupted", message=type(error).__name__)
+            raise
+        update_record(self.folder, status=outcome.status, step=outcome.step)
+        return Result(self.folder.run_id, outcome, self.tracking_uri, self._last_words(outcome))
+
+    def _last_words(self, outcome: Outcome) -> list[str]:
+        assert self.folder is not None
+        run, loss = self.folder.run_id, outcome.metrics.get("train/loss", float("nan"))
+        pictures = sorted(self.folder.media.glob("samples-*.png"))
+        ui = "ditlab ui" if self.experiment.tracking.uri is None else redact(self.tracking_uri)
+        picture = f" · samples: {_short(pictures[-1])}" if pictures else ""
+        if outcome.status == "interrupted":
+            return [
+                f"run {run} interrupted at step {outcome.step} of {self.plan.total_steps} · checkpoint: "
+                f"{_short(Path(outcome.checkpoint or '-'))} · go on: ditlab train SPEC --resume {run}"
+            ]
+        return [f"run {run} finished: {outcome.step} steps, loss {loss:.4f}{picture} · MLflow: {ui}"]
+
+
+def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote: bool, dry_run: bool) -> Start:
+    """Checks everything that can be checked before a process is started, then makes or finds the run's folder.
+
+    Raises UserError, with nothing left behind, for anything that is wrong.
+    """
+    home = Home.from_environment().ensure()
+    tracking_uri = resolve_tracking_uri(experiment.tracking.uri, home)
+    _check_devices(experiment, local, remote)
+    data = open_data(experiment.data, home)
+    fields = experiment.model.batch_fields()
+    check_fields(data.train, fields)
+    plan = plan_run(experiment, data)
+    _check_builds(experiment)
+    counts = count_parameters(experiment.model, experiment.objective)
+    found = _find(experiment, resume, home)
+    if found:
+        _same_content(experiment, found)
+    _check_storage(experiment, home)
+    lines = [describe(experiment, counts.total), *([data.note] if data.note else [])]
+    folder = found
+    if not dry_run:
+        if experiment.tracking.uri and (reason := check_reachable(tracking_uri)):
+            lines.append(
+                f"warning: tracking.uri={redact(tracking_uri)} does not answer ({reason}); training goes on, "
+                "`ditlab runs sync` sends what is missing."
+            )
+        if folder is None:
+            folder = create_run(
+                home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
+                total_steps=plan.total_steps, tracking_uri=redact(tracking_uri),
+            )  # fmt: skip
+            folder.spec.write_text(dump_yaml(experiment.to_dict()), encoding="utf-8")
+            lines.append(f"run {folder.run_id}: {plan.total_steps} steps on {plan.train_samples:,} samples")
+        else:
+            lines.append(f"run {folder.run_id}: going on, to {plan.total_steps} steps")
+    return Start(
+        experiment, data, plan, counts.total, home, tracking_uri, folder, found is not None, lines
+    )
+
+
+def describe(experiment: Experiment, num_parameters: int) -> str:
+    """One line on what is about to be trained."""
+    workers = experiment.resources.num_workers
+    where = "GPU" if experiment.resources.gpus_per_worker else "CPU"
+    return (
+        f"{experiment.name}: {experiment.model.family}, {num_parameters:,} parameters, batch {experiment.batch.size}, "
+        f"{workers} {where} worker{'s' if workers > 1 else ''}, ZeRO {experiment.engine.zero.stage}, "
+        f"{experiment.training.precision}"
+    )
+
+
+def _check_devices(experiment: Experiment, local: bool, remote: bool) -> None:
+    """A cluster is asked itself, once connected."""
+    workers, gpus = experiment.resources.num_workers, experiment.resources.gpus_per_worker
+    if local and workers > 1:
+        raise UserError(f"resources.workers={workers} needs Ray, and --local is one process; set resources.workers to 1 or leave --local out.")
+    have = torch.cuda.device_count()
+    if not remote and gpus * workers > have:
+        raise UserError(
+            f"resources.workers={workers} with resources.gpus_per_worker={gpus} needs {gpus * workers} GPUs, "
+            f"this machine has {have}; set resources.gpus_per_worker=0, or name a cluster with --address."
+        )
+
+
+def _check_builds(experiment: Experiment) -> None:
+    """What only building finds out (guidance without classes, say), on the meta device."""
+    try:
+        with torch.device("meta"):
+            experiment.model.build()
+        experiment.objective.build(experiment.model)
+        experiment.sampling.build(experiment.model, experiment.objective)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _check_storage(experiment: Experiment, home: Home) -> None:
+    storage = experiment.checkpoint.storage
+    if not storage:
+        return
+    path = Path(storage).expanduser().resolve()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(
+            f"checkpoint.storage={storage} cannot be written ({error.strerror}); name a writable folder, or null."
+        ) from error
+
+
+def _find(experiment: Experiment, resume: str | None, home: Home) -> RunFolder | None:
+    if resume is None:
+        return None
+    if resume == "auto":
+        unfinished = find_unfinished(home, experiment.name, experiment.content_hash())
+        return unfinished.folder if unfinished else None
+    return find_run(home, resume).folder
+
+
+def _same_content(experiment: Experiment, folder: RunFolder) -> None:
+    """Raises UserError where a run is to go on as another experiment. A longer run is the same experiment."""
+    from ditlab.spec.experiment import NOT_CONTENT
+
+    old = parse_yaml(folder.spec.read_text(encoding="utf-8"), str(folder.spec))
+    new = experiment.to_dict()
+    changed = [
+        f"{path}={after!r} (was {before!r})"
+        for path, before, after in _differences(old, new)
+        if path.split(".")[0] not in NOT_CONTENT and path not in {f"training.{name}" for name in LENGTH}
+    ]
+    if changed:
+        raise UserError(
+            f"run {folder.run_id} was started as another experiment: {', '.join(changed)}; "
+            "resume it with its own spec, or start a new run without --resume."
+        )
+    longest = max((int(path.name[5:]) for path in checkpoint_folder(folder, new).glob("step-*")), default=0)
+    steps = new["training"]["steps"]
+    if steps is not None and steps < longest:
+        raise UserError(f"training.steps={steps} is behind run {folder.run_id}, which is at step {longest}; give more steps.")
+
+
+def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif old != new:
+        yield path, old, new
+
+
+def _short(path: Path) -> str:
+    """Relative to the working directory where it lies below it, quoted for a shell."""
+    try:
+        path = path.relative_to(Path.cwd())
+    except ValueError:
+        pass
+    return shlex.quote(str(path))
+

@@ -1,0 +1,105 @@
+"""What Ray Train runs on every worker."""
+
+import os
+import threading
+import traceback
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from ray import train
+
+from ditlab.cluster.board import Board
+from ditlab.cluster.recording import SilentReporter, TrackedReporter
+from ditlab.cluster.request import RunRequest
+from ditlab.data.sources import open_data
+from ditlab.engine.distributed import Rank, current_rank
+from ditlab.errors import RunFailed, UserError
+from ditlab.home import Home
+from ditlab.training.loop import train as train_worker
+
+STOP_POLL = 0.5  # seconds between looks at the board
+
+
+def run_worker(config: dict[str, Any]) -> None:
+    """Ray Train's training function: one worker of one run."""
+    request = RunRequest(**config["request"])
+    board = Board(config["launch"])
+    experiment = request.experiment()
+    context = train.get_context()
+    torch.set_num_threads(config["threads"])
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Home(Path(request.home)).caches / "torch_extensions"))
+    rank = current_rank(
+        experiment.resources.gpus_per_worker > 0,
+        context.get_world_rank(),
+        context.get_world_size(),
+        context.get_local_rank(),
+    )
+    try:
+        _train(request, board, rank)
+    except (UserError, RunFailed) as error:
+        board.put("failure", {"kind": type(error).__name__, "message": str(error), "rank": rank.rank})
+        raise
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        board.put("failure", {"kind": "crash", "message": message, "rank": rank.rank, "trace": traceback.format_exc()})
+        raise
+
+
+def _train(request: RunRequest, board: Board, rank: Rank) -> None:
+    experiment = request.experiment()
+    data = open_data(experiment.data, Home(Path(request.home)))
+    with ExitStack() as stack:
+        stop = stack.enter_context(_StopWatch(board))
+        common: dict[str, Any] = {"should_stop": stop.is_set, "on_checkpoint": _report, "warn": _warner(board)}
+        if rank.is_first:
+            tracked = stack.enter_context(TrackedReporter(request, data, board.put_progress, **common))
+            outcome = train_worker(experiment, data, request.checkpoints(), rank, tracked)
+            tracked.finish(outcome)
+            board.put("outcome", outcome.__dict__)
+        else:
+            train_worker(experiment, data, request.checkpoints(), rank, SilentReporter(**common))
+
+
+def _report(step: int, path: Path, metrics: Mapping[str, float]) -> None:
+    """Tells Ray Train of a checkpoint that already lies where it shall stay."""
+    train.report(
+        {"step": step, **metrics},
+        checkpoint=train.Checkpoint.from_directory(path),
+        checkpoint_upload_mode=train.CheckpointUploadMode.NO_UPLOAD,
+    )
+
+
+def _warner(board: Board) -> Any:
+    warnings: list[str] = []
+
+    def warn(message: str) -> None:
+        warnings.append(message)
+        board.put("warnings", warnings)
+
+    return warn
+
+
+class _StopWatch:
+    """Looks at the board now and then, off the training thread."""
+
+    def __init__(self, board: Board) -> None:
+        self._board, self._wanted, self._over = board, threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._look, name="stop-watch", daemon=True)
+        self.is_set = self._wanted.is_set
+
+    def _look(self) -> None:
+        while not self._over.wait(STOP_POLL):
+            if self._board.get("stop"):
+                self._wanted.set()
+                return
+
+    def __enter__(self) -> "_StopWatch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()

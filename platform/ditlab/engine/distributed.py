@@ -1,0 +1,92 @@
+"""The process group: gloo on CPU, NCCL on CUDA, with or without a launcher."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import distributed
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One worker's place among all."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+
+@contextmanager
+def single_process(use_gpu: bool) -> Iterator[Rank]:
+    """A process group of one, made without a launcher or a network port."""
+    rank = current_rank(use_gpu, rank=0, world_size=1, local_rank=0)
+    with tempfile.TemporaryDirectory() as folder:
+        distributed.init_process_group(
+            "nccl" if use_gpu else "gloo", init_method=f"file://{folder}/rendezvous", rank=0, world_size=1
+        )
+        try:
+            yield rank
+        finally:
+            distributed.destroy_process_group()
+
+
+def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int) -> Rank:
+    """Names this process's device, and tells DeepSpeed's accelerator layer which one it is."""
+    # DeepSpeed looks for hardware by itself; a CPU run on a machine with GPUs must not be moved onto them.
+    os.environ.setdefault("DS_ACCELERATOR", "cuda" if use_gpu else "cpu")
+    os.environ["LOCAL_RANK"] = str(local_rank)
+    if not use_gpu:
+        return Rank(rank, world_size, local_rank, torch.device("cpu"))
+    # A launcher that shows each worker its own GPU alone numbers it 0, whatever the worker's local rank.
+    index = local_rank if torch.cuda.device_count() > local_rank else 0
+    torch.cuda.set_device(index)
+    return Rank(rank, world_size, local_rank, torch.device("cuda", index))
+
+
+class ControlChannel:
+    """Small agreements between workers (stop now? mean loss), on the CPU whatever the device, so no GPU waits."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.world_size = rank.world_size
+        needs_group = rank.world_size > 1 and rank.device.type == "cuda"
+        self._group = distributed.new_group(backend="gloo") if needs_group else None
+
+    def any(self, flag: bool) -> bool:
+        """Whether any worker says so. All must call."""
+        if self.world_size == 1:
+            return flag
+        votes = torch.tensor([float(flag)])
+        distributed.all_reduce(votes, distributed.ReduceOp.MAX, group=self._group)
+        return bool(votes.item())
+
+    def mean(self, values: list[float]) -> list[float]:
+        """Elementwise mean over workers. All must call, with equally many values."""
+        if self.world_size == 1:
+            return values
+        sums = torch.tensor(values, dtype=torch.float64)
+        distributed.all_reduce(sums, group=self._group)
+        return (sums / self.world_size).tolist()
+
+    def sum(self, values: list[float]) -> list[float]:
+        """Elementwise sum over workers. All must call, with equally many values."""
+        return [value * self.world_size for value in self.mean(values)]
+
+    def gather(self, thing: object) -> list[object]:
+        """Every worker's thing, in order of rank. All must call."""
+        if self.world_size == 1:
+            return [thing]
+        things: list[object] = [None] * self.world_size
+        distributed.all_gather_object(things, thing, group=self._group)
+        return things
+
+    def barrier(self) -> None:
+        if self.world_size > 1:
+            distributed.barrier(group=self._group)

@@ -1,0 +1,122 @@
+"""Where DeepSpeed keeps float32 master weights and Adam's moments, as slices of named parameters.
+
+ZeRO flattens parameters into partitions whose layout depends on stage and number of workers. Seen as pieces
+`name[start:stop]` of flattened parameters, the state is the same for every layout, and a checkpoint made of such pieces
+loads into any other. Stages 0 to 3 differ only in where the pieces lie; this file is the one place that knows.
+Touches DeepSpeed's private names; `tests/ditlab/engine` fails when they move.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """`flats[flat][offset : offset + stop - start]` is the flattened parameter `name[start:stop]`."""
+
+    name: str
+    start: int
+    stop: int
+    flat: int
+    offset: int
+
+    def of(self, flats: list[Tensor]) -> Tensor:
+        return flats[self.flat].view(-1)[self.offset : self.offset + self.stop - self.start]
+
+
+class Partitions:
+    """This worker's share of master weights and moments. `flats` stay the same tensor objects for the engine's life."""
+
+    def __init__(self, engine: Any, stage: int) -> None:
+        self._optimizer = engine.optimizer
+        self._stage = stage
+        names = {parameter: name for name, parameter in engine.module.named_parameters()}
+        layout = {0: _whole, 1: _sliced, 2: _sliced, 3: _sharded}[stage]
+        self.flats, self.pieces = layout(engine.optimizer, names)
+        self._adam = engine.optimizer if stage == 0 else engine.optimizer.optimizer
+        for flat in self.flats:
+            # Adam makes its state at the first step; made here, a checkpoint from before it is like any other.
+            self._adam.state[flat] = {
+                "step": torch.zeros((), dtype=torch.float32, device=flat.device),
+                **{moment: torch.zeros_like(flat.detach()) for moment in MOMENTS},
+            }
+
+    def masters(self) -> list[Tensor]:
+        return [flat.detach() for flat in self.flats]
+
+    def moments(self, moment: str) -> list[Tensor]:
+        return [self._adam.state[flat][moment] for flat in self.flats]
+
+    @property
+    def adam_step(self) -> int:
+        """Updates applied so far (a step skipped for overflow does not count)."""
+        return int(self._adam.state[self.flats[0]]["step"].item()) if self.flats else 0
+
+    @adam_step.setter
+    def adam_step(self, value: int) -> None:
+        for flat in self.flats:
+            self._adam.state[flat]["step"].fill_(value)
+
+    def set_learning_rate(self, lr: float) -> None:
+        for group in self._adam.param_groups:
+            group["lr"] = lr
+
+    @contextmanager
+    def rewriting(self) -> Iterator[None]:
+        """Inside, master weights may be written; at its end the weights that the network computes with follow them."""
+        if self._stage == 3:
+            self._optimizer.checkpoint_event_prologue()
+        with torch.no_grad():
+            yield
+        if self._stage in (1, 2):
+            self._optimizer.update_lp_params()
+        elif self._stage == 3:
+            for low, master in zip(self._optimizer.fp16_partitioned_groups_flat, self.flats, strict=True):
+                if low.data_ptr() != master.data_ptr():
+                    low.data.copy_(master.data)
+            self._optimizer.checkpoint_event_epilogue()
+
+
+def _whole(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], list[Piece]]:
+    """Stage 0: the parameters themselves, on every worker; each worker counts as the owner of all."""
+    flats = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return flats, [Piece(names[flat], 0, flat.numel(), index, 0) for index, flat in enumerate(flats)]
+
+
+def _sliced(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], list[Piece]]:
+    """Stages 1 and 2: each group is one flat buffer, cut into equal ranges, one a worker; ranges cut through parameters.
+
+    A parameter's place in the buffer is read from its address, which holds whatever order and padding DeepSpeed chose.
+    """
+    flats, pieces = list(optimizer.single_partition_of_fp32_groups), []
+    for index, (flat, buffer) in enumerate(zip(flats, optimizer.bit16_groups_flat, strict=True)):
+        rank = torch.distributed.get_rank(group=optimizer.real_dp_process_group[index])
+        low, high = rank * flat.numel(), (rank + 1) * flat.numel()
+        for parameter in optimizer.bit16_groups[index]:
+            begin = (parameter.data_ptr() - buffer.data_ptr()) // buffer.element_size()
+            start, stop = max(begin, low), min(begin + parameter.numel(), high)
+            if start < stop:
+                pieces.append(Piece(names[parameter], start - begin, stop - begin, index, start - low))
+    return flats, pieces
+
+
+def _sharded(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], list[Piece]]:
+    """Stage 3: each parameter is cut into equal shards, one a worker, the last one padded; shards lie end to end."""
+    flats, pieces = list(optimizer.fp32_partitioned_groups_flat), []
+    rank = torch.distributed.get_rank()
+    for index, group in enumerate(optimizer.fp16_groups):
+        offset = 0
+        for parameter in group:
+            shard = parameter.partition_numel()
+            start, stop = rank * shard, min((rank + 1) * shard, parameter.ds_numel)
+            if start < stop:
+                pieces.append(Piece(names[parameter], start, stop, index, offset))
+            offset += shard
+    return flats, pieces

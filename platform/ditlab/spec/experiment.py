@@ -1,0 +1,152 @@
+"""The experiment: everything that decides what is trained, how, on what, and where it is written down."""
+
+import hashlib
+import json
+import re
+from functools import cache
+from typing import Annotated, Any
+
+from denoisers.contract import Family, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
+from denoisers.families import families
+from pydantic import Field, create_model, field_validator, model_validator
+
+from ditlab.errors import UserError, nearest
+from ditlab.spec.data import DataSpec, DigitsData
+from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Resources, Tracking
+from ditlab.spec.optimisation import AdamW, Batch, ConstantSchedule, ScheduleSpec, Training
+
+# What does not change which weights come out (up to float summation order): a run can be resumed with other values.
+NOT_CONTENT = ("name", "engine", "resources", "checkpoint", "evaluation", "sampling", "tracking")
+
+
+class Experiment(Spec):
+    """One training run. `model`, `objective` and `sampling` are those of the model's family."""
+
+    name: str
+    """Of the run, for people: letters, digits, `-`, `_`, `.`."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Decides initial weights, order of samples and every random draw."""
+    model: ModelSpec
+    """The network, by family."""
+    objective: ObjectiveSpec
+    """The loss: time sampling, noise schedule, weight of each component."""
+    data: DataSpec = DigitsData()
+    """Where samples come from."""
+    batch: Batch = Batch()
+    """Samples of one step."""
+    optimizer: AdamW = AdamW()
+    """How weights move."""
+    schedule: ScheduleSpec = ConstantSchedule()
+    """Learning rate over time."""
+    training: Training
+    """Length and arithmetic of the run."""
+    engine: DeepSpeedEngine = DeepSpeedEngine()
+    """What executes a step."""
+    resources: Resources = Resources()
+    """Workers and what each gets."""
+    checkpoint: Checkpoint = Checkpoint()
+    """Saving the run's state."""
+    evaluation: Evaluation = Evaluation()
+    """Held-out figures and sample grids during the run."""
+    sampling: SamplingSpec
+    """Defaults of sampling, and of evaluation's grids."""
+    tracking: Tracking = Tracking()
+    """Where metrics go."""
+
+    @field_validator("name")
+    @classmethod
+    def plain_name(cls, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+            raise ValueError(
+                f"name={name!r} must begin with a letter or digit and hold only letters, digits, '.', '_' and '-' "
+                "(at most 100); rename the experiment."
+            )
+        return name
+
+    @model_validator(mode="after")
+    def batch_divides(self) -> "Experiment":
+        size, workers = self.batch.size, self.resources.num_workers
+        if size % workers:
+            raise ValueError(
+                f"batch.size={size} is no multiple of resources.workers={workers}; "
+                f"set batch.size to {_multiple(size, workers)}."
+            )
+        micro = self.micro_size
+        if size % (micro * workers):
+            raise ValueError(
+                f"batch.size={size} is no multiple of batch.micro={micro} times resources.workers={workers}; "
+                f"set batch.size to {_multiple(size, micro * workers)}, or batch.micro to a divisor of {size // workers}."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def low_precision_has_masters(self) -> "Experiment":
+        if self.training.precision == "bf16" and self.engine.zero.stage == 0:
+            raise ValueError(
+                "training.precision=bf16 with engine.zero.stage=0 has no float32 optimiser partitions to resume from; "
+                "set engine.zero.stage to 1 (the same numbers)."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def schedule_fits(self) -> "Experiment":
+        warmup = getattr(self.schedule, "warmup", 0)
+        if self.training.steps is not None and warmup >= self.training.steps and warmup:
+            raise ValueError(
+                f"schedule.warmup={warmup} leaves nothing of training.steps={self.training.steps}; "
+                f"set schedule.warmup below {self.training.steps}."
+            )
+        return self
+
+    @property
+    def micro_size(self) -> int:
+        """Samples of one forward pass on one worker."""
+        return self.batch.micro or self.batch.size // self.resources.num_workers
+
+    @property
+    def num_micro(self) -> int:
+        """Micro-batches of one step, over all workers."""
+        return self.batch.size // self.micro_size
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches of one step on each worker."""
+        return self.num_micro // self.resources.num_workers
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field in JSON's types, defaults included."""
+        return self.model_dump(mode="json", serialize_as_any=True)
+
+    def content_hash(self) -> str:
+        """16 hex digits over what decides the trained weights; where it runs and what is logged leave it alone."""
+        content = {key: value for key, value in self.to_dict().items() if key not in NOT_CONTENT}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _multiple(size: int, divisor: int) -> str:
+    """The multiples of `divisor` on both sides of `size`, in words."""
+    below = size // divisor * divisor
+    return f"{below} or {below + divisor}" if below else str(divisor)
+
+
+@cache
+def experiment_class(family: Family) -> type[Experiment]:
+    """The experiment whose `model`, `objective` and `sampling` are one family's."""
+    overrides: dict[str, Any] = {
+        "model": (family.model, Field(description="The network.")),
+        "objective": (family.objective, Field(default=family.objective(), description="The loss.")),
+        "sampling": (family.sampling, Field(default=family.sampling(), description="Defaults of sampling.")),
+    }
+    return create_model(f"{family.name}-experiment", __base__=Experiment, **overrides)
+
+
+def class_for(mapping: Any) -> type[Experiment]:
+    """The experiment class that a mapping's `model.family` asks for. Raises UserError for an unknown family."""
+    known = families()
+    model = mapping.get("model") if isinstance(mapping, dict) else None
+    if not isinstance(model, dict) or "family" not in model:
+        raise UserError(f"model.family is missing; set it to one of {', '.join(known)}.")
+    family = model["family"]
+    if not isinstance(family, str) or family not in known:
+        raise UserError(f"model.family={family!r} is no known family; {nearest(str(family), list(known))}")
+    return experiment_class(known[family])

@@ -1,0 +1,63 @@
+"""Held-out figures on fixed times and noise, and sample grids."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from denoisers.contract import BatchField
+from denoisers.figures import Figure
+from torch import Tensor, nn
+
+from ditlab.data.fields import to_device
+from ditlab.data.fields import held_out_batches
+from ditlab.data.view import View
+from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.spec.experiment import Experiment
+from ditlab.training.noise import KeyedNoise, derived_seed
+
+
+def evaluate(
+    network: nn.Module,
+    objective: Any,
+    view: View,
+    fields: Sequence[BatchField],
+    batch_size: int,
+    limit: int,
+    rank: Rank,
+    channel: ControlChannel,
+) -> dict[str, float]:
+    """The objective's metrics as `eval/NAME`, means over the first `limit` held-out samples.
+
+    Times and noise are the same at every call and for every experiment, so numbers of two runs can be compared.
+    Workers take batches in turn, equally many each (ZeRO-3 gathers parameters on all at once).
+    """
+    batches = list(held_out_batches(view, fields, batch_size, limit))
+    if not batches:
+        return {}
+    sums: dict[str, float] = {}
+    count = 0.0
+    for turn in range(0, len(batches), rank.world_size):
+        index = turn + rank.rank
+        counts = index < len(batches)
+        index = index if counts else 0
+        batch = to_device(batches[index], fields, view.columns, rank.device)
+        size = len(next(iter(batch.values())))
+        noise = KeyedNoise(0, "evaluate", 0, index, size, rank.device)
+        values = objective.metrics(network, batch, noise)
+        if counts:
+            count += size
+            for name, value in values.items():
+                sums[name] = sums.get(name, 0.0) + size * float(value)
+    names = sorted({name for group in channel.gather(list(sums)) for name in group})  # type: ignore[attr-defined]
+    totals = channel.sum([count, *(sums.get(name, 0.0) for name in names)])
+    return {f"eval/{name}": total / totals[0] for name, total in zip(names, totals[1:], strict=True)}
+
+
+def sample_grid(network: nn.Module, experiment: Experiment, num: int, device: torch.device) -> Figure:
+    """`num` samples from the same noise at every call, as shown to people."""
+    sampler: Any = experiment.sampling.build(experiment.model, experiment.objective)
+    generator = torch.Generator(device).manual_seed(derived_seed(experiment.seed, "samples"))
+    conditions: Mapping[str, Tensor] = {
+        name: value.to(device) for name, value in sampler.conditions(num).items()
+    }
+    return sampler.show(sampler.sample(network, conditions, num, generator))

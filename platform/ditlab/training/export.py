@@ -1,0 +1,40 @@
+"""A run's weights as safetensors beside the spec that rebuilds the network."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.loading import dump_yaml
+from ditlab.training.checkpoint import CheckpointReader
+
+
+def export_weights(checkpoint: Path, folder: Path, averaged: bool = True) -> list[Path]:
+    """Writes `weights.safetensors` (float32, averaged weights where there are any) and `spec.yaml`; returns both."""
+    reader = CheckpointReader(checkpoint)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights, spec = folder / "weights.safetensors", folder / "spec.yaml"
+    metadata = {"format": "pt", "family": str(reader.manifest.spec["model"]["family"]), "step": str(reader.manifest.step)}
+    save_file(reader.weights(averaged), weights, metadata=metadata)
+    spec.write_text(dump_yaml(reader.manifest.spec), encoding="utf-8")
+    return [weights, spec]
+
+
+def load_network(spec: Mapping[str, Any], weights: Mapping[str, torch.Tensor], device: torch.device) -> tuple[Experiment, nn.Module]:
+    """(experiment, network in evaluation mode) from a resolved spec and weights by name."""
+    experiment = class_for(spec).model_validate(dict(spec))
+    network: Any = experiment.model.build()
+    network.load_state_dict(dict(weights))
+    return experiment, network.to(device).eval()
+
+
+def load_export(folder: Path, device: torch.device) -> tuple[Experiment, nn.Module]:
+    """The same from a folder that `export_weights` wrote."""
+    from ditlab.spec.loading import parse_yaml
+
+    spec = parse_yaml((folder / "spec.yaml").read_text(encoding="utf-8"), str(folder / "spec.yaml"))
+    return load_network(spec, load_file(folder / "weights.safetensors"), device)

@@ -1,0 +1,277 @@
+"""The body of every worker: build, take up a checkpoint if there is one, step, evaluate, save."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ditlab.data.fields import to_device
+from ditlab.data.loader import Loader
+from ditlab.data.sampler import SampleOrder
+from ditlab.data.sources import DataSplits
+from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.engine.engine import Engine, TrainingModule
+from ditlab.errors import RunFailed
+from ditlab.spec.experiment import Experiment
+from ditlab.training.checkpoint import CheckpointReader, CheckpointWriter, Manifest, newest_checkpoint, prune
+from ditlab.training.evaluation import evaluate, sample_grid
+from ditlab.training.noise import KeyedNoise, derived_seed
+from ditlab.training.plan import plan_run
+from ditlab.training.reporting import Outcome, Progress, Reporter, StepMetrics
+from ditlab.training.schedules import learning_rate
+
+PROGRESS_INTERVAL = 0.25  # seconds between progress reports
+
+
+class RootedNetwork(nn.Module):
+    """The engine's network, entered through the engine's root module, as samplers and objectives call it."""
+
+    def __init__(self, engine: Engine, network: nn.Module) -> None:
+        super().__init__()
+        self.__dict__["_engine"], self.__dict__["_network"] = engine, network
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self._engine.network(*inputs, **named)
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        return self._network.parameters(recurse)
+
+
+class Worker:
+    """One worker of a run, from the first weight to the last checkpoint."""
+
+    def __init__(
+        self, experiment: Experiment, data: DataSplits, checkpoints: Path, rank: Rank, reporter: Reporter
+    ) -> None:
+        self.experiment, self.data, self.checkpoints = experiment, data, checkpoints
+        self.rank, self.reporter = rank, reporter
+        self.plan = plan_run(experiment, data)
+        self.channel = ControlChannel(rank)
+        self.fields = experiment.model.batch_fields()
+        self.objective: Any = experiment.objective.build(experiment.model)
+        torch.manual_seed(derived_seed(experiment.seed, "weights"))
+        network: Any = experiment.model.build()
+        self.engine = Engine(TrainingModule(network, self.objective), experiment, rank)
+        self.network = RootedNetwork(self.engine, network)
+        self.shapes = {name: list(_shape(value)) for name, value in _named_tensors(network, self.objective)}
+        self._buffers = dict(_persistent_buffers(network))
+        self.step, self.position = 0, 0
+        self.metrics: dict[str, float] = {}
+        self.saved: Path | None = None
+
+    def resume(self) -> int:
+        """Takes up the newest whole checkpoint, if any; returns the step to go on from."""
+        found = newest_checkpoint(self.checkpoints, self.reporter.warn) if self.rank.is_first else None
+        path = self.channel.gather(str(found.path) if found else None)[0]
+        if path is None:
+            return 0
+        reader = found or CheckpointReader(Path(str(path)), verify=False)
+        manifest = reader.manifest
+        self.engine.load_state(reader.read, manifest.scalars, reader.has("ema"))
+        for name, buffer in self._buffers.items():
+            buffer.copy_(reader.read("buffer", name, 0, buffer.numel()).reshape(buffer.shape))
+        self.step, self.position = manifest.step, manifest.position
+        self.metrics, self.saved = dict(manifest.metrics), reader.path
+        return self.step
+
+    def run(self) -> Outcome:
+        """Steps to the end of the plan, or until somebody asks to stop. Raises RunFailed where the loss is not finite."""
+        experiment, total = self.experiment, self.plan.total_steps
+        stopped = False
+        with self._loader() as loader:
+            micro_batches = iter(loader)
+            meter, steps = _Speedometer(experiment.batch.size), StepMetrics(self.rank.world_size)
+            while self.step < total and not stopped:
+                self._one_step(next(micro_batches), steps)
+                meter.tick()
+                self._log(steps, meter)
+                stopped = self.channel.any(self.reporter.should_stop())
+                last = self.step == total
+                if not stopped and _due(self.step, experiment.evaluation.every, last):
+                    self._log(steps, meter, wait=True)
+                    with meter.paused():
+                        self._evaluate()
+                if stopped or last or _due(self.step, experiment.checkpoint.every, last):
+                    self._log(steps, meter, wait=True)
+                    with meter.paused():
+                        self.save()
+        return Outcome(
+            "interrupted" if stopped and self.step < total else "finished",
+            self.step,
+            self.metrics,
+            str(self.saved) if self.saved else None,
+        )
+
+    def _loader(self) -> Loader:
+        experiment, rank = self.experiment, self.rank
+        order = SampleOrder(len(self.data.train), experiment.batch.size, experiment.seed)
+        mine = range(rank.rank * experiment.accumulation, (rank.rank + 1) * experiment.accumulation)
+        return Loader(
+            self.data.train,
+            self.fields,
+            order,
+            self.position,
+            experiment.micro_size,
+            mine,
+            steps=self.plan.total_steps - self.step,
+        )
+
+    def _one_step(self, micro_batches: list[dict[str, Tensor]], steps: StepMetrics) -> None:
+        experiment, rank = self.experiment, self.rank
+        first = rank.rank * experiment.accumulation
+        for number, raw in enumerate(micro_batches):
+            batch = to_device(raw, self.fields, self.data.train.columns, rank.device)
+            noise = KeyedNoise(
+                experiment.seed, "train", self.step, first + number, experiment.micro_size, rank.device
+            )
+            steps.add(self.engine.forward_backward(batch, noise), 1 / experiment.accumulation)
+        lr = learning_rate(
+            experiment.schedule, experiment.optimizer.lr, self.step, self.plan.total_steps, self.plan.epoch_steps
+        )
+        norm = self.engine.step(self.step, lr)
+        self.step += 1
+        self.position += experiment.batch.size
+        wanted = _due(self.step, experiment.tracking.every, self.step in (1, self.plan.total_steps))
+        steps.finish(self.step, {"grad_norm": norm, "lr": lr}, wanted)
+
+    def _log(self, steps: StepMetrics, meter: "_Speedometer", wait: bool = False) -> None:
+        for step, values in steps.read(wait):
+            if not math.isfinite(values["loss"]):
+                raise RunFailed(
+                    f"the loss is {values['loss']} at step {step}: training diverged; lower optimizer.lr "
+                    f"(now {self.experiment.optimizer.lr}) or training.clip.max_norm, or use training.precision=fp32."
+                )
+            named = {f"train/{name}": value for name, value in values.items()}
+            named["train/samples_per_second"] = meter.samples_per_second
+            self.metrics.update(named)
+            if self.rank.is_first:
+                self.reporter.metrics(step, named)
+        if self.rank.is_first and meter.due(self.step == self.plan.total_steps):
+            self._progress("training", meter.samples_per_second)
+
+    def _progress(self, phase: Any, speed: float = 0.0) -> None:
+        left = (self.plan.total_steps - self.step) * self.experiment.batch.size / speed if speed else None
+        self.reporter.progress(Progress(self.step, self.plan.total_steps, speed, dict(self.metrics), phase, left))
+
+    def _evaluate(self) -> None:
+        evaluation, rank = self.experiment.evaluation, self.rank
+        if rank.is_first:
+            self._progress("evaluating")
+        with self.engine.evaluating():
+            values = evaluate(
+                self.network, self.objective, self.data.held_out, self.fields,
+                self.experiment.micro_size, evaluation.limit, rank, self.channel,
+            )  # fmt: skip
+            # Under ZeRO-3 every forward pass needs every worker; otherwise the first one draws alone.
+            if evaluation.samples and (rank.is_first or self.engine.stage == 3):
+                figure = sample_grid(self.network, self.experiment, evaluation.samples, rank.device)
+                if rank.is_first:
+                    self.reporter.samples(self.step, figure)
+        self.metrics.update(values)
+        if rank.is_first and values:
+            self.reporter.metrics(self.step, values)
+        self.channel.barrier()
+
+    def save(self) -> None:
+        """One checkpoint, written by all workers; then the oldest ones beyond `checkpoint.keep` go."""
+        rank, experiment = self.rank, self.experiment
+        if rank.is_first:
+            self._progress("saving")
+        writer = CheckpointWriter(self.checkpoints, self.step)
+        tensors = {(kind, piece.name, piece.start): values for kind, piece, values in self.engine.state()}
+        if self.engine.stage == 0 and not rank.is_first:
+            tensors = {}  # every worker holds the same whole state
+        if rank.is_first:
+            tensors.update({("buffer", name, 0): buffer.float().view(-1) for name, buffer in self._buffers.items()})
+        written: list[Any] = self.channel.gather(writer.write_shard(rank.rank, rank.world_size, tensors))
+        if rank.is_first:
+            hashes = {name: digest for _, shard in written for name, digest in shard.items()}
+            manifest = Manifest(
+                step=self.step, position=self.position, spec=experiment.to_dict(),
+                spec_hash=experiment.content_hash(), scalars=self.engine.scalars(), shapes=self.shapes,
+                buffers=list(self._buffers), pieces=[piece for pieces, _ in written for piece in pieces],
+                hashes=hashes, metrics=self.metrics,
+            )  # fmt: skip
+            writer.commit(manifest)
+            for _ in prune(self.checkpoints, experiment.checkpoint.keep):
+                pass
+        self.channel.barrier()
+        self.saved = writer.path
+        self.reporter.checkpoint(self.step, writer.path, self.metrics)
+
+
+def train(
+    experiment: Experiment, data: DataSplits, checkpoints: Path, rank: Rank, reporter: Reporter
+) -> Outcome:
+    """Runs one worker to the end, from the newest checkpoint if there is one."""
+    worker = Worker(experiment, data, checkpoints, rank, reporter)
+    worker.resume()
+    try:
+        return worker.run()
+    finally:
+        worker.engine.close()
+
+
+def _due(step: int, every: int | None, last: bool) -> bool:
+    """Whether something that happens every so many steps, and at the last one, happens now; never where `every` is None
+    except for what the caller adds."""
+    return every is not None and (last or step % every == 0)
+
+
+def _named_tensors(network: nn.Module, objective: Any) -> Iterator[tuple[str, Tensor]]:
+    owners = {"network": network, **({"objective": objective.modules} if objective.modules is not None else {})}
+    for prefix, owner in owners.items():
+        for name, parameter in owner.named_parameters():
+            yield f"{prefix}.{name}", parameter
+    yield from _persistent_buffers(network)
+
+
+def _persistent_buffers(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    parameters = {name for name, _ in network.named_parameters()}
+    for name, value in network.state_dict(keep_vars=True).items():
+        if name not in parameters:
+            yield f"network.{name}", value
+
+
+def _shape(tensor: Any) -> torch.Size:
+    return getattr(tensor, "ds_shape", tensor.shape)
+
+
+class _Speedometer:
+    """Samples a second over the last stretch of steps, evaluations and saves left out."""
+
+    def __init__(self, batch_size: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._batch_size, self._clock = batch_size, clock
+        self._since, self._steps, self._reported = clock(), 0, 0.0
+        self.samples_per_second = 0.0
+
+    def tick(self) -> None:
+        self._steps += 1
+        elapsed = self._clock() - self._since
+        if elapsed > 0 and (elapsed > 1.0 or not self.samples_per_second):
+            self.samples_per_second = self._steps * self._batch_size / elapsed
+            self._since, self._steps = self._clock(), 0
+
+    def due(self, force: bool) -> bool:
+        if force or self._clock() - self._reported > PROGRESS_INTERVAL:
+            self._reported = self._clock()
+            return True
+        return False
+
+    def paused(self) -> "_Paused":
+        return _Paused(self)
+
+
+class _Paused:
+    def __init__(self, meter: _Speedometer) -> None:
+        self._meter = meter
+
+    def __enter__(self) -> None:
+        self._start = self._meter._clock()
+
+    def __exit__(self, *_: object) -> None:
+        self._meter._since += self._meter._clock() - self._start

@@ -1,0 +1,50 @@
+"""Keyed randomness: every draw is a function of (seed, stream, step, global micro-batch index, name) and nothing else."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def derived_seed(*key: str | int) -> int:
+    """A 63-bit seed from a key; equal keys give equal seeds on every machine."""
+    digest = hashlib.blake2b("/".join(map(str, key)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+@dataclass(frozen=True)
+class KeyedNoise:
+    """The random numbers of one micro-batch (`denoisers.contract.NoiseSource`).
+
+    One worker that accumulates four micro-batches and four workers with one each draw the same numbers. A slice of a
+    micro-batch (`start` to `start + len`) gets its slice of the whole one's numbers. Numbers come from the device's
+    own generator: the same on every CPU, the same on every CUDA device of a torch version, different between the two.
+    """
+
+    seed: int
+    stream: str
+    """`train`, `evaluate`: streams share no numbers."""
+    step: int
+    micro_index: int
+    """Of the micro-batch within the global batch of its step."""
+    micro_size: int
+    """Samples of the whole micro-batch."""
+    device: torch.device
+    start: int = 0
+    """First sample of this slice within the micro-batch."""
+
+    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
+        """U[0, 1), float32, shape `shape`."""
+        return self._draw(torch.rand, name, shape)
+
+    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
+        """N(0, 1), float32, shape `shape`."""
+        return self._draw(torch.randn, name, shape)
+
+    def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
+        generator = torch.Generator(self.device)
+        generator.manual_seed(derived_seed(self.seed, self.stream, self.step, self.micro_index, name))
+        whole = distribution((self.micro_size, *shape[1:]), generator=generator, device=self.device)
+        return whole[self.start : self.start + shape[0]]

@@ -1,0 +1,33 @@
+"""What a run will do, worked out from spec and data before anything starts."""
+
+from dataclasses import dataclass
+
+from ditlab.data.sampler import SampleOrder
+from ditlab.data.sources import DataSplits
+from ditlab.errors import UserError
+from ditlab.spec.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Steps and epochs of a run on its data."""
+
+    total_steps: int
+    epoch_steps: int
+    """Steps of an epoch, its last partial batch left out."""
+    train_samples: int
+    held_out_samples: int
+
+
+def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
+    """Raises UserError where the data holds less than one batch."""
+    order = SampleOrder(len(data.train), experiment.batch.size, experiment.seed)
+    epoch_steps = order.batches_per_epoch
+    training = experiment.training
+    total = training.steps or (training.epochs or 0) * epoch_steps
+    warmup = getattr(experiment.schedule, "warmup", 0)
+    if warmup and warmup >= total:
+        raise UserError(
+            f"schedule.warmup={warmup} leaves nothing of the run's {total} steps; set schedule.warmup below {total}."
+        )
+    return RunPlan(total, epoch_steps, len(data.train), len(data.held_out))

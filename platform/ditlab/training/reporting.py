@@ -1,0 +1,115 @@
+"""What a training run says while it runs, and to whom: a protocol that launchers implement."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+from denoisers.figures import Figure
+from torch import Tensor, distributed
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A line's worth of news."""
+
+    step: int
+    total_steps: int
+    samples_per_second: float
+    metrics: dict[str, float]
+    """Under their MLflow names: `train/loss` and so on."""
+    phase: Literal["training", "evaluating", "saving"] = "training"
+    seconds_left: float | None = None
+    """To the last step, evaluations and saves left out."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    status: Literal["finished", "interrupted"]
+    step: int
+    metrics: dict[str, float]
+    """The last value of each metric, under its MLflow name."""
+    checkpoint: str | None
+    """Path of the last checkpoint."""
+
+
+class Reporter(Protocol):
+    """Called by the step loop; nothing in it may block for long or raise for a tracking server's sake."""
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Metrics after `step` steps. First worker only."""
+        ...
+
+    def progress(self, progress: Progress) -> None:
+        """First worker only."""
+        ...
+
+    def samples(self, step: int, figure: Figure) -> None:
+        """The evaluation's samples, as shown to people. First worker only."""
+        ...
+
+    def checkpoint(self, step: int, path: Path, metrics: Mapping[str, float]) -> None:
+        """A checkpoint exists. All workers, equally often: it may be a barrier."""
+        ...
+
+    def should_stop(self) -> bool:
+        """Whether somebody asked this worker to end early."""
+        ...
+
+    def warn(self, message: str) -> None:
+        """A sentence for people."""
+        ...
+
+
+class StepMetrics:
+    """Averages a step's loss components over micro-batches and workers without making a GPU wait.
+
+    On CUDA the numbers are copied to the host asynchronously and read when they have arrived.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._names: list[str] = []
+        self._sums: Tensor | None = None
+        self._pending: list[tuple[int, list[str], Tensor, torch.cuda.Event | None]] = []
+
+    def add(self, components: Mapping[str, Tensor], share: float) -> None:
+        """One micro-batch's components, which count for `share` of the step on this worker."""
+        self._names = list(components)
+        values = torch.stack([value.float() for value in components.values()]) * share
+        self._sums = values if self._sums is None else self._sums + values
+
+    def finish(self, step: int, extra: Mapping[str, Tensor | float], wanted: bool) -> None:
+        """Closes the step; `extra` are values that all workers hold alike. Nothing is read where it is not wanted."""
+        assert self._sums is not None
+        sums, self._sums = self._sums, None
+        if not wanted:
+            return
+        if self._world_size > 1:
+            distributed.all_reduce(sums)
+            sums = sums / self._world_size
+        more = torch.stack([torch.as_tensor(value, dtype=torch.float32, device=sums.device) for value in extra.values()])
+        values, event = torch.cat([sums, more]), None
+        if values.is_cuda:
+            host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            host.copy_(values, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+            values = host
+        self._pending.append((step, [*self._names, *extra], values, event))
+
+    def read(self, wait: bool = False) -> list[tuple[int, dict[str, float]]]:
+        """(step, values) of every step whose numbers have arrived; of every step with `wait`."""
+        ready = []
+        while self._pending:
+            step, names, values, event = self._pending[0]
+            if event is not None and not wait and not event.query():
+                break
+            if event is not None:
+                event.synchronize()
+            self._pending.pop(0)
+            ready.append((step, dict(zip(names, values.tolist(), strict=True))))
+        return ready
