@@ -35,7 +35,18 @@ def single_process(use_gpu: bool) -> Iterator[Rank]:
         try:
             yield rank
         finally:
-            distributed.destroy_process_group()
+            release_process_group()
+
+
+def release_process_group() -> None:
+    """Ends the process group, with what DeepSpeed remembers of it where DeepSpeed was used."""
+    from deepspeed import comm
+
+    if comm.comm.cdb is not None:
+        comm.destroy_process_group()
+        comm.comm.cdb = None  # or the next group of this process would be taken for the old one
+    elif distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int) -> Rank:

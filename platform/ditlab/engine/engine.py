@@ -52,7 +52,6 @@ class Engine:
         spec = experiment.engine
         self.stage = spec.zero.stage
         self._module = module
-        self._accumulation = experiment.accumulation
         self._clip = getattr(experiment.training.clip, "max_norm", 0.0)
         network: Any = module.network
         if spec.activation_checkpointing:
@@ -73,10 +72,13 @@ class Engine:
         self._decay = ema.decay if ema else None
         self.ema = [master.clone() for master in self.partitions.masters()] if ema else None
 
-    def forward_backward(self, batch: Mapping[str, Tensor], noise_source: Any) -> dict[str, Tensor]:
-        """One micro-batch. Returns the loss components, and `loss`, their weighted sum: detached scalars."""
+    def forward_backward(self, batch: Mapping[str, Tensor], noise_source: Any, last: bool) -> dict[str, Tensor]:
+        """One micro-batch, the step's `last` or not. Returns the loss components, and `loss`, their weighted sum:
+        detached scalars."""
         total, components = self._engine("loss", batch, noise_source)
         self._engine.backward(total)
+        if not last:
+            self._engine.step()  # only counts: DeepSpeed updates at the accumulation boundary
         return {"loss": total.detach(), **{name: value.detach() for name, value in components.items()}}
 
     def step(self, step: int, lr: float) -> Tensor | float:
@@ -191,8 +193,9 @@ def _initialize(module: nn.Module, optimizer: torch.optim.Optimizer, config: dic
             raise UserError(
                 f"training.precision=fp16 is not supported on this {rank.device.type}; set training.precision to bf16 or fp32."
             )
-        # Its shared-memory all-reduce is a C++ extension built at first use; gloo does without it.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        # Set, so that nothing is probed (compiler runs) or built: the extensions that DeepSpeed would look for here are a
+        # shared-memory all-reduce and its own optimisers; gloo and torch's fused AdamW do without.
+        vars(deepspeed.ops)["__compatible_ops__"] = {}
         deepspeed.init_distributed(dist_backend="nccl" if rank.device.type == "cuda" else "gloo")
         return deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]
 

@@ -128,7 +128,8 @@ class Worker:
             noise = KeyedNoise(
                 experiment.seed, "train", self.step, first + number, experiment.micro_size, rank.device
             )
-            steps.add(self.engine.forward_backward(batch, noise), 1 / experiment.accumulation)
+            last = number == experiment.accumulation - 1
+            steps.add(self.engine.forward_backward(batch, noise, last), 1 / experiment.accumulation)
         lr = learning_rate(
             experiment.schedule, experiment.optimizer.lr, self.step, self.plan.total_steps, self.plan.epoch_steps
         )

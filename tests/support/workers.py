@@ -1,0 +1,115 @@
+"""Runs the worker body in one or more processes without Ray, and keeps what it reports."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from ditlab.data.sources import open_data
+from ditlab.engine.distributed import current_rank, single_process
+from ditlab.home import Home
+from ditlab.spec.experiment import Experiment, class_for
+from ditlab.training.loop import train
+from ditlab.training.reporting import Outcome
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "model": {"family": "dit", "image_size": 8, "patch_size": 4, "width": 32, "depth": 2, "num_heads": 2},
+    "data": {"kind": "digits"},
+    "batch": {"size": 32, "micro": 16},
+    "optimizer": {"kind": "adamw", "lr": 1e-3},
+    "training": {"steps": 6, "ema": {"decay": 0.9}},
+    "checkpoint": {"every": 3, "keep": 5},
+    "evaluation": {"every": None},
+    "tracking": {"system_metrics": False},
+}
+
+
+def tiny(**changes: Any) -> Experiment:
+    """The smallest experiment that has everything; `training__steps=3` changes `training.steps`."""
+    spec = json.loads(json.dumps(TINY))
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        below = spec
+        for key in parents:
+            below = below.setdefault(key, {})
+        below[last] = value
+    return class_for(spec).model_validate(spec)
+
+
+@dataclass
+class Recorder:
+    """A reporter that remembers."""
+
+    stop_after: int | None = None
+    losses: dict[int, float] = field(default_factory=dict)
+    values: dict[int, dict[str, float]] = field(default_factory=dict)
+    checkpoints: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    pictures: list[int] = field(default_factory=list)
+    steps: int = 0
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        self.values.setdefault(step, {}).update(values)
+        if "train/loss" in values:
+            self.losses[step] = values["train/loss"]
+
+    def progress(self, progress: Any) -> None:
+        self.steps = progress.step
+
+    def samples(self, step: int, figure: Any) -> None:
+        self.pictures.append(step)
+
+    def checkpoint(self, step: int, path: Path, metrics: Mapping[str, float]) -> None:
+        self.checkpoints.append(str(path))
+
+    def should_stop(self) -> bool:
+        return self.stop_after is not None and max(self.losses, default=0) >= self.stop_after
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+def train_here(experiment: Experiment, home: Path, checkpoints: Path, stop_after: int | None = None) -> tuple[Outcome, Recorder]:
+    """One worker in this process."""
+    recorder = Recorder(stop_after)
+    data = open_data(experiment.data, Home(home))
+    with single_process(use_gpu=False) as rank:
+        return train(experiment, data, checkpoints, rank, recorder), recorder
+
+
+def _body(rank: int, world_size: int, jobs: Sequence[tuple[dict[str, Any], str, str]], rendezvous: str) -> None:
+    torch.set_num_threads(1)
+    place = current_rank(False, rank, world_size, rank)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size)
+    for spec, home, checkpoints in jobs:
+        experiment = class_for(spec).model_validate(spec)
+        recorder = Recorder()
+        train(experiment, open_data(experiment.data, Home(Path(home))), Path(checkpoints), place, recorder)
+        if rank == 0:
+            Path(checkpoints, "losses.json").write_text(json.dumps(recorder.losses))
+    torch.distributed.destroy_process_group()
+
+
+def train_workers(jobs: Sequence[tuple[Experiment, Path, Path]], world_size: int = 2) -> list[dict[int, float]]:
+    """Several trainings, one after the other, on the same `world_size` processes: losses by step of each.
+
+    One start of processes serves them all, as imports cost more than the trainings.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        plain = [(experiment.to_dict(), str(home), str(checkpoints)) for experiment, home, checkpoints in jobs]
+        for _, _, checkpoints in jobs:
+            checkpoints.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        torch.multiprocessing.spawn(_body, (world_size, plain, f"{folder}/rendezvous"), nprocs=world_size)
+    return [
+        {int(step): loss for step, loss in json.loads((checkpoints / "losses.json").read_text()).items()}
+        for _, _, checkpoints in jobs
+    ]
+
+
+Runner = Callable[..., Any]
