@@ -12,11 +12,12 @@ from ditlab.data.sources import DataSplits
 from ditlab.home import Home
 from ditlab.reports.render import save
 from ditlab.tracking.environment import environment
-from ditlab.tracking.flatten import flatten
-from ditlab.tracking.system_metrics import SystemMetrics
+from ditlab.tracking.parameters import flatten
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.export import export_weights
 from ditlab.training.reporting import Outcome, Progress
+
+CATCH_UP = 30.0  # seconds that the end of a run waits for MLflow
 
 
 class SilentReporter:
@@ -49,47 +50,44 @@ class SilentReporter:
 class TrackedReporter(SilentReporter):
     """The first worker's reporter. Use as a context manager: its end waits, a bounded time, for tracking to catch up."""
 
-    def __init__(self, request: RunRequest, data: DataSplits, progress: Callable[[Progress], None], **rest: Any) -> None:
+    def __init__(self, request: RunRequest, data: DataSplits, progress: Callable[[Progress], None], num_nodes: int = 1, **rest: Any) -> None:
         super().__init__(**rest)
         self._request, self._data, self._on_progress = request, data, progress
+        self._num_nodes = num_nodes
         self._folder = request.folder()
         self._experiment = request.experiment()
         tracking = self._experiment.tracking
-        self._tracker = RunTracker(self._folder, tracking.uri, Home(Path(request.home)), warn=self.warn)
-        self._system = SystemMetrics(self._tracker) if tracking.system_metrics else None
+        self._tracker = RunTracker(self._folder, self._experiment.tracking.uri, Home(Path(request.home)), warn=self.warn)
 
     def __enter__(self) -> "TrackedReporter":
         experiment, tracker = self._experiment, self._tracker
         counts = count_parameters(experiment.model, experiment.objective)
-        tags = {"ditlab.family": experiment.model.family, "ditlab.spec_hash": experiment.content_hash()}
         parameters = flatten(experiment.to_dict())
         parameters |= {f"parameters.{name}": str(number) for name, number in counts.components.items()}
         parameters |= {"parameters.total": str(counts.total), "parameters.trainable": str(counts.trainable)}
-        tracker.start(experiment.name, experiment.tracking.experiment, experiment.model.family, parameters, tags)
+        parameters["spec_hash"] = experiment.content_hash()
+        tracker.start(
+            experiment.name, experiment.tracking.experiment, experiment.model.family, parameters, self._request.tags
+        )
         if not self._request.resumed:
             tracker.log_artifact(self._folder.spec)
-            self._folder.media.mkdir(exist_ok=True)
-            listing = self._folder.media / "environment.txt"
-            listing.write_text(environment(), encoding="utf-8")
-            tracker.log_artifact(listing)
+            tracker.log_text(environment(), "environment.txt")
             rows = [*counts.components.items(), ("total", counts.total)]
             table = {"component": [name for name, _ in rows], "parameters": [number for _, number in rows]}
             tracker.log_table(table, "parameters.json")
-            tracker.log_dataset(
-                self._data.name, self._data.fingerprint, self._experiment.data.kind,
-                {"train": len(self._data.train), "held_out": len(self._data.held_out)},
-            )  # fmt: skip
-        if self._system:
-            self._system.start()
+            sizes = {"train": len(self._data.train), "held_out": len(self._data.held_out)}
+            tracker.log_dataset(self._data.name, self._data.fingerprint, experiment.data.kind, sizes)
+        if experiment.tracking.system_metrics:
+            tracker.watch_system(num_nodes=self._num_nodes)
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self._system:
-            self._system.stop()
         if error is not None:
             self._tracker.set_tags({"ditlab.error": f"{type(error).__name__}: {error}"[:5000]})
             self._tracker.end("failed")
-        self._tracker.close()
+        left = self._tracker.close(CATCH_UP)
+        if left:
+            self.warn(f"{left} records have not reached MLflow; `ditlab runs sync {self._folder.run_id}` sends them.")
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self._tracker.log_metrics(step, dict(values))

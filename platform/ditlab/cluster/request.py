@@ -1,7 +1,7 @@
 """A run as it is handed from launcher to worker: plain values that travel anywhere."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ class RunRequest:
     """DITLAB_HOME, absolute."""
     resumed: bool
     """Whether this run was started before."""
+    tags: dict[str, str] = field(default_factory=dict)
+    """For the tracked run: where the code came from."""
 
     def experiment(self) -> Experiment:
         return class_for(self.spec).model_validate(self.spec)

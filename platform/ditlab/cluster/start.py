@@ -19,6 +19,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import dump_yaml, parse_yaml
 from ditlab.tracking.address import check_reachable, redact, resolve_tracking_uri
+from ditlab.tracking.environment import source_tags
 from ditlab.tracking.records import create_run, find_run, find_unfinished, update_record
 from ditlab.training.plan import RunPlan, plan_run
 from ditlab.training.reporting import Outcome
@@ -73,7 +74,7 @@ class Start:
         spec["tracking"]["uri"] = self.tracking_uri
         if spec["data"].get("path"):
             spec["data"]["path"] = str(Path(spec["data"]["path"]).expanduser().resolve())
-        request = RunRequest(spec, self.folder.run_id, str(self.home.root), self.resumed)
+        request = RunRequest(spec, self.folder.run_id, str(self.home.root), self.resumed, source_tags())
         update_record(self.folder, status="running", message="", total_steps=self.plan.total_steps)
         try:
             with ProgressLine() as line:

@@ -18,6 +18,7 @@ from ditlab.data.sources import open_data
 from ditlab.engine.distributed import Rank, current_rank
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
+from ditlab.tracking.tracker import RunTracker
 from ditlab.training.loop import train as train_worker
 
 STOP_POLL = 0.5  # seconds between looks at the board
@@ -55,12 +56,27 @@ def _train(request: RunRequest, board: Board, rank: Rank) -> None:
         stop = stack.enter_context(_StopWatch(board))
         common: dict[str, Any] = {"should_stop": stop.is_set, "on_checkpoint": _report, "warn": _warner(board)}
         if rank.is_first:
-            tracked = stack.enter_context(TrackedReporter(request, data, board.put_progress, **common))
+            tracked = stack.enter_context(TrackedReporter(request, data, board.put_progress, _num_nodes(), **common))
             outcome = train_worker(experiment, data, request.checkpoints(), rank, tracked)
             tracked.finish(outcome)
             board.put("outcome", outcome.__dict__)
         else:
+            if rank.local_rank == 0 and experiment.tracking.system_metrics:
+                stack.enter_context(_watch_node(request))
             train_worker(experiment, data, request.checkpoints(), rank, SilentReporter(**common))
+
+
+def _num_nodes() -> int:
+    context = train.get_context()
+    return -(-context.get_world_size() // context.get_local_world_size())
+
+
+def _watch_node(request: RunRequest) -> RunTracker:
+    """System metrics of a node that is not the first worker's, into the same tracked run."""
+    uri = request.spec["tracking"]["uri"]
+    tracker = RunTracker(request.folder(), uri, Home(Path(request.home)), node=train.get_context().get_node_rank())
+    tracker.watch_system(num_nodes=_num_nodes())
+    return tracker
 
 
 def _report(step: int, path: Path, metrics: Mapping[str, float]) -> None:

@@ -1,0 +1,128 @@
+"""Tracking addresses: which are well-formed, where null leads to, and whether anything answers. Imports no mlflow."""
+
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+from ditlab.errors import UserError
+from ditlab.home import Home
+
+_DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
+_FORMS = (
+    "http://HOST:PORT, https://HOST, sqlite:///PATH.db, postgresql://USER@HOST/DATABASE, mysql://..., mssql://..., "
+    "databricks, or null for the database under DITLAB_HOME"
+)
+
+
+def validate_tracking_uri(uri: str) -> str:
+    """`uri` itself when it is well-formed. Raises UserError naming `tracking.uri`, its value and the valid forms."""
+    if not uri or uri != uri.strip() or (" " in uri and not uri.startswith("sqlite:")):
+        raise _malformed(uri, "is blank or holds white space")
+    if uri == "databricks":
+        return uri
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+    except ValueError as error:
+        raise _malformed(uri, f"is no address ({error})") from error
+    scheme = _scheme(parts)
+    if scheme == "file" or (not scheme and "://" not in uri):
+        raise _malformed(uri, "is a plain folder, which MLflow no longer takes as a store")
+    if scheme == "sqlite":
+        if parts.netloc or parts.path in ("", "/") or parts.path == "/:memory:":
+            raise _malformed(
+                uri, "names no database file (three slashes for a relative path, four for an absolute one)"
+            )
+        return uri
+    if scheme not in {"http", "https", "databricks", *_DATABASE_PORTS}:
+        raise _malformed(uri, f"has the unknown scheme {scheme!r}")
+    if not parts.hostname:
+        raise _malformed(uri, "names no host")
+    if port == 0:
+        raise _malformed(uri, "has port 0")
+    return uri
+
+
+def resolve_tracking_uri(uri: str | None, home: Home) -> str:
+    """The address that null stands for, and absolute paths: workers have working directories of their own.
+
+    Raises UserError as `validate_tracking_uri` does.
+    """
+    if uri is None:
+        return f"sqlite:///{home.mlflow_database}"
+    parts = urlsplit(validate_tracking_uri(uri))
+    if _scheme(parts) == "sqlite":
+        return f"{parts.scheme}:///{sqlite_path(uri)}"
+    return uri.rstrip("/")
+
+
+def sqlite_path(uri: str) -> Path:
+    """The database file of a `sqlite:///` address."""
+    return Path(urlsplit(uri).path[1:]).expanduser().absolute()
+
+
+def is_server(uri: str) -> bool:
+    """Whether a server of its own stands behind the address, one that decides where artifacts go."""
+    return _scheme(urlsplit(uri)) in {"http", "https", "databricks"} or uri == "databricks"
+
+
+def redact(uri: str) -> str:
+    """The address without its password, for messages, tags and file names."""
+    if uri == "databricks":
+        return uri
+    parts = urlsplit(uri)
+    if parts.password is None:
+        return uri
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}"))
+
+
+def check_reachable(uri: str, timeout: float = 5.0) -> str | None:
+    """Why nothing answers at `uri` within `timeout` seconds; None when something does.
+
+    A server that answers with an error answers. A SQLite file must exist, as opening it would make it.
+    """
+    parts = urlsplit(uri)
+    scheme = _scheme(parts)
+    if uri == "databricks" or scheme == "databricks":
+        return None
+    if scheme == "sqlite":
+        return None if sqlite_path(uri).is_file() else f"there is no file {sqlite_path(uri)}"
+    if scheme in _DATABASE_PORTS:
+        try:
+            socket.create_connection((parts.hostname or "", parts.port or _DATABASE_PORTS[scheme]), timeout).close()
+        except OSError as error:
+            return _reason(error)
+        return None
+    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    try:
+        urllib.request.urlopen(f"{bare.rstrip('/')}/health", timeout=timeout).close()
+    except urllib.error.HTTPError:
+        return None
+    except (OSError, ValueError) as error:
+        return _reason(error)
+    return None
+
+
+def require_reachable(uri: str, timeout: float = 5.0) -> None:
+    """Raises UserError where nothing answers within `timeout` seconds."""
+    if reason := check_reachable(uri, timeout):
+        raise UserError(
+            f"tracking.uri={redact(uri)} does not answer ({reason}); start that MLflow server or correct the address."
+        )
+
+
+def _scheme(parts: SplitResult) -> str:
+    """`mysql` of `mysql+pymysql://`."""
+    return parts.scheme.lower().partition("+")[0]
+
+
+def _reason(error: Exception) -> str:
+    cause = getattr(error, "reason", error)
+    return getattr(cause, "strerror", None) or str(cause)
+
+
+def _malformed(uri: str, fault: str) -> UserError:
+    return UserError(f"tracking.uri={redact(uri) if '@' in uri else uri!r} {fault}; valid are {_FORMS}.")

@@ -1,0 +1,53 @@
+"""What a run ran with: versions and the state of the working directory's repository. Imports no mlflow."""
+
+import importlib.metadata
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+
+def environment(directory: Path | None = None) -> str:
+    """Python, platform, git commit and every installed package with its version, as text.
+
+    No environment variables, host names, user names or remote addresses: nothing that a machine would keep to itself.
+    """
+    lines = [
+        f"python {sys.version.split()[0]} ({platform.python_implementation()})",
+        f"platform {platform.system()} {platform.release()} {platform.machine()}",
+        f"git {git_state(directory or Path.cwd())}",
+        "",
+    ]
+    packages = {
+        (name, distribution.version)
+        for distribution in importlib.metadata.distributions()
+        if (name := distribution.metadata["Name"])
+    }
+    lines += [f"{name}=={version}" for name, version in sorted(packages, key=lambda package: package[0].lower())]
+    return "\n".join(lines) + "\n"
+
+
+def git_state(directory: Path) -> str:
+    """`<commit>` or `<commit> (dirty)`; `none` outside a repository or without git."""
+    commit = _git(directory, "rev-parse", "HEAD")
+    if not commit:
+        return "none"
+    return f"{commit} (dirty)" if _git(directory, "status", "--porcelain", "--untracked-files=no") else commit
+
+
+def _git(directory: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(directory), *arguments], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def source_tags(directory: Path | None = None) -> dict[str, str]:
+    """MLflow's own tag for the git commit, where the working directory lies in a repository."""
+    state = git_state(directory or Path.cwd())
+    if state == "none":
+        return {}
+    return {"mlflow.source.git.commit": state.split()[0], "ditlab.git": state}

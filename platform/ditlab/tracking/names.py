@@ -1,0 +1,30 @@
+"""What MLflow accepts as names and values, and how ours are made to fit. Imports nothing heavy."""
+
+import re
+
+KEY_LENGTH = 250
+"""Characters of a metric's, parameter's or tag's name."""
+PARAM_LENGTH = 6000
+TAG_LENGTH = 8000
+
+_NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
+_NOT_ALLOWED_IN_IMAGES = re.compile(r"[^a-zA-Z0-9_\-./ ]")
+
+
+def safe_key(name: str) -> str:
+    """`name` as MLflow takes it for metrics, parameters and tags: odd characters become `_`, empty path parts go."""
+    parts = [part for part in _NOT_ALLOWED.sub("_", name).split("/") if part not in ("", ".", "..")]
+    return "/".join(parts)[:KEY_LENGTH] or "_"
+
+
+def safe_image_key(name: str) -> str:
+    """The same for image names, which may hold fewer characters."""
+    return _NOT_ALLOWED_IN_IMAGES.sub("_", safe_key(name))
+
+
+def shorten(text: str, limit: int) -> str:
+    """`text` in at most `limit` characters; what is cut shows as an ellipsis with the count of what is missing."""
+    if len(text) <= limit:
+        return text
+    tail = f"… ({len(text) - limit + 40} more characters)"
+    return text[: limit - 40] + tail

@@ -1,0 +1,178 @@
+"""The local registry of runs: a folder and a `run.json` each. Imports no mlflow."""
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from ditlab.errors import UserError, nearest
+from ditlab.home import Home, RunFolder
+
+Status = Literal["running", "finished", "failed", "interrupted"]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What `run.json` holds."""
+
+    run_id: str
+    name: str
+    family: str
+    spec_hash: str
+    created: str
+    """ISO 8601, UTC."""
+    updated: str
+    """ISO 8601, UTC: when this record last changed."""
+    status: Status = "running"
+    step: int = 0
+    total_steps: int = 0
+    tracking_uri: str = ""
+    message: str = ""
+    """Why it failed or was interrupted."""
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """What `find_run` found."""
+
+    folder: RunFolder
+    record: RunRecord
+    note: str = ""
+    """What a person should be told: that the newest of several runs of one name was taken."""
+
+
+def create_run(
+    home: Home, name: str, *, family: str, spec_hash: str, total_steps: int = 0, tracking_uri: str = ""
+) -> RunFolder:
+    """Make the folder of a new run and its record; the id is eight hexadecimal characters.
+
+    Raises UserError where DITLAB_HOME cannot be written.
+    """
+    home.ensure()
+    home.runs.mkdir(exist_ok=True)
+    while True:
+        folder = home.run(secrets.token_hex(4))
+        try:
+            folder.path.mkdir()
+            break
+        except FileExistsError:
+            continue
+    now = _now()
+    _write(
+        folder,
+        RunRecord(folder.run_id, name, family, spec_hash, now, now, total_steps=total_steps, tracking_uri=tracking_uri),
+    )
+    return folder
+
+
+def read_record(folder: RunFolder) -> RunRecord:
+    """Raises UserError where the record is missing or damaged."""
+    record = _read(folder)
+    if record is None:
+        raise UserError(f"{folder.record} is missing or damaged; `ditlab runs` lists the runs that are whole.")
+    return record
+
+
+def update_record(folder: RunFolder, **changes: Any) -> RunRecord:
+    """Change fields of a run's record and return it; atomic, and exclusive among the processes of one machine.
+
+    Raises UserError where the record is missing or damaged.
+    """
+    with _locked(folder):
+        record = replace(read_record(folder), **changes, updated=_now())
+        _write(folder, record)
+    return record
+
+
+def list_runs(home: Home) -> list[RunRecord]:
+    """Every run with a readable record, the newest first."""
+    if not home.runs.is_dir():
+        return []
+    records = (_read(RunFolder(path)) for path in home.runs.iterdir() if path.is_dir())
+    return sorted((record for record in records if record), key=lambda r: (r.created, r.run_id), reverse=True)
+
+
+def find_run(home: Home, text: str) -> FoundRun:
+    """The run that `text` means: an id, a name (its newest run), or a unique prefix of an id, in this order.
+
+    Raises UserError for none, naming the nearest, and for a prefix of several, listing them.
+    """
+    runs = list_runs(home)
+    for record in runs:
+        if record.run_id == text:
+            return FoundRun(home.run(record.run_id), record)
+    if named := [record for record in runs if record.name == text]:
+        note = ""
+        if len(named) > 1:
+            others = ", ".join(record.run_id for record in named[1:4]) + (", ..." if len(named) > 4 else "")
+            note = f"{len(named)} runs are named '{text}'; taking the newest, {named[0].run_id} (others: {others})"
+        return FoundRun(home.run(named[0].run_id), named[0], note)
+    begun = [record for record in runs if text and record.run_id.startswith(text)]
+    if len(begun) == 1:
+        return FoundRun(home.run(begun[0].run_id), begun[0])
+    if begun:
+        listed = ", ".join(f"{record.run_id} ({record.name})" for record in begun[:8])
+        raise UserError(f"run '{text}' could be any of {listed}; give more characters of the id.")
+    known = [record.run_id for record in runs] + sorted({record.name for record in runs})
+    if not known:
+        raise UserError(f"run '{text}' is unknown: {home.runs} holds no runs; start one with `ditlab train SPEC`.")
+    raise UserError(f"run '{text}' is unknown under {home.runs} ({_nearest(text, known)}); `ditlab runs` lists them.")
+
+
+def find_unfinished(home: Home, name: str, spec_hash: str) -> FoundRun | None:
+    """The newest run of this name and spec hash that has not finished: what `--resume auto` takes."""
+    for record in list_runs(home):
+        if record.name == name and record.spec_hash == spec_hash and record.status != "finished":
+            return FoundRun(home.run(record.run_id), record)
+    return None
+
+
+def _nearest(text: str, known: list[str]) -> str:
+    """`errors.nearest`, with a long list of runs cut short."""
+    phrase = nearest(text, known)
+    return phrase if len(phrase) <= 120 else phrase[:110].rsplit(",", 1)[0] + ", ..."
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _read(folder: RunFolder) -> RunRecord | None:
+    try:
+        values = json.loads(folder.record.read_text(encoding="utf-8"))
+        # Unknown keys are those of a later version: a run of it can still be listed.
+        record = RunRecord(**{field.name: values[field.name] for field in fields(RunRecord) if field.name in values})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    # The folder's name is the id; a copied folder is a run of its own.
+    return replace(record, run_id=folder.run_id)
+
+
+def _write(folder: RunFolder, record: RunRecord) -> None:
+    write_atomically(folder, "run.json", json.dumps(asdict(record), indent=1))
+
+
+def write_atomically(folder: RunFolder, name: str, text: str) -> None:
+    """Replace `name` in a run's folder by `text`, durably: a reader sees the old file or the new one."""
+    part = folder.path / f".{name}.{os.getpid()}.{secrets.token_hex(2)}.part"
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(folder.path / name)
+
+
+@contextmanager
+def _locked(folder: RunFolder) -> Iterator[None]:
+    """Exclusive among the processes of one machine: a driver sets the status while a worker sets the step."""
+    descriptor = os.open(folder.path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,78 @@
+"""The machine's load, measured by MLflow's own monitors and named as MLflow names it, into the journal."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from ditlab.tracking.client import load
+from ditlab.tracking.journal import Journal
+
+_log = logging.getLogger("ditlab.tracking")
+
+
+class SystemMetrics:
+    """A thread that samples CPU, memory, disk, network and, where there are any, GPUs.
+
+    Names are `system/cpu_utilization_percentage` and so on; with several nodes `system/<node>/...`. As in MLflow, the
+    step counts samples, and a resumed run counts on.
+    """
+
+    def __init__(self, journal: Journal, interval: float = 10.0, node: str | None = None) -> None:
+        self._journal = journal
+        self._interval = interval
+        self._prefix = f"system/{node}/" if node else "system/"
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ditlab-system-metrics", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when no sample can follow."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            monitors = _monitors()
+            last = self._journal.last_step(self._prefix)
+            step = 0 if last is None else last + 1
+            # Utilisation is counted between two samples: the first one has nothing to count from.
+            _sample(monitors)
+            while not self._stop.wait(self._interval):
+                values = _sample(monitors)
+                self._journal.metrics(step, {self._prefix + name: value for name, value in values.items()})
+                step += 1
+        except Exception:
+            # A sensor that breaks must not end a run.
+            _log.warning("system metrics stopped", exc_info=True)
+
+
+def _monitors() -> list[Any]:
+    load()
+    from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+    from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
+    from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
+    from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+    from mlflow.system_metrics.metrics.rocm_monitor import ROCMMonitor
+
+    monitors = [CPUMonitor(), DiskMonitor(), NetworkMonitor()]
+    for gpus in (GPUMonitor, ROCMMonitor):
+        try:
+            monitors.append(gpus())
+            break
+        except Exception as error:
+            _log.debug("no %s: %s", gpus.__name__, error)
+    return monitors
+
+
+def _sample(monitors: list[Any]) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for monitor in monitors:
+        monitor.collect_metrics()
+        values |= monitor.aggregate_metrics()
+        monitor.clear_metrics()
+    return values

@@ -1,0 +1,105 @@
+"""Sends a journal to MLflow: in a thread beside the training, or all at once (`sync`)."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from ditlab.home import Home, RunFolder
+from ditlab.tracking.address import redact
+from ditlab.tracking.client import RunGoneError, first_line
+from ditlab.tracking.replay import NotReadyError, Replay, Warn
+
+_POLL_SECONDS = 1.0
+_LONGEST_BACKOFF_SECONDS = 60.0
+
+
+class Uploader:
+    """A thread that tails a journal. Whatever MLflow does, neither the caller nor the journal notices."""
+
+    def __init__(self, folder: RunFolder, uri: str, home: Home, warn: Warn, node: int = 0) -> None:
+        self._replay = Replay(folder, uri, home, warn, node)
+        self._warn = warn
+        self._uri = redact(uri)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ditlab-uploader", daemon=True)
+        self._until: float | None = None
+        self._outage = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def mlflow_run_id(self) -> str | None:
+        """MLflow's id of this run, once it has been reached."""
+        return self._replay.cursor.mlflow_run_id
+
+    def close(self, timeout: float) -> int:
+        """Send what is left for up to `timeout` seconds; returns how many records have not arrived."""
+        self._until = time.monotonic() + timeout
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        return self._replay.left()
+
+    def _run(self) -> None:
+        backoff = _POLL_SECONDS
+        last_retry = time.monotonic()
+        try:
+            while True:
+                closing = self._stop.is_set()
+                retry = closing or time.monotonic() - last_retry > _LONGEST_BACKOFF_SECONDS
+                try:
+                    self._replay.pump(self._until, retry_files=retry)
+                    last_retry = time.monotonic() if retry else last_retry
+                    backoff = _POLL_SECONDS
+                    self._outage = False
+                    if closing and self._is_done():
+                        return
+                except NotReadyError:
+                    if closing and self._is_late():
+                        return
+                except RunGoneError as error:
+                    self._warn(f"{error}; everything stays in {self._replay.path}")
+                    return
+                except Exception as error:
+                    # Whatever it is, training must not learn of it; the next attempt may do better.
+                    self._tell(error)
+                    if closing:
+                        return
+                    backoff = min(2 * backoff, _LONGEST_BACKOFF_SECONDS)
+                self._stop.wait(backoff) if not closing else time.sleep(0.1)
+        finally:
+            self._replay.close()
+
+    def _is_done(self) -> bool:
+        return self._is_late() or self._replay.left() == 0
+
+    def _is_late(self) -> bool:
+        return self._until is not None and time.monotonic() > self._until
+
+    def _tell(self, error: Exception) -> None:
+        """One line an outage."""
+        if not self._outage:
+            reason = first_line(error)
+            self._warn(
+                f"MLflow at {self._uri} takes nothing ({reason}); training goes on, metrics wait in {self._replay.path}"
+            )
+        self._outage = True
+
+
+def sync(folder: RunFolder, uri: str, home: Home, warn: Warn) -> int:
+    """Send everything that is left of a run, node by node; returns how many records have not arrived.
+
+    Raises what MLflow raises when it does not answer. A journal that a running process sends is left to it.
+    """
+    nodes = [path.stem.rpartition("node-")[2] for path in sorted(folder.path.glob("journal.node-*.jsonl"))]
+    left = 0
+    for node in [0, *(int(text) for text in nodes if text.isdigit())]:
+        replay = Replay(folder, uri, home, warn, node)
+        try:
+            replay.pump(retry_files=True)
+            left += replay.left()
+        finally:
+            replay.close()
+    return left
