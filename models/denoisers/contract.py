@@ -141,9 +141,14 @@ class Objective(Protocol):
         ...
 
     def figures(
-        self, network: nn.Module, batch: Mapping[str, Tensor], sampler: Sampler, generator: torch.Generator
+        self,
+        network: nn.Module,
+        batch: Mapping[str, Tensor],
+        sampler: Sampler,
+        generator: torch.Generator,
+        kinds: Sequence[str] | None = None,
     ) -> Iterator[tuple[str, Figure]]:
-        """Pictures by kind, from trained weights: (kind, figure). Drawn lazily, so one kind costs only itself."""
+        """Pictures from trained weights: (kind, figure), for every kind or for `kinds`, which cost only themselves."""
         ...
 
     def figure_kinds(self) -> Sequence[str]:

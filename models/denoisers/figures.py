@@ -15,7 +15,7 @@ class Heatmap:
     """A matrix in false colours."""
 
     values: np.ndarray
-    """(rows, columns)."""
+    """(rows, columns). NaN stays blank."""
     title: str = ""
     x_label: str = ""
     y_label: str = ""

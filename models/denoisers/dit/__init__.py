@@ -1,0 +1,1 @@
+"""Diffusion transformer on images, trained by flow matching (see README.md)."""

@@ -1,0 +1,1 @@
+"""Convolutional U-Net on images, trained by flow matching (see README.md)."""

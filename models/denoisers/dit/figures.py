@@ -1,0 +1,111 @@
+"""Pictures of what DiT does before it learns anything: patches and positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from denoisers.dit.network import DiT
+from denoisers.dit.spec import DiTSpec
+from denoisers.figures import Figure, Heatmap, ImageGrid, Panel
+from denoisers.layers.embedding_figures import time_figure
+from denoisers.layers.embeddings import table, table_2d
+from denoisers.processes.flow_figures import to_pictures
+from denoisers.processes.velocity_objective import FigureInputs
+
+LINE_COLOUR = (0.85, 0.2, 0.2)
+ENLARGEMENT = 4
+"""Screen pixels an image pixel before the grid's lines, one screen pixel thick, are drawn between patches."""
+
+
+def static_figures(spec: DiTSpec) -> Mapping[str, Figure]:
+    """`patches` (of a drawn ring), `positions` and `time_embedding`: none needs weights."""
+    return {
+        "patches": patches_figure(ring(spec), spec),
+        "positions": positions_figure(spec),
+        "time_embedding": time_figure(spec.width, spec.time_scale),
+    }
+
+
+def draw_patches(inputs: FigureInputs) -> Figure:
+    """`patches`: the batch's first image, cut up, and the linear map that the network learned for patches."""
+    network = inputs.network
+    assert isinstance(network, DiT)
+    kernel = network.patch_embedding.projection.weight.detach().float().cpu()  # (D, C, P, P)
+    return patches_figure(inputs.batch["image"][0], network.spec, kernel.flatten(1).T.numpy())
+
+
+def draw_positions(inputs: FigureInputs) -> Figure:
+    """`positions`: the table is fixed, so training changes nothing in it."""
+    assert isinstance(inputs.network, DiT)
+    return positions_figure(inputs.network.spec)
+
+
+def patches_figure(image: Tensor, spec: DiTSpec, projection: np.ndarray | None = None) -> Figure:
+    """An image (C, S, S) in [-1, 1], its patches in place, in sequence, and the projection (P * P * C, D) if given."""
+    picture = to_pictures(image[None])[0]
+    rows, size = spec.num_rows, spec.patch_size
+    shape = f"{spec.image_size} x {spec.image_size} x {spec.channels}"
+    panels: list[Panel] = [
+        ImageGrid(picture[None], columns=1, title=f"Image: {shape}"),
+        ImageGrid(with_patch_lines(picture, size)[None], columns=1, title=f"{rows**2} patches of {size} x {size}"),
+        ImageGrid(
+            cut_patches(picture, size),
+            captions=[str(index) for index in range(rows**2)],
+            columns=rows,
+            title=f"In sequence: {rows**2} patches of {size * size * spec.channels} numbers",
+        ),
+    ]
+    if projection is not None:
+        title = f"Learned projection: {projection.shape[0]} -> {projection.shape[1]}"
+        panels.append(Heatmap(projection, title, "embedding dimension", "number in the patch", diverging=True))
+    return Figure(panels, title="An image as a sequence of patches")
+
+
+def positions_figure(spec: DiTSpec) -> Figure:
+    """The table of one axis, of the grid, how similar any two positions are, and all of them to the centre."""
+    rows, width = spec.num_rows, spec.width
+    axis = table(rows, width // 2, layout="sin_cos", denominator="half_minus_1").numpy()
+    positions = table_2d(rows, rows, width).numpy()
+    similarity = positions @ positions.T / (width / 2)  # every row's squared norm is width / 2
+    centre = (rows // 2, rows // 2)
+    panels = [
+        Heatmap(axis, f"One axis: {rows} x {width // 2}", "dimension", "row or column", diverging=True),
+        Heatmap(positions, f"The grid: {rows**2} x {width}", "dimension", "patch", diverging=True),
+        Heatmap(similarity, "Similarity (cosine) of every two patches", "patch", "patch"),
+        Heatmap(
+            similarity[centre[0] * rows + centre[1]].reshape(rows, rows),
+            "Similarity to the centre patch",
+            "column",
+            "row",
+            mark=centre,
+        ),
+    ]
+    return Figure(panels, title="Where each patch is: fixed sinusoids of its row and column")
+
+
+def ring(spec: DiTSpec) -> Tensor:
+    """A ring with a shaded inside, (C, S, S) in [-1, 1]: an image to cut up where no data is at hand."""
+    line = torch.linspace(-1, 1, spec.image_size)
+    radius = (line[:, None].square() + line.square()).sqrt()
+    image = torch.exp(-(((radius - 0.6) / 0.12) ** 2)) + 0.25 * (radius < 0.6) * (line + 1) / 2
+    return (2 * image.clamp(0, 1) - 1).expand(spec.channels, -1, -1)
+
+
+def cut_patches(picture: np.ndarray, size: int) -> np.ndarray:
+    """(height, width[, 3]) -> (num, size, size[, 3]), row by row."""
+    rows, columns = picture.shape[0] // size, picture.shape[1] // size
+    grid = picture.reshape(rows, size, columns, size, *picture.shape[2:])
+    return grid.swapaxes(1, 2).reshape(rows * columns, size, size, *picture.shape[2:])
+
+
+def with_patch_lines(picture: np.ndarray, size: int) -> np.ndarray:
+    """The picture, enlarged, with coloured lines between its patches: RGB."""
+    colour = picture if picture.ndim == 3 else picture[..., None].repeat(3, axis=2)
+    large = colour.repeat(ENLARGEMENT, axis=0).repeat(ENLARGEMENT, axis=1)
+    step = size * ENLARGEMENT
+    large = np.insert(large, range(step, large.shape[0], step), LINE_COLOUR, axis=0)
+    return np.insert(large, range(step, large.shape[1], step), np.array(LINE_COLOUR), axis=1)

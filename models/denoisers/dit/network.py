@@ -1,0 +1,129 @@
+"""The diffusion transformer (Peebles and Xie 2023, arXiv:2212.09748).
+
+B batch, C channels, S image size, N patches, D width, E = 4 D width of the condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from denoisers.dit.spec import DiTSpec
+from denoisers.layers.adaln import AdaLN, AdaLNZero, Modulation, modulate
+from denoisers.layers.attention import SelfAttention
+from denoisers.layers.embeddings import table_2d
+from denoisers.layers.label_embedding import LabelEmbedding
+from denoisers.layers.mlp import MLP
+from denoisers.layers.patches import PatchEmbedding, unpatchify
+from denoisers.layers.time_embedding import TimeEmbedding
+
+
+class ScaleShiftBlock(nn.Module):
+    """x + attention(adaLN(x, c)), then x + MLP(adaLN(x, c)). No gates."""
+
+    def __init__(self, spec: DiTSpec) -> None:
+        super().__init__()
+        self.attention_norm = AdaLN(spec.width, spec.condition_width)
+        self.attention = SelfAttention(spec.width, spec.num_heads)
+        self.mlp_norm = AdaLN(spec.width, spec.condition_width)
+        self.mlp = MLP(spec.width, spec.mlp_width)
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        """(B, N, D), (B, E) -> (B, N, D)."""
+        x = x + self.attention(self.attention_norm(x, condition))
+        return x + self.mlp(self.mlp_norm(x, condition))
+
+    def modulations(self, condition: Tensor) -> tuple[Modulation, Modulation]:
+        """What (B, E) does before attention and before the MLP, for pictures."""
+        return self.attention_norm.read(condition), self.mlp_norm.read(condition)
+
+
+class ZeroBlock(nn.Module):
+    """The same two branches, each modulated and gated by adaLN-Zero."""
+
+    def __init__(self, spec: DiTSpec) -> None:
+        super().__init__()
+        self.adaln = AdaLNZero(spec.width, spec.condition_width)
+        self.attention = SelfAttention(spec.width, spec.num_heads)
+        self.mlp = MLP(spec.width, spec.mlp_width)
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        """(B, N, D), (B, E) -> (B, N, D)."""
+        before_attention, before_mlp = self.adaln(condition)
+        assert before_attention.gate is not None and before_mlp.gate is not None
+        branch = self.attention(modulate(self.adaln.norm(x), before_attention))
+        x = x + before_attention.gate[:, None] * branch
+        branch = self.mlp(modulate(self.adaln.norm(x), before_mlp))
+        return x + before_mlp.gate[:, None] * branch
+
+    def modulations(self, condition: Tensor) -> tuple[Modulation, Modulation]:
+        """What (B, E) does before attention and before the MLP, for pictures."""
+        return self.adaln(condition)
+
+
+Block = ScaleShiftBlock | ZeroBlock
+BLOCKS: dict[str, type[ScaleShiftBlock] | type[ZeroBlock]] = {"scale_shift": ScaleShiftBlock, "zero": ZeroBlock}
+
+
+class DiT(nn.Module):
+    """Predicts the velocity at (x, t), of the class `label` if it has classes. Predicts 0 until it is trained."""
+
+    positions: Tensor
+
+    def __init__(self, spec: DiTSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.patch_embedding = PatchEmbedding(spec.channels, spec.patch_size, spec.width)
+        positions = table_2d(spec.num_rows, spec.num_rows, spec.width)
+        self.register_buffer("positions", positions, persistent=False)
+        self.time = TimeEmbedding(spec.width, spec.condition_width, spec.time_scale)
+        self.label = None if spec.num_classes is None else LabelEmbedding(spec.num_classes, spec.condition_width)
+        self.blocks = nn.ModuleList(BLOCKS[spec.adaln](spec) for _ in range(spec.depth))
+        self.final_norm = nn.LayerNorm(spec.width)
+        self.head = nn.Linear(spec.width, spec.patch_size**2 * spec.channels)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def condition(self, t: Tensor, label: Tensor | None = None) -> Tensor:
+        """t (B,), label (B,) -> (B, E). Without a label, a conditional network is told the null class."""
+        condition = self.time(t)
+        if self.label is None:
+            return condition
+        if label is None:
+            label = torch.full_like(t, self.label.null, dtype=torch.int64)
+        return condition + self.label(label)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Tokens with their positions: (B, C, S, S) -> (B, N, D)."""
+        # The weights' dtype, not the tokens': under autocast the sum, and so the residual stream, stays float32.
+        return self.patch_embedding(x) + self.positions.to(self.head.weight.dtype)
+
+    def forward(self, x: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+        """x (B, C, S, S) at times t (B,) in [0, 1], label (B,) int64 -> velocity (B, C, S, S)."""
+        condition = self.condition(t, label)
+        tokens = self.embed(x)
+        for block in self.blocks:
+            tokens = block(tokens, condition)
+        patches = self.head(self.final_norm(tokens))  # (B, N, P * P * C)
+        return unpatchify(patches, self.spec.patch_size, self.spec.num_rows, self.spec.channels)
+
+    def components(self) -> dict[str, Sequence[nn.Module]]:
+        label = {} if self.label is None else {"label": [self.label]}
+        return {
+            "patch_embedding": [self.patch_embedding],
+            "time": [self.time],
+            **label,
+            "blocks": [self.blocks],
+            "final_norm": [self.final_norm],
+            "head": [self.head],
+        }
+
+    def checkpointed_modules(self) -> Sequence[nn.Module]:
+        return self.transformer_blocks()
+
+    def transformer_blocks(self) -> list[Block]:
+        """`blocks`, by their own type."""
+        return cast("list[Block]", list(self.blocks))

@@ -1,0 +1,22 @@
+"""DiT's objective: the shared velocity regression, with DiT's own pictures."""
+
+from denoisers.dit.adaln_figure import draw_adaln
+from denoisers.dit.attention_figure import draw_attention
+from denoisers.dit.figures import draw_patches, draw_positions
+from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
+from denoisers.processes.flow_figures import draw_samples, draw_trajectory
+from denoisers.processes.velocity_objective import FigureMaker, VelocityObjective
+
+FIGURES: dict[str, FigureMaker] = {
+    "samples": draw_samples,
+    "trajectory": draw_trajectory,
+    "patches": draw_patches,
+    "positions": draw_positions,
+    "attention": draw_attention,
+    "adaln": draw_adaln,
+}
+
+
+def build_objective(spec: DiTObjectiveSpec, model: DiTSpec) -> VelocityObjective:
+    """The objective for this network."""
+    return VelocityObjective(spec, model, FIGURES)

@@ -1,0 +1,94 @@
+"""The DiT family's specs. Imports no torch; the defaults are its MNIST setting (12,351,760 parameters)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from denoisers.checks import check_multiple
+from denoisers.contract import Family, ModelSpec, Network, Objective
+from denoisers.image_spec import ImageModelSpec, PositiveInt
+from denoisers.processes.flow_spec import FlowSamplingSpec, VelocitySpec
+
+if TYPE_CHECKING:
+    from denoisers.figures import Figure
+
+
+class DiTSpec(ImageModelSpec):
+    """Diffusion transformer over image patches (Peebles and Xie 2023, arXiv:2212.09748)."""
+
+    family: Literal["dit"] = "dit"
+    """The diffusion transformer."""
+    patch_size: PositiveInt = 4
+    """Height and width of a patch, in pixels; a patch is a token."""
+    width: Annotated[int, Field(ge=8)] = 256
+    """Numbers a token carries."""
+    depth: PositiveInt = 6
+    """Transformer blocks."""
+    num_heads: PositiveInt = 8
+    """Attention heads of a block; each is width / num_heads wide."""
+    mlp_ratio: Annotated[float, Field(gt=0)] = 4.0
+    """Hidden width of a block's MLP, in multiples of `width`."""
+    adaln: Literal["scale_shift", "zero"] = "scale_shift"
+    """How time and class enter a block: `scale_shift` is an ungated scale and shift before attention and before the
+    MLP; `zero` is adaLN-Zero, six-way and gated, under which every block starts as the identity."""
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> DiTSpec:
+        check_multiple("model.image_size", self.image_size, self.patch_size, f"model.patch_size={self.patch_size}")
+        both = math.lcm(self.num_heads, 4)
+        check_multiple("model.width", self.width, self.num_heads, f"model.num_heads={self.num_heads}", both)
+        position = "4 (sine and cosine of row and column get a quarter of it each)"
+        check_multiple("model.width", self.width, 4, position, both)
+        if abs(self.width * self.mlp_ratio - self.mlp_width) > 1e-3 or self.mlp_width < 1:
+            whole = max(1, self.mlp_width)
+            raise ValueError(
+                f"model.mlp_ratio={self.mlp_ratio:g} makes an MLP {self.width * self.mlp_ratio:g} wide "
+                f"(model.width={self.width}); set model.mlp_ratio to {whole / self.width:.8g} for a width of {whole}."
+            )
+        return self
+
+    @property
+    def num_rows(self) -> int:
+        """Rows, and columns, of patches."""
+        return self.image_size // self.patch_size
+
+    @property
+    def mlp_width(self) -> int:
+        """Hidden width of a block's MLP."""
+        return round(self.width * self.mlp_ratio)
+
+    @property
+    def condition_width(self) -> int:
+        """Width of the time and class embedding."""
+        return 4 * self.width
+
+    def build(self) -> Network:
+        from denoisers.dit.network import DiT
+
+        return DiT(self)
+
+    def static_figures(self) -> Mapping[str, Figure]:
+        from denoisers.dit.figures import static_figures
+
+        return static_figures(self)
+
+
+class DiTObjectiveSpec(VelocitySpec):
+    """Velocity regression."""
+
+    def build(self, model: ModelSpec) -> Objective:
+        from denoisers.dit.objective import build_objective
+
+        assert isinstance(model, DiTSpec), f"{type(model).__name__} is no DiTSpec"
+        return build_objective(self, model)
+
+
+class DiTSamplingSpec(FlowSamplingSpec):
+    """Flow sampling."""
+
+
+FAMILY = Family(name="dit", model=DiTSpec, objective=DiTObjectiveSpec, sampling=DiTSamplingSpec)

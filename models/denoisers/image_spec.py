@@ -1,0 +1,47 @@
+"""What the specs of image networks share: the image, its classes, time. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from denoisers.contract import BatchField, ModelSpec
+
+PositiveInt = Annotated[int, Field(ge=1)]
+
+
+class ImageModelSpec(ModelSpec):
+    """Base of a network that maps a square image, a time and perhaps a class to an image of the same shape."""
+
+    image_size: PositiveInt = 28
+    """Height and width of an image, in pixels."""
+    channels: PositiveInt = 1
+    """Colour channels of an image: 1 for grey, 3 for RGB."""
+    num_classes: PositiveInt | None = None
+    """Classes to condition on (labels 0 to num_classes - 1); null for an unconditional model."""
+    label_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Share of training labels replaced by the null class, so that guidance works. Unused without classes."""
+    time_scale: Annotated[float, Field(gt=0)] = 1.0
+    """Multiplies t in [0, 1] before its sinusoid; 1000 spreads it over more of the frequencies."""
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(channels, height, width)."""
+        return (self.channels, self.image_size, self.image_size)
+
+    def batch_fields(self) -> tuple[BatchField, ...]:
+        image = BatchField("image", self.image_shape, "float32", value_range=(-1.0, 1.0), unit="pixel intensity")
+        if self.num_classes is None:
+            return (image,)
+        return (image, BatchField("label", (), "int64", unit="class index", num_classes=self.num_classes))
+
+    def example_inputs(self, batch_size: int, device: str = "meta") -> tuple[Any, ...]:
+        """Zeros: x (batch, channels, size, size), t (batch,) and, for a conditional model, label (batch,)."""
+        import torch
+
+        x = torch.zeros(batch_size, *self.image_shape, device=device)
+        t = torch.zeros(batch_size, device=device)
+        if self.num_classes is None:
+            return (x, t)
+        return (x, t, torch.zeros(batch_size, dtype=torch.int64, device=device))

@@ -1,0 +1,99 @@
+"""Sinusoidal embeddings of time and position (Vaswani et al. 2017, arXiv:1706.03762, section 3.5).
+
+One function serves every family; how they differ is a parameter:
+
+- `layout`: `interleaved` [sin, cos, sin, cos, ...], `cos_sin` [all cosines, all sines], `sin_cos` the reverse;
+- `denominator`: frequencies base^(-i / half) or base^(-i / (half - 1)) for i = 0 .. half - 1, half = dim / 2;
+- `base`, and `scale`, which multiplies the argument.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Layout = Literal["interleaved", "cos_sin", "sin_cos"]
+Denominator = Literal["half", "half_minus_1"]
+
+
+def frequencies(
+    dim: int,
+    *,
+    denominator: Denominator = "half",
+    base: float = 10000.0,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Angular frequencies of an embedding of width `dim`: (dim / 2,), radians per unit, highest first.
+
+    Raises ValueError for a width that is odd or too small for its denominator.
+    """
+    half = dim // 2
+    steps = half if denominator == "half" else half - 1
+    if dim % 2 or steps < 1:
+        raise ValueError(f"a sinusoidal embedding with denominator '{denominator}' cannot have width {dim}")
+    # An integer arange: DeepSpeed's zero.Init rounds floating-point ones to the training precision as they are made.
+    i = torch.arange(half, device=device).to(dtype)
+    return torch.pow(base, -i / steps)
+
+
+def embed(
+    t: Tensor,
+    dim: int,
+    *,
+    layout: Layout = "interleaved",
+    denominator: Denominator = "half",
+    base: float = 10000.0,
+    scale: float = 1.0,
+) -> Tensor:
+    """The embedding of any real `t`: (...,) -> (..., dim), in t's dtype but never below float32.
+
+    Half precision would lose the angle: bfloat16 cannot tell t = 0.998 from t = 1.
+    """
+    dtype = torch.promote_types(t.dtype, torch.float32)
+    omega = frequencies(dim, denominator=denominator, base=base, dtype=dtype, device=t.device)
+    angles = scale * t.to(dtype)[..., None] * omega  # (..., dim / 2)
+    sin, cos = angles.sin(), angles.cos()
+    if layout == "interleaved":
+        return torch.stack((sin, cos), dim=-1).flatten(-2)
+    return torch.cat((cos, sin) if layout == "cos_sin" else (sin, cos), dim=-1)
+
+
+def table(
+    length: int,
+    dim: int,
+    *,
+    layout: Layout = "interleaved",
+    denominator: Denominator = "half",
+    base: float = 10000.0,
+    scale: float = 1.0,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The embeddings of positions 0 .. length - 1: (length, dim). Computed in float64, rounded once."""
+    positions = torch.arange(length).to(torch.float64)
+    return embed(positions, dim, layout=layout, denominator=denominator, base=base, scale=scale).to(dtype)
+
+
+def table_2d(
+    rows: int,
+    columns: int,
+    dim: int,
+    *,
+    layout: Layout = "sin_cos",
+    denominator: Denominator = "half_minus_1",
+    base: float = 10000.0,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The embeddings of a grid's cells, row by row: (rows * columns, dim); the first half tells the row."""
+
+    def axis(length: int) -> Tensor:
+        return table(length, dim // 2, layout=layout, denominator=denominator, base=base, dtype=dtype)
+
+    row = axis(rows)[:, None].expand(-1, columns, -1)
+    column = axis(columns)[None].expand(rows, -1, -1)
+    return torch.cat((row, column), dim=-1).flatten(0, 1)
+
+
+def longest_wavelength(dim: int, *, denominator: Denominator = "half", base: float = 10000.0) -> float:
+    """Positions until the slowest pair of an embedding repeats: 2 pi / its frequency."""
+    return 2 * torch.pi / frequencies(dim, denominator=denominator, base=base)[-1].item()

@@ -1,0 +1,17 @@
+"""The U-Net's objective: the shared velocity regression, with the U-Net's own pictures."""
+
+from denoisers.processes.flow_figures import draw_samples, draw_trajectory
+from denoisers.processes.velocity_objective import FigureMaker, VelocityObjective
+from denoisers.unet.figures import draw_time_shift
+from denoisers.unet.spec import UNetObjectiveSpec, UNetSpec
+
+FIGURES: dict[str, FigureMaker] = {
+    "samples": draw_samples,
+    "trajectory": draw_trajectory,
+    "time_shift": draw_time_shift,
+}
+
+
+def build_objective(spec: UNetObjectiveSpec, model: UNetSpec) -> VelocityObjective:
+    """The objective for this network."""
+    return VelocityObjective(spec, model, FIGURES)

@@ -1,0 +1,64 @@
+"""The U-Net family's specs. Imports no torch; the defaults are its MNIST setting (1,837,185 parameters)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from denoisers.checks import check_multiple
+from denoisers.contract import Family, ModelSpec, Network, Objective
+from denoisers.image_spec import ImageModelSpec, PositiveInt
+from denoisers.processes.flow_spec import FlowSamplingSpec, VelocitySpec
+
+if TYPE_CHECKING:
+    from denoisers.figures import Figure
+
+NUM_GROUPS = 8
+"""Groups of every GroupNorm."""
+
+
+class UNetSpec(ImageModelSpec):
+    """A U-Net of three resolutions (Ronneberger et al. 2015, arXiv:1505.04597), told the time by a shift."""
+
+    family: Literal["unet"] = "unet"
+    """The convolutional U-Net."""
+    width: PositiveInt = 64
+    """Feature channels at full resolution; twice as many at a half and a quarter of it."""
+    time_width: Annotated[int, Field(ge=4)] = 128
+    """Width of the time and class embedding."""
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> UNetSpec:
+        check_multiple("model.image_size", self.image_size, 4, "4 (it is halved twice)")
+        check_multiple("model.width", self.width, NUM_GROUPS, f"{NUM_GROUPS} (the groups of its norms)")
+        check_multiple("model.time_width", self.time_width, 2, "2 (half sines, half cosines)")
+        return self
+
+    def build(self) -> Network:
+        from denoisers.unet.network import UNet
+
+        return UNet(self)
+
+    def static_figures(self) -> Mapping[str, Figure]:
+        from denoisers.unet.figures import static_figures
+
+        return static_figures(self)
+
+
+class UNetObjectiveSpec(VelocitySpec):
+    """Velocity regression."""
+
+    def build(self, model: ModelSpec) -> Objective:
+        from denoisers.unet.objective import build_objective
+
+        assert isinstance(model, UNetSpec), f"{type(model).__name__} is no UNetSpec"
+        return build_objective(self, model)
+
+
+class UNetSamplingSpec(FlowSamplingSpec):
+    """Flow sampling."""
+
+
+FAMILY = Family(name="unet", model=UNetSpec, objective=UNetObjectiveSpec, sampling=UNetSamplingSpec)

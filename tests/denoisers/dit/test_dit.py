@@ -1,0 +1,93 @@
+"""The diffusion transformer's exact figures."""
+
+import pytest
+import torch
+
+from denoisers.counts import count_parameters
+from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
+from denoisers.layers.embeddings import table_2d
+
+SMALL = {"image_size": 8, "patch_size": 2, "width": 32, "depth": 2, "num_heads": 4}
+
+
+def test_parameters_of_the_mnist_setting():
+    count = count_parameters(DiTSpec(), DiTObjectiveSpec())
+    assert count.total == count.trainable == 12_351_760
+    assert count.components == {
+        "patch_embedding": 4_352,
+        "time": 1_312_768,
+        "blocks": 6 * 1_838_336,
+        "final_norm": 512,
+        "head": 4_112,
+    }
+    assert count.training_only == {}
+
+
+def test_parameters_with_adaln_zero():
+    assert count_parameters(DiTSpec(adaln="zero")).total == 15_500_560
+
+
+def test_classes_add_a_vector_each_and_one_for_the_null_class():
+    count = count_parameters(DiTSpec(num_classes=10))
+    assert count.components["label"] == 11 * 1024
+    assert count.total == 12_351_760 + 11 * 1024
+
+
+@pytest.mark.parametrize("adaln", ["scale_shift", "zero"])
+def test_untrained_network_predicts_zero(adaln):
+    network = DiTSpec(adaln=adaln, num_classes=10, **SMALL).build()
+    out = network(torch.randn(4, 1, 8, 8), torch.rand(4), torch.arange(4))
+    assert torch.equal(out, torch.zeros(4, 1, 8, 8))
+
+
+def test_untrained_adaln_zero_blocks_are_the_identity():
+    network = DiTSpec(adaln="zero", **SMALL).build()
+    tokens, condition = torch.randn(2, 16, 32), torch.randn(2, 128)
+    for block in network.blocks:
+        assert torch.equal(block(tokens, condition), tokens)
+
+
+@pytest.mark.parametrize("adaln", ["scale_shift", "zero"])
+def test_block_as_written_in_the_paper(adaln, perturb):
+    """x + gate attention(modulated norm), then x + gate MLP(modulated norm); the ungated block's gate is 1."""
+    network = DiTSpec(adaln=adaln, **SMALL).build().double()
+    perturb(network)
+    block = network.blocks[0]
+    x, condition = torch.randn(2, 16, 32).double(), torch.randn(2, 128).double()
+    expected = x
+    for branch, modulation in zip((block.attention, block.mlp), block.modulations(condition), strict=True):
+        normed = torch.nn.functional.layer_norm(expected, (32,))
+        gate = 1 if modulation.gate is None else modulation.gate[:, None]
+        expected = expected + gate * branch(normed * (1 + modulation.scale[:, None]) + modulation.shift[:, None])
+    torch.testing.assert_close(block(x, condition), expected)
+
+
+def test_positions_are_the_fixed_table_and_no_parameter():
+    network = DiTSpec().build()
+    assert torch.equal(network.positions, table_2d(7, 7, 256))
+    assert "positions" not in network.state_dict()
+
+
+def test_attention_maps_leave_the_network_as_it_was(perturb):
+    from denoisers.dit.attention_figure import attention_maps
+
+    network = DiTSpec(**SMALL).build()
+    perturb(network)
+    x, t = torch.randn(1, 1, 8, 8), torch.tensor([0.3])
+    before = network(x, t)
+    maps = attention_maps(network, x, t)
+    assert maps.shape == (2, 4, 16, 16)
+    assert maps.sum(-1) == pytest.approx(1, abs=1e-5)
+    assert torch.equal(network(x, t), before)
+    assert not any(module._forward_pre_hooks for module in network.modules())
+
+
+def test_with_patch_lines_keeps_every_pixel():
+    from denoisers.dit.figures import ENLARGEMENT, cut_patches, with_patch_lines
+
+    picture = torch.rand(8, 8).numpy()
+    lined = with_patch_lines(picture, 2)
+    assert lined.shape == (8 * ENLARGEMENT + 3, 8 * ENLARGEMENT + 3, 3)
+    assert (lined[:, 2 * ENLARGEMENT] == lined[0, 2 * ENLARGEMENT]).all()
+    assert (lined[0, 0] == picture[0, 0]).all() and (lined[-1, -1] == picture[-1, -1]).all()
+    assert (cut_patches(picture, 2)[5] == picture[2:4, 2:4]).all()

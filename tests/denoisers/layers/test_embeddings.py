@@ -1,0 +1,93 @@
+"""The exact figures of sinusoidal embeddings."""
+
+import pytest
+import torch
+
+from denoisers.layers.embeddings import embed, frequencies, longest_wavelength, table, table_2d
+
+
+def test_position_zero_is_zeros_and_ones_in_turn():
+    assert table(3, 16)[0].tolist() == [0.0, 1.0] * 8
+
+
+def test_position_one_begins_as_published():
+    row = table(2, 16, dtype=torch.float64)[1]
+    expected = torch.tensor([0.84147098, 0.54030231, 0.31098359, 0.95041528], dtype=torch.float64)
+    torch.testing.assert_close(row[:4], expected, rtol=0, atol=5e-9)
+
+
+def test_every_row_has_squared_norm_half_its_width():
+    for dim in (16, 64, 256):
+        norms = table(500, dim, dtype=torch.float64).square().sum(1)
+        torch.testing.assert_close(norms, torch.full_like(norms, dim / 2), rtol=1e-14, atol=0)
+
+
+def test_product_of_two_rows_depends_on_their_distance_alone():
+    rows = table(300, 32, dtype=torch.float64)
+    gram = rows @ rows.T
+    for k in (0, 1, 7, 100):
+        diagonal = gram.diagonal(k)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=0, atol=1e-11)
+
+
+def test_longer_table_begins_with_the_shorter():
+    assert torch.equal(table(500, 64)[:100], table(100, 64))
+
+
+def test_lowest_frequency_by_denominator():
+    assert frequencies(256, denominator="half")[-1].item() == pytest.approx(1.0746e-4, rel=1e-4)
+    assert frequencies(256, denominator="half_minus_1")[-1].item() == 1e-4
+    assert frequencies(256)[0].item() == frequencies(256, denominator="half_minus_1")[0].item() == 1
+
+
+def test_smaller_base_has_shorter_wavelengths():
+    assert round(longest_wavelength(16, base=10000)) == 19_869
+    assert round(longest_wavelength(16, base=100)) == 353
+
+
+def test_layouts_hold_the_same_numbers_in_another_order():
+    t = torch.tensor([0.3, 17.0], dtype=torch.float64)
+    interleaved = embed(t, 10, layout="interleaved")
+    sin, cos = interleaved[:, 0::2], interleaved[:, 1::2]
+    assert torch.equal(embed(t, 10, layout="sin_cos"), torch.cat((sin, cos), 1))
+    assert torch.equal(embed(t, 10, layout="cos_sin"), torch.cat((cos, sin), 1))
+
+
+def test_scale_multiplies_the_argument():
+    t = torch.tensor([0.25, 0.5], dtype=torch.float64)
+    assert torch.equal(embed(t, 16, scale=1000), embed(1000 * t, 16))
+
+
+def test_embed_of_integers_is_the_table():
+    torch.testing.assert_close(embed(torch.arange(20), 16), table(20, 16), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_times_are_embedded_in_float32(dtype):
+    t = torch.tensor([0.0, 0.25, 0.5], dtype=dtype)
+    embedded = embed(t, 16, scale=1000)
+    assert embedded.dtype == torch.float32
+    assert torch.equal(embedded, embed(t.float(), 16, scale=1000))
+
+
+def test_grid_positions_are_row_then_column():
+    grid = table_2d(3, 5, 32)
+    axis = table(5, 16, layout="sin_cos", denominator="half_minus_1")
+    assert grid.shape == (15, 32)
+    for row in range(3):
+        for column in range(5):
+            assert torch.equal(grid[row * 5 + column], torch.cat((axis[row], axis[column])))
+
+
+def test_grid_frequencies_follow_the_quarter_of_the_width():
+    """exp(-ln(10000) i / (D / 4 - 1)), sines first: read back from the sines of row 1."""
+    sines = table_2d(2, 1, 256, dtype=torch.float64)[1, :64]
+    i = torch.arange(64, dtype=torch.float64)
+    expected = torch.exp(-torch.log(torch.tensor(10000.0, dtype=torch.float64)) * i / 63).sin()
+    torch.testing.assert_close(sines, expected)
+
+
+@pytest.mark.parametrize(("dim", "denominator"), [(7, "half"), (2, "half_minus_1"), (0, "half")])
+def test_impossible_widths_are_refused(dim, denominator):
+    with pytest.raises(ValueError, match=f"width {dim}"):
+        frequencies(dim, denominator=denominator)

@@ -1,0 +1,92 @@
+"""Solvers: their orders, their evaluations, what they record."""
+
+import math
+
+import pytest
+import torch
+
+from denoisers.processes.flow_matching import gaussian_velocity, point_velocity, reverse_time
+from denoisers.processes.solvers import SOLVERS
+
+F64 = torch.float64
+MEAN, STD = 0.7, 0.4
+
+
+def velocity(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    return gaussian_velocity(x, t, MEAN, STD)
+
+
+def grid(steps: int) -> torch.Tensor:
+    return torch.linspace(1, 0, steps + 1, dtype=F64)
+
+
+NOISE = torch.linspace(-2, 2, 40, dtype=F64)
+
+
+def mixture_velocity(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """The exact velocity for two equal Gaussians at -1 and 1: nonlinear in x, as a trained network's is."""
+    means, std = (-1.0, 1.0), 0.5
+    variance = (1 - t) ** 2 * std**2 + t**2
+    share = torch.stack([-((x - (1 - t) * mean) ** 2) / (2 * variance) for mean in means]).softmax(0)
+    return sum(share[i] * gaussian_velocity(x, t, mean, std) for i, mean in enumerate(means))
+
+
+def slope(name: str, field, exact: torch.Tensor) -> float:
+    """Measured order: how the largest error shrinks from 160 steps to 320."""
+
+    def error(steps: int) -> float:
+        return (SOLVERS[name].integrate(field, NOISE, grid(steps)) - exact).abs().max().item()
+
+    return math.log2(error(160) / error(320))
+
+
+# On a Gaussian's flow, and there alone, the midpoint method gains an order.
+@pytest.mark.parametrize(("name", "order"), [("euler", 1), ("heun", 2), ("midpoint", 3), ("rk4", 4)])
+def test_order_on_one_gaussian_whose_endpoint_is_known(name, order):
+    assert slope(name, velocity, MEAN + STD * NOISE) == pytest.approx(order, abs=0.15)
+
+
+@pytest.mark.parametrize(("name", "order"), [("euler", 1), ("heun", 2), ("midpoint", 2), ("rk4", 4)])
+def test_order_on_a_mixture(name, order):
+    assert SOLVERS[name].order == order
+    exact = SOLVERS["rk4"].integrate(mixture_velocity, NOISE, grid(2000))
+    assert slope(name, mixture_velocity, exact) == pytest.approx(order, abs=0.05)
+
+
+def test_euler_lands_on_a_single_point_of_data_exactly():
+    point = torch.tensor([0.25, -1.5], dtype=F64)
+    for steps in (1, 3, 50):
+        noise = torch.randn(20, 2, dtype=F64)
+        landed = SOLVERS["euler"].integrate(lambda x, t: point_velocity(x, t, point), noise, grid(steps))
+        torch.testing.assert_close(landed, point.expand(20, 2), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_evaluations_a_step(name):
+    calls = []
+    SOLVERS[name].integrate(lambda x, t: calls.append(t) or x, torch.ones(1), torch.linspace(1, 0, 8))
+    assert len(calls) == 7 * SOLVERS[name].evaluations
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_both_directions_of_time_give_the_same_samples(name):
+    noise = torch.randn(20, dtype=F64)
+    down = SOLVERS[name].integrate(velocity, noise, grid(16))
+    up = SOLVERS[name].integrate(reverse_time(velocity), noise, grid(16).flip(0))
+    torch.testing.assert_close(up, down, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_every_step_is_recorded_and_the_last_is_returned(name):
+    states = []
+    noise = torch.randn(5, dtype=F64)
+    end = SOLVERS[name].integrate(velocity, noise, grid(6), states.append)
+    assert len(states) == 6
+    assert torch.equal(states[-1], end)
+
+
+def test_uneven_grids_are_followed():
+    times = torch.linspace(1, 0, 101, dtype=F64) ** 2
+    noise = torch.randn(20, dtype=F64)
+    end = SOLVERS["rk4"].integrate(velocity, noise, times)
+    torch.testing.assert_close(end, MEAN + STD * noise, rtol=0, atol=1e-6)

@@ -1,0 +1,61 @@
+"""Families are found, wherever they lie, and their specs need no torch."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from denoisers.families import families
+
+IMPORT_PROBE = """
+import sys
+{statement}
+heavy = [name for name in ("torch", "numpy") if name in sys.modules]
+assert not heavy, heavy
+"""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import denoisers.dit.spec",
+        "import denoisers.unet.spec",
+        "from denoisers.families import families; assert {'dit', 'unet'} <= set(families())",
+        "from denoisers.dit.spec import DiTSpec; DiTSpec.model_json_schema(); DiTSpec().batch_fields()",
+    ],
+)
+def test_specs_import_no_torch(statement):
+    subprocess.run([sys.executable, "-c", IMPORT_PROBE.format(statement=statement)], check=True)
+
+
+def test_a_family_in_a_folder_on_the_path_is_found(tmp_path):
+    folder = tmp_path / "denoisers" / "wave"
+    folder.mkdir(parents=True)
+    (folder / "spec.py").write_text(
+        textwrap.dedent("""
+        from typing import Literal
+        from denoisers.contract import Family
+        from denoisers.dit.spec import DiTObjectiveSpec, DiTSamplingSpec, DiTSpec
+
+        class WaveSpec(DiTSpec):
+            family: Literal["wave"] = "wave"
+
+        FAMILY = Family("wave", WaveSpec, DiTObjectiveSpec, DiTSamplingSpec)
+        """)
+    )
+    probe = "from denoisers.families import families; print(','.join(families()))"
+    command = f"import sys; sys.path.append({str(tmp_path)!r}); {probe}"
+    done = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True)
+    assert {"dit", "unet", "wave"} <= set(done.stdout.strip().split(","))
+
+
+def test_every_family_has_defaults_and_a_schema_with_words():
+    for name, family in families().items():
+        assert family.name == name
+        assert family.model().family == name
+        for spec in (family.model, family.objective, family.sampling):
+            spec()
+            for definition in [spec.model_json_schema(), *spec.model_json_schema().get("$defs", {}).values()]:
+                for field, schema in definition["properties"].items():
+                    assert schema.get("description"), f"{definition['title']}.{field} has no docstring"

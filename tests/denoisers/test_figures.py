@@ -1,0 +1,77 @@
+"""Every picture of every family is made of finite numbers, lazily, and the same whatever else is drawn."""
+
+import numpy as np
+import pytest
+import torch
+
+from denoisers.figures import Figure, Heatmap, ImageGrid, Lines
+
+KINDS = {
+    "dit": ["samples", "trajectory", "patches", "positions", "attention", "adaln"],
+    "unet": ["samples", "trajectory", "time_shift"],
+}
+
+
+def check(figure: Figure) -> None:
+    assert figure.panels
+    for panel in figure.panels:
+        if isinstance(panel, ImageGrid):
+            assert panel.images.ndim == 3 or panel.images.shape[3] == 3
+            assert panel.images.min() >= 0 and panel.images.max() <= 1
+            assert len(panel.captions) in (0, len(panel.images))
+        elif isinstance(panel, Heatmap):
+            assert panel.values.ndim == 2 and np.isfinite(panel.values).all()
+        else:
+            assert isinstance(panel, Lines)
+            for curve in panel.curves:
+                assert curve.x.shape == curve.y.shape and np.isfinite(curve.y).all()
+    for frame in figure.frames:
+        check(frame)
+
+
+def draw(family, spec, batch, perturb, kinds=None):
+    torch.manual_seed(0)
+    network = spec.build()
+    perturb(network)
+    objective = family.objective().build(spec)
+    sampler = family.sampling(steps=6).build(spec, family.objective())
+    generator = torch.Generator().manual_seed(0)
+    return objective, objective.figures(network, batch, sampler, generator, kinds)
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_classes": 10}, {"channels": 3}, {"channels": 2}])
+def test_all_kinds_are_drawn(family, small, perturb, changes):
+    spec = small(**changes)
+    batch = {"image": 2 * torch.rand(4, *spec.image_shape) - 1, "label": torch.arange(4)}
+    objective, figures = draw(family, spec, batch, perturb)
+    drawn = dict(figures)
+    assert list(drawn) == list(objective.figure_kinds()) == KINDS[family.name]
+    for figure in drawn.values():
+        check(figure)
+
+
+def test_one_kind_is_the_same_alone(family, small, batch, perturb):
+    _, every = draw(family, small(), batch, perturb)
+    together = dict(every)["trajectory"]
+    _, one = draw(family, small(), batch, perturb, ["trajectory"])
+    ((kind, alone),) = one
+    assert kind == "trajectory"
+    assert np.array_equal(alone.panels[0].images, together.panels[0].images)
+
+
+def test_adaln_zero_shows_its_gate(family, small, batch, perturb):
+    if family.name != "dit":
+        pytest.skip("adaLN is DiT's")
+    _, figures = draw(family, small(adaln="zero"), batch, perturb, ["adaln"])
+    ((_, figure),) = figures
+    check(figure)
+    assert [panel.title for panel in figure.panels[:3]] == ["scale (t)", "shift (t)", "gate (t)"]
+
+
+def test_static_figures_need_no_weights(family, small):
+    state = torch.get_rng_state()
+    figures = small().static_figures()
+    assert set(figures) == {"dit": {"patches", "positions", "time_embedding"}, "unet": {"time_embedding"}}[family.name]
+    for figure in figures.values():
+        check(figure)
+    assert torch.equal(torch.get_rng_state(), state)

@@ -1,0 +1,97 @@
+"""The sampler of both networks."""
+
+import pytest
+import torch
+
+from denoisers.processes.solvers import SOLVERS
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_first_samples_do_not_depend_on_their_number(family, small, perturb):
+    network = small().build()
+    perturb(network)
+    sampler = family.sampling(steps=4).build(small(), family.objective())
+    few = sampler.sample(network, {}, 3, seeded()).values
+    many = sampler.sample(network, {}, 8, seeded()).values
+    torch.testing.assert_close(many[:3], few)
+    assert not torch.allclose(sampler.sample(network, {}, 3, seeded(1)).values, few)
+
+
+def test_trajectory_has_a_frame_more_than_steps_from_noise_to_samples(family, small, perturb):
+    network = small().build()
+    perturb(network)
+    sampler = family.sampling().build(small(), family.objective())
+    samples = sampler.sample(network, {}, 2, seeded(), trajectory=True)
+    assert samples.trajectory.shape == (51, 2, 1, 8, 8)
+    assert torch.equal(samples.trajectory[0, 0], torch.randn(1, 8, 8, generator=seeded()))
+    assert torch.equal(samples.trajectory[-1], samples.values)
+    assert sampler.sample(network, {}, 2, seeded()).trajectory is None
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_constant_velocity_is_integrated_exactly_at_the_documented_cost(family, small, constant_network, solver):
+    network = constant_network(0.5)
+    sampler = family.sampling(solver=solver, steps=5).build(small(), family.objective())
+    samples = sampler.sample(network, {}, 3, seeded(), trajectory=True)
+    torch.testing.assert_close(samples.values, samples.trajectory[0] - 0.5)
+    assert network.batch_sizes == [3] * 5 * SOLVERS[solver].evaluations
+
+
+def test_guidance_doubles_the_batch_never_the_passes(family, small, constant_network):
+    for guidance, size in ((1.0, 3), (2.5, 6)):
+        network = constant_network()
+        sampler = family.sampling(steps=4, guidance=guidance).build(small(num_classes=10), family.objective())
+        sampler.sample(network, sampler.conditions(3), 3, seeded())
+        assert network.batch_sizes == [size] * 4
+
+
+def test_guidance_one_is_the_conditional_model(family, small, perturb):
+    spec = small(num_classes=10)
+    network = spec.build()
+    perturb(network)
+    sampler = family.sampling(steps=3).build(spec, family.objective())
+    conditions = sampler.conditions(4, label=7)
+    samples = sampler.sample(network, conditions, 4, seeded(), trajectory=True)
+    x = samples.trajectory[0]
+    with torch.no_grad():
+        for t in (1.0, 2 / 3, 1 / 3):
+            x = x - network(x, torch.full((4,), t), conditions["label"]) / 3
+    torch.testing.assert_close(samples.values, x)
+    assert torch.equal(samples.conditions["label"], torch.full((4,), 7))
+
+
+def test_conditions(family, small):
+    plain = family.sampling().build(small(), family.objective())
+    assert plain.conditions(5) == {}
+    with pytest.raises(ValueError, match=r"label=7 was asked of an unconditional model .*num_classes"):
+        plain.conditions(5, label=7)
+    classes = family.sampling().build(small(num_classes=3), family.objective())
+    assert classes.conditions(5)["label"].tolist() == [0, 1, 2, 0, 1]
+    assert classes.conditions(2, label=2)["label"].tolist() == [2, 2]
+    for label in (3, -1):
+        with pytest.raises(ValueError, match=rf"label={label} is no class .*num_classes=3\); choose .* 0 to 2"):
+            classes.conditions(2, label=label)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_samples_are_float32_whatever_the_weights(family, small, perturb, dtype):
+    network = small().build()
+    perturb(network)
+    sampler = family.sampling(steps=4).build(small(), family.objective())
+    expected = sampler.sample(network, {}, 2, seeded()).values
+    got = sampler.sample(network.to(dtype), {}, 2, seeded()).values
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, expected, rtol=0.1, atol=0.1)
+
+
+def test_show_gives_classes_in_turn_a_column_each(family, small, constant_network):
+    sampler = family.sampling(steps=1).build(small(num_classes=10), family.objective())
+    samples = sampler.sample(constant_network(), sampler.conditions(30), 30, seeded())
+    (grid,) = sampler.show(samples).panels
+    assert grid.columns == 10
+    assert list(grid.captions[:11]) == ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "0"]
+    assert grid.images.shape == (30, 8, 8)
+    assert grid.images.min() >= 0 and grid.images.max() <= 1
