@@ -117,7 +117,7 @@ class _Fit(threading.Thread):
 
 
 def _trainer(request: RunRequest, threads: int, name: str, launch_name: str) -> Any:
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
     from ditlab.cluster.worker import run_worker
@@ -134,7 +134,10 @@ def _trainer(request: RunRequest, threads: int, name: str, launch_name: str) -> 
             resources_per_worker={"CPU": threads, **({"GPU": 1} if use_gpu else {})},
         ),
         run_config=RunConfig(
-            name=name, storage_path=str(request.folder().path / "ray"), failure_config=FailureConfig(max_failures=0)
+            name=name,
+            storage_path=str(request.folder().path / "ray"),
+            failure_config=FailureConfig(max_failures=0),
+            checkpoint_config=CheckpointConfig(num_to_keep=1),  # pointers; the checkpoints are kept by our own policy
         ),
     )
 

@@ -130,7 +130,7 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
     lines = [describe(experiment, counts.total), *([data.note] if data.note else [])]
     folder = found
     if not dry_run:
-        if experiment.tracking.uri and (reason := check_reachable(tracking_uri)):
+        if not tracking_uri.startswith("sqlite") and (reason := check_reachable(tracking_uri)):
             lines.append(
                 f"warning: tracking.uri={redact(tracking_uri)} does not answer ({reason}); training goes on, "
                 "`ditlab runs sync` sends what is missing."

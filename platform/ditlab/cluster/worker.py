@@ -1,6 +1,8 @@
 """What Ray Train runs on every worker."""
 
+import json
 import os
+import tempfile
 import threading
 import traceback
 from collections.abc import Mapping
@@ -80,12 +82,13 @@ def _watch_node(request: RunRequest) -> RunTracker:
 
 
 def _report(step: int, path: Path, metrics: Mapping[str, float]) -> None:
-    """Tells Ray Train of a checkpoint that already lies where it shall stay."""
-    train.report(
-        {"step": step, **metrics},
-        checkpoint=train.Checkpoint.from_directory(path),
-        checkpoint_upload_mode=train.CheckpointUploadMode.NO_UPLOAD,
-    )
+    """Tells Ray Train of a checkpoint by a pointer to it: the checkpoint itself lies where it shall stay already."""
+    if train.get_context().get_world_rank() != 0:
+        train.report({"step": step})
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "pointer.json").write_text(json.dumps({"step": step, "path": str(path)}), encoding="utf-8")
+        train.report({"step": step, **metrics}, checkpoint=train.Checkpoint.from_directory(folder))
 
 
 def _warner(board: Board) -> Any:

@@ -16,7 +16,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.training.noise import KeyedNoise, derived_seed
 
 
-def evaluate(
+def held_out_metrics(
     network: nn.Module,
     objective: Any,
     view: View,
@@ -26,7 +26,7 @@ def evaluate(
     rank: Rank,
     channel: ControlChannel,
 ) -> dict[str, float]:
-    """The objective's metrics as `eval/NAME`, means over the first `limit` held-out samples.
+    """The objective's metrics by name, means over the first `limit` held-out samples.
 
     Times and noise are the same at every call and for every experiment, so numbers of two runs can be compared.
     Workers take batches in turn, equally many each (ZeRO-3 gathers parameters on all at once).
@@ -50,7 +50,7 @@ def evaluate(
                 sums[name] = sums.get(name, 0.0) + size * float(value)
     names = sorted({name for group in channel.gather(list(sums)) for name in group})  # type: ignore[attr-defined]
     totals = channel.sum([count, *(sums.get(name, 0.0) for name in names)])
-    return {f"eval/{name}": total / totals[0] for name, total in zip(names, totals[1:], strict=True)}
+    return {name: total / totals[0] for name, total in zip(names, totals[1:], strict=True)}
 
 
 def sample_grid(network: nn.Module, experiment: Experiment, num: int, device: torch.device) -> Figure:

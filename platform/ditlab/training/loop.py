@@ -18,7 +18,7 @@ from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.errors import RunFailed
 from ditlab.spec.experiment import Experiment
 from ditlab.training.checkpoint import CheckpointReader, CheckpointWriter, Manifest, newest_checkpoint, prune
-from ditlab.training.evaluation import evaluate, sample_grid
+from ditlab.training.evaluation import held_out_metrics, sample_grid
 from ditlab.training.noise import KeyedNoise, derived_seed
 from ditlab.training.plan import plan_run
 from ditlab.training.reporting import Outcome, Progress, Reporter, StepMetrics
@@ -163,7 +163,7 @@ class Worker:
         if rank.is_first:
             self._progress("evaluating")
         with self.engine.evaluating():
-            values = evaluate(
+            found = held_out_metrics(
                 self.network, self.objective, self.data.held_out, self.fields,
                 self.experiment.micro_size, evaluation.limit, rank, self.channel,
             )  # fmt: skip
@@ -172,6 +172,7 @@ class Worker:
                 figure = sample_grid(self.network, self.experiment, evaluation.samples, rank.device)
                 if rank.is_first:
                     self.reporter.samples(self.step, figure)
+        values = {f"eval/{name}": value for name, value in found.items()}
         self.metrics.update(values)
         if rank.is_first and values:
             self.reporter.metrics(self.step, values)

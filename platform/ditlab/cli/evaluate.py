@@ -1,0 +1,44 @@
+"""`ditlab evaluate`."""
+
+from typing import Any
+
+import click
+
+from ditlab.cli.common import emit, json_option, run_argument
+
+
+@click.command()
+@run_argument
+@click.option("--batch", default=256, show_default=True, type=click.IntRange(min=1), help="Samples at once.")
+@json_option
+def evaluate(run: str, batch: int, as_json: bool) -> None:
+    """Held-out metrics of RUN's averaged weights over all held-out samples, added to the run as `held_out/...`."""
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    from ditlab.cli.saved import default_device, open_run
+    from ditlab.engine.distributed import ControlChannel, Rank
+    from ditlab.errors import UserError
+    from ditlab.training.evaluation import held_out_metrics
+
+    saved = open_run(run)
+    experiment, data = saved.experiment(), saved.data()
+    if not len(data.held_out):
+        raise UserError(f"{data.note or 'nothing is held out'}; set data.hold_out in the next run.")
+    device = default_device()
+    objective: Any = experiment.objective.build(experiment.model)
+    network = saved.network(device)
+    rank, fields = Rank(0, 1, 0, device), experiment.model.batch_fields()
+    with torch.no_grad():
+        values = held_out_metrics(
+            network, objective, data.held_out, fields, batch, len(data.held_out), rank, ControlChannel(rank)
+        )
+    metrics = {f"held_out/{name}": value for name, value in values.items()}
+    with saved.tracker() as tracker:
+        tracker.log_metrics(saved.step, metrics)
+    table = Table("metric", "value", title=f"run {saved.folder.run_id}, step {saved.step}, {len(data.held_out)} samples")
+    for name, value in metrics.items():
+        table.add_row(name, f"{value:.5f}")
+    Console(stderr=as_json).print(table)
+    emit({"run_id": saved.folder.run_id, "step": saved.step, "metrics": metrics}, as_json)

@@ -1,0 +1,110 @@
+"""`ditlab figures`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ditlab.cli.common import emit, json_option, say
+
+if TYPE_CHECKING:
+    from denoisers.figures import Figure
+
+Makers = dict[str, Callable[[], "Figure"]]
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("--kind", "kinds", multiple=True, help="Only this kind (repeatable); --list names them.")
+@click.option("--list", "only_list", is_flag=True, help="Name the kinds and draw nothing.")
+@click.option("--seed", default=0, show_default=True, help="Of the samples in them.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the pictures (default: figures/, or the run's).")
+@json_option
+def figures(
+    run: str | None, kinds: tuple[str, ...], only_list: bool, seed: int, out: Path | None, as_json: bool
+) -> None:
+    """Draw the pictures of RUN's family from its trained weights, and log them to the run.
+
+    Without RUN: those that need no weights (embeddings, schedules, each family's fixed tables).
+    """
+    from ditlab.cli.saved import open_run, writable_folder
+    from ditlab.errors import UserError, nearest
+    from ditlab.reports.render import save
+
+    saved = open_run(run) if run else None
+    makers = _run_figures(saved, seed) if saved else _free_figures()
+    if only_list:
+        for kind in makers:
+            click.echo(kind, err=as_json)
+        emit({"kinds": list(makers)}, as_json)
+        return
+    for kind in kinds:
+        if kind not in makers:
+            raise UserError(f"--kind {kind} is unknown {'for this run' if saved else 'without a run'}; {nearest(kind, list(makers))}")
+    folder = writable_folder(out or (saved.folder.media / "figures" if saved else Path("figures")))
+    files = []
+    for kind in kinds or makers:
+        figure = makers[kind]()
+        files.append(save(figure, folder / f"{kind}{'.gif' if figure.frames else '.png'}"))
+        click.echo(files[-1], err=as_json)
+    if saved:
+        with saved.tracker() as tracker:
+            for file in files:
+                tracker.log_artifact(file, "figures")
+        say(f"logged {len(files)} figures to run {saved.folder.run_id}")
+    emit({"files": [str(file) for file in files]}, as_json)
+
+
+def _free_figures() -> Makers:
+    from denoisers.families import families
+    from denoisers.layers.embedding_figures import embedding_figures
+
+    from ditlab.reports.schedules import schedules_figure
+    from ditlab.training.schedules import learning_rate
+
+    makers: Makers = {f"embeddings-{kind}": (lambda figure=figure: figure) for kind, figure in embedding_figures().items()}
+    makers["schedules"] = lambda: schedules_figure(learning_rate)
+    for family in families().values():
+        for kind, figure in family.model().static_figures().items():
+            makers[f"{family.name}-{kind}"] = lambda figure=figure: figure
+    return makers
+
+
+def _run_figures(saved: Any, seed: int) -> Makers:
+    import torch
+
+    from ditlab.cli.saved import default_device
+    from ditlab.reports.curves import loss_figure
+    from ditlab.reports.schedules import schedule_figure
+    from ditlab.tracking.history import metric_history
+    from ditlab.training.noise import derived_seed
+    from ditlab.training.plan import plan_run
+    from ditlab.training.schedules import learning_rate
+
+    experiment, device = saved.experiment(), default_device()
+    objective: Any = experiment.objective.build(experiment.model)
+    parts: dict[str, Any] = {}
+
+    def trained(kind: str) -> "Figure":
+        if not parts:
+            parts["network"], parts["batch"] = saved.network(device), saved.batch(64, device)
+            parts["sampler"] = experiment.sampling.build(experiment.model, experiment.objective)
+        generator = torch.Generator(device).manual_seed(derived_seed(seed, "figures"))
+        return next(iter(objective.figures(**parts, generator=generator, kinds=[kind])))[1]
+
+    def schedule() -> "Figure":
+        plan = plan_run(experiment, saved.data())
+        return schedule_figure(
+            lambda step: learning_rate(
+                experiment.schedule, experiment.optimizer.lr, step, plan.total_steps, plan.epoch_steps
+            ),
+            plan.total_steps,
+        )
+
+    makers: Makers = {kind: (lambda kind=kind: trained(kind)) for kind in objective.figure_kinds()}
+    for kind, figure in experiment.model.static_figures().items():
+        makers.setdefault(kind, lambda figure=figure: figure)
+    makers["loss"] = lambda: loss_figure(metric_history(saved.folder))
+    makers["schedule"] = schedule
+    return makers

@@ -1,0 +1,90 @@
+"""A finished or running run, opened for sampling, evaluation, figures and export."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ditlab.cli.common import say
+from ditlab.cluster.request import checkpoint_folder
+from ditlab.data.fields import held_out_batches, to_device
+from ditlab.data.sources import DataSplits, open_data
+from ditlab.errors import UserError
+from ditlab.home import Home, RunFolder
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.loading import build_experiment, parse_yaml
+from ditlab.tracking.records import RunRecord, find_run
+from ditlab.tracking.tracker import RunTracker
+from ditlab.training.checkpoint import CheckpointReader, newest_checkpoint
+from ditlab.training.export import load_network
+
+
+@dataclass
+class SavedRun:
+    """A run's spec and its newest checkpoint."""
+
+    home: Home
+    folder: RunFolder
+    record: RunRecord
+    spec: dict[str, Any]
+    checkpoint: CheckpointReader
+
+    @property
+    def step(self) -> int:
+        return self.checkpoint.manifest.step
+
+    def experiment(self, sampling: Mapping[str, Any] | None = None) -> Experiment:
+        """The run's experiment, its sampling defaults changed. Raises UserError for values that do not fit."""
+        spec = dict(self.spec)
+        if sampling:
+            spec["sampling"] = {**spec["sampling"], **sampling}
+        return build_experiment(spec, f"run {self.folder.run_id}")
+
+    def network(self, device: torch.device) -> nn.Module:
+        """Its network with averaged weights where there are any."""
+        return load_network(self.spec, self.checkpoint.weights(), device)[1]
+
+    def data(self) -> DataSplits:
+        return open_data(self.experiment().data, self.home)
+
+    def batch(self, num: int, device: torch.device) -> dict[str, Tensor]:
+        """The first `num` held-out samples (training samples where none are held out), as the model takes them."""
+        data, fields = self.data(), self.experiment().model.batch_fields()
+        view = data.held_out if len(data.held_out) else data.train
+        return to_device(next(held_out_batches(view, fields, num, num)), fields, view.columns, device)
+
+    def tracker(self) -> RunTracker:
+        """The run's tracker, reopened."""
+        return RunTracker(self.folder, self.spec["tracking"]["uri"], self.home, warn=say)
+
+
+def open_run(text: str) -> SavedRun:
+    """The run that `text` means, with its newest whole checkpoint. Raises UserError where there is none."""
+    home = Home.from_environment()
+    found = find_run(home, text)
+    if found.note:
+        say(found.note)
+    spec = parse_yaml(found.folder.spec.read_text(encoding="utf-8"), str(found.folder.spec))
+    checkpoint = newest_checkpoint(checkpoint_folder(found.folder, spec), say)
+    if checkpoint is None:
+        raise UserError(
+            f"run {found.folder.run_id} ({found.record.name}, {found.record.status}) has no checkpoint yet; "
+            "wait for its first one, or resume it."
+        )
+    return SavedRun(home, found.folder, found.record, spec, checkpoint)
+
+
+def default_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def writable_folder(path: Path) -> Path:
+    """Raises UserError where a folder to write into cannot be made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {path} cannot be made ({error.strerror}); name another folder.") from error
+    return path

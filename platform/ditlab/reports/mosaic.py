@@ -1,0 +1,125 @@
+"""An image grid as one picture: enlarged tiles with margins, and where each caption goes."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from denoisers.figures import ImageGrid
+
+_LEGIBLE_PIXELS = 88
+"""The least length of a tile's longer side, so that an 8x8 digit can be read."""
+_FEW_PIXELS = 168
+"""The same where no more than four images share the grid."""
+_CAPTION_LINES = 3
+_NOT_FINITE = (1.0, 0.0, 1.0)
+"""Magenta: a NaN pixel must not pass for a black one."""
+
+
+@dataclass(frozen=True)
+class Caption:
+    """Text centred on x, hanging from y; both in pixels of the mosaic."""
+
+    x: float
+    y: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Mosaic:
+    """Geometry of a grid, in pixels."""
+
+    grid: ImageGrid
+    dpi: int
+    caption_points: float = 8.0
+    margin: int = 8
+
+    @classmethod
+    def of(cls, grid: ImageGrid, dpi: int) -> Mosaic:
+        return cls(grid, dpi)
+
+    @property
+    def num(self) -> int:
+        return len(self.grid.images)
+
+    @property
+    def columns(self) -> int:
+        return max(1, min(self.grid.columns, self.num))
+
+    @property
+    def rows(self) -> int:
+        return max(1, -(-self.num // self.columns))
+
+    @cached_property
+    def scale(self) -> int:
+        """Pixels of the picture a pixel of the image, a whole number: every pixel gets the same square."""
+        legible = _FEW_PIXELS if self.num <= 4 else _LEGIBLE_PIXELS
+        return max(1, -(-legible // max(self.grid.images.shape[1:3])))
+
+    @property
+    def tile_height(self) -> int:
+        return self.grid.images.shape[1] * self.scale
+
+    @property
+    def tile_width(self) -> int:
+        return self.grid.images.shape[2] * self.scale
+
+    @cached_property
+    def wrapped(self) -> list[str]:
+        """Captions in lines as wide as a tile."""
+        characters = max(6, int((self.tile_width + self.margin) / (self.caption_points * 0.58 * self.dpi / 72)))
+        return [
+            "\n".join(textwrap.wrap(text, characters, max_lines=_CAPTION_LINES, placeholder=" ..."))
+            for text in self.grid.captions
+        ]
+
+    @cached_property
+    def caption_height(self) -> int:
+        lines = max((text.count("\n") + 1 for text in self.wrapped if text), default=0)
+        return round(lines * self.caption_points * 1.3 * self.dpi / 72) + (4 if lines else 0)
+
+    @property
+    def height(self) -> int:
+        return self.rows * (self.tile_height + self.caption_height + self.margin) + self.margin
+
+    @property
+    def width(self) -> int:
+        return self.columns * (self.tile_width + self.margin) + self.margin
+
+    def corner(self, index: int) -> tuple[int, int]:
+        """(top, left) of a tile."""
+        row, column = divmod(index, self.columns)
+        top = self.margin + row * (self.tile_height + self.caption_height + self.margin)
+        return top, self.margin + column * (self.tile_width + self.margin)
+
+    def draw(self) -> np.ndarray:
+        """The picture, (height, width, 3) uint8, white between the tiles."""
+        picture = np.full((self.height, self.width, 3), 255, dtype=np.uint8)
+        for index, image in enumerate(self.grid.images):
+            top, left = self.corner(index)
+            tile = _colours(image).repeat(self.scale, axis=0).repeat(self.scale, axis=1)
+            picture[top : top + self.tile_height, left : left + self.tile_width] = tile
+            # White images would run into the white margin.
+            picture[[top - 1, top + self.tile_height], left - 1 : left + self.tile_width + 1] = 205
+            picture[top - 1 : top + self.tile_height + 1, [left - 1, left + self.tile_width]] = 205
+        return picture
+
+    def captions(self) -> Iterator[Caption]:
+        for index, text in enumerate(self.wrapped[: self.num]):
+            top, left = self.corner(index)
+            if text:
+                yield Caption(left + self.tile_width / 2, top + self.tile_height + 3, text)
+
+
+def _colours(image: np.ndarray) -> np.ndarray:
+    """(h, w) grey or (h, w, 3) in [0, 1] as (h, w, 3) uint8; values outside are clipped."""
+    values = np.asarray(image, dtype=float)
+    if values.ndim == 2:
+        values = values[..., None].repeat(3, axis=-1)
+    finite = np.isfinite(values).all(axis=-1, keepdims=True)
+    values = np.where(finite, values, _NOT_FINITE)
+    return np.round(np.clip(values, 0.0, 1.0) * 255).astype(np.uint8)
