@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from ditlab.data.sources import open_data
 from ditlab.engine.distributed import current_rank, single_process
 from ditlab.home import Home
@@ -74,7 +75,9 @@ class Recorder:
         self.warnings.append(message)
 
 
-def train_here(experiment: Experiment, home: Path, checkpoints: Path, stop_after: int | None = None) -> tuple[Outcome, Recorder]:
+def train_here(
+    experiment: Experiment, home: Path, checkpoints: Path, stop_after: int | None = None
+) -> tuple[Outcome, Recorder]:
     """One worker in this process."""
     recorder = Recorder(stop_after)
     data = open_data(experiment.data, Home(home))

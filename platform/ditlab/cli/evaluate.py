@@ -37,7 +37,9 @@ def evaluate(run: str, batch: int, as_json: bool) -> None:
     metrics = {f"held_out/{name}": value for name, value in values.items()}
     with saved.tracker() as tracker:
         tracker.log_metrics(saved.step, metrics)
-    table = Table("metric", "value", title=f"run {saved.folder.run_id}, step {saved.step}, {len(data.held_out)} samples")
+    table = Table(
+        "metric", "value", title=f"run {saved.folder.run_id}, step {saved.step}, {len(data.held_out)} samples"
+    )
     for name, value in metrics.items():
         table.add_row(name, f"{value:.5f}")
     Console(stderr=as_json).print(table)

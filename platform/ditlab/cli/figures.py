@@ -1,6 +1,7 @@
 """`ditlab figures`."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,9 @@ Makers = dict[str, Callable[[], "Figure"]]
 @click.option("--kind", "kinds", multiple=True, help="Only this kind (repeatable); --list names them.")
 @click.option("--list", "only_list", is_flag=True, help="Name the kinds and draw nothing.")
 @click.option("--seed", default=0, show_default=True, help="Of the samples in them.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the pictures (default: figures/, or the run's).")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder for the pictures (default: figures/, or the run's)."
+)
 @json_option
 def figures(
     run: str | None, kinds: tuple[str, ...], only_list: bool, seed: int, out: Path | None, as_json: bool
@@ -41,7 +44,10 @@ def figures(
         return
     for kind in kinds:
         if kind not in makers:
-            raise UserError(f"--kind {kind} is unknown {'for this run' if saved else 'without a run'}; {nearest(kind, list(makers))}")
+            raise UserError(
+                f"--kind {kind} is unknown {'for this run' if saved else 'without a run'}; "
+                f"{nearest(kind, list(makers))}"
+            )
     folder = writable_folder(out or (saved.folder.media / "figures" if saved else Path("figures")))
     files = []
     for kind in kinds or makers:
@@ -56,18 +62,22 @@ def figures(
     emit({"files": [str(file) for file in files]}, as_json)
 
 
+def _done(figure: "Figure") -> "Figure":
+    return figure
+
+
 def _free_figures() -> Makers:
     from denoisers.families import families
     from denoisers.layers.embedding_figures import embedding_figures
-
     from ditlab.reports.schedules import schedules_figure
     from ditlab.training.schedules import learning_rate
 
-    makers: Makers = {f"embeddings-{kind}": (lambda figure=figure: figure) for kind, figure in embedding_figures().items()}
+    makers: Makers = {f"embeddings-{kind}": partial(_done, figure) for kind, figure in embedding_figures().items()}
     makers["schedules"] = lambda: schedules_figure(learning_rate)
     for family in families().values():
-        for kind, figure in family.model().static_figures().items():
-            makers[f"{family.name}-{kind}"] = lambda figure=figure: figure
+        default: Any = family.model
+        for kind, figure in default().static_figures().items():
+            makers[f"{family.name}-{kind}"] = partial(_done, figure)
     return makers
 
 
@@ -102,9 +112,9 @@ def _run_figures(saved: Any, seed: int) -> Makers:
             plan.total_steps,
         )
 
-    makers: Makers = {kind: (lambda kind=kind: trained(kind)) for kind in objective.figure_kinds()}
+    makers: Makers = {kind: partial(trained, kind) for kind in objective.figure_kinds()}
     for kind, figure in experiment.model.static_figures().items():
-        makers.setdefault(kind, lambda figure=figure: figure)
+        makers.setdefault(kind, partial(_done, figure))
     makers["loss"] = lambda: loss_figure(metric_history(saved.folder))
     makers["schedule"] = schedule
     return makers

@@ -1,6 +1,8 @@
 """`ditlab params`."""
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,11 +17,11 @@ from ditlab.cli.common import emit, json_option, set_option, spec_argument
 @json_option
 def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_json: bool) -> None:
     """Count a model's parameters by component, on the meta device: no memory is taken, whatever the size."""
-    from denoisers.counts import count_parameters
-    from denoisers.shapes import trace_shapes
     from rich.console import Console
     from rich.table import Table
 
+    from denoisers.counts import count_parameters
+    from denoisers.shapes import trace_shapes
     from ditlab.spec.loading import load_experiment
 
     experiment = load_experiment(spec, overrides)
@@ -35,7 +37,7 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
     if counts.training_only:
         table.add_row("training only (not in the total)", f"{counts.training_only:,}", "")
     console.print(table)
-    result = {
+    result: dict[str, Any] = {
         "total": counts.total,
         "trainable": counts.trainable,
         "components": counts.components,
@@ -45,7 +47,18 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
         rows = trace_shapes(experiment.model, batch)
         trace = Table("module", "class", "input", "output", "parameters", title=f"forward pass, batch {batch}")
         for row in rows:
-            trace.add_row(row.module, row.kind, row.inputs, row.outputs, f"{row.parameters:,}")
+            module = "  " * row.depth + (_short(row.path) or "(whole network)")
+            trace.add_row(module, row.kind, _shapes(row.inputs), _shapes(row.outputs), f"{row.parameters:,}")
         console.print(trace)
-        result["shapes"] = [row.__dict__ for row in rows]
+        result["shapes"] = [asdict(row) for row in rows]
     emit(result, as_json)
+
+
+def _short(path: str) -> str:
+    """The last part of a module's path; `blocks.3` for a member of a list."""
+    parts = path.split(".")
+    return ".".join(parts[-2:]) if parts[-1].isdigit() else parts[-1]
+
+
+def _shapes(shapes: list[tuple[int, ...]]) -> str:
+    return ", ".join("x".join(map(str, shape)) for shape in shapes)

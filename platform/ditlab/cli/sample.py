@@ -60,7 +60,9 @@ def sample(
         part = {name: values[start : start + size].to(device) for name, values in conditions.items()}
         chunks.append(sampler.sample(network, part, size, generator, trajectory))
     drawn = _joined(chunks)
-    settings = "-".join(str(value) for value in experiment.sampling.model_dump().values() if not isinstance(value, dict))
+    settings = "-".join(
+        str(value) for value in experiment.sampling.model_dump().values() if not isinstance(value, dict)
+    )
     folder = writable_folder(out or saved.folder.path / "samples" / f"step{saved.step}-{settings}-seed{seed}")
     tensors = {"values": drawn.values, **drawn.conditions}
     if drawn.trajectory is not None:
@@ -76,6 +78,7 @@ def sample(
 
 def _joined(chunks: list[Any]) -> Any:
     import torch
+
     from denoisers.contract import Samples
 
     if len(chunks) == 1:

@@ -12,7 +12,9 @@ from ditlab.cli.common import emit, json_option, say, set_option, spec_argument
 @set_option
 @click.option("--address", help="Ray cluster to train on (default: RAY_ADDRESS, else this machine alone).")
 @click.option("--local", is_flag=True, help="One process, without Ray: for debuggers and machines without Ray.")
-@click.option("--resume", metavar="RUN|auto", help="Continue a run; `auto`: the newest unfinished one of this spec, if any.")
+@click.option(
+    "--resume", metavar="RUN|auto", help="Continue a run; `auto`: the newest unfinished one of this spec, if any."
+)
 @click.option("--dry-run", is_flag=True, help="Show the resolved spec, parameters, steps and devices; start nothing.")
 @json_option
 def train(

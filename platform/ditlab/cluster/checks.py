@@ -85,9 +85,13 @@ def _home() -> Iterator[Finding]:
     existing = next(path for path in (home.root, *home.root.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if not os.access(existing, os.W_OK):
-        yield Finding("missing", "DITLAB_HOME", f"{home.root} cannot be written", "point DITLAB_HOME at a writable folder")
+        yield Finding(
+            "missing", "DITLAB_HOME", f"{home.root} cannot be written", "point DITLAB_HOME at a writable folder"
+        )
     elif free < ROOMY:
-        yield Finding("note", "DITLAB_HOME", f"{home.root}, {free / 2**30:.1f} GiB free", "free some space, or point it elsewhere")
+        yield Finding(
+            "note", "DITLAB_HOME", f"{home.root}, {free / 2**30:.1f} GiB free", "free some space, or point it elsewhere"
+        )
     else:
         yield Finding("ok", "DITLAB_HOME", f"{home.root}, {free / 2**30:.0f} GiB free")
 

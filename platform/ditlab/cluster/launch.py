@@ -140,4 +140,3 @@ def _trainer(request: RunRequest, threads: int, name: str, launch_name: str) -> 
             checkpoint_config=CheckpointConfig(num_to_keep=1),  # pointers; the checkpoints are kept by our own policy
         ),
     )
-

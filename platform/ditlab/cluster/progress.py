@@ -37,7 +37,7 @@ class ProgressLine:
         if self._live:
             self._console.print(f"warning: {message}", markup=False)
         else:
-            print(f"warning: {message}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"warning: {message}\n")
 
 
 def describe_progress(progress: Progress) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 
 from denoisers.counts import count_parameters
 from denoisers.figures import Figure
-
 from ditlab.cluster.request import RunRequest
 from ditlab.data.sources import DataSplits
 from ditlab.home import Home
@@ -50,14 +49,23 @@ class SilentReporter:
 class TrackedReporter(SilentReporter):
     """The first worker's reporter. Use as a context manager: its end waits, a bounded time, for tracking to catch up."""
 
-    def __init__(self, request: RunRequest, data: DataSplits, progress: Callable[[Progress], None], num_nodes: int = 1, **rest: Any) -> None:
+    def __init__(
+        self,
+        request: RunRequest,
+        data: DataSplits,
+        progress: Callable[[Progress], None],
+        num_nodes: int = 1,
+        **rest: Any,
+    ) -> None:
         super().__init__(**rest)
         self._request, self._data, self._on_progress = request, data, progress
         self._num_nodes = num_nodes
         self._folder = request.folder()
         self._experiment = request.experiment()
         tracking = self._experiment.tracking
-        self._tracker = RunTracker(self._folder, self._experiment.tracking.uri, Home(Path(request.home)), warn=self.warn)
+        self._tracker = RunTracker(
+            self._folder, self._experiment.tracking.uri, Home(Path(request.home)), warn=self.warn
+        )
 
     def __enter__(self) -> "TrackedReporter":
         experiment, tracker = self._experiment, self._tracker
@@ -73,7 +81,10 @@ class TrackedReporter(SilentReporter):
             tracker.log_artifact(self._folder.spec)
             tracker.log_text(environment(), "environment.txt")
             rows = [*counts.components.items(), ("total", counts.total)]
-            table = {"component": [name for name, _ in rows], "parameters": [number for _, number in rows]}
+            table: dict[str, list[Any]] = {
+                "component": [name for name, _ in rows],
+                "parameters": [number for _, number in rows],
+            }
             tracker.log_table(table, "parameters.json")
             sizes = {"train": len(self._data.train), "held_out": len(self._data.held_out)}
             tracker.log_dataset(self._data.name, self._data.fingerprint, experiment.data.kind, sizes)
@@ -106,4 +117,3 @@ class TrackedReporter(SilentReporter):
             for file in export_weights(Path(outcome.checkpoint), folder):
                 self._tracker.log_artifact(file, "export")
         self._tracker.end(outcome.status)
-

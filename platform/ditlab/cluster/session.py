@@ -48,7 +48,9 @@ def ray_session(address: str | None, num_cpus: int) -> Iterator[Any]:
         if address is None:
             raise
         reason = str(error).strip().splitlines()[0]
-        raise UserError(f"--address {address}: no Ray cluster answers there ({reason}); start one or leave --address out.") from error
+        raise UserError(
+            f"--address {address}: no Ray cluster answers there ({reason}); start one or leave --address out."
+        ) from error
     try:
         yield ray
     finally:

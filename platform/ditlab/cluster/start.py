@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from denoisers.counts import count_parameters
 
+from denoisers.counts import count_parameters
 from ditlab.cluster.progress import ProgressLine
 from ditlab.cluster.request import RunRequest, checkpoint_folder
 from ditlab.data.fields import check_fields
@@ -144,9 +144,7 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
             lines.append(f"run {folder.run_id}: {plan.total_steps} steps on {plan.train_samples:,} samples")
         else:
             lines.append(f"run {folder.run_id}: going on, to {plan.total_steps} steps")
-    return Start(
-        experiment, data, plan, counts.total, home, tracking_uri, folder, found is not None, lines
-    )
+    return Start(experiment, data, plan, counts.total, home, tracking_uri, folder, found is not None, lines)
 
 
 def describe(experiment: Experiment, num_parameters: int) -> str:
@@ -164,7 +162,9 @@ def _check_devices(experiment: Experiment, local: bool, remote: bool) -> None:
     """A cluster is asked itself, once connected."""
     workers, gpus = experiment.resources.num_workers, experiment.resources.gpus_per_worker
     if local and workers > 1:
-        raise UserError(f"resources.workers={workers} needs Ray, and --local is one process; set resources.workers to 1 or leave --local out.")
+        raise UserError(
+            f"resources.workers={workers} needs Ray, and --local is one process; set resources.workers to 1 or leave --local out."
+        )
     have = torch.cuda.device_count()
     if not remote and gpus * workers > have:
         raise UserError(
@@ -228,7 +228,9 @@ def _same_content(experiment: Experiment, folder: RunFolder) -> None:
     longest = max((int(path.name[5:]) for path in checkpoint_folder(folder, new).glob("step-*")), default=0)
     steps = new["training"]["steps"]
     if steps is not None and steps < longest:
-        raise UserError(f"training.steps={steps} is behind run {folder.run_id}, which is at step {longest}; give more steps.")
+        raise UserError(
+            f"training.steps={steps} is behind run {folder.run_id}, which is at step {longest}; give more steps."
+        )
 
 
 def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -246,4 +248,3 @@ def _short(path: Path) -> str:
     except ValueError:
         pass
     return shlex.quote(str(path))
-

@@ -149,7 +149,7 @@ class Engine:
         self.partitions.adam_step = int(scalars["adam_step"])
         for key in _SCALER_STATE:
             if f"loss_scale.{key}" in scalars:
-                setattr(self._engine.optimizer.loss_scaler, key, type(0)(scalars[f"loss_scale.{key}"]))
+                setattr(self._engine.optimizer.loss_scaler, key, int(scalars[f"loss_scale.{key}"]))
 
     def close(self) -> None:
         self._engine.destroy()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
 from denoisers.figures import Curve, Figure, Lines
 
 

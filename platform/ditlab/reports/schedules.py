@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import numpy as np
-from denoisers.figures import Curve, Figure, Lines
 
+from denoisers.figures import Curve, Figure, Lines
 from ditlab.spec.optimisation import ConstantSchedule, ScheduleSpec, SteppedCosineRestartSchedule, WarmupCosineSchedule
 
 MAX_POINTS = 2000

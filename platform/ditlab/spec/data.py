@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal
 
-from denoisers.contract import Spec
 from pydantic import Field
+
+from denoisers.contract import Spec
 
 HoldOut = Annotated[float, Field(ge=0, le=0.5)]
 

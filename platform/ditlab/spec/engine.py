@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal
 
-from denoisers.contract import Spec
 from pydantic import Field, model_validator
+
+from denoisers.contract import Spec
 
 
 class Zero(Spec):
@@ -17,7 +18,9 @@ class Zero(Spec):
     @model_validator(mode="after")
     def refuse_offload(self) -> "Zero":
         if self.offload != "none":
-            raise ValueError(f"engine.zero.offload={self.offload} is not available yet; set engine.zero.offload to none.")
+            raise ValueError(
+                f"engine.zero.offload={self.offload} is not available yet; set engine.zero.offload to none."
+            )
         return self
 
 

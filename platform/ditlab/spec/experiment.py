@@ -6,10 +6,10 @@ import re
 from functools import cache
 from typing import Annotated, Any
 
-from denoisers.contract import Family, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
-from denoisers.families import families
 from pydantic import Field, create_model, field_validator, model_validator
 
+from denoisers.contract import Family, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
+from denoisers.families import families
 from ditlab.errors import UserError, nearest
 from ditlab.spec.data import DataSpec, DigitsData
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Resources, Tracking
@@ -132,9 +132,10 @@ def _multiple(size: int, divisor: int) -> str:
 @cache
 def experiment_class(family: Family) -> type[Experiment]:
     """The experiment whose `model`, `objective` and `sampling` are one family's."""
+    objective: Any = family.objective
     overrides: dict[str, Any] = {
         "model": (family.model, Field(description="The network.")),
-        "objective": (family.objective, Field(default=family.objective(), description="The loss.")),
+        "objective": (family.objective, Field(default=objective(), description="The loss.")),
         "sampling": (family.sampling, Field(default=family.sampling(), description="Defaults of sampling.")),
     }
     return create_model(f"{family.name}-experiment", __base__=Experiment, **overrides)

@@ -95,7 +95,9 @@ def read_with_parents(path: Path) -> dict[str, Any]:
         resolved = current.resolve()
         if resolved in chain:
             loop = " -> ".join(str(entry.name) for entry in [*chain[chain.index(resolved) :], resolved])
-            raise UserError(f"{chain[-1]}: extends={current.name} closes a circle ({loop}); remove one of these `extends`.")
+            raise UserError(
+                f"{chain[-1]}: extends={current.name} closes a circle ({loop}); remove one of these `extends`."
+            )
         chain.append(resolved)
         mapping = _read(current)
         parent = mapping.pop("extends", None)

@@ -4,9 +4,9 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from denoisers.contract import Spec
 from pydantic import ValidationError
 
+from denoisers.contract import Spec
 from ditlab.errors import nearest
 
 

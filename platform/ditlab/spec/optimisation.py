@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal
 
-from denoisers.contract import Spec
 from pydantic import Field, model_validator
+
+from denoisers.contract import Spec
 
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]

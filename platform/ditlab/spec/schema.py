@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from denoisers.families import families
 from pydantic import TypeAdapter
 
+from denoisers.families import families
 from ditlab.spec.experiment import experiment_class
 
 

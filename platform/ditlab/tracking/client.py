@@ -29,6 +29,8 @@ _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
+# The UI then shows runs and charts first, not the pages of language-model applications.
+_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})
 _NOISY = ("alembic", "mlflow.store.db.utils", "mlflow.store.tracking.sqlalchemy_store")
 
@@ -96,7 +98,7 @@ def experiment_id(client: Any, name: str, uri: str, home: Home) -> str:
         return str(found.experiment_id)
     location = None if is_server(uri) else str(home.artifacts / quote(name, safe=" "))
     try:
-        return str(client.create_experiment(name, artifact_location=location))
+        return str(client.create_experiment(name, artifact_location=location, tags=_EXPERIMENT_TAGS))
     except Exception as error:
         # Another process made it between the two calls.
         if getattr(error, "error_code", None) == "RESOURCE_ALREADY_EXISTS" and (

@@ -47,9 +47,8 @@ class Replay:
             return 0
         with self.path.open("rb") as file:
             file.seek(cursor.offset)
-            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK_BYTES), b"")) + len(
-                cursor.deferred
-            )
+            num_lines = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""))
+        return num_lines + len(cursor.deferred)
 
     def pump(self, until: float | None = None, retry_files: bool = False) -> None:
         """Send what there is, up to the monotonic time `until`; nothing while another process is sending.
@@ -169,9 +168,7 @@ class Replay:
         if not self._told_of_files:
             self._told_of_files = True
             reason = mlflow_room.first_line(error)
-            self.warn(
-                f"MLflow's artifact store does not take {record.get('path')} ({reason}); files wait, metrics go on"
-            )
+            self.warn(f"MLflow's artifact store takes no {record.get('path')} ({reason}); files wait, metrics go on")
 
     def _news(self) -> Iterator[tuple[int, int, Record | None]]:
         """(begin, end, record) of each whole line after the cursor; None for a damaged line."""

@@ -1,4 +1,4 @@
-"""Sends a journal to MLflow: in a thread beside the training, or all at once (`sync`)."""
+"""Sends a journal to MLflow in a thread beside the training."""
 
 from __future__ import annotations
 
@@ -86,20 +86,3 @@ class Uploader:
                 f"MLflow at {self._uri} takes nothing ({reason}); training goes on, metrics wait in {self._replay.path}"
             )
         self._outage = True
-
-
-def sync(folder: RunFolder, uri: str, home: Home, warn: Warn) -> int:
-    """Send everything that is left of a run, node by node; returns how many records have not arrived.
-
-    Raises what MLflow raises when it does not answer. A journal that a running process sends is left to it.
-    """
-    nodes = [path.stem.rpartition("node-")[2] for path in sorted(folder.path.glob("journal.node-*.jsonl"))]
-    left = 0
-    for node in [0, *(int(text) for text in nodes if text.isdigit())]:
-        replay = Replay(folder, uri, home, warn, node)
-        try:
-            replay.pump(retry_files=True)
-            left += replay.left()
-        finally:
-            replay.close()
-    return left

@@ -67,7 +67,9 @@ class CheckpointWriter:
         self.path.mkdir(parents=True, exist_ok=True)
         name = f"shard-{rank:05d}-of-{world_size:05d}.safetensors"
         file = self.path / name
-        flat = {"/".join(map(str, key)): value.detach().to("cpu").contiguous().clone() for key, value in tensors.items()}
+        flat = {
+            "/".join(map(str, key)): value.detach().to("cpu").contiguous().clone() for key, value in tensors.items()
+        }
         save_file(flat, file)
         with file.open("rb") as handle:
             os.fsync(handle.fileno())
@@ -96,7 +98,9 @@ class CheckpointReader:
         try:
             content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
             if content.get("format") != FORMAT:
-                raise UserError(f"{path}: checkpoint format {content.get('format')} is not {FORMAT}, the one known here.")
+                raise UserError(
+                    f"{path}: checkpoint format {content.get('format')} is not {FORMAT}, the one known here."
+                )
             self.manifest = Manifest(**content)
         except FileNotFoundError:
             raise UserError(f"{path}: no {MANIFEST}, so no finished checkpoint; name another one.") from None

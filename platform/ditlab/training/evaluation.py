@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from denoisers.contract import BatchField
-from denoisers.figures import Figure
 from torch import Tensor, nn
 
-from ditlab.data.fields import to_device
-from ditlab.data.fields import held_out_batches
+from denoisers.contract import BatchField
+from denoisers.figures import Figure
+from ditlab.data.fields import held_out_batches, to_device
 from ditlab.data.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.spec.experiment import Experiment
@@ -57,7 +56,5 @@ def sample_grid(network: nn.Module, experiment: Experiment, num: int, device: to
     """`num` samples from the same noise at every call, as shown to people."""
     sampler: Any = experiment.sampling.build(experiment.model, experiment.objective)
     generator = torch.Generator(device).manual_seed(derived_seed(experiment.seed, "samples"))
-    conditions: Mapping[str, Tensor] = {
-        name: value.to(device) for name, value in sampler.conditions(num).items()
-    }
+    conditions: Mapping[str, Tensor] = {name: value.to(device) for name, value in sampler.conditions(num).items()}
     return sampler.show(sampler.sample(network, conditions, num, generator))

@@ -18,13 +18,19 @@ def export_weights(checkpoint: Path, folder: Path, averaged: bool = True) -> lis
     reader = CheckpointReader(checkpoint)
     folder.mkdir(parents=True, exist_ok=True)
     weights, spec = folder / "weights.safetensors", folder / "spec.yaml"
-    metadata = {"format": "pt", "family": str(reader.manifest.spec["model"]["family"]), "step": str(reader.manifest.step)}
+    metadata = {
+        "format": "pt",
+        "family": str(reader.manifest.spec["model"]["family"]),
+        "step": str(reader.manifest.step),
+    }
     save_file(reader.weights(averaged), weights, metadata=metadata)
     spec.write_text(dump_yaml(reader.manifest.spec), encoding="utf-8")
     return [weights, spec]
 
 
-def load_network(spec: Mapping[str, Any], weights: Mapping[str, torch.Tensor], device: torch.device) -> tuple[Experiment, nn.Module]:
+def load_network(
+    spec: Mapping[str, Any], weights: Mapping[str, torch.Tensor], device: torch.device
+) -> tuple[Experiment, nn.Module]:
     """(experiment, network in evaluation mode) from a resolved spec and weights by name."""
     experiment = class_for(spec).model_validate(dict(spec))
     network: Any = experiment.model.build()

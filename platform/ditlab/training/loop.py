@@ -30,8 +30,12 @@ PROGRESS_INTERVAL = 0.25  # seconds between progress reports
 class RootedNetwork(nn.Module):
     """The engine's network, entered through the engine's root module, as samplers and objectives call it."""
 
+    _engine: Engine
+    _network: nn.Module
+
     def __init__(self, engine: Engine, network: nn.Module) -> None:
         super().__init__()
+        # Past nn.Module's registry: the parameters belong to the engine's module.
         self.__dict__["_engine"], self.__dict__["_network"] = engine, network
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -125,9 +129,7 @@ class Worker:
         first = rank.rank * experiment.accumulation
         for number, raw in enumerate(micro_batches):
             batch = to_device(raw, self.fields, self.data.train.columns, rank.device)
-            noise = KeyedNoise(
-                experiment.seed, "train", self.step, first + number, experiment.micro_size, rank.device
-            )
+            noise = KeyedNoise(experiment.seed, "train", self.step, first + number, experiment.micro_size, rank.device)
             last = number == experiment.accumulation - 1
             steps.add(self.engine.forward_backward(batch, noise, last), 1 / experiment.accumulation)
         lr = learning_rate(
@@ -206,9 +208,7 @@ class Worker:
         self.reporter.checkpoint(self.step, writer.path, self.metrics)
 
 
-def train(
-    experiment: Experiment, data: DataSplits, checkpoints: Path, rank: Rank, reporter: Reporter
-) -> Outcome:
+def train(experiment: Experiment, data: DataSplits, checkpoints: Path, rank: Rank, reporter: Reporter) -> Outcome:
     """Runs one worker to the end, from the newest checkpoint if there is one."""
     worker = Worker(experiment, data, checkpoints, rank, reporter)
     worker.resume()

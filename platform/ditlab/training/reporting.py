@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import torch
-from denoisers.figures import Figure
 from torch import Tensor, distributed
+
+from denoisers.figures import Figure
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ class StepMetrics:
         if self._world_size > 1:
             distributed.all_reduce(sums)
             sums = sums / self._world_size
-        more = torch.stack([torch.as_tensor(value, dtype=torch.float32, device=sums.device) for value in extra.values()])
+        more = torch.stack(
+            [torch.as_tensor(value, dtype=torch.float32, device=sums.device) for value in extra.values()]
+        )
         values, event = torch.cat([sums, more]), None
         if values.is_cuda:
             host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)

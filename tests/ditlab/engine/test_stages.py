@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from ditlab.training.checkpoint import CheckpointReader, newest_checkpoint
 from support.workers import tiny, train_here, train_workers
 

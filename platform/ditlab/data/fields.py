@@ -1,0 +1,100 @@
+"""Between a store's columns and the fields of a family: are they the same thing, and in which range."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from denoisers.contract import BatchField
+from ditlab.data.manifest import Column, StoredColumn
+from ditlab.data.view import View
+from ditlab.errors import UserError
+
+
+def check_fields(view: View, fields: Sequence[BatchField]) -> None:
+    """Raises UserError for the first field that the view's store cannot give, with what it holds and the remedy."""
+    for field in fields:
+        column = view.columns.get(field.name)
+        if column is None:
+            raise UserError(
+                f"{view.origin} holds no column '{field.name}' (it holds {', '.join(view.columns)}), and the model "
+                "needs it; change data or model.family."
+            )
+        problem = _shape_problem(field, column) or _dtype_problem(field, column) or _class_problem(field, column)
+        if problem:
+            raise UserError(f"{view.origin} {problem}")
+
+
+def _shape_problem(field: BatchField, column: StoredColumn) -> str:
+    if field.shape == column.shape:
+        return ""
+    remedy = "make the model's sizes those of the data"
+    if len(field.shape) == len(column.shape) == 3:
+        same_channels = field.shape[0] == column.shape[0]
+        square = column.shape[1] == column.shape[2]
+        if same_channels and square:
+            remedy = f"set model.image_size to {column.shape[1]}"
+        elif not same_channels and field.shape[1:] == column.shape[1:]:
+            remedy = f"set the model's image channels to {column.shape[0]}"
+    return f"holds {field.name} {column.shape}, but the model wants {field.shape}; {remedy} or change data."
+
+
+def _dtype_problem(field: BatchField, column: StoredColumn) -> str:
+    kinds = {"float32": "uif", "int64": "ui", "bool": "b"}[field.dtype]
+    if np.dtype(column.dtype).kind not in kinds:
+        return (
+            f"holds {field.name} as {column.dtype}, but the model wants {field.dtype}; "
+            "import the data with another type or change data."
+        )
+    if field.value_range is not None and column.value_range is None:
+        return (
+            f"holds {field.name} without a value_range, and the model wants it mapped onto {field.value_range}; "
+            "import the data with a value_range."
+        )
+    return ""
+
+
+def _class_problem(field: BatchField, column: StoredColumn) -> str:
+    low, high = column.statistics.min, column.statistics.max
+    if field.num_classes is None or (low >= 0 and high < field.num_classes):
+        return ""
+    return (
+        f"holds {field.name} from {low:.0f} to {high:.0f}, but the model knows {field.num_classes} classes; "
+        f"set model.num_classes to {high + 1:.0f} or change data."
+    )
+
+
+def to_device(
+    batch: Mapping[str, Tensor],
+    fields: Sequence[BatchField],
+    columns: Mapping[str, Column],
+    device: torch.device | str,
+) -> dict[str, Tensor]:
+    """The batch as a model takes it: moved in the store's dtype, then converted on the device.
+
+    A field with a `value_range` is mapped linearly from the column's range onto it, in float32; the rest is cast.
+    """
+    ready = {}
+    for field in fields:
+        moved = batch[field.name].to(device, non_blocking=True).to(getattr(torch, field.dtype))
+        source, target = columns[field.name].value_range, field.value_range
+        if target is not None and source is not None:
+            # one division and one addition keep both ends of the range exact: x/127.5 - 1 for bytes onto (-1, 1)
+            ratio = (source[1] - source[0]) / (target[1] - target[0])
+            moved = moved.div(ratio).add_(target[0] - source[0] / ratio)
+        ready[field.name] = moved
+    return ready
+
+
+def held_out_batches(
+    view: View, fields: Sequence[BatchField], size: int, limit: int | None = None
+) -> Iterator[dict[str, Tensor]]:
+    """The view's first `limit` rows (None: all) in its own order, `size` at a time, in the store's dtype.
+
+    The last batch may be smaller. Nothing is drawn: two calls give the same batches.
+    """
+    stop = len(view) if limit is None else min(limit, len(view))
+    for start in range(0, stop, size):
+        indices = np.arange(start, min(start + size, stop))
+        yield {field.name: view.gather(field.name, indices) for field in fields}

@@ -1,0 +1,45 @@
+"""The 1,797 handwritten 8x8 digits that scikit-learn carries (UCI: Alpaydin and Kaynak 1998)."""
+
+import numpy as np
+
+from ditlab.data.importing import Imported, ImportRequest, write_store
+from ditlab.data.manifest import Column, Source
+from ditlab.errors import UserError
+
+STORE_NAME = "digits"
+
+COLUMNS = {
+    "image": Column(
+        dtype="uint8", shape=(1, 8, 8), value_range=(0, 16), unit="pixel intensity", description="channel, row, column"
+    ),
+    "label": Column(dtype="int64", num_classes=10, unit="class index", description="the digit"),
+}
+
+
+def run(request: ImportRequest) -> list[Imported]:
+    """Write `digits`: image uint8 (1, 8, 8) in [0, 16], label int64. Raises UserError when given source files."""
+    if request.source is not None:
+        raise UserError(f"--source={request.source}: digits come with scikit-learn; leave --source out.")
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    batch = {
+        "image": digits.images.astype(np.uint8)[:, None],  # whole numbers held as float64
+        "label": digits.target.astype(np.int64),
+    }
+    source = Source(
+        kind="digits",
+        citation="E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998), test part",
+        license="CC BY 4.0 (UCI Machine Learning Repository)",
+        note="embedded in scikit-learn (sklearn.datasets.load_digits)",
+    )
+    return [
+        write_store(
+            request.out / STORE_NAME,
+            COLUMNS,
+            [batch],
+            name=STORE_NAME,
+            description="1,797 handwritten digits, 8x8 grey values",
+            source=source,
+        )
+    ]

@@ -1,0 +1,118 @@
+"""The global order of samples: a function of (seed, epoch) alone, with a position that is a count of samples."""
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ditlab.errors import UserError
+
+
+def epoch_order(seed: int, epoch: int, length: int) -> np.ndarray:
+    """The order in which an epoch visits `length` samples: an int64 permutation, (length,).
+
+    Sorts `length` raw 64-bit words of Philox (Salmon et al. 2011), keyed by BLAKE2b of (seed, epoch). NumPy promises
+    its bit generators' raw streams for good, and promises no such thing of `Generator.permutation`.
+    """
+    return keyed_permutation(f"ditlab.epoch/{seed}/{epoch}", length)
+
+
+def keyed_permutation(key: str, length: int) -> np.ndarray:
+    """The permutation of `length` items, int64 (length,), that belongs to a text."""
+    digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
+    words = np.random.Philox(key=np.frombuffer(digest, "<u8")).random_raw(length)
+    # The low bits give way to the item's number: sorting such words is a tenth of the time of argsort, and as no two
+    # are equal, every sorting algorithm gives the same order. 64 - log2(length) random bits are left to each.
+    low = np.uint64((1 << length.bit_length()) - 1)
+    words &= ~low
+    words |= np.arange(length, dtype=np.uint64)
+    words.sort()
+    words &= low
+    return words.view(np.int64)
+
+
+@dataclass(frozen=True)
+class SampleOrder:
+    """Which samples each global batch takes. An epoch's last partial batch is dropped.
+
+    A position counts the samples taken since the start of the run; it is a multiple of the batch size.
+    Raises UserError where the data cannot fill one batch.
+    """
+
+    length: int
+    """Samples in the view that is trained on."""
+    batch_size: int
+    """Global batch: samples of one optimiser step."""
+    seed: int
+    _latest: dict[int, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.length < self.batch_size:
+            raise UserError(
+                f"batch.size={self.batch_size} is larger than the {self.length} training samples; set batch.size to "
+                f"{self.length} or less, or lower data.hold_out."
+            )
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return self.length // self.batch_size
+
+    def epoch(self, position: int) -> int:
+        """The epoch that the batch at a position belongs to, from 0."""
+        return self._batch(position) // self.batches_per_epoch
+
+    def indices(self, position: int) -> np.ndarray:
+        """Indices into the view of the batch at a position, int64 (batch_size,)."""
+        return self.batches(position, 1)[0]
+
+    def batches(self, position: int, num: int) -> np.ndarray:
+        """Indices of `num` batches in a row, across epochs where needed, int64 (num, batch_size)."""
+        first = self._batch(position)
+        parts = []
+        while num:
+            epoch, start = divmod(first, self.batches_per_epoch)
+            taken = min(num, self.batches_per_epoch - start)
+            parts.append(self._epoch_batches(epoch)[start : start + taken])
+            first, num = first + taken, num - taken
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _batch(self, position: int) -> int:
+        batch, rest = divmod(position, self.batch_size)
+        if rest or position < 0:
+            raise ValueError(f"position {position} is no multiple of the batch size {self.batch_size}")
+        return batch
+
+    def _epoch_batches(self, epoch: int) -> np.ndarray:
+        """An epoch's indices, (batches_per_epoch, batch_size); two are kept, 8 bytes a sample each."""
+        order = self._latest.get(epoch)
+        if order is None:
+            whole = epoch_order(self.seed, epoch, self.length)[: self.batches_per_epoch * self.batch_size]
+            order = whole.reshape(self.batches_per_epoch, self.batch_size)
+            self._latest[epoch] = order
+            for other in [e for e in self._latest if abs(e - epoch) > 1]:
+                self._latest.pop(other, None)
+        return order
+
+
+def micro_batches(indices: np.ndarray, micro_size: int) -> np.ndarray:
+    """A global batch cut into micro-batches, (M, micro_size); row m is the one with global index m."""
+    return indices.reshape(-1, micro_size)
+
+
+def worker_micro_indices(rank: int, world: int, batch_size: int, micro_size: int) -> range:
+    """Global indices of the micro-batches of one worker of `world`: a contiguous run of M/world of them.
+
+    Raises UserError where the micro-batches cannot be shared out evenly.
+    """
+    num, rest = divmod(batch_size, micro_size)
+    if rest:
+        raise UserError(
+            f"batch.size={batch_size} is no multiple of batch.micro={micro_size}; set batch.micro to a divisor of it."
+        )
+    if num % world:
+        raise UserError(
+            f"batch.size={batch_size} makes {num} micro-batches of batch.micro={micro_size}, which {world} workers "
+            "cannot share evenly; change batch.size, batch.micro or resources.workers."
+        )
+    each = num // world
+    return range(rank * each, (rank + 1) * each)

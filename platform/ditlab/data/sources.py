@@ -1,0 +1,97 @@
+"""From a spec's `data` to rows: which store, which rows train, which are held out."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ditlab.data.importing import ImportRequest, run_import
+from ditlab.data.manifest import MANIFEST_NAME
+from ditlab.data.sampler import keyed_permutation
+from ditlab.data.store import Store
+from ditlab.data.view import View
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.spec.data import ArrowData, DataSpec, DigitsData, MnistData
+
+
+@dataclass(frozen=True)
+class DataSplits:
+    train: View
+    held_out: View
+    """Empty where nothing is held out."""
+    fingerprint: str
+    """Of the contents that train: the training store's fingerprint."""
+    name: str
+    """The training store's name."""
+    note: str = ""
+    """What a person should know about this split, or nothing."""
+
+
+def open_data(spec: DataSpec, home: Home, verify: bool = True) -> DataSplits:
+    """The data that a spec names; `digits` makes its store under `home.stores` at its first use.
+
+    With `verify`, every shard is read and hashed once. Raises UserError for a store that is missing (with the command
+    that makes it), altered, or empty once rows are held out.
+    """
+    match spec:
+        case DigitsData():
+            splits = _split(_digits(home, verify), spec.hold_out, "data.kind=digits")
+        case MnistData():
+            splits = _mnist(spec, home, verify)
+        case ArrowData():
+            path = Path(spec.path).expanduser().resolve()
+            splits = _split(Store.open(path, verify), spec.hold_out, f"data.path={spec.path}")
+    return splits
+
+
+def hold_out_rows(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """(training rows, held-out rows) of a store of `length` rows, int64.
+
+    The choice depends on the store's length alone, never on an experiment's seed: held-out figures of two experiments
+    compare the same samples. A larger share holds out all that a smaller one does. Training rows are ascending;
+    held-out rows stay shuffled, so that the first few are as good a sample as all. A share above 0 holds out at least
+    one row.
+    """
+    order = keyed_permutation("ditlab.hold-out", length)
+    num = max(1, round(length * share)) if share > 0 else 0
+    return np.sort(order[num:]), order[:num]
+
+
+def _split(store: Store, share: float, origin: str) -> DataSplits:
+    train, held_out = hold_out_rows(len(store), share)
+    note = "" if len(held_out) else f"{origin} with data.hold_out={share:g} holds nothing out: no held-out evaluation."
+    return DataSplits(View(store, train, origin), View(store, held_out, origin), store.fingerprint, store.name, note)
+
+
+def _digits(home: Home, verify: bool) -> Store:
+    """The digits' store. Two processes may make it at once: they write the same files, and renames are atomic."""
+    path = home.stores / "digits"
+    if not (path / MANIFEST_NAME).exists():
+        run_import("digits", ImportRequest(out=home.ensure().stores, cache=home.caches))
+    return Store.open(path, verify)
+
+
+def _mnist(spec: MnistData, home: Home, verify: bool) -> DataSplits:
+    origin = f"data.kind=mnist, data.split={spec.split}"
+    path = home.stores / f"mnist-{spec.split}"
+    if not (path / MANIFEST_NAME).exists():
+        raise UserError(
+            f"{origin}: {path} holds no store; run `ditlab data import mnist` (downloads it), or "
+            "`ditlab data import mnist --source DIR` with a folder that holds the idx files."
+        )
+    store = Store.open(path, verify)
+    if spec.hold_out is not None or spec.split == "test":
+        return _split(store, 0.1 if spec.hold_out is None else spec.hold_out, origin)
+    whole = _split(store, 0.0, origin)
+    test = home.stores / "mnist-test"
+    if (test / MANIFEST_NAME).exists():
+        others = Store.open(test, verify)
+        rows = keyed_permutation("ditlab.hold-out", len(others))
+        return dataclasses.replace(whole, held_out=View(others, rows, "data.kind=mnist, test files"), note="")
+    note = (
+        f"{origin} is evaluated on the test files, and {test} holds no store: nothing is held out. Import the test "
+        "files with `ditlab data import mnist`, or set data.hold_out."
+    )
+    return dataclasses.replace(whole, note=note)

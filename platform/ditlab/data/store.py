@@ -1,0 +1,154 @@
+"""Reading Arrow stores: memory-mapped, checked, without copies."""
+
+import hashlib
+import json
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from ditlab.data.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    Manifest,
+    Shard,
+    StoredColumn,
+    content_fingerprint,
+)
+from ditlab.errors import UserError
+
+
+class Store:
+    """An open Arrow store. Every shard is mapped once; tensors share the map's pages.
+
+    The maps are private (copy on write): a tensor written to by mistake changes nothing on disk.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest):
+        self.path = path
+        self.manifest = manifest
+        self._shards = [_map_shard(path / shard.file, shard, manifest.columns) for shard in manifest.shards]
+        self._ends = np.cumsum([shard.rows for shard in manifest.shards])
+
+    @classmethod
+    def open(cls, path: Path, verify: bool = True) -> "Store":
+        """Open the store in a folder; `verify` reads every shard once and compares its SHA-256 (about 1 GB/s).
+
+        Raises UserError where there is no store, its format is another version's, or a shard is missing or altered.
+        Without `verify`, sizes alone are compared.
+        """
+        manifest = read_manifest(path)
+        for shard in manifest.shards:
+            _check_shard(path / shard.file, shard, verify)
+        return cls(path, manifest)
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def columns(self) -> Mapping[str, StoredColumn]:
+        return self.manifest.columns
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the contents: see `manifest.content_fingerprint`."""
+        return self.manifest.fingerprint
+
+    def __len__(self) -> int:
+        return self.manifest.rows
+
+    def tensor(self, column: str) -> Tensor:
+        """The whole column, (rows, *shape): the map itself in a store of one shard, else a copy."""
+        parts = [shard[column] for shard in self._shards]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
+        """The given rows of a column in the given order, (len(rows), *shape), copied into `out` where given.
+
+        `rows`: int64, in [0, len(store)).
+        """
+        indices = torch.from_numpy(rows)
+        if len(self._shards) == 1:
+            return _take(self._shards[0][column], indices, out)
+        if out is None:
+            first = self._shards[0][column]
+            out = torch.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
+        shard_of_row = np.searchsorted(self._ends, rows, side="right")
+        for number in np.unique(shard_of_row):
+            here = torch.from_numpy(np.flatnonzero(shard_of_row == number))
+            start = int(self._ends[number]) - self.manifest.shards[number].rows
+            out[here] = _take(self._shards[number][column], indices[here] - start)
+        return out
+
+
+def read_manifest(path: Path) -> Manifest:
+    """`store.json` of the store in a folder. Raises UserError where it is missing, unreadable or of another version."""
+    file = path / MANIFEST_NAME
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{path} holds no store ({MANIFEST_NAME}: {error.strerror}); name the folder of one, or write one with "
+            "`ditlab data import`."
+        ) from None
+    try:
+        version = json.loads(text)["version"]
+        if version != FORMAT_VERSION:
+            raise UserError(
+                f"{file} is of format version {version}, and this ditlab reads version {FORMAT_VERSION}; "
+                "import the data again with `ditlab data import`."
+            )
+        manifest = Manifest.model_validate_json(text)
+    except (ValueError, KeyError, TypeError) as error:  # ValidationError and JSONDecodeError are ValueErrors
+        problem = str(error).splitlines()[0]
+        raise UserError(f"{file} is not a store's manifest ({problem}); import the data again.") from error
+    if content_fingerprint(manifest.rows, manifest.columns) != manifest.fingerprint:
+        raise UserError(f"{file} was altered: its columns do not give its fingerprint; import the data again.")
+    return manifest
+
+
+def _check_shard(file: Path, shard: Shard, verify: bool) -> None:
+    remedy = "remove the store's folder and import the data again with `ditlab data import`."
+    if not file.is_file():
+        raise UserError(f"{file} is missing from its store; {remedy}")
+    size = file.stat().st_size
+    if size != shard.bytes:
+        raise UserError(f"{file} was altered: it has {size} bytes, and its manifest says {shard.bytes}; {remedy}")
+    if verify:
+        with file.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        if digest != shard.sha256:
+            raise UserError(
+                f"{file} was altered: its SHA-256 is {digest[:16]}..., and its manifest says "
+                f"{shard.sha256[:16]}...; {remedy}"
+            )
+
+
+def _map_shard(file: Path, shard: Shard, columns: Mapping[str, StoredColumn]) -> dict[str, Tensor]:
+    """Tensors over a shard's memory map, (shard.rows, *shape) each. They keep the map alive."""
+    with file.open("rb") as content:
+        pages = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_COPY)
+    whole = pa.py_buffer(pages)
+    batch = pa.ipc.open_file(whole).get_batch(0)
+    tensors = {}
+    for name, column in columns.items():
+        array = batch.column(name)
+        elements = array.storage.flatten() if column.shape else array
+        flat = torch.frombuffer(
+            pages,
+            dtype=getattr(torch, "uint8" if column.dtype == "bool" else column.dtype),
+            count=shard.rows * column.row_elements,
+            offset=elements.buffers()[1].address - whole.address,
+        )
+        tensor = flat.view(shard.rows, *column.shape)
+        tensors[name] = tensor.view(torch.bool) if column.dtype == "bool" else tensor
+    return tensors
+
+
+def _take(values: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
+    return torch.index_select(values, 0, rows) if out is None else torch.index_select(values, 0, rows, out=out)

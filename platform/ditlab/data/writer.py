@@ -1,0 +1,198 @@
+"""Writing Arrow stores: bounded memory, durable shards, the manifest last."""
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+from torch import Tensor
+
+from ditlab.data.manifest import MANIFEST_NAME, Column, Manifest, Shard, Source, content_fingerprint
+from ditlab.data.statistics import RunningStatistics
+from ditlab.errors import UserError
+
+SHARD_BYTES = 256 * 2**20
+"""Size that shards are cut at unless the writer is told a row limit: what a writer holds in memory."""
+
+
+class StoreWriter:
+    """Writes a store from batches, holding one shard in memory.
+
+        with StoreWriter(path, {"image": Column(...), "label": Column(...)}, name=..., source=...) as writer:
+            writer.append({"image": images, "label": labels})
+
+    Shards go to temporary names, are fsynced, and take names that carry their content's hash, so a store that is
+    replaced stays whole for its readers until the new manifest takes the old one's place in a single rename, and two
+    processes that write the same rows write the same files. When the body raises, nothing of it is left.
+
+    Raises UserError for values that a column cannot hold, for no rows at all, and where the disk refuses.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        columns: Mapping[str, Column],
+        *,
+        name: str,
+        source: Source,
+        description: str = "",
+        rows_per_shard: int | None = None,
+    ):
+        self.path = path
+        self.manifest: Manifest | None = None
+        """What was written, once the body has ended well."""
+        self._columns = dict(columns)
+        self._name, self._source, self._description = name, source, description
+        row_bytes = sum(_numpy_dtype(c).itemsize * c.row_elements for c in columns.values())
+        self._limit = rows_per_shard or max(1, SHARD_BYTES // row_bytes)
+        self._schema = pa.schema([_arrow_field(n, c) for n, c in columns.items()])
+        self._statistics = {n: RunningStatistics(n, c) for n, c in columns.items()}
+        self._buffers = {n: np.empty((self._limit, *c.shape), _numpy_dtype(c)) for n, c in columns.items()}
+        self._filled = 0
+        self._rows = 0
+        self._shards: list[tuple[Path, Shard]] = []
+        self._temporary: list[Path] = []
+
+    def __enter__(self) -> "StoreWriter":
+        self._made_folder = not self.path.exists()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._refused(error) from error
+        return self
+
+    def append(self, batch: Mapping[str, np.ndarray | Tensor]) -> None:
+        """Add rows: every column as (rows, *shape) in its own dtype."""
+        arrays = {name: self._checked(name, batch[name]) for name in self._columns}
+        if set(batch) != set(arrays) or len({len(a) for a in arrays.values()}) != 1:
+            raise ValueError(f"a batch needs exactly the columns {sorted(arrays)}, all of one length")
+        for name, array in arrays.items():
+            if len(array):
+                self._statistics[name].add(array)
+        start, rows = 0, len(next(iter(arrays.values())))
+        while start < rows:
+            taken = min(rows - start, self._limit - self._filled)
+            for name, array in arrays.items():
+                self._buffers[name][self._filled : self._filled + taken] = array[start : start + taken]
+            start += taken
+            self._filled += taken
+            if self._filled == self._limit:
+                self._cut_shard()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._finish()
+        except OSError as refusal:
+            raise self._refused(refusal) from refusal
+        finally:
+            for file in self._temporary:
+                file.unlink(missing_ok=True)
+            if self._made_folder and self.manifest is None and not any(self.path.iterdir()):
+                self.path.rmdir()
+
+    def _checked(self, name: str, values: np.ndarray | Tensor) -> np.ndarray:
+        column = self._columns[name]
+        array = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+        if array.shape[1:] != column.shape or array.dtype.name != column.dtype:
+            raise ValueError(
+                f"column '{name}' takes (rows, *{column.shape}) {column.dtype}, got {array.shape} {array.dtype.name}"
+            )
+        return np.ascontiguousarray(array).view(_numpy_dtype(column))
+
+    def _temporary_file(self) -> Path:
+        file = self.path / f".{uuid.uuid4().hex}.partial"
+        self._temporary.append(file)
+        return file
+
+    def _cut_shard(self) -> None:
+        """Write the rows held as one record batch, so that every column of a shard is one contiguous buffer."""
+        arrays = [_arrow_array(c, self._buffers[n][: self._filled]) for n, c in self._columns.items()]
+        file = self._temporary_file()
+        try:
+            with file.open("wb") as sink:
+                with pa.ipc.new_file(sink, self._schema) as stream:
+                    stream.write_batch(pa.record_batch(arrays, schema=self._schema))
+                sink.flush()
+                os.fsync(sink.fileno())
+            with file.open("rb") as written:
+                digest = hashlib.file_digest(written, "sha256").hexdigest()
+        except OSError as error:
+            raise self._refused(error) from error
+        shard = Shard(
+            file=f"shard-{len(self._shards):05d}-{digest[:12]}.arrow",
+            rows=self._filled,
+            bytes=file.stat().st_size,
+            sha256=digest,
+        )
+        self._shards.append((file, shard))
+        self._rows += self._filled
+        self._filled = 0
+
+    def _finish(self) -> None:
+        if self._filled:
+            self._cut_shard()
+        if not self._rows:
+            raise UserError(f"nothing to write to {self.path}: the source holds no rows; check the source.")
+        columns = {name: self._statistics[name].stored_column() for name in self._columns}
+        manifest = Manifest(
+            name=self._name,
+            description=self._description,
+            rows=self._rows,
+            columns=columns,
+            shards=tuple(shard for _, shard in self._shards),
+            source=self._source,
+            fingerprint=content_fingerprint(self._rows, columns),
+        )
+        for file, shard in self._shards:
+            file.replace(self.path / shard.file)
+        _sync_folder(self.path)
+        partial = self._temporary_file()
+        with partial.open("w", encoding="utf-8") as sink:
+            json.dump(manifest.model_dump(mode="json"), sink, indent=1)
+            sink.flush()
+            os.fsync(sink.fileno())
+        partial.replace(self.path / MANIFEST_NAME)
+        _sync_folder(self.path)
+        self.manifest = manifest
+        named = {shard.file for shard in manifest.shards}
+        for stray in self.path.glob("shard-*.arrow"):  # of the store that this one replaces; open maps stay valid
+            if stray.name not in named:
+                stray.unlink(missing_ok=True)
+
+    def _refused(self, error: OSError) -> UserError:
+        return UserError(
+            f"{self.path} cannot be written ({error.strerror}); free space there or choose another folder."
+        )
+
+
+def _numpy_dtype(column: Column) -> np.dtype:
+    """Element type on disk: Arrow packs bool into bits, which no tensor can point at, so it is kept as uint8."""
+    return np.dtype("uint8" if column.dtype == "bool" else column.dtype)
+
+
+def _arrow_field(name: str, column: Column) -> pa.Field:
+    element = pa.from_numpy_dtype(_numpy_dtype(column))
+    arrow_type = pa.fixed_shape_tensor(element, column.shape) if column.shape else element
+    meaning = column.model_dump_json(include={"dtype", "value_range", "num_classes", "unit", "description"})
+    return pa.field(name, arrow_type, nullable=False, metadata={"ditlab.column": meaning})
+
+
+def _arrow_array(column: Column, values: np.ndarray) -> pa.Array:
+    return pa.FixedShapeTensorArray.from_numpy_ndarray(values) if column.shape else pa.array(values)
+
+
+def _sync_folder(path: Path) -> None:
+    """Make renames inside a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,110 @@
+"""Samples per second of the loader beside raw memory-map reads of the same bytes.
+
+    python tests/benchmarks/loader_throughput.py
+
+A generated store of 60,000 rows of (1, 28, 28) uint8 is read in batches of 128: by the loader in its shuffled order,
+with prefetch; as a contiguous slice and copy of a NumPy memory map; as NumPy's indexing of that map with the same
+shuffled indices. The three take turns, in another order every round, over a whole epoch each; ratios are of one round,
+and the median over the rounds is what counts. Aim: the loader at 0.8 of slice and copy or better.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from denoisers.contract import BatchField
+from ditlab.data.loader import Loader
+from ditlab.data.manifest import Column, Source
+from ditlab.data.sampler import SampleOrder
+from ditlab.data.store import Store
+from ditlab.data.view import View
+from ditlab.data.writer import StoreWriter
+
+ROWS, SHAPE, BATCH = 60_000, (1, 28, 28), 128
+FIELDS = (BatchField("image", SHAPE, "float32", value_range=(-1, 1)),)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--epochs", type=int, default=4, help="epochs of each variant in a round")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        rates = measure(Path(folder), arguments.rounds, arguments.epochs)
+    result = summarise(rates)
+    for name, values in rates.items():
+        print(f"{name:26s} median {statistics.median(values) / 1e6:6.2f} M samples/s", end="")
+        print(f"   (rounds {min(values) / 1e6:.2f} to {max(values) / 1e6:.2f})")
+    for name in ("loader / slice and copy", "loader / random gather"):
+        print(f"{name:26s} median {result[name]:6.2f}")
+    if arguments.json:
+        print(json.dumps(result))
+
+
+def measure(folder: Path, rounds: int, epochs: int) -> dict[str, list[float]]:
+    """Samples per second by variant, one figure a round."""
+    pixels = np.random.default_rng(0).integers(0, 256, (ROWS, *SHAPE), dtype=np.uint8)
+    pixels.tofile(folder / "raw.bin")
+    source = Source(kind="benchmark")
+    with StoreWriter(
+        folder / "store", {"image": Column(dtype="uint8", shape=SHAPE)}, name="b", source=source
+    ) as writer:
+        writer.append({"image": pixels})
+    store = Store.open(folder / "store")
+    view = View(store, np.arange(ROWS), "benchmark")
+    order = SampleOrder(ROWS, BATCH, seed=0)
+    raw = np.memmap(folder / "raw.bin", np.uint8, "r", shape=(ROWS, *SHAPE))
+    steps = order.batches_per_epoch * epochs
+    indices = order.batches(0, order.batches_per_epoch)
+
+    def loader() -> None:
+        with Loader(view, FIELDS, order, 0, BATCH, range(1), steps=steps) as batches:
+            for _ in batches:
+                pass
+
+    def slice_and_copy() -> None:
+        for _ in range(epochs):
+            for start in range(0, ROWS - BATCH + 1, BATCH):
+                raw[start : start + BATCH].copy()
+
+    def random_gather() -> None:
+        for _ in range(epochs):
+            for batch in indices:
+                raw[batch]
+
+    variants = {"loader": loader, "slice and copy": slice_and_copy, "random gather": random_gather}
+    for run in variants.values():  # pages mapped, threads started
+        run()
+    rates: dict[str, list[float]] = {name: [] for name in variants}
+    for number in range(rounds):
+        names = list(variants)
+        for name in names[number % 3 :] + names[: number % 3]:
+            rates[name].append(steps * BATCH / seconds(variants[name]))
+    return rates
+
+
+def seconds(run: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def summarise(rates: dict[str, list[float]]) -> dict[str, float]:
+    """Medians of the rates, and of the loader's ratio to each other variant within a round."""
+    result = {f"{name} samples/s": statistics.median(values) for name, values in rates.items()}
+    for other in ("slice and copy", "random gather"):
+        ratios = [mine / theirs for mine, theirs in zip(rates["loader"], rates[other], strict=True)]
+        result[f"loader / {other}"] = statistics.median(ratios)
+    return result | {"torch threads": torch.get_num_threads()}
+
+
+if __name__ == "__main__":
+    main()
