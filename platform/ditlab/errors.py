@@ -18,7 +18,7 @@ class RunFailed(Exception):
 
 
 def nearest(name: str, known: "list[str] | tuple[str, ...]") -> str:
-    """A phrase that names the valid name nearest to `name`: ` (did you mean 'depth'?)`, or all of them if none is near."""
+    """Names the valid name nearest to `name`: `did you mean 'depth'?`; all of them where none is near."""
     import difflib
 
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)

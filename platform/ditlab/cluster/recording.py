@@ -47,7 +47,7 @@ class SilentReporter:
 
 
 class TrackedReporter(SilentReporter):
-    """The first worker's reporter. Use as a context manager: its end waits, a bounded time, for tracking to catch up."""
+    """The first worker's reporter. Use as a context manager: its end waits a bounded time for tracking."""
 
     def __init__(
         self,
@@ -62,7 +62,6 @@ class TrackedReporter(SilentReporter):
         self._num_nodes = num_nodes
         self._folder = request.folder()
         self._experiment = request.experiment()
-        tracking = self._experiment.tracking
         self._tracker = RunTracker(
             self._folder, self._experiment.tracking.uri, Home(Path(request.home)), warn=self.warn
         )
@@ -81,11 +80,8 @@ class TrackedReporter(SilentReporter):
             tracker.log_artifact(self._folder.spec)
             tracker.log_text(environment(), "environment.txt")
             rows = [*counts.components.items(), ("total", counts.total)]
-            table: dict[str, list[Any]] = {
-                "component": [name for name, _ in rows],
-                "parameters": [number for _, number in rows],
-            }
-            tracker.log_table(table, "parameters.json")
+            names, numbers = zip(*rows, strict=True)
+            tracker.log_table({"component": names, "parameters": numbers}, "parameters.json")
             sizes = {"train": len(self._data.train), "held_out": len(self._data.held_out)}
             tracker.log_dataset(self._data.name, self._data.fingerprint, experiment.data.kind, sizes)
         if experiment.tracking.system_metrics:

@@ -163,7 +163,8 @@ def _check_devices(experiment: Experiment, local: bool, remote: bool) -> None:
     workers, gpus = experiment.resources.num_workers, experiment.resources.gpus_per_worker
     if local and workers > 1:
         raise UserError(
-            f"resources.workers={workers} needs Ray, and --local is one process; set resources.workers to 1 or leave --local out."
+            f"resources.workers={workers} needs Ray, and --local is one process; set resources.workers to 1, or leave "
+            "--local out."
         )
     have = torch.cuda.device_count()
     if not remote and gpus * workers > have:
@@ -243,8 +244,6 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any,
 
 def _short(path: Path) -> str:
     """Relative to the working directory where it lies below it, quoted for a shell."""
-    try:
+    if path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
-    except ValueError:
-        pass
     return shlex.quote(str(path))

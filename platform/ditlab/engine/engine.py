@@ -191,10 +191,11 @@ def _initialize(module: nn.Module, optimizer: torch.optim.Optimizer, config: dic
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
         if "fp16" in config and not get_accelerator().is_fp16_supported():
             raise UserError(
-                f"training.precision=fp16 is not supported on this {rank.device.type}; set training.precision to bf16 or fp32."
+                f"training.precision=fp16 is not supported on this {rank.device.type}; "
+                "set training.precision to bf16 or fp32."
             )
-        # Set, so that nothing is probed (compiler runs) or built: the extensions that DeepSpeed would look for here are a
-        # shared-memory all-reduce and its own optimisers; gloo and torch's fused AdamW do without.
+        # Set, so that nothing is probed (compiler runs) or built: the extensions that DeepSpeed would look for here are
+        # a shared-memory all-reduce and its own optimisers; gloo and torch's fused AdamW do without.
         vars(deepspeed.ops)["__compatible_ops__"] = {}
         deepspeed.init_distributed(dist_backend="nccl" if rank.device.type == "cuda" else "gloo")
         return deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]

@@ -91,7 +91,7 @@ def _whole(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], list
 
 
 def _sliced(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], list[Piece]]:
-    """Stages 1 and 2: each group is one flat buffer, cut into equal ranges, one a worker; ranges cut through parameters.
+    """Stages 1 and 2: each group is one flat buffer, cut into equal ranges, one a worker; they cut through parameters.
 
     A parameter's place in the buffer is read from its address, which holds whatever order and padding DeepSpeed chose.
     """

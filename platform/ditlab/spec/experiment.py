@@ -75,7 +75,8 @@ class Experiment(Spec):
         if size % (micro * workers):
             raise ValueError(
                 f"batch.size={size} is no multiple of batch.micro={micro} times resources.workers={workers}; "
-                f"set batch.size to {_multiple(size, micro * workers)}, or batch.micro to a divisor of {size // workers}."
+                f"set batch.size to {_multiple(size, micro * workers)}, "
+                f"or batch.micro to a divisor of {size // workers}."
             )
         return self
 

@@ -41,7 +41,7 @@ def build_experiment(mapping: Mapping[str, Any], source: str) -> Experiment:
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """YAML 1.2 without tags, duplicate keys, NaN, infinities or alias bombs. Raises UserError, naming source and line."""
+    """YAML 1.2 without tags, duplicate keys, NaN, infinities or alias bombs. Raises UserError with source and line."""
     yaml = YAML(typ="safe", pure=True)
     try:
         node = yaml.compose(text)
@@ -73,8 +73,10 @@ def _check(root: Node, source: str) -> None:
         count += 1
         line = node.start_mark.line + 1
         if count > MAX_NODES or depth > MAX_DEPTH:
-            raise UserError(f"{source}: line {line}: more than {MAX_NODES} nodes or {MAX_DEPTH} levels once its aliases "
-                            "are expanded; write it without nested aliases.")  # fmt: skip
+            raise UserError(
+                f"{source}: line {line}: more than {MAX_NODES} nodes or {MAX_DEPTH} levels once aliases are expanded; "
+                "write it without nested aliases."
+            )
         if str(node.tag) not in PLAIN_TAGS:
             raise UserError(f"{source}: line {line}: YAML tag {node.tag} is refused; write a plain value.")
         if isinstance(node, ScalarNode):

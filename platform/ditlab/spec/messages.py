@@ -47,8 +47,7 @@ def _plain_path(loc: Sequence[int | str], cls: type[Spec], mapping: Mapping[str,
     annotation: Any = cls
     below: Any = mapping
     for part in loc:
-        fields = [option for option in options(annotation)]
-        owner = next((option for option in fields if str(part) in option.model_fields), None)
+        owner = next((option for option in options(annotation) if str(part) in option.model_fields), None)
         if isinstance(part, int) or owner or (isinstance(below, Mapping) and part in below):
             keys.append(str(part))
             annotation = owner.model_fields[str(part)].annotation if owner else None

@@ -99,7 +99,7 @@ class Ema(Spec):
     """Exponential moving average of the weights in float32; sampling and evaluation use it."""
 
     decay: Fraction = 0.999
-    """Its value in the long run. At step n the decay is min(decay, (1 + n) / (10 + n)), so short runs forget the start."""
+    """Its value in the long run. At step n the decay is min(decay, (1 + n) / (10 + n)): short runs forget their start."""
 
 
 class Training(Spec):

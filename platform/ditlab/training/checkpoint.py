@@ -2,7 +2,7 @@
 
     step-00000200/
         shard-00000-of-00002.safetensors    one a worker: its pieces of master weights, moments, average
-        manifest.json                       written last: step, position, spec, where each piece lies, hash of each shard
+        manifest.json                       written last: step, position, spec, place of each piece, hash of each shard
 
 A piece is `parameter[start:stop]` of the flattened parameter, so a checkpoint depends neither on the number of workers
 nor on the ZeRO stage that wrote it. Nothing in it is ever unpickled.

@@ -1,4 +1,4 @@
-"""Keyed randomness: every draw is a function of (seed, stream, step, global micro-batch index, name) and nothing else."""
+"""Keyed randomness: every draw is a function of (seed, stream, step, global micro-batch index, name) alone."""
 
 import hashlib
 from collections.abc import Callable, Sequence

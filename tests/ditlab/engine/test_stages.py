@@ -73,7 +73,7 @@ def test_state_moves_to_any_stage(curves, home, tmp_path, stage):
     unbroken = tiny(training__steps=9, engine__zero={"stage": stage})
     _, reference = train_here(unbroken, home, tmp_path / "unbroken")
     shutil.copytree(paths[2, 2], tmp_path / "moved")
-    outcome, recorder = train_here(unbroken, home, tmp_path / "moved")
+    _, recorder = train_here(unbroken, home, tmp_path / "moved")
     assert sorted(recorder.losses) == [7, 8, 9]
     for step, loss in recorder.losses.items():
         assert loss == pytest.approx(reference.losses[step], rel=1e-4)
