@@ -83,7 +83,7 @@ class Worker:
         return self.step
 
     def run(self) -> Outcome:
-        """Steps to the end of the plan, or until somebody asks to stop. Raises RunFailed where the loss is no number."""
+        """Steps to the end of the plan, or until somebody asks to stop. Raises RunFailed for a loss of NaN."""
         experiment, total = self.experiment, self.plan.total_steps
         stopped = False
         with self._loader() as loader:

@@ -1,0 +1,54 @@
+# Everything runs from .venv, which the first target that needs it makes. PYTHON may name another interpreter (>= 3.11).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# The README's first run; `make demo SPEC=experiments/digits/unet.yaml` trains another.
+SPEC ?= experiments/digits/dit.yaml
+
+.PHONY: help install demo test test-all check format benchmarks clean
+
+help: ## This list.
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+install: $(VENV)/.installed ## The command `ditlab`, in .venv.
+
+demo: $(VENV)/.installed ## Install, then train a diffusion transformer on real handwritten digits (minutes).
+	$(BIN)/ditlab train $(SPEC)
+
+test: $(VENV)/.installed-dev ## Install, then every test but the long ones.
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/.installed-dev ## Every test.
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed-dev ## Lint, format, types, directions of imports, every YAML.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/ditlab validate experiments/*/*.yaml
+
+format: $(VENV)/.installed-dev ## Let ruff format and sort.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+benchmarks: $(VENV)/.installed-dev ## Ratios: step over a bare torch loop, loader over a raw copy.
+	$(BIN)/python tests/benchmarks/loader_throughput.py
+	$(BIN)/python tests/benchmarks/step_time.py
+
+clean: ## Remove the environment and caches; runs stay.
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "DiTLab needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing into $(VENV) (a minute or two) ..."
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,130 @@
+"""Step time of the platform over a bare torch loop: the network, batch, clipping and optimiser of a shipped experiment.
+
+    python tests/benchmarks/step_time.py [--spec experiments/mnist/dit.yaml] [--rounds 12] [--block 2] [--set P=V]
+
+Both run in one process and take turns, a few steps each, so that a machine whose speed drifts slows both alike; the
+figure to quote is the median of the rounds' ratios. The platform's side is the whole step of `ditlab train`: loader,
+keyed noise, DeepSpeed, moving average, metrics of every step. The bare side is batch, loss, backward, clip, fused
+AdamW. Images are generated: speed does not depend on what they show. Nothing is asserted here.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ditlab.data.manifest import Column, Source
+from ditlab.data.sources import open_data
+from ditlab.data.writer import StoreWriter
+from ditlab.engine.distributed import single_process
+from ditlab.home import Home
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.loading import load_experiment
+from ditlab.training.loop import train
+
+NUM_IMAGES = 8192
+
+
+class TakingTurns:
+    """A reporter that lets the other side run between the platform's steps, and times both."""
+
+    def __init__(self, bare_step: Callable[[], None], rounds: int, block: int) -> None:
+        self._bare_step, self._rounds, self._block = bare_step, rounds, block
+        self._calls, self._since = 0, 0.0
+        self.platform: list[float] = []
+        self.bare: list[float] = []
+
+    def should_stop(self) -> bool:
+        """Called by the step loop after each step."""
+        self._calls += 1
+        if self._calls % self._block:
+            return False
+        middle = time.perf_counter()
+        for _ in range(self._block):
+            self._bare_step()
+        end = time.perf_counter()
+        if self._calls > 2 * self._block:  # the first rounds warm up both sides
+            self.platform.append((middle - self._since) / self._block)
+            self.bare.append((end - middle) / self._block)
+            print(f"  platform {self.platform[-1] * 1e3:7.1f} ms   bare {self.bare[-1] * 1e3:7.1f} ms", flush=True)
+        self._since = time.perf_counter()
+        return len(self.bare) >= self._rounds
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def progress(self, progress: Any) -> None: ...
+
+    def samples(self, step: int, figure: Any) -> None: ...
+
+    def checkpoint(self, step: int, path: Path, metrics: Mapping[str, float]) -> None: ...
+
+    def warn(self, message: str) -> None:
+        print(message)
+
+
+def bare_loop(experiment: Experiment, images: torch.Tensor) -> Callable[[], None]:
+    """One step of flow matching as a script would write it."""
+    network: Any = experiment.model.build()
+    optimizer = torch.optim.AdamW(
+        network.parameters(), lr=experiment.optimizer.lr, weight_decay=experiment.optimizer.weight_decay, fused=True
+    )
+    max_norm = getattr(experiment.training.clip, "max_norm", None)
+    size = experiment.batch.size
+
+    def step() -> None:
+        x0 = images[torch.randint(len(images), (size,))].float().div(127.5).sub(1)
+        x1, t = torch.randn_like(x0), torch.rand(size)
+        at = t[:, None, None, None]
+        loss = torch.nn.functional.mse_loss(network((1 - at) * x0 + at * x1, t), x1 - x0)
+        loss.backward()
+        if max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(network.parameters(), max_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def generated_store(path: Path, size: int) -> torch.Tensor:
+    """Writes a store of random images and labels; returns the images."""
+    images = np.random.default_rng(0).integers(0, 256, (NUM_IMAGES, 1, size, size), dtype=np.uint8)
+    columns = {
+        "image": Column(dtype="uint8", shape=(1, size, size), value_range=(0, 255)),
+        "label": Column(dtype="int64", shape=()),
+    }
+    with StoreWriter(path, columns, name="generated", source=Source(kind="generated")) as writer:
+        writer.append({"image": images, "label": np.arange(NUM_IMAGES) % 10})
+    return torch.from_numpy(images)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--spec", type=Path, default=Path(__file__).parents[2] / "experiments/mnist/dit.yaml")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--block", type=int, default=2)
+    parser.add_argument("--set", dest="overrides", action="append", default=[])
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        store = Path(folder, "store")
+        data = f"data={{kind: arrow, path: {store}, hold_out: 0.0}}"
+        length = ["training.epochs=null", "training.steps=100000", "evaluation.every=null", "checkpoint.every=null"]
+        experiment = load_experiment(options.spec, [data, *length, *options.overrides])
+        images = generated_store(store, experiment.model.image_size)  # type: ignore[attr-defined]
+        turns = TakingTurns(bare_loop(experiment, images), options.rounds, options.block)
+        with single_process(use_gpu=False) as rank:
+            train(experiment, open_data(experiment.data, Home(Path(folder))), Path(folder, "checkpoints"), rank, turns)
+    ratios = [platform / bare for platform, bare in zip(turns.platform, turns.bare, strict=True)]
+    print(f"{experiment.name}: platform {statistics.median(turns.platform) * 1e3:.1f} ms a step, "
+          f"bare loop {statistics.median(turns.bare) * 1e3:.1f} ms")  # fmt: skip
+    print(f"ratio {statistics.median(ratios):.3f} (median of {len(ratios)} rounds; "
+          f"{min(ratios):.3f} to {max(ratios):.3f}; target at most 1.02)")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
