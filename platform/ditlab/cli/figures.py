@@ -33,9 +33,10 @@ def figures(
     """
     from ditlab.cli.saved import open_run, writable_folder
     from ditlab.errors import UserError, nearest
-    from ditlab.reports.render import save
 
     saved = open_run(run) if run else None
+    from ditlab.reports.render import save  # matplotlib fills its cache below DITLAB_HOME: not for an unknown run
+
     makers = _run_figures(saved, seed) if saved else _free_figures()
     if only_list:
         for kind in makers:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import sys
 
 import click
@@ -61,26 +62,36 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Runs the command line and exits with its code: errors that a person can mend are printed without a traceback."""
+    """Run the command line and exit with its code: errors that a person can mend are printed without a traceback."""
     from ditlab.errors import RunFailed, UserError
 
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="ditlab", standalone_mode=False)
     except (UserError, RunFailed) as error:
         _fail(str(error), error.exit_code)
     except click.ClickException as error:
-        # click's own messages begin with a usage line and end with exit code 2, as ours do.
-        error.show()
-        _fail(None, error.exit_code)
+        if type(error).__name__ == "NoArgsIsHelpError":  # new in click 8.2: its message is the whole help
+            error.show()
+            sys.exit(error.exit_code)
+        _fail(_sentence(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted.", 130)
+    except BrokenPipeError:  # `ditlab show ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     else:
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(message: str | None, code: int) -> None:
-    if message:
-        click.echo(f"ditlab: {message}", err=True)
-        if "--json" in sys.argv:
-            click.echo(json.dumps({"status": "error", "message": message, "exit_code": code}))
+def _sentence(error: click.ClickException) -> str:
+    """click's message, and where to read on: `no such option: --lcoal (see ditlab train --help)`."""
+    message = error.format_message()
+    context = getattr(error, "ctx", None)
+    return f"{message} (see `{context.command_path} --help`)" if context else message
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"ditlab: {message}", err=True)
+    if "--json" in sys.argv:
+        click.echo(json.dumps({"status": "error", "message": message, "exit_code": code}))
     sys.exit(code)

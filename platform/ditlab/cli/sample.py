@@ -39,10 +39,11 @@ def sample(
 
     from ditlab.cli.saved import default_device, open_run, writable_folder
     from ditlab.errors import UserError
-    from ditlab.reports.render import save
     from ditlab.training.noise import derived_seed
 
     saved = open_run(run)
+    from ditlab.reports.render import save  # matplotlib fills its cache below DITLAB_HOME: not for an unknown run
+
     given = {"solver": solver, "steps": steps, "guidance": guidance}
     experiment = saved.experiment({name: value for name, value in given.items() if value is not None})
     device = default_device()
@@ -63,7 +64,9 @@ def sample(
     settings = "-".join(
         str(value) for value in experiment.sampling.model_dump().values() if not isinstance(value, dict)
     )
-    folder = writable_folder(out or saved.folder.path / "samples" / f"step{saved.step}-{settings}-seed{seed}")
+    of_class = "" if label is None else f"-label{label}"
+    name = f"step{saved.step}-{settings}{of_class}-seed{seed}"
+    folder = writable_folder(out or saved.folder.path / "samples" / name)
     tensors = {"values": drawn.values, **drawn.conditions}
     if drawn.trajectory is not None:
         tensors["trajectory"] = drawn.trajectory

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from ditlab.cli.common import json_option
+from ditlab.cli.common import emit, json_option
 
 
 @click.command()
@@ -13,11 +13,16 @@ from ditlab.cli.common import json_option
 @json_option
 def schema(out: Path | None, as_json: bool) -> None:
     """Print the JSON schema of experiments, for editors and for reading: every field with its meaning."""
+    from ditlab.errors import UserError
     from ditlab.spec.schema import experiment_schema
 
-    text = json.dumps(experiment_schema(), indent=None if as_json else 2)
-    if out:
-        out.write_text(text + "\n", encoding="utf-8")
-        click.echo(f"wrote {out}", err=True)
-    else:
-        click.echo(text)
+    found = experiment_schema()
+    if out is None:
+        click.echo(json.dumps(found, indent=None if as_json else 2))
+        return
+    try:
+        out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written ({error.strerror}); name another file.") from error
+    click.echo(out, err=as_json)
+    emit({"files": [str(out)]}, as_json)

@@ -22,6 +22,6 @@ def ui(port: int, host: str, root: Path | None, as_json: bool) -> None:
         if not server.is_private:
             say(f"host={host}: whoever reaches port {port} of this machine can read and delete every run.")
         server.wait_until_it_answers()
-        click.echo(f"{server.url} shows the runs under {home.root}; Ctrl-C ends it.", err=as_json)
-        emit({"url": server.url, "home": str(home.root), "pid": server.pid}, as_json)
+        click.echo(f"{server.page} shows the runs under {home.root}; Ctrl-C ends it.", err=as_json)
+        emit({"url": server.url, "page": server.page, "home": str(home.root), "pid": server.pid}, as_json)
         server.wait()

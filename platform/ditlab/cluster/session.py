@@ -1,6 +1,7 @@
 """A connection to Ray: an instance of our own for the length of a command, or a cluster that is there already."""
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +25,25 @@ def cluster_address(address: str | None) -> str | None:
     return address or os.environ.get("RAY_ADDRESS") or None
 
 
+def check_address(address: str, timeout: float = 5.0) -> None:
+    """Raises UserError where nothing listens at `host:port` or `ray://host:port`; Ray itself would try for 30 minutes.
+
+    `auto` and `local` are Ray's to resolve.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address in ("auto", "local"):
+        return
+    if not (host and colon and port.isdigit()):
+        raise UserError(f"--address {address} is no Ray address; write HOST:PORT (Ray's default port is 6379) or auto.")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"--address {address}: no Ray cluster answers there ({error}); start one (`ray start --head`), "
+            "correct the address, or leave --address out to train on this machine alone."
+        ) from error
+
+
 @contextmanager
 def ray_session(address: str | None, num_cpus: int) -> Iterator[Any]:
     """`ray`, connected. Our own instance (`address` None) has at least `num_cpus` and is gone at the end.
@@ -32,6 +52,8 @@ def ray_session(address: str | None, num_cpus: int) -> Iterator[Any]:
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
+    if address is not None:
+        check_address(address)
     import ray
 
     if ray.is_initialized():  # a caller's session, such as a test's

@@ -21,6 +21,7 @@ from ditlab.spec.loading import dump_yaml, parse_yaml
 from ditlab.tracking.address import check_reachable, redact, resolve_tracking_uri
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.records import create_run, find_run, find_unfinished, update_record
+from ditlab.training.checkpoint import checkpoints_in
 from ditlab.training.plan import RunPlan, plan_run
 from ditlab.training.reporting import Outcome
 
@@ -69,11 +70,8 @@ class Start:
     def go(self, address: str | None, local: bool) -> Result:
         """Trains to the end. Raises UserError and RunFailed as `launch` does; the run's record says so too."""
         assert self.folder is not None, "a dry run does not go"
-        # Workers may run in other directories: what they are handed holds absolute paths only.
-        spec = self.experiment.to_dict()
+        spec = absolute_paths(self.experiment.to_dict())
         spec["tracking"]["uri"] = self.tracking_uri
-        if spec["data"].get("path"):
-            spec["data"]["path"] = str(Path(spec["data"]["path"]).expanduser().resolve())
         request = RunRequest(spec, self.folder.run_id, str(self.home.root), self.resumed, source_tags())
         update_record(self.folder, status="running", message="", total_steps=self.plan.total_steps)
         try:
@@ -114,19 +112,19 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
 
     Raises UserError, with nothing left behind, for anything that is wrong.
     """
-    home = Home.from_environment().ensure()
+    home = Home.from_environment()
     tracking_uri = resolve_tracking_uri(experiment.tracking.uri, home)
     _check_devices(experiment, local, remote)
-    data = open_data(experiment.data, home)
-    fields = experiment.model.batch_fields()
-    check_fields(data.train, fields)
-    plan = plan_run(experiment, data)
     _check_builds(experiment)
     counts = count_parameters(experiment.model, experiment.objective)
     found = _find(experiment, resume, home)
     if found:
         _same_content(experiment, found)
-    _check_storage(experiment, home)
+    data = open_data(experiment.data, home)
+    check_fields(data.train, experiment.model.batch_fields())
+    plan = plan_run(experiment, data)
+    home.ensure()
+    _check_storage(experiment)
     lines = [describe(experiment, counts.total), *([data.note] if data.note else [])]
     folder = found
     if not dry_run:
@@ -140,11 +138,23 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
                 home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
                 total_steps=plan.total_steps, tracking_uri=redact(tracking_uri),
             )  # fmt: skip
-            folder.spec.write_text(dump_yaml(experiment.to_dict()), encoding="utf-8")
+            spec = absolute_paths(experiment.to_dict())
+            if experiment.tracking.uri is not None:
+                spec["tracking"]["uri"] = tracking_uri
+            folder.spec.write_text(dump_yaml(spec), encoding="utf-8")
             lines.append(f"run {folder.run_id}: {plan.total_steps} steps on {plan.train_samples:,} samples")
         else:
             lines.append(f"run {folder.run_id}: going on, to {plan.total_steps} steps")
     return Start(experiment, data, plan, counts.total, home, tracking_uri, folder, found is not None, lines)
+
+
+def absolute_paths(spec: dict[str, Any]) -> dict[str, Any]:
+    """A resolved spec that means the same files in every working directory: workers and later commands have others."""
+    data, checkpoint = dict(spec["data"]), dict(spec["checkpoint"])
+    for mapping, key in ((data, "path"), (checkpoint, "storage")):
+        if mapping.get(key):
+            mapping[key] = str(Path(mapping[key]).expanduser().resolve())
+    return {**spec, "data": data, "checkpoint": checkpoint}
 
 
 def describe(experiment: Experiment, num_parameters: int) -> str:
@@ -168,8 +178,9 @@ def _check_devices(experiment: Experiment, local: bool, remote: bool) -> None:
         )
     have = torch.cuda.device_count()
     if not remote and gpus * workers > have:
+        needed = f"{gpus * workers} GPU{'s' if gpus * workers > 1 else ''}"
         raise UserError(
-            f"resources.workers={workers} with resources.gpus_per_worker={gpus} needs {gpus * workers} GPUs, "
+            f"resources.workers={workers} with resources.gpus_per_worker={gpus} needs {needed}, "
             f"this machine has {have}; set resources.gpus_per_worker=0, or name a cluster with --address."
         )
 
@@ -185,7 +196,7 @@ def _check_builds(experiment: Experiment) -> None:
         raise UserError(str(error)) from error
 
 
-def _check_storage(experiment: Experiment, home: Home) -> None:
+def _check_storage(experiment: Experiment) -> None:
     storage = experiment.checkpoint.storage
     if not storage:
         return
@@ -215,7 +226,7 @@ def _same_content(experiment: Experiment, folder: RunFolder) -> None:
     from ditlab.spec.experiment import NOT_CONTENT
 
     old = parse_yaml(folder.spec.read_text(encoding="utf-8"), str(folder.spec))
-    new = experiment.to_dict()
+    new = absolute_paths(experiment.to_dict())
     changed = [
         f"{path}={after!r} (was {before!r})"
         for path, before, after in _differences(old, new)
@@ -226,7 +237,7 @@ def _same_content(experiment: Experiment, folder: RunFolder) -> None:
             f"run {folder.run_id} was started as another experiment: {', '.join(changed)}; "
             "resume it with its own spec, or start a new run without --resume."
         )
-    longest = max((int(path.name[5:]) for path in checkpoint_folder(folder, new).glob("step-*")), default=0)
+    longest = max((int(path.name[5:]) for path in checkpoints_in(checkpoint_folder(folder, new))), default=0)
     steps = new["training"]["steps"]
     if steps is not None and steps < longest:
         raise UserError(

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from denoisers.contract import BatchField
-from ditlab.data.prefetch import Gatherer, Prefetcher
+from ditlab.data.prefetch import HandOver, Prefetcher
 from ditlab.data.sampler import SampleOrder
 from ditlab.data.view import View
 
@@ -42,9 +43,16 @@ class Loader:
         """Position of the step that comes next: what a checkpoint made now must hold."""
         self._batch_size = order.batch_size
         self._micro_size, self._num_micro = micro_size, len(micro_indices)
-        gatherer = Gatherer(view, fields, order, micro_size, np.asarray(micro_indices, np.int64), pin)
         self._prefetcher = Prefetcher(
-            lambda number: gatherer.hand_over(position, steps, number), gatherer.num_hand_overs(steps), depth
+            view,
+            [f.name for f in fields],
+            order,
+            position,
+            micro_size,
+            np.asarray(micro_indices, np.int64),
+            steps,
+            depth,
+            torch.cuda.is_available() if pin is None else pin,
         )
         self._ready: Iterator[Step] = iter(())
 
@@ -72,8 +80,8 @@ class Loader:
     ) -> None:
         self.close()
 
-    def _cut(self, hand_over: dict[str, Tensor]) -> Iterator[Step]:
-        """The steps of a hand-over: views of it, cut here while the background gathers the next."""
-        parts = [values.unflatten(0, (-1, self._micro_size)).unbind() for values in hand_over.values()]
+    def _cut(self, hand_over: HandOver) -> Iterator[Step]:
+        """The steps of a hand-over: views of it."""
+        parts = [values.view(-1, self._micro_size, *values.shape[1:]).unbind() for values in hand_over.values()]
         batches = [dict(zip(hand_over, tensors, strict=True)) for tensors in zip(*parts, strict=True)]
         return iter([batches[i : i + self._num_micro] for i in range(0, len(batches), self._num_micro)])

@@ -46,6 +46,10 @@ class Column(Record):
     def row_elements(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def row_bytes(self) -> int:
+        return self.row_elements * (1 if self.dtype == "bool" else int(self.dtype.lstrip("uintfloat")) // 8)
+
 
 class Statistics(Record):
     """Of all elements of a column, over all rows."""

@@ -1,7 +1,7 @@
 """The global order of samples: a function of (seed, epoch) alone, with a position that is a count of samples."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -44,7 +44,6 @@ class SampleOrder:
     batch_size: int
     """Global batch: samples of one optimiser step."""
     seed: int
-    _latest: dict[int, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.length < self.batch_size:
@@ -59,39 +58,24 @@ class SampleOrder:
 
     def epoch(self, position: int) -> int:
         """The epoch that the batch at a position belongs to, from 0."""
-        return self._batch(position) // self.batches_per_epoch
+        return self.batch_number(position) // self.batches_per_epoch
 
     def indices(self, position: int) -> np.ndarray:
-        """Indices into the view of the batch at a position, int64 (batch_size,)."""
-        return self.batches(position, 1)[0]
+        """Indices into the view of the batch at a position, int64 (batch_size,). Sorts the epoch at each call."""
+        epoch, number = divmod(self.batch_number(position), self.batches_per_epoch)
+        return self.epoch_batches(epoch)[number]
 
-    def batches(self, position: int, num: int) -> np.ndarray:
-        """Indices of `num` batches in a row, across epochs where needed, int64 (num, batch_size)."""
-        first = self._batch(position)
-        parts = []
-        while num:
-            epoch, start = divmod(first, self.batches_per_epoch)
-            taken = min(num, self.batches_per_epoch - start)
-            parts.append(self._epoch_batches(epoch)[start : start + taken])
-            first, num = first + taken, num - taken
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _batch(self, position: int) -> int:
+    def batch_number(self, position: int) -> int:
+        """How many batches were taken before a position."""
         batch, rest = divmod(position, self.batch_size)
         if rest or position < 0:
             raise ValueError(f"position {position} is no multiple of the batch size {self.batch_size}")
         return batch
 
-    def _epoch_batches(self, epoch: int) -> np.ndarray:
-        """An epoch's indices, (batches_per_epoch, batch_size); two are kept, 8 bytes a sample each."""
-        order = self._latest.get(epoch)
-        if order is None:
-            whole = epoch_order(self.seed, epoch, self.length)[: self.batches_per_epoch * self.batch_size]
-            order = whole.reshape(self.batches_per_epoch, self.batch_size)
-            self._latest[epoch] = order
-            for other in [e for e in self._latest if abs(e - epoch) > 1]:
-                self._latest.pop(other, None)
-        return order
+    def epoch_batches(self, epoch: int) -> np.ndarray:
+        """All batches of an epoch, int64 (batches_per_epoch, batch_size)."""
+        order = epoch_order(self.seed, epoch, self.length)
+        return order[: self.batches_per_epoch * self.batch_size].reshape(-1, self.batch_size)
 
 
 def micro_batches(indices: np.ndarray, micro_size: int) -> np.ndarray:

@@ -67,22 +67,22 @@ class Store:
         parts = [shard[column] for shard in self._shards]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
+    def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None, parallel: bool = True) -> Tensor:
         """The given rows of a column in the given order, (len(rows), *shape), copied into `out` where given.
 
-        `rows`: int64, in [0, len(store)).
+        `rows`: int64, in [0, len(store)). Not `parallel` keeps off torch's threads: a thread beside the training step
+        would start a second team of them, and the two teams hinder each other.
         """
-        indices = torch.from_numpy(rows)
         if len(self._shards) == 1:
-            return _take(self._shards[0][column], indices, out)
+            return _take(self._shards[0][column], rows, out, parallel)
         if out is None:
             first = self._shards[0][column]
             out = torch.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
         shard_of_row = np.searchsorted(self._ends, rows, side="right")
         for number in np.unique(shard_of_row):
-            here = torch.from_numpy(np.flatnonzero(shard_of_row == number))
+            here = np.flatnonzero(shard_of_row == number)
             start = int(self._ends[number]) - self.manifest.shards[number].rows
-            out[here] = _take(self._shards[number][column], indices[here] - start)
+            out[torch.from_numpy(here)] = _take(self._shards[number][column], rows[here] - start, None, parallel)
         return out
 
 
@@ -150,5 +150,10 @@ def _map_shard(file: Path, shard: Shard, columns: Mapping[str, StoredColumn]) ->
     return tensors
 
 
-def _take(values: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
-    return torch.index_select(values, 0, rows) if out is None else torch.index_select(values, 0, rows, out=out)
+def _take(values: Tensor, rows: np.ndarray, out: Tensor | None, parallel: bool) -> Tensor:
+    if parallel:
+        return torch.index_select(values, 0, torch.from_numpy(rows), out=out)
+    if out is None:
+        return torch.from_numpy(np.take(values.numpy(), rows, axis=0))
+    np.take(values.numpy(), rows, axis=0, out=out.numpy(), mode="clip")  # "raise" would go through a copy
+    return out

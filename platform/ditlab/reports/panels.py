@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,19 +12,18 @@ from matplotlib.ticker import MaxNLocator
 
 from denoisers.figures import Heatmap, ImageGrid, Lines, Panel, Text
 from ditlab.reports.mosaic import Mosaic
+from ditlab.reports.passages import passage_lines
+from ditlab.reports.wrapping import wrap
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#4D4D4D")
 """Okabe and Ito's palette, told apart by colour-blind readers as well."""
 
 _TITLE_POINTS = 11
+_TITLE_INCHES = _TITLE_POINTS * 1.25 / 72
+_LEGEND_INCHES = 1.8
 _LABEL_POINTS = 9.5
 _TICK_POINTS = 8.5
 _TEXT_POINTS = 9.0
-_TEXT_COLUMNS = 96
-"""Characters a line of a text panel."""
-_PASSAGE_LINES = 40
-"""Lines shown of one passage; a picture is for looking, the whole text is for a file."""
-_PANEL_LINES = 240
 _LINE_SPACING = 1.3
 _LINE_INCHES = _TEXT_POINTS * _LINE_SPACING / 72
 _GAP_INCHES = 0.09
@@ -41,7 +39,9 @@ class Size(NamedTuple):
 def panel_size(panel: Panel, dpi: int) -> Size:
     """The room that a panel asks for, its title and labels included, in inches."""
     size, _ = _HOW[type(panel)]
-    return size(panel, dpi)
+    width, height = size(panel, dpi)
+    title = _title(panel, width, dpi)
+    return Size(width, height + (_TITLE_INCHES * (title.count("\n") + 1) + 0.1 if title else 0.0))
 
 
 def draw_panel(panel: Panel, axes: Axes, size: Size, dpi: int) -> None:
@@ -49,15 +49,21 @@ def draw_panel(panel: Panel, axes: Axes, size: Size, dpi: int) -> None:
     _, draw = _HOW[type(panel)]
     draw(panel, axes, dpi)
     if panel.title:
-        characters = max(12, int(size.width * 72 / (0.58 * _TITLE_POINTS)))
-        axes.set_title("\n".join(textwrap.wrap(panel.title, characters)), fontsize=_TITLE_POINTS, pad=6)
+        axes.set_title(_title(panel, size.width, dpi), fontsize=_TITLE_POINTS, pad=6)
+
+
+def _title(panel: Panel, width: float, dpi: int) -> str:
+    """The title in lines as wide as the axes, which is what it is centred on."""
+    beside = {ImageGrid: 0.1, Text: 0.1, Heatmap: 1.3, Lines: 0.9}[type(panel)]
+    if isinstance(panel, Lines) and _legend_is_outside(panel):
+        beside += _LEGEND_INCHES
+    return wrap(panel.title, width - beside, _TITLE_POINTS, dpi)
 
 
 def _grid_size(panel: ImageGrid, dpi: int) -> Size:
     mosaic = Mosaic.of(panel, dpi)
-    title = 0.3 if panel.title else 0.0
     # A lone narrow strip would leave no room for its title.
-    return Size(max(mosaic.width / dpi + 0.15, 2.4 if panel.title else 1.0), mosaic.height / dpi + 0.15 + title)
+    return Size(max(mosaic.width / dpi + 0.15, 2.4 if panel.title else 1.0), mosaic.height / dpi + 0.15)
 
 
 def _draw_grid(panel: ImageGrid, axes: Axes, dpi: int) -> None:
@@ -75,8 +81,8 @@ def _heatmap_size(panel: Heatmap, dpi: int) -> Size:
     rows, columns = panel.values.shape
     if panel.extent is None and _has_square_cells(panel):
         longest = 4.0 / max(rows, columns)
-        return Size(max(2.4, columns * longest) + 1.3, max(1.2, rows * longest) + 0.9)
-    return Size(5.2, 3.8)
+        return Size(max(2.4, columns * longest) + 1.3, max(1.2, rows * longest) + 0.6)
+    return Size(5.2, 3.5)
 
 
 def _has_square_cells(panel: Heatmap) -> bool:
@@ -125,7 +131,9 @@ def _mark(panel: Heatmap, axes: Axes) -> None:
 
 
 def _lines_size(panel: Lines, dpi: int) -> Size:
-    return Size(5.6 + (1.8 if _legend_is_outside(panel) else 0.0), 3.8)
+    if _legend_is_outside(panel):
+        return Size(5.6 + _LEGEND_INCHES, max(3.5, 0.6 + 0.185 * len(panel.curves)))
+    return Size(5.6, 3.5)
 
 
 def _legend_is_outside(panel: Lines) -> bool:
@@ -163,41 +171,17 @@ def _label(axes: Axes, x_label: str, y_label: str) -> None:
     axes.tick_params(labelsize=_TICK_POINTS)
 
 
-def _passages(panel: Text) -> list[list[str]]:
-    """Each passage as wrapped lines; long ones are cut and say so."""
-    passages: list[list[str]] = []
-    left = _PANEL_LINES
-    for number, passage in enumerate(panel.passages):
-        if left <= 0:
-            passages.append([f"... and {len(panel.passages) - number} more"])
-            break
-        lines = [
-            line for part in _printable(passage).split("\n") for line in textwrap.wrap(part, _TEXT_COLUMNS) or [""]
-        ]
-        keep = min(_PASSAGE_LINES, left)
-        if len(lines) > keep:
-            lines = [*lines[:keep], f"... ({len(lines) - keep} more lines)"]
-        passages.append(lines)
-        left -= len(lines)
-    return passages
-
-
-def _printable(passage: str) -> str:
-    text = passage.expandtabs(4)
-    return "".join(c if c == "\n" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
 def _text_size(panel: Text, dpi: int) -> Size:
-    passages = _passages(panel)
+    passages = passage_lines(panel)
     longest = max((len(line) for lines in passages for line in lines), default=0)
     height = sum(len(lines) * _LINE_INCHES + 2 * _GAP_INCHES for lines in passages)
-    return Size(max(3.0, longest * _TEXT_POINTS * 0.605 / 72 + 0.7), max(0.5, height) + (0.4 if panel.title else 0.1))
+    return Size(max(3.0, longest * _TEXT_POINTS * 0.605 / 72 + 0.7), max(0.5, height) + 0.1)
 
 
 def _draw_text(panel: Text, axes: Axes, dpi: int) -> None:
     """Passages from top to bottom on alternating bands, in inches of the axes."""
     axes.set_axis_off()
-    passages = _passages(panel)
+    passages = passage_lines(panel)
     total = sum(len(lines) * _LINE_INCHES + 2 * _GAP_INCHES for lines in passages) or 1.0
     top = 1.0
     for number, lines in enumerate(passages):

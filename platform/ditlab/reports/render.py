@@ -7,16 +7,17 @@ any process may draw.
 from __future__ import annotations
 
 import os
-import textwrap
 from pathlib import Path
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
 from denoisers.figures import Figure
 from ditlab.reports.panels import Size, draw_panel, panel_size
+from ditlab.reports.wrapping import wrap
 
 DPI = 120
 """Pixels an inch of every picture."""
@@ -63,9 +64,10 @@ def _draw(figure: Figure) -> Canvas:
     heights = [max(size.height for size in row) for row in rows]
 
     width = sum(widths)
-    title = wrap_title(figure.title, width, _TITLE_POINTS)
-    title_height = 0.25 * (title.count("\n") + 1) if title else 0.0
-    canvas = Canvas(figsize=(width, sum(heights) + title_height), dpi=DPI, layout="constrained", facecolor="white")
+    title = wrap(figure.title, width - 0.2, _TITLE_POINTS, DPI, "bold")
+    title_height = 0.1 + 0.24 * (title.count("\n") + 1) if title else 0.0
+    layout = ConstrainedLayoutEngine(w_pad=0.07, h_pad=0.06)  # inches
+    canvas = Canvas(figsize=(width, sum(heights) + title_height), dpi=DPI, layout=layout, facecolor="white")
     if title:
         canvas.suptitle(title, fontsize=_TITLE_POINTS, fontweight="bold")
     grid = canvas.add_gridspec(len(rows), num_columns, width_ratios=widths, height_ratios=heights)
@@ -73,12 +75,6 @@ def _draw(figure: Figure) -> Canvas:
         axes = canvas.add_subplot(grid[index // num_columns, index % num_columns])
         draw_panel(panel, axes, sizes[index], DPI)
     return canvas
-
-
-def wrap_title(title: str, width: float, points: float) -> str:
-    """`title` broken into lines that fit `width` inches; a mean glyph is about 0.58 of the font size wide."""
-    characters = max(12, int(width * 72 / (0.58 * points)))
-    return "\n".join(line for part in title.splitlines() for line in textwrap.wrap(part, characters))
 
 
 def _same_size(frames: list[np.ndarray]) -> list[np.ndarray]:

@@ -34,7 +34,7 @@ class ArrowData(Spec):
 
     kind: Literal["arrow"] = "arrow"
     """An Arrow store by path."""
-    path: str
+    path: Annotated[str, Field(min_length=1)]
     """Folder of the store; relative paths start at the working directory."""
     hold_out: HoldOut = 0.1
     """Share of the samples kept out of training, for evaluation."""

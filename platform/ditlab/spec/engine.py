@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from denoisers.contract import Spec
+from ditlab.spec.optimisation import Count
 
 
 class Zero(Spec):
@@ -40,9 +41,9 @@ class DeepSpeedEngine(Spec):
 class ElasticWorkers(Spec):
     """A range of workers, grown and shrunk with the cluster."""
 
-    min: Annotated[int, Field(ge=1)]
+    min: Count
     """Fewest workers to go on with."""
-    max: Annotated[int, Field(ge=1)]
+    max: Count
     """Most workers to use."""
 
     @model_validator(mode="after")
@@ -56,15 +57,16 @@ class ElasticWorkers(Spec):
 class Resources(Spec):
     """What a run takes of the machine or cluster."""
 
-    workers: Annotated[int, Field(ge=1)] | ElasticWorkers = 1
+    workers: Count | ElasticWorkers = 1
     """Training processes, each with its share of every batch."""
     gpus_per_worker: Annotated[int, Field(ge=0, le=1)] = 0
     """GPUs of each worker: 1 trains on CUDA, 0 on the CPU."""
-    cpus_per_worker: Annotated[int, Field(ge=1)] | None = None
+    cpus_per_worker: Count | None = None
     """CPU cores, and threads, of each worker. Null: this machine's cores divided by the workers."""
 
     @property
     def num_workers(self) -> int:
+        """`workers`, which is a number for as long as ranges are refused."""
         assert isinstance(self.workers, int)
         return self.workers
 
@@ -72,9 +74,9 @@ class Resources(Spec):
 class Checkpoint(Spec):
     """Saving a run's state."""
 
-    every: Annotated[int, Field(ge=1)] | None = 1000
+    every: Count | None = 1000
     """Steps between checkpoints; the last step is saved always. Null: the last step only."""
-    keep: Annotated[int, Field(ge=1)] = 3
+    keep: Count = 3
     """Newest checkpoints kept."""
     storage: str | None = None
     """Folder for checkpoints, by run; null is the run's own folder. URIs (s3://...) are not available yet."""
@@ -91,22 +93,22 @@ class Checkpoint(Spec):
 class Evaluation(Spec):
     """Held-out figures and sample grids during a run."""
 
-    every: Annotated[int, Field(ge=1)] | None = 1000
+    every: Count | None = 1000
     """Steps between evaluations; the last step is evaluated always. Null: never."""
-    samples: Annotated[int, Field(ge=0)] = 64
+    samples: Annotated[int, Field(ge=0, le=10**6)] = 64
     """Samples drawn for the grid at each evaluation; 0 for none."""
-    limit: Annotated[int, Field(ge=1)] = 2048
+    limit: Count = 2048
     """Held-out samples used, the first ones in a fixed order."""
 
 
 class Tracking(Spec):
     """MLflow."""
 
-    experiment: str = "ditlab"
+    experiment: Annotated[str, Field(min_length=1)] = "ditlab"
     """MLflow experiment that the run appears under."""
     uri: str | None = None
     """MLflow tracking server or database (http://host:5000, sqlite:///file.db). Null: a database in DITLAB_HOME."""
-    every: Annotated[int, Field(ge=1)] = 1
+    every: Count = 1
     """Steps between logged training metrics."""
     system_metrics: bool = True
     """Log CPU, memory, disk, network and GPU use of every node."""

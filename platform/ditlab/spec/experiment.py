@@ -13,6 +13,7 @@ from denoisers.families import families
 from ditlab.errors import UserError, nearest
 from ditlab.spec.data import DataSpec, DigitsData
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Resources, Tracking
+from ditlab.spec.messages import shown
 from ditlab.spec.optimisation import AdamW, Batch, ConstantSchedule, ScheduleSpec, Training
 
 # What does not change which weights come out (up to float summation order): a run can be resumed with other values.
@@ -58,7 +59,7 @@ class Experiment(Spec):
     def plain_name(cls, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ValueError(
-                f"name={name!r} must begin with a letter or digit and hold only letters, digits, '.', '_' and '-' "
+                f"name={shown(name)} must begin with a letter or digit and hold only letters, digits, '.', '_' and '-' "
                 "(at most 100); rename the experiment."
             )
         return name
@@ -82,9 +83,9 @@ class Experiment(Spec):
 
     @model_validator(mode="after")
     def low_precision_has_masters(self) -> "Experiment":
-        if self.training.precision == "bf16" and self.engine.zero.stage == 0:
+        if self.training.precision != "fp32" and self.engine.zero.stage == 0:
             raise ValueError(
-                "training.precision=bf16 with engine.zero.stage=0 has no float32 optimiser partitions to resume from; "
+                f"training.precision={self.training.precision} with engine.zero.stage=0 has no float32 optimiser partitions to resume from; "
                 "set engine.zero.stage to 1 (the same numbers)."
             )
         return self
@@ -125,7 +126,7 @@ class Experiment(Spec):
 
 
 def _multiple(size: int, divisor: int) -> str:
-    """The multiples of `divisor` on both sides of `size`, in words."""
+    """The multiples of `divisor` on both sides of `size`: `96 or 144`."""
     below = size // divisor * divisor
     return f"{below} or {below + divisor}" if below else str(divisor)
 
@@ -139,16 +140,17 @@ def experiment_class(family: Family) -> type[Experiment]:
         "objective": (family.objective, Field(default=objective(), description="The loss.")),
         "sampling": (family.sampling, Field(default=family.sampling(), description="Defaults of sampling.")),
     }
-    return create_model(f"{family.name}-experiment", __base__=Experiment, **overrides)
+    doc = f"A training run of the family {family.name}."
+    return create_model(f"{family.name}-experiment", __base__=Experiment, __doc__=doc, **overrides)
 
 
 def class_for(mapping: Any) -> type[Experiment]:
     """The experiment class that a mapping's `model.family` asks for. Raises UserError for an unknown family."""
     known = families()
     model = mapping.get("model") if isinstance(mapping, dict) else None
-    if not isinstance(model, dict) or "family" not in model:
+    if not isinstance(model, dict) or model.get("family") is None:
         raise UserError(f"model.family is missing; set it to one of {', '.join(known)}.")
     family = model["family"]
     if not isinstance(family, str) or family not in known:
-        raise UserError(f"model.family={family!r} is no known family; {nearest(str(family), list(known))}")
+        raise UserError(f"model.family={shown(family)} is no known family; {nearest(str(family), list(known))}")
     return experiment_class(known[family])

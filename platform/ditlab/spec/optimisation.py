@@ -8,6 +8,8 @@ from denoisers.contract import Spec
 
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1, le=10**12)]
+Warmup = Annotated[int, Field(ge=0, le=10**12)]
 
 
 class AdamW(Spec):
@@ -30,7 +32,7 @@ class ConstantSchedule(Spec):
 
     kind: Literal["constant"] = "constant"
     """No change over time."""
-    warmup: Annotated[int, Field(ge=0)] = 0
+    warmup: Warmup = 0
     """Steps of linear rise from 0."""
 
 
@@ -39,7 +41,7 @@ class WarmupCosineSchedule(Spec):
 
     kind: Literal["warmup_cosine"] = "warmup_cosine"
     """Linear rise, cosine fall."""
-    warmup: Annotated[int, Field(ge=0)] = 0
+    warmup: Warmup = 0
     """Steps of linear rise from 0."""
     final: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Where the cosine ends, as a share of the learning rate."""
@@ -50,7 +52,7 @@ class SteppedCosineRestartSchedule(Spec):
 
     kind: Literal["stepped_cosine_restart"] = "stepped_cosine_restart"
     """Restarting cosine whose peak and valley decay."""
-    cycle: Annotated[int, Field(ge=1)] | None = None
+    cycle: Count | None = None
     """Steps of a cycle; null is one epoch."""
     valley: Annotated[float, Field(ge=0, le=1)] = 0.5
     """The first cycle's lowest point, as a share of the learning rate."""
@@ -99,15 +101,15 @@ class Ema(Spec):
     """Exponential moving average of the weights in float32; sampling and evaluation use it."""
 
     decay: Fraction = 0.999
-    """Its value in the long run. At step n the decay is min(decay, (1 + n) / (10 + n)): short runs forget their start."""
+    """In the long run. At step n the decay is min(decay, (1 + n) / (10 + n)): short runs forget their start."""
 
 
 class Training(Spec):
     """Length and arithmetic of a run."""
 
-    steps: Annotated[int, Field(ge=1)] | None = None
+    steps: Count | None = None
     """Optimiser steps. Give this or `epochs`."""
-    epochs: Annotated[int, Field(ge=1)] | None = None
+    epochs: Count | None = None
     """Passes over the training samples, each without its last partial batch. Give this or `steps`."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of forward and backward passes; master weights, moments and the average are float32 always."""
@@ -118,10 +120,12 @@ class Training(Spec):
 
     @model_validator(mode="after")
     def one_length(self) -> "Training":
-        if (self.steps is None) == (self.epochs is None):
+        if self.steps is None and self.epochs is None:
+            raise ValueError("training.steps and training.epochs are both null; give one of them.")
+        if self.steps is not None and self.epochs is not None:
             raise ValueError(
-                f"training.steps={self.steps} and training.epochs={self.epochs}: give exactly one of them "
-                "(null takes the other's place)."
+                f"training.steps={self.steps} and training.epochs={self.epochs} exclude each other; "
+                "remove one, or set it to null."
             )
         return self
 
@@ -129,7 +133,7 @@ class Training(Spec):
 class Batch(Spec):
     """Samples of one optimiser step."""
 
-    size: Annotated[int, Field(ge=1)] = 128
+    size: Count = 128
     """Global batch: samples of one optimiser step over all workers."""
-    micro: Annotated[int, Field(ge=1)] | None = None
+    micro: Count | None = None
     """Samples of one forward pass on one worker; the rest is accumulation. Null: size / workers."""

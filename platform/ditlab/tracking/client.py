@@ -108,13 +108,12 @@ def experiment_id(client: Any, name: str, uri: str, home: Home) -> str:
         raise
 
 
-def find_mlflow_run(client: Any, experiment: str, run_id: str) -> str | None:
-    """MLflow's id of our run, deleted ones included."""
+def find_mlflow_run(client: Any, run_id: str, experiment: str | None = None) -> str | None:
+    """MLflow's id of our run in an experiment, or in any; runs in the bin included."""
     from mlflow.entities import ViewType
 
-    found = client.search_runs(
-        [experiment], f"tags.`{RUN_TAG}` = '{run_id}'", run_view_type=ViewType.ALL, max_results=1
-    )
+    experiments = [experiment] if experiment else [each.experiment_id for each in client.search_experiments()]
+    found = client.search_runs(experiments, f"tags.`{RUN_TAG}` = '{run_id}'", run_view_type=ViewType.ALL, max_results=1)
     return str(found[0].info.run_id) if found else None
 
 

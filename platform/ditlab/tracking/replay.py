@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from ditlab.home import Home, RunFolder
 from ditlab.tracking import client as mlflow_room
@@ -36,7 +37,6 @@ class Replay:
         self.cursor_file = CursorFile(folder, uri, node)
         self.cursor = self.cursor_file.load()
         self._sender: Sender | None = None
-        self._experiment = ""
         self._parent: str | None = None
         self._told_of_files = False
 
@@ -49,6 +49,11 @@ class Replay:
             file.seek(cursor.offset)
             num_lines = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""))
         return num_lines + len(cursor.deferred)
+
+    def is_caught_up(self) -> bool:
+        """Whether all that can be sent has been: deferred files were tried again and will not go now."""
+        cursor = self.cursor_file.load()
+        return not self.path.exists() or self.path.stat().st_size <= cursor.offset
 
     def pump(self, until: float | None = None, retry_files: bool = False) -> None:
         """Send what there is, up to the monotonic time `until`; nothing while another process is sending.
@@ -82,10 +87,9 @@ class Replay:
         # Another process may have sent since this one began.
         self.cursor = self.cursor_file.load()
         start = next((record for record in read_records(self.path) if record["kind"] == "start"), None)
-        if start is None:
+        if start is None and self.node == 0:
             raise NotReadyError(f"{self.path} does not say yet which run it belongs to")
         client = mlflow_room.connect(self.uri, self.home)
-        experiment = mlflow_room.experiment_id(client, start["experiment"], self.uri, self.home)
         if self.cursor.mlflow_run_id is not None:
             try:
                 mlflow_room.check_alive(client, self.cursor.mlflow_run_id)
@@ -95,19 +99,24 @@ class Replay:
                 # The store was made anew: everything is sent again, from the beginning.
                 self.cursor = Cursor()
         if self.cursor.mlflow_run_id is None:
-            found = mlflow_room.find_mlflow_run(client, experiment, start["run_id"])
-            if found is None and self.node != 0:
-                raise NotReadyError("node 0 makes the run")
-            self.cursor.mlflow_run_id = found or mlflow_room.create_mlflow_run(client, experiment, start)
+            self.cursor.mlflow_run_id = self._find_or_make(client, start)
             mlflow_room.check_alive(client, self.cursor.mlflow_run_id)
             self.cursor_file.save(self.cursor)
-        self._parent = start.get("parent")
-        self._experiment = experiment
-        return Sender(client, self.cursor.mlflow_run_id, self.folder, self.warn)
+        self._parent = start.get("parent") if start and self.node == 0 else None
+        return Sender(client, self.cursor.mlflow_run_id, self.folder, self.warn, self.node)
+
+    def _find_or_make(self, client: Any, start: Record | None) -> str:
+        if start is None or self.node != 0:
+            if found := mlflow_room.find_mlflow_run(client, self.folder.run_id):
+                return found
+            raise NotReadyError("node 0 makes the run")
+        experiment = mlflow_room.experiment_id(client, start["experiment"], self.uri, self.home)
+        found = mlflow_room.find_mlflow_run(client, start["run_id"], experiment)
+        return found or mlflow_room.create_mlflow_run(client, experiment, start)
 
     def _nest(self, sender: Sender, parent: str) -> None:
         """Hang the run under its sweep, as soon as MLflow knows the sweep."""
-        if found := mlflow_room.find_mlflow_run(sender.client, self._experiment, parent):
+        if found := mlflow_room.find_mlflow_run(sender.client, parent):
             sender.adopt(found)
             self._parent = None
 

@@ -59,8 +59,11 @@ class Batch:
 class Sender:
     """Sends to one MLflow run. Every method raises what MLflow raises when it does not answer."""
 
-    def __init__(self, client: Any, mlflow_run_id: str, folder: RunFolder, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, client: Any, mlflow_run_id: str, folder: RunFolder, warn: Callable[[str], None], node: int = 0
+    ) -> None:
         self.client = client
+        self.node = node
         self.run_id = mlflow_run_id
         self.folder = folder
         self.warn = warn
@@ -112,8 +115,10 @@ class Sender:
             self._send_entries(entries[len(entries) // 2 :])
 
     def _send_start(self, record: Record) -> None:
-        # Of a new run this changes nothing; a resumed one runs again.
-        self.client.update_run(self.run_id, status="RUNNING")
+        # Of a new run this changes nothing; a resumed one runs again. Node 0 alone says so: another node's start may be
+        # replayed after the run's end.
+        if self.node == 0:
+            self.client.update_run(self.run_id, status="RUNNING")
 
     def _send_end(self, record: Record) -> None:
         self.client.set_terminated(self.run_id, _STATUS.get(record["status"], "FAILED"), end_time=record["time"])

@@ -31,9 +31,14 @@ class UiServer:
 
     @property
     def url(self) -> str:
-        """Where a browser on this machine finds it."""
+        """Where it answers on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
         return f"http://{host}:{self.port}"
+
+    @property
+    def page(self) -> str:
+        """What to open in a browser: without the parameter MLflow shows its pages for language-model applications."""
+        return f"{self.url}/#/experiments?workflowType=machine_learning"
 
     @property
     def is_private(self) -> bool:

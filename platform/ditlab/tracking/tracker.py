@@ -24,7 +24,7 @@ class RunTracker:
     """Logs one run. Nothing here waits for MLflow or raises because of it; any thread may call any method.
 
     A run that ended can be opened and logged to again (`ditlab evaluate`). `node` is the rank of the machine: node 0
-    makes the MLflow run, the others join it.
+    makes the MLflow run; the others join it and need no `start`.
     """
 
     def __init__(

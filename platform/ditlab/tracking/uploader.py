@@ -54,7 +54,7 @@ class Uploader:
                     last_retry = time.monotonic() if retry else last_retry
                     backoff = _POLL_SECONDS
                     self._outage = False
-                    if closing and self._is_done():
+                    if closing and (self._is_late() or self._replay.is_caught_up()):
                         return
                 except NotReadyError:
                     if closing and self._is_late():
@@ -71,9 +71,6 @@ class Uploader:
                 self._stop.wait(backoff) if not closing else time.sleep(0.1)
         finally:
             self._replay.close()
-
-    def _is_done(self) -> bool:
-        return self._is_late() or self._replay.left() == 0
 
     def _is_late(self) -> bool:
         return self._until is not None and time.monotonic() > self._until

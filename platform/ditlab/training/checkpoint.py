@@ -49,7 +49,7 @@ class Manifest:
     pieces: list[list[Any]]
     """[shard, field, name, start, stop]; the tensor in the shard is called `field/name/start`."""
     hashes: dict[str, str]
-    """SHA-256 of each shard file."""
+    """SHA-256 of each shard file. The file itself ends with `digest`, that of all the rest."""
     metrics: dict[str, float] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -79,8 +79,9 @@ class CheckpointWriter:
     def commit(self, manifest: Manifest) -> Path:
         """Makes the checkpoint exist."""
         partial = self.path / f"{MANIFEST}.partial"
+        content = asdict(manifest)
         with partial.open("w", encoding="utf-8") as handle:
-            json.dump(asdict(manifest), handle)
+            json.dump({**content, "digest": _digest(content)}, handle)
             handle.flush()
             os.fsync(handle.fileno())
         partial.rename(self.path / MANIFEST)
@@ -101,6 +102,8 @@ class CheckpointReader:
                 raise UserError(
                     f"{path}: checkpoint format {content.get('format')} is not {FORMAT}, the one known here."
                 )
+            if content.pop("digest", None) != _digest(content):
+                raise UserError(f"{path}/{MANIFEST} was altered (SHA-256 differs); use an earlier checkpoint.")
             self.manifest = Manifest(**content)
         except FileNotFoundError:
             raise UserError(f"{path}: no {MANIFEST}, so no finished checkpoint; name another one.") from None
@@ -172,10 +175,13 @@ def newest_checkpoint(folder: Path, warn: Any = None) -> CheckpointReader | None
     return None
 
 
-def prune(folder: Path, keep: int) -> Iterator[Path]:
-    """Deletes all but the newest `keep` committed checkpoints, and folders that never got a manifest before those."""
-    committed = checkpoints_in(folder)
-    kept = committed[-keep:]
+def prune(folder: Path, keep: int, newest: Path) -> Iterator[Path]:
+    """Deletes all but the `keep` committed checkpoints up to `newest`, and folders without a manifest before those.
+
+    Later ones than `newest`, which has just been written, are those that a resume passed over as damaged: they count
+    for nothing, or they would drive out whole ones.
+    """
+    kept = [path for path in checkpoints_in(folder) if path <= newest][-keep:]
     for path in sorted(folder.glob("step-*")):
         if kept and path < kept[0]:
             # The manifest goes first: a deletion cut short leaves no checkpoint that looks whole.
@@ -185,5 +191,11 @@ def prune(folder: Path, keep: int) -> Iterator[Path]:
 
 
 def file_hash(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """SHA-256 of a manifest without its digest, whatever its layout."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

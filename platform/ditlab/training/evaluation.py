@@ -12,7 +12,7 @@ from ditlab.data.fields import held_out_batches, to_device
 from ditlab.data.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.spec.experiment import Experiment
-from ditlab.training.noise import KeyedNoise, derived_seed
+from ditlab.training.noise import RowNoise, derived_seed
 
 
 def held_out_metrics(
@@ -27,7 +27,8 @@ def held_out_metrics(
 ) -> dict[str, float]:
     """The objective's metrics by name, means over the first `limit` held-out samples.
 
-    Times and noise are the same at every call and for every experiment, so numbers of two runs can be compared.
+    Times and noise of a sample are the same at every call, in every experiment and whatever the batches, so numbers of
+    two runs can be compared.
     Workers take batches in turn, equally many each (ZeRO-3 gathers parameters on all at once).
     """
     batches = list(held_out_batches(view, fields, batch_size, limit))
@@ -41,7 +42,7 @@ def held_out_metrics(
         index = index if counts else 0
         batch = to_device(batches[index], fields, view.columns, rank.device)
         size = len(next(iter(batch.values())))
-        noise = KeyedNoise(0, "evaluate", 0, index, size, rank.device)
+        noise = RowNoise(0, "evaluate", index * batch_size, rank.device)
         values = objective.metrics(network, batch, noise)
         if counts:
             count += size

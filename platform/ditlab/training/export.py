@@ -24,8 +24,17 @@ def export_weights(checkpoint: Path, folder: Path, averaged: bool = True) -> lis
         "step": str(reader.manifest.step),
     }
     save_file(reader.weights(averaged), weights, metadata=metadata)
-    spec.write_text(dump_yaml(reader.manifest.spec), encoding="utf-8")
+    spec.write_text(dump_yaml(_portable(reader.manifest.spec)), encoding="utf-8")
     return [weights, spec]
+
+
+def _portable(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec without what belongs to the machine of the run: its tracking address and checkpoint folder."""
+    return {
+        **spec,
+        "tracking": {**spec["tracking"], "uri": None},
+        "checkpoint": {**spec["checkpoint"], "storage": None},
+    }
 
 
 def load_network(

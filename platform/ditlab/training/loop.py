@@ -201,7 +201,7 @@ class Worker:
                 hashes=hashes, metrics=self.metrics,
             )  # fmt: skip
             writer.commit(manifest)
-            for _ in prune(self.checkpoints, experiment.checkpoint.keep):
+            for _ in prune(self.checkpoints, experiment.checkpoint.keep, writer.path):
                 pass
         self.channel.barrier()
         self.saved = writer.path

@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 
+BLOCK = 64  # rows that `RowNoise` draws at once
+
+
 def derived_seed(*key: str | int) -> int:
     """A 63-bit seed from a key; equal keys give equal seeds on every machine."""
     digest = hashlib.blake2b("/".join(map(str, key)).encode(), digest_size=8).digest()
@@ -48,3 +51,32 @@ class KeyedNoise:
         generator.manual_seed(derived_seed(self.seed, self.stream, self.step, self.micro_index, name))
         whole = distribution((self.micro_size, *shape[1:]), generator=generator, device=self.device)
         return whole[self.start : self.start + shape[0]]
+
+
+@dataclass(frozen=True)
+class RowNoise:
+    """The random numbers of rows `first`, `first` + 1, ... of a data set, whatever batches they are taken in."""
+
+    seed: int
+    stream: str
+    first: int
+    device: torch.device
+
+    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
+        """U[0, 1), float32, shape `shape`."""
+        return self._draw("uniform", name, shape)
+
+    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
+        """N(0, 1), float32, shape `shape`."""
+        return self._draw("normal", name, shape)
+
+    def _draw(self, distribution: str, name: str, shape: Sequence[int]) -> Tensor:
+        """Slices of whole blocks of rows: a generator a row would cost more than the numbers."""
+        parts, row, stop = [], self.first, self.first + shape[0]
+        while row < stop:
+            block, start = divmod(row, BLOCK)
+            taken = min(BLOCK - start, stop - row)
+            noise = KeyedNoise(self.seed, self.stream, 0, block, BLOCK, self.device, start)
+            parts.append(getattr(noise, distribution)(name, (taken, *shape[1:])))
+            row += taken
+        return torch.cat(parts)

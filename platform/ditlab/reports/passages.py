@@ -1,0 +1,37 @@
+"""Passages of a text panel as lines."""
+
+from __future__ import annotations
+
+import textwrap
+
+from denoisers.figures import Text
+
+_TEXT_COLUMNS = 96
+"""Characters a line."""
+_PASSAGE_LINES = 40
+"""Lines shown of one passage; a picture is for looking, the whole text is for a file."""
+_PANEL_LINES = 240
+
+
+def passage_lines(panel: Text) -> list[list[str]]:
+    """Each passage as lines of at most 96 characters; long ones are cut and say so."""
+    passages: list[list[str]] = []
+    left = _PANEL_LINES
+    for number, passage in enumerate(panel.passages):
+        if left <= 0:
+            passages.append([f"... and {len(panel.passages) - number} more"])
+            break
+        lines = [
+            line for part in _printable(passage).split("\n") for line in textwrap.wrap(part, _TEXT_COLUMNS) or [""]
+        ]
+        keep = min(_PASSAGE_LINES, left)
+        if len(lines) > keep:
+            lines = [*lines[:keep], f"... ({len(lines) - keep} more lines)"]
+        passages.append(lines)
+        left -= len(lines)
+    return passages
+
+
+def _printable(passage: str) -> str:
+    text = passage.expandtabs(4)
+    return "".join(c if c == "\n" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

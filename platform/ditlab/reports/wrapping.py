@@ -1,0 +1,38 @@
+"""Titles broken into lines by their true width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.font_manager import FontProperties
+
+
+def wrap(text: str, width: float, points: float, dpi: int, weight: str = "normal") -> str:
+    """`text` in lines of at most `width` inches, broken at spaces, and inside words that alone are too wide."""
+    renderer = RendererAgg(1, 1, dpi)
+    font = FontProperties(size=points, weight=weight)
+
+    def fits(line: str) -> bool:
+        # Hinting rounds every glyph to whole pixels, so only the renderer knows. Formulas are measured as written.
+        pixels, _, _ = renderer.get_text_width_height_descent(line, font, False)
+        return bool(pixels <= width * dpi)
+
+    return "\n".join(line for paragraph in text.splitlines() for line in _lines(paragraph, fits))
+
+
+def _lines(paragraph: str, fits: Callable[[str], bool]) -> Iterator[str]:
+    line = ""
+    for word in paragraph.split():
+        if fits(f"{line} {word}".strip()):
+            line = f"{line} {word}".strip()
+            continue
+        if line:
+            yield line
+        while len(word) > 1 and not fits(word):
+            length = max(1, sum(1 for _ in takewhile(lambda n: fits(word[:n]), range(1, len(word)))))  # noqa: B023
+            yield word[:length]
+            word = word[length:]
+        line = word
+    yield line

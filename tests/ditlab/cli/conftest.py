@@ -1,0 +1,83 @@
+"""What the tests of the command line share: a command runner, a small spec, one run that has finished."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from support.command import Said, run_here, run_process
+
+SMALL = """\
+name: small
+model: {family: dit, image_size: 8, patch_size: 4, width: 32, depth: 1, num_heads: 2}
+batch: {size: 32, micro: 16}
+training: {steps: 4}
+checkpoint: {every: 2}
+evaluation: {every: 2, samples: 4, limit: 32}
+sampling: {solver: euler, steps: 4}
+tracking: {system_metrics: false}
+"""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that `ditlab train --local` has finished in a process of its own."""
+
+    home: Path
+    spec: Path
+    said: Said
+
+    @property
+    def run_id(self) -> str:
+        return str(self.said.json["run_id"])
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """These networks are too small for more threads to help."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A DITLAB_HOME that does not exist yet."""
+    path = tmp_path / "home"
+    monkeypatch.setenv("DITLAB_HOME", str(path))
+    return path
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def ditlab(home: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
+    """`ditlab(*arguments)` in this process."""
+    return lambda *arguments: run_here(capfd, monkeypatch, *arguments)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Read it only: every test of the session shares it."""
+    folder = tmp_path_factory.mktemp("finished")
+    path = folder / "small.yaml"
+    path.write_text(SMALL, encoding="utf-8")
+    said = run_process("train", path, "--local", "--json", home=folder / "home", cwd=folder)
+    assert said.code == 0, said.err
+    return Finished(folder / "home", path, said)
+
+
+@pytest.fixture
+def with_run(finished: Finished, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
+    """`with_run(*arguments)` in this process, where the finished run is."""
+    monkeypatch.setenv("DITLAB_HOME", str(finished.home))
+    return lambda *arguments: run_here(capfd, monkeypatch, *arguments)

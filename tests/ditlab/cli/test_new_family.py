@@ -1,0 +1,173 @@
+"""A family is one folder: written anywhere on the Python path, it trains and samples, and nothing else changes."""
+
+import textwrap
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from support.command import run_process
+
+SPEC = '''
+"""A toy family: a multilayer perceptron over all pixels."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from denoisers.contract import BatchField, Family, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
+
+
+class ToySpec(ModelSpec):
+    """A multilayer perceptron."""
+
+    family: Literal["toy"] = "toy"
+    """The toy."""
+    width: int = 16
+    """Hidden units."""
+
+    def build(self):
+        from denoisers.toy.network import Toy
+
+        return Toy(self.width)
+
+    def batch_fields(self):
+        return (BatchField("image", (1, 8, 8), "float32", value_range=(-1.0, 1.0)),)
+
+    def example_inputs(self, batch_size, device="meta"):
+        import torch
+
+        return (torch.zeros(batch_size, 1, 8, 8, device=device), torch.zeros(batch_size, device=device))
+
+
+class ToyWeights(Spec):
+    """Loss weights."""
+
+    error: float = 1.0
+    """Squared error."""
+
+
+class ToyObjectiveSpec(ObjectiveSpec):
+    """Velocity regression."""
+
+    weights: ToyWeights = ToyWeights()
+    """Loss weights."""
+
+    def build(self, model):
+        from denoisers.toy.network import ToyObjective
+
+        return ToyObjective(self.weights.model_dump())
+
+
+class ToySamplingSpec(SamplingSpec):
+    """Euler."""
+
+    steps: int = 4
+    """Euler steps."""
+
+    def build(self, model, objective):
+        from denoisers.toy.network import ToySampler
+
+        return ToySampler(self.steps)
+
+
+FAMILY = Family(name="toy", model=ToySpec, objective=ToyObjectiveSpec, sampling=ToySamplingSpec)
+'''
+
+NETWORK = '''
+"""The toy's network, objective and sampler."""
+
+import torch
+from torch import nn
+
+from denoisers.contract import Samples
+from denoisers.processes.flow_figures import sample_figure
+
+
+class Toy(nn.Module):
+    """(B, 1, 8, 8), (B,) -> (B, 1, 8, 8)."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(65, width), nn.SiLU(), nn.Linear(width, 64))
+
+    def forward(self, x, t):
+        return self.layers(torch.cat([x.flatten(1), t[:, None]], 1)).view_as(x)
+
+    def components(self):
+        return {"layers": [self.layers]}
+
+    def checkpointed_modules(self):
+        return [self.layers]
+
+
+class ToyObjective:
+    modules = None
+
+    def __init__(self, weights):
+        self.weights = weights
+
+    def loss(self, network, batch, noise_source):
+        x0 = batch["image"]
+        t = noise_source.uniform("time", (len(x0),))
+        x1 = noise_source.normal("noise", x0.shape)
+        shape = (-1, 1, 1, 1)
+        predicted = network((1 - t.view(shape)) * x0 + t.view(shape) * x1, t)
+        return {"error": (predicted - (x1 - x0)).square().mean()}
+
+    metrics = loss
+
+    def figures(self, network, batch, sampler, generator, kinds=None):
+        return iter(())
+
+    def figure_kinds(self):
+        return ()
+
+
+class ToySampler:
+    def __init__(self, steps):
+        self.steps = steps
+
+    def conditions(self, num, label=None):
+        return {}
+
+    @torch.no_grad()
+    def sample(self, network, conditions, num, generator, trajectory=False):
+        x = torch.stack([torch.randn(1, 8, 8, generator=generator) for _ in range(num)])
+        for step in range(self.steps):
+            x = x - network(x, torch.full((num,), 1 - step / self.steps)) / self.steps
+        return Samples(x, {})
+
+    def show(self, samples):
+        return sample_figure(samples)
+'''
+
+EXPERIMENT = """\
+name: toy-run
+model: {family: toy, width: 24}
+batch: {size: 32}
+training: {steps: 3}
+evaluation: {every: 3, samples: 4, limit: 32}
+tracking: {system_metrics: false}
+"""
+
+
+def test_a_folder_on_the_path_is_a_family(tmp_path: Path):
+    folder = tmp_path / "plugins" / "denoisers" / "toy"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text('"""A toy."""\n')
+    (folder / "spec.py").write_text(textwrap.dedent(SPEC))
+    (folder / "network.py").write_text(textwrap.dedent(NETWORK))
+    experiment = tmp_path / "toy.yaml"
+    experiment.write_text(EXPERIMENT)
+    place = {"home": tmp_path / "home", "cwd": tmp_path, "PYTHONPATH": str(tmp_path / "plugins")}
+
+    trained = run_process("train", experiment, "--local", "--json", **place)
+    assert trained.code == 0, trained.err
+    assert trained.json["step"] == 3 and {"train/error", "eval/error"} <= set(trained.json["metrics"])
+
+    sampled = run_process("sample", "toy-run", "--num", "5", "--out", tmp_path / "out", "--json", **place)
+    assert sampled.code == 0, sampled.err
+    assert load_file(tmp_path / "out" / "samples.safetensors")["values"].shape == (5, 1, 8, 8)
+
+    without = run_process("validate", experiment, home=tmp_path / "home", cwd=tmp_path)
+    assert without.code == 2 and "model.family='toy' is no known family" in without.err

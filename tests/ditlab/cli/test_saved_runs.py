@@ -1,0 +1,157 @@
+"""`sample`, `evaluate`, `export`, `figures` on a run that has finished."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from ditlab.training.export import load_export
+
+
+def drawn(said) -> torch.Tensor:
+    assert said.code == 0, said.err
+    (file,) = [Path(file) for file in said.json["files"] if file.endswith(".safetensors")]
+    return load_file(file)["values"]
+
+
+def test_sample_writes_a_picture_and_the_numbers(finished, with_run, tmp_path):
+    said = with_run("sample", finished.run_id, "--num", "3", "--out", tmp_path / "out", "--json")
+    assert said.out.count("\n") == 1 and said.json["run_id"] == finished.run_id
+    assert {Path(file).name for file in said.json["files"]} == {"samples.png", "samples.safetensors"}
+    assert drawn(said).shape == (3, 1, 8, 8)
+    with Image.open(tmp_path / "out" / "samples.png") as picture:
+        assert min(picture.size) > 8
+
+
+def test_the_same_seed_gives_the_same_bytes(finished, with_run, tmp_path):
+    for name in ("one", "two"):
+        with_run("sample", "small", "--num", "4", "--seed", "3", "--out", tmp_path / name)
+    for file in ("samples.png", "samples.safetensors"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+    other = with_run("sample", "small", "--num", "4", "--seed", "4", "--out", tmp_path / "three", "--json")
+    assert not torch.equal(drawn(other), load_file(tmp_path / "one" / "samples.safetensors")["values"])
+
+
+def test_the_first_of_many_are_the_same(finished, with_run, tmp_path):
+    """Beyond the number that is drawn at once, too."""
+    few = drawn(with_run("sample", "small", "--num", "5", "--out", tmp_path / "few", "--json"))
+    many = drawn(with_run("sample", "small", "--num", "300", "--out", tmp_path / "many", "--json"))
+    torch.testing.assert_close(many[:5], few, rtol=1e-5, atol=1e-5)
+    assert not torch.equal(many[256:261], many[:5])
+
+
+def test_samples_are_those_of_the_evaluations(finished, with_run, tmp_path):
+    said = with_run("sample", "small", "--num", "4", "--out", tmp_path, "--json")
+    assert said.code == 0
+    during = finished.home / "train" / finished.run_id / "media" / "samples-00000004.png"
+    with Image.open(tmp_path / "samples.png") as one, Image.open(during) as two:
+        assert one.tobytes() == two.tobytes()
+
+
+def test_solver_settings_change_the_samples_and_are_checked(finished, with_run, tmp_path):
+    plain = drawn(with_run("sample", "small", "--num", "2", "--out", tmp_path / "a", "--json"))
+    heun = ["--solver", "heun", "--steps", "8"]
+    other = drawn(with_run("sample", "small", "--num", "2", *heun, "--out", tmp_path / "b", "--json"))
+    assert not torch.equal(plain, other)
+    for option, value, message in (
+        ("--solver", "hein", "sampling.solver='hein' must be 'euler', 'heun'"),
+        ("--steps", "0", "sampling.steps=0 must be at least 1"),
+        ("--guidance", "2", "sampling.guidance=2 needs a conditional model"),
+        ("--label", "3", "label=3 was asked of an unconditional model"),
+    ):
+        said = with_run("sample", "small", option, value)
+        assert said.code == 2 and said.out == "" and message in said.err and said.err.count("\n") == 1
+
+
+def test_trajectory(finished, with_run, tmp_path):
+    said = with_run("sample", "small", "--num", "2", "--trajectory", "--out", tmp_path, "--json")
+    frames = load_file(tmp_path / "samples.safetensors")["trajectory"]
+    assert frames.shape == (5, 2, 1, 8, 8)
+    assert torch.equal(frames[-1], drawn(said))
+    assert (tmp_path / "trajectory.gif").stat().st_size > 0
+
+
+def test_out_that_cannot_be_made(finished, with_run):
+    said = with_run("sample", "small", "--out", finished.spec / "below")
+    assert said.code == 2 and "cannot be made" in said.err
+
+
+def test_run_by_prefix_and_by_name(finished, with_run, tmp_path):
+    for name in (finished.run_id, finished.run_id[:5], "small"):
+        said = with_run("export", name, "--out", tmp_path, "--json")
+        assert said.json["run_id"] == finished.run_id
+
+
+def test_evaluate_logs_each_point_once(finished, with_run):
+    journal = finished.home / "train" / finished.run_id / "journal.jsonl"
+    first, second = with_run("evaluate", "small", "--json"), with_run("evaluate", "small", "--json")
+    assert first.code == second.code == 0, second.err
+    assert first.out.count("\n") == 1 and first.json == second.json
+    assert set(first.json) == {"run_id", "step", "metrics"}
+    assert {"held_out/velocity", "held_out/direction", "held_out/velocity_t0"} <= set(first.json["metrics"])
+    points = [
+        (record["step"], name)
+        for record in map(json.loads, journal.read_text().splitlines())
+        if record["kind"] == "metrics"
+        for name in record["values"]
+    ]
+    assert len(points) == len(set(points))
+    assert (4, "held_out/velocity") in points
+
+
+def test_evaluate_does_not_depend_on_the_batches(finished, with_run):
+    found = [with_run("evaluate", "small", "--batch", size, "--json").json["metrics"] for size in ("7", "256")]
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+def test_export_loads_into_a_fresh_network(finished, with_run, tmp_path):
+    said = with_run("export", "small", "--out", tmp_path, "--json")
+    assert said.code == 0 and said.out.count("\n") == 1
+    assert {Path(file).name for file in said.json["files"]} == {"weights.safetensors", "spec.yaml"}
+    experiment, network = load_export(tmp_path, torch.device("cpu"))
+    assert experiment.name == "small" and not network.training
+    assert {str(finished.home), "sqlite"}.isdisjoint((tmp_path / "spec.yaml").read_text().split())
+
+    from ditlab.cli.saved import open_run
+
+    x, t = torch.randn(3, 1, 8, 8), torch.tensor([0.1, 0.5, 0.9])
+    with torch.no_grad():
+        expected = open_run("small").network(torch.device("cpu"))(x, t)
+        assert expected.abs().max() > 0
+        assert torch.equal(network(x, t), expected)
+
+
+def test_raw_weights_are_not_the_average(finished, with_run, tmp_path):
+    for option, name in ((["--raw"], "raw"), ([], "average")):
+        with_run("export", "small", "--out", tmp_path / name, *option)
+    raw, average = (load_file(tmp_path / name / "weights.safetensors") for name in ("raw", "average"))
+    assert raw.keys() == average.keys()
+    assert any(not torch.equal(raw[name], average[name]) for name in raw)
+
+
+def test_figures_draws_every_kind_that_it_lists(finished, with_run, tmp_path):
+    listed = with_run("figures", "small", "--list", "--json")
+    assert listed.out.count("\n") == 1
+    kinds = listed.json["kinds"]
+    assert {"samples", "trajectory", "attention", "adaln", "loss", "schedule"} <= set(kinds)
+    said = with_run("figures", "small", "--out", tmp_path, "--json")
+    assert said.code == 0, said.err
+    assert {Path(file).stem for file in said.json["files"]} == set(kinds)
+    assert all(Path(file).stat().st_size > 500 for file in said.json["files"])
+
+
+def test_figures_without_a_run(ditlab, tmp_path):
+    kinds = ditlab("figures", "--list", "--json").json["kinds"]
+    assert "schedules" in kinds and any(kind.startswith("dit-") for kind in kinds)
+    said = ditlab("figures", "--out", tmp_path / "out", "--json")
+    assert said.code == 0, said.err
+    assert {Path(file).stem for file in said.json["files"]} == set(kinds)
+    assert all(Path(file).stat().st_size > 500 for file in said.json["files"])
+
+
+def test_one_kind_alone(finished, with_run, tmp_path):
+    said = with_run("figures", "small", "--kind", "schedule", "--out", tmp_path, "--json")
+    assert [Path(file).name for file in said.json["files"]] == ["schedule.png"]

@@ -1,0 +1,96 @@
+"""`validate`, `show`, `schema`, `params`: what needs no run."""
+
+import json
+
+import pytest
+
+from ditlab.spec.loading import build_experiment, load_experiment, parse_yaml
+
+
+def test_validate_names_each_file(ditlab, spec, home):
+    said = ditlab("validate", spec)
+    assert (said.code, said.out, said.err) == (0, f"{spec}: valid\n", "")
+    assert not home.exists()
+
+
+def test_validate_goes_on_after_a_mistake(ditlab, spec):
+    wrong = spec.with_name("wrong.yaml")
+    wrong.write_text("extends: small.yaml\nmodel: {dpeth: 3}\noptimizer: {lr: -1}\n")
+    said = ditlab("validate", wrong, spec)
+    assert said.code == 2
+    assert said.out == f"{spec}: valid\n"
+    assert len(said.err.splitlines()) == 2 and "dpeth" in said.err and "optimizer.lr=-1" in said.err
+
+
+def test_validate_as_json(ditlab, spec):
+    said = ditlab("validate", spec, "--json")
+    assert said.out.count("\n") == 1
+    assert said.json == {"valid": [str(spec)], "spec_hash": {str(spec): load_experiment(spec).content_hash()}}
+
+
+def test_show_gives_the_experiment_back(ditlab, spec, tmp_path):
+    said = ditlab("show", spec, "--set", "model.depth=2", "--set", "training.ema=null", "--set", "training.clip.max_norm=2")
+    assert said.code == 0 and said.err == ""
+    again = tmp_path / "again.yaml"
+    again.write_text(said.out)
+    experiment = load_experiment(spec, ["model.depth=2", "training.ema=null", "training.clip.max_norm=2"])
+    assert load_experiment(again) == experiment
+    assert load_experiment(again).content_hash() == experiment.content_hash()
+    assert ditlab("show", again).out == said.out
+
+
+def test_show_resolves_parents(ditlab, spec):
+    child = spec.with_name("child.yaml")
+    child.write_text("extends: small.yaml\nname: child\n")
+    shown = parse_yaml(ditlab("show", child).out, "shown")
+    assert (shown["name"], shown["model"]["width"], "extends" in shown) == ("child", 32, False)
+
+
+def test_show_as_json(ditlab, spec):
+    said = ditlab("show", spec, "--json")
+    assert said.out.count("\n") == 1
+    experiment = build_experiment(said.json["spec"], "json")
+    assert experiment == load_experiment(spec)
+    assert said.json["spec_hash"] == experiment.content_hash()
+
+
+def test_schema(ditlab, tmp_path):
+    plain, compact = ditlab("schema"), ditlab("schema", "--json")
+    assert json.loads(plain.out) == compact.json
+    assert compact.out.count("\n") == 1
+    file = tmp_path / "schema.json"
+    written = ditlab("schema", "--json", "--out", file)
+    assert written.json == {"files": [str(file)]}
+    assert json.loads(file.read_text()) == compact.json
+
+
+def test_schema_to_nowhere(ditlab, spec):
+    said = ditlab("schema", "--out", spec / "below" / "schema.json")
+    assert said.code == 2 and "--out" in said.err and "name another file" in said.err
+
+
+def test_params_add_up(ditlab, spec, home):
+    said = ditlab("params", spec, "--json")
+    assert said.out.count("\n") == 1
+    assert {"total", "trainable", "components"} <= set(said.json)
+    assert sum(said.json["components"].values()) == said.json["total"] == said.json["trainable"]
+    assert f"{said.json['total']:,}" in said.err
+    assert f"{said.json['total']:,}" in ditlab("params", spec).out
+    assert not home.exists()
+
+
+def test_params_of_a_network_larger_than_memory(ditlab, spec):
+    huge = ["--set", "model.width=32768", "--set", "model.num_heads=64", "--set", "model.depth=4"]
+    assert ditlab("params", spec, *huge, "--json").json["total"] > 5e10
+
+
+def test_shapes(ditlab, spec):
+    rows = ditlab("params", spec, "--shapes", "--batch", "3", "--json").json["shapes"]
+    assert rows[0]["inputs"] == [[3, 1, 8, 8], [3]] and rows[0]["outputs"] == [[3, 1, 8, 8]]
+    assert "3x1x8x8" in ditlab("params", spec, "--shapes", "--batch", "3").out
+
+
+@pytest.mark.parametrize("command", ["validate", "show", "params", "train"])
+def test_every_command_with_a_spec_takes_overrides(ditlab, spec, command):
+    said = ditlab(command, spec, "--set", "model.depth=0")
+    assert said.code == 2 and "model.depth=0 must be at least 1" in said.err

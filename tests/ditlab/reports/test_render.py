@@ -1,0 +1,115 @@
+"""Pictures: legible, whole, and drawn without global state."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from denoisers.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, Text
+from ditlab.reports.mosaic import Mosaic
+from ditlab.reports.render import save, to_image
+
+RNG = np.random.default_rng(0)
+LONG = "a title so long that no single line of the picture could ever hold the whole of it, " * 3
+PANELS: dict[str, Panel] = {
+    "gray": ImageGrid(RNG.random((10, 8, 8)), [str(index) for index in range(10)], title=LONG),
+    "colour": ImageGrid(RNG.random((3, 32, 48, 3)), ["$5 and $6 {of} a very long caption indeed", "b"], columns=2),
+    "one": ImageGrid(RNG.random((1, 256, 256))),
+    "none": ImageGrid(RNG.random((0, 8, 8)), title="no samples"),
+    "heat": Heatmap(RNG.normal(size=(6, 9)), LONG, "column", "row", diverging=True, mark=(2, 3)),
+    "wide": Heatmap(RNG.random((4, 200)), "attention", extent=(0, 1, 4, 0), mark=(1, 100)),
+    "constant": Heatmap(np.zeros((3, 3)), diverging=True),
+    "holes": Heatmap(np.array([[1.0, np.nan], [np.inf, 2.0]])),
+    "lines": Lines(
+        [Curve(np.arange(1, 50), 1 / np.arange(1, 50), "train", np.full(49, 0.01)), Curve([3], [0.5], "eval")],
+        "loss", "step", "nats", log_y=True,
+    ),
+    "many": Lines([Curve(np.arange(9), RNG.random(9), f"run number {index}") for index in range(20)], LONG),
+    "no lines": Lines([], "nothing yet"),
+    "text": Text(["short", "cost: $5 $x$ \\frac{1}{2} tab\there \x00", "word " * 3000, "x" * 3000], LONG),
+    "much text": Text(["line\n" * 100] * 40),
+    "no text": Text([]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_every_panel_is_drawn_whole(name: str) -> None:
+    image = to_image(Figure([PANELS[name]], title=LONG))
+    assert image.ndim == 3 and image.shape[2] == 3 and image.dtype == np.uint8
+    assert max(image.shape) < 12_000
+    inked = (image < 128).any(axis=2)
+    assert inked.any()
+    for edge in (inked[:2], inked[-2:], inked[:, :2], inked[:, -2:]):
+        assert not edge.any()  # nothing runs out of the picture
+
+
+def test_panels_share_a_picture_in_rows() -> None:
+    two = to_image(Figure([PANELS["heat"], PANELS["lines"]], columns=1))
+    side = to_image(Figure([PANELS["heat"], PANELS["lines"]], columns=2))
+    assert two.shape[0] > side.shape[0] and two.shape[1] < side.shape[1]
+
+
+def test_small_images_are_enlarged_by_a_whole_factor() -> None:
+    images = RNG.random((5, 8, 8))
+    mosaic = Mosaic.of(ImageGrid(images, columns=3), dpi=120)
+    assert mosaic.tile_height >= 80
+    picture = mosaic.draw()
+    top, left = mosaic.corner(4)
+    tile = picture[top : top + mosaic.tile_height, left : left + mosaic.tile_width, 0]
+    blocks = tile.reshape(8, mosaic.scale, 8, mosaic.scale)
+    assert (blocks == np.round(images[4] * 255).astype(np.uint8)[:, None, :, None]).all()
+    assert (picture[:, left - mosaic.margin + 1 : left - 1] == 255).all()  # a margin between neighbours
+
+
+def test_values_outside_the_range_are_clipped_and_nan_is_seen() -> None:
+    images = np.array([[[-1.0, 2.0], [np.nan, 0.5]]])
+    mosaic = Mosaic.of(ImageGrid(images), dpi=120)
+    top, left = mosaic.corner(0)
+    picture = mosaic.draw()[top :: mosaic.scale, left :: mosaic.scale][:2, :2].tolist()
+    assert picture == [[[0, 0, 0], [255, 255, 255]], [[255, 0, 255], [128, 128, 128]]]
+
+
+def test_a_still_is_saved_as_png(tmp_path: Path) -> None:
+    figure = Figure([PANELS["gray"]])
+    path = save(figure, tmp_path / "new" / "velocity-0.5")
+    assert path == tmp_path / "new" / "velocity-0.5.png"
+    assert np.array_equal(np.asarray(Image.open(path)), to_image(figure))
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_frames_become_an_animation_with_its_still(tmp_path: Path) -> None:
+    frames = [Figure([ImageGrid(np.full((num, 8, 8), num / 10))], f"t = {num}") for num in (1, 2, 9)]
+    path = save(Figure([PANELS["gray"]], frames=frames, seconds_per_frame=0.1), tmp_path / "noise.png")
+    assert path == tmp_path / "noise.gif" and (tmp_path / "noise.png").exists()
+    with Image.open(path) as animation:
+        assert animation.n_frames == 3 and animation.info["loop"] == 0
+        assert animation.info["duration"] == 100
+        assert animation.size[0] >= to_image(frames[2]).shape[1]
+
+
+def test_the_still_of_frames_alone_is_the_last() -> None:
+    frames = [Figure([PANELS["heat"]]), Figure([PANELS["lines"]])]
+    assert np.array_equal(to_image(Figure([], frames=frames)), to_image(frames[1]))
+
+
+def test_threads_draw_the_same_as_one() -> None:
+    figures = [Figure([PANELS[name]]) for name in ("gray", "heat", "lines", "text")]
+    alone = [to_image(figure) for figure in figures]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(to_image, figures * 3))
+    assert all(np.array_equal(image, alone[index % 4]) for index, image in enumerate(together))
+
+
+def test_pyplot_is_never_loaded_and_the_font_cache_lies_under_home(tmp_path: Path) -> None:
+    code = (
+        "import sys, os, numpy as np\nfrom denoisers.figures import *\nfrom ditlab.reports.render import to_image\n"
+        "to_image(Figure([Heatmap(np.eye(3))]))\nprint('matplotlib.pyplot' in sys.modules)"
+    )
+    environment = {"DITLAB_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path / "person")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == "False"
+    assert (tmp_path / "caches" / "matplotlib").is_dir() and not (tmp_path / "person").exists()

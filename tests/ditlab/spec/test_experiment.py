@@ -1,0 +1,127 @@
+"""What an experiment derives from its fields, what its hash covers, and that its written form loses nothing."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ditlab.spec.experiment import class_for
+from ditlab.spec.loading import build_experiment, dump_yaml, merge, parse_yaml
+
+SMALL = {
+    "name": "small",
+    "model": {"family": "dit", "image_size": 8, "patch_size": 2, "width": 32, "depth": 1, "num_heads": 2},
+    "training": {"steps": 2},
+}
+
+
+def build(**changes):
+    return build_experiment(merge(SMALL, changes), "spec.yaml")
+
+
+def read_back(experiment):
+    """Through its YAML and back."""
+    return build_experiment(parse_yaml(dump_yaml(experiment.to_dict()), "dump"), "dump")
+
+
+def test_accumulation_is_derived():
+    experiment = build(batch={"size": 96, "micro": 8}, resources={"workers": 3})
+    assert (experiment.micro_size, experiment.num_micro, experiment.accumulation) == (8, 12, 4)
+    whole = build(batch={"size": 96}, resources={"workers": 3})
+    assert (whole.micro_size, whole.num_micro, whole.accumulation) == (32, 3, 1)
+
+
+def test_experiments_are_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        build().seed = 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "other"},
+        {"engine": {"zero": {"stage": 3}, "activation_checkpointing": True}},
+        {"resources": {"workers": 2, "cpus_per_worker": 1}},
+        {"tracking": {"experiment": "other", "uri": "http://host:5000", "every": 7}},
+        {"checkpoint": {"every": 1, "storage": "elsewhere"}},
+        {"evaluation": {"every": None}},
+        {"sampling": {"solver": "rk4", "steps": 3}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_where_it_runs_and_what_is_logged_is_no_content(change):
+    assert build(**change).content_hash() == build().content_hash()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"optimizer": {"lr": 2e-4}},
+        {"optimizer": {"betas": [0.9, 0.99]}},
+        {"model": {"depth": 2}},
+        {"model": {"family": "unet", "image_size": 8}},
+        {"data": {"kind": "digits", "hold_out": 0.2}},
+        {"data": {"kind": "mnist"}},
+        {"batch": {"size": 64}},
+        {"schedule": {"kind": "constant", "warmup": 1}},
+        {"training": {"ema": None}},
+        {"training": {"steps": 3}},
+        {"training": {"precision": "bf16"}},
+        {"objective": {"weights": {"direction": 0.5}}},
+    ],
+    ids=str,
+)
+def test_what_decides_the_weights_is_content(change):
+    assert build(**change).content_hash() != build().content_hash()
+
+
+def test_defaults_written_out_change_no_hash():
+    assert build(seed=0, optimizer={"kind": "adamw", "lr": 1e-4}).content_hash() == build().content_hash()
+
+
+def test_the_hash_is_the_same_everywhere():
+    """A change of this value orphans `--resume auto` of every run there is."""
+    import re
+
+    assert re.fullmatch(r"[0-9a-f]{16}", build().content_hash())
+    assert build().content_hash() == read_back(build()).content_hash()
+
+
+def test_every_field_is_written_in_jsons_types():
+    import json
+
+    plain = build(optimizer={"betas": [0.8, 0.9]}).to_dict()
+    assert json.loads(json.dumps(plain)) == plain
+    assert plain["optimizer"]["betas"] == [0.8, 0.9]
+    assert plain["model"]["mlp_ratio"] == 4.0 and plain["sampling"]["solver"] == "euler"
+    assert set(plain) == set(class_for(SMALL).model_fields)
+
+
+NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
+TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=20)
+RATES = st.floats(min_value=1e-30, max_value=1e30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=NAMES,
+    seed=st.integers(0, 2**63 - 1),
+    lr=RATES,
+    betas=st.tuples(st.floats(0, 0.999), st.floats(0, 0.999)).map(list),
+    title=TEXTS,
+    path=TEXTS,
+    clip=st.one_of(st.just({"kind": "none"}), RATES.map(lambda norm: {"kind": "norm", "max_norm": norm})),
+    ema=st.one_of(st.none(), st.floats(0, 0.9999).map(lambda decay: {"decay": decay})),
+)
+def test_yaml_gives_the_same_experiment_back(name, seed, lr, betas, title, path, clip, ema):
+    experiment = build(
+        name=name,
+        seed=seed,
+        optimizer={"lr": lr, "betas": betas},
+        training={"clip": clip, "ema": ema},
+        tracking={"experiment": title},
+        data={"kind": "arrow", "path": path},
+    )
+    again = read_back(experiment)
+    assert again == experiment
+    assert again.content_hash() == experiment.content_hash()

@@ -1,0 +1,103 @@
+"""Every mistake in a spec is one sentence with knob, value and remedy."""
+
+import pytest
+
+from ditlab.errors import UserError
+from ditlab.spec.loading import build_experiment, merge
+from ditlab.spec.messages import shown
+
+MISTAKES = [
+    ({"trainign": {"steps": 3}}, "trainign={steps: 3} is no known field; did you mean 'training'?"),
+    ({"model": {"dpeth": 3}}, "model.family=dit has no field 'dpeth=3'; did you mean 'depth'?"),
+    ({"engine": {"zero": {"stge": 3}}}, "engine.zero.stge=3 is no known field; did you mean 'stage'?"),
+    ({"training": {"clip": {"kind": "norm", "nrom": 1}}}, "training.clip.kind=norm has no field 'nrom=1'"),
+    ({"model": {1: 2}}, "model.family=dit has no field '1'; known: adaln,"),
+    ({"model": {"depth": "abc"}}, "model.depth='abc' must be a whole number."),
+    ({"model": {"depth": 2.5}}, "model.depth=2.5 must be a whole number."),
+    ({"optimizer": {"lr": "fast"}}, "optimizer.lr='fast' must be a number."),
+    ({"optimizer": {"lr": -1}}, "optimizer.lr=-1 must be above 0."),
+    ({"optimizer": {"lr": float("inf")}}, "optimizer.lr=inf must be finite."),
+    ({"optimizer": {"betas": [0.9, 2.0]}}, "optimizer.betas.1=2.0 must be below 1."),
+    ({"optimizer": {"betas": [0.9]}}, "optimizer.betas.1 is missing"),
+    ({"optimizer": {"betas": 0.9}}, "optimizer.betas=0.9 must be a list."),
+    ({"engine": {"compile": 1}}, "engine.compile=1 must be true or false."),
+    ({"engine": {"zero": {"stage": 4}}}, "engine.zero.stage=4 must be 0, 1, 2 or 3."),
+    ({"training": {"precision": "fp8"}}, "training.precision='fp8' must be 'fp32', 'bf16' or 'fp16'."),
+    ({"training": {"steps": 0}}, "training.steps=0 must be at least 1."),
+    ({"training": None}, "training=null must be a mapping of fields (steps, epochs,"),
+    ({"data": "digits"}, "data='digits' must be a mapping of fields (kind, hold_out)."),
+    ({"data": {"hold_out": 0.1}}, "data.kind is missing; set it to one of digits, mnist, arrow."),
+    ({"data": {"kind": "minst"}}, "data.kind='minst' is unknown; did you mean 'mnist'?"),
+    ({"data": {"kind": "arrow"}}, "data.path is missing; give it a value."),
+    ({"resources": {"workers": "many"}}, "resources.workers='many' must be a whole number."),
+    ({"resources": {"workers": {"min": 2, "max": 8}}}, "(elastic) is not available yet; set resources.workers to a"),
+    ({"engine": {"zero": {"offload": "cpu"}}}, "engine.zero.offload=cpu is not available yet; set"),
+    ({"training": {"clip": {"kind": "zclip"}}}, "training.clip.kind=zclip is not available yet; set"),
+    ({"training": {"epochs": 3}}, "training.steps=2 and training.epochs=3 exclude each other; remove one"),
+    ({"training": {"steps": None}}, "training.steps and training.epochs are both null; give one of them."),
+    ({"batch": {"micro": 48}}, "batch.size=128 is no multiple of batch.micro=48 times resources.workers=1; set"),
+    ({"resources": {"workers": 3}}, "batch.size=128 is no multiple of resources.workers=3; set batch.size to 126 or 129."),
+    ({"model": {"patch_size": 3}}, "model.image_size=8 is no multiple of model.patch_size=3; set model.image_size to 6 or"),
+    ({"checkpoint": {"storage": "s3://bucket/x"}}, "checkpoint.storage=s3://bucket/x: storage by URI is not available"),
+    ({"schedule": {"kind": "constant", "warmup": 2}}, "schedule.warmup=2 leaves nothing of training.steps=2; set"),
+    ({"objective": {"weights": {"velocity": 0.0}}}, "objective.weights are all 0, so nothing trains; set"),
+    ({"name": "a/b"}, "name='a/b' must begin with a letter or digit"),
+    ({"name": ""}, "name='' must begin with"),
+    ({"name": 12}, "name=12 must be text (in quotes"),
+    ({"seed": -1}, "seed=-1 must be at least 0."),
+    ({"seed": 2**63}, "seed=9223372036854775808 must be below 2^63."),
+    ({"tracking": {"experiment": ""}}, "tracking.experiment='' must be at least a character long."),
+    ({"base": "dit.yaml"}, "a file with `base` is a sweep, and sweeps are not available yet"),
+    ({"model": None}, "model.family is missing; set it to one of dit, unet."),
+    ({"model": {"family": "dti"}}, "model.family='dti' is no known family; did you mean 'dit'?"),
+]  # fmt: skip
+
+
+def mistakes(small, change):
+    with pytest.raises(UserError) as error:
+        build_experiment(merge(small, change), "spec.yaml")
+    return str(error.value).splitlines()
+
+
+@pytest.mark.parametrize(("change", "said"), MISTAKES, ids=[said[:40] for _, said in MISTAKES])
+def test_one_sentence_with_knob_value_and_remedy(small, change, said):
+    lines = mistakes(small, change)
+    assert len(lines) == 1
+    assert lines[0].startswith("spec.yaml: ") and said in lines[0]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_low_precision_needs_partitions(small, precision):
+    change = {"training": {"precision": precision}, "engine": {"zero": {"stage": 0}}}
+    (line,) = mistakes(small, change)
+    assert f"training.precision={precision} with engine.zero.stage=0" in line
+    assert "set engine.zero.stage to 1" in line
+    change["engine"]["zero"]["stage"] = 1
+    assert build_experiment(merge(small, change), "spec.yaml").training.precision == precision
+
+
+def test_all_mistakes_at_once(small):
+    lines = mistakes(small, {"model": {"dpeth": 3}, "optimizer": {"lr": -1}, "seed": "x"})
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "a" * 100_000},
+        {"seed": list(range(100_000))},
+        {"seed": {f"k{index}": index for index in range(10_000)}},
+        {"batch": {"size": 10**400}},
+        {"x" * 50_000: 1},
+    ],
+    ids=["text", "list", "mapping", "number", "key"],
+)
+def test_huge_values_are_cut(small, change):
+    for line in mistakes(small, change):
+        assert len(line) < 600
+
+
+def test_values_as_yaml_writes_them():
+    assert shown(None) == "null"
+    assert shown([True, 1.5, "x", {"a": None}]) == "[true, 1.5, 'x', {a: null}]"
+    assert shown("x" * 1000).endswith("(1002 characters)")

@@ -1,0 +1,92 @@
+"""`--set`: dotted paths over the experiment, checked before their values are."""
+
+import pytest
+
+from ditlab.errors import UserError
+from ditlab.spec.loading import apply_overrides, load_experiment
+
+
+@pytest.fixture
+def load(small, write):
+    path = write("small.yaml", small)
+    return lambda *overrides: load_experiment(path, overrides)
+
+
+def test_values_are_yaml(load):
+    experiment = load(
+        "model.depth=3", "optimizer.lr=1e-2", "training.ema=null", "optimizer.betas=[0.8, 0.95]", "name=other",
+        "training.clip={kind: norm, max_norm: 0.5}", "engine.compile=true",
+    )  # fmt: skip
+    assert (experiment.model.depth, experiment.optimizer.lr, experiment.training.ema) == (3, 1e-2, None)
+    assert (experiment.optimizer.betas, experiment.name, experiment.engine.compile) == ((0.8, 0.95), "other", True)
+    assert experiment.training.clip.max_norm == 0.5
+
+
+def test_the_last_of_several_counts(load):
+    assert load("seed=1", "seed=2", "seed=3").seed == 3
+
+
+def test_values_may_hold_equals_signs(load):
+    assert load("tracking.uri=http://host/?a=b").tracking.uri == "http://host/?a=b"
+
+
+def test_a_default_can_be_changed_in_part(load):
+    """What the file leaves out has the default's kind, so its fields can be set one by one."""
+    experiment = load("training.clip.max_norm=0.5", "data.hold_out=0.2", "engine.zero.stage=3", "training.ema.decay=0.5")
+    assert (experiment.training.clip.kind, experiment.training.clip.max_norm) == ("norm", 0.5)
+    assert (experiment.data.kind, experiment.data.hold_out) == ("digits", 0.2)
+    assert (experiment.engine.zero.stage, experiment.training.ema.decay) == (3, 0.5)
+
+
+def test_another_kind_drops_the_fields_of_the_old_one(load):
+    experiment = load("schedule={kind: warmup_cosine, warmup: 1, final: 0.1}", "schedule.kind=stepped_cosine_restart")
+    assert experiment.schedule.kind == "stepped_cosine_restart"
+    assert not hasattr(experiment.schedule, "final")
+
+
+def test_kind_then_its_fields(load):
+    experiment = load("schedule.kind=warmup_cosine", "schedule.warmup=1", "schedule.final=0.5")
+    assert (experiment.schedule.warmup, experiment.schedule.final) == (1, 0.5)
+
+
+def test_a_kind_may_not_undo_what_was_set_before_it(load):
+    with pytest.raises(UserError, match="would undo --set data.hold_out=0.2"):
+        load("data.hold_out=0.2", "data.kind=mnist")
+
+
+def test_another_family(load):
+    assert load("model.family=unet", "model.image_size=8").model.family == "unet"
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("trainign.steps=3", "did you mean 'training'?"),
+        ("model.dpeth=3", "model.family=dit has no field 'dpeth'; did you mean 'depth'?"),
+        ("engine.zero.stge=3", "engine.zero.stge is no known field; did you mean 'stage'?"),
+        ("objective.weights.velocty=1.0", "did you mean 'velocity'?"),
+        ("objective.time.std=2.0", "set objective.time.kind to logit_normal first"),
+        ("training.clip.max_nrom=3", "training.clip.kind=norm has no field 'max_nrom'; did you mean 'max_norm'?"),
+        ("data.path=x", "set data.kind to arrow first"),
+        ("model.depth.deeper=3", "model.depth is a plain value"),
+        ("optimizer.betas.0=3", "optimizer.betas is a plain value"),
+        ("optimizer.lr", "write a dotted path and a value"),
+        ("=3", "write a dotted path and a value"),
+        ("a..b=3", "write a dotted path and a value"),
+        ("optimizer.betas=[0.9", "expected ',' or ']'"),
+        ("optimizer.lr=.nan", "write a finite number"),
+        ("optimizer.lr=!!python/name:os.system", "YAML tag"),
+        ("extends=base.yaml", "extends is no known field"),
+    ],
+)
+def test_mistakes_begin_with_the_override(load, override, said):
+    with pytest.raises(UserError) as error:
+        load(override)
+    message = str(error.value)
+    assert message.startswith(f"--set {override}: ") and said in message and "\n" not in message
+
+
+def test_the_mapping_given_is_left_alone(small):
+    before = {**small, "model": dict(small["model"])}
+    apply_overrides(small, ["model.depth=5", "training.clip.max_norm=3.0"])
+    assert small == before

@@ -1,0 +1,48 @@
+"""Every experiment that comes with the project is valid, and builds the network that it says."""
+
+from pathlib import Path
+
+import pytest
+
+from denoisers.counts import count_parameters
+from ditlab.spec.experiment import class_for
+from ditlab.spec.loading import load_experiment, parse_yaml
+from ditlab.spec.schema import experiment_schema
+
+FOLDER = Path(__file__).parents[3] / "experiments"
+FILES = sorted(FOLDER.glob("*/*.yaml"))
+COUNTS = {"mnist/dit.yaml": 12_351_760, "mnist/unet.yaml": 1_837_185}
+
+
+def label(path: Path) -> str:
+    return str(path.relative_to(FOLDER))
+
+
+@pytest.fixture(scope="module")
+def validator():
+    jsonschema = pytest.importorskip("jsonschema")
+    return jsonschema.Draft202012Validator(experiment_schema())
+
+
+def test_there_are_some():
+    assert set(COUNTS) <= {label(path) for path in FILES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_loads_builds_and_counts(path):
+    experiment = load_experiment(path)
+    experiment.sampling.build(experiment.model, experiment.objective)
+    counts = count_parameters(experiment.model, experiment.objective)
+    assert counts.total == COUNTS.get(label(path), counts.total) > 0
+    assert class_for(experiment.to_dict()).model_validate(experiment.to_dict()) == experiment
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_fits_the_json_schema(path, validator):
+    validator.validate(parse_yaml(path.read_text(encoding="utf-8"), path.name))
+    validator.validate(load_experiment(path).to_dict())
+
+
+def test_names_are_unique():
+    names = [load_experiment(path).name for path in FILES]
+    assert len(set(names)) == len(names)

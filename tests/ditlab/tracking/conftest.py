@@ -1,0 +1,101 @@
+"""A home folder for each test, and a real MLflow server on loopback for all that need one."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ditlab.home import Home, RunFolder
+from ditlab.tracking.address import check_reachable
+from ditlab.tracking.records import create_run
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    return Home.from_environment().ensure()
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with MLflow's tables, which take seconds to make."""
+    from ditlab.tracking.client import connect
+
+    home = Home(tmp_path_factory.mktemp("store"))
+    connect(f"sqlite:///{home.mlflow_database}", home)
+    return home.mlflow_database
+
+
+@pytest.fixture
+def store(home: Home, empty_store: Path) -> None:
+    """The home's database, ready made."""
+    shutil.copy(empty_store, home.mlflow_database)
+
+
+@pytest.fixture
+def new_run(home: Home) -> Callable[..., RunFolder]:
+    def make(name: str = "digits-dit", **changes: Any) -> RunFolder:
+        return create_run(home, name, **{"family": "dit", "spec_hash": "abc", "total_steps": 600, **changes})
+
+    return make
+
+
+class Server:
+    """`mlflow server`, started on demand: an address is there before anything answers."""
+
+    def __init__(self, root: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self._root = root
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        if self._process is not None:
+            return
+        command = [
+            sys.executable, "-m", "mlflow", "server", "--workers", "1", "--port", str(self.port),
+            "--backend-store-uri", f"sqlite:///{self._root}/server.db",
+            "--artifacts-destination", str(self._root / "artifacts"),
+        ]  # fmt: skip
+        with (self._root / "server.log").open("wb") as log:
+            environment = {
+                **os.environ,
+                "MLFLOW_DISABLE_TELEMETRY": "true",
+                "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            }
+            self._process = subprocess.Popen(
+                command, cwd=self._root, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+        deadline = time.monotonic() + 60
+        while check_reachable(self.uri, 1) is not None:
+            assert time.monotonic() < deadline, (self._root / "server.log").read_text()
+            time.sleep(0.1)
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        os.killpg(self._process.pid, number)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGTERM)
+            self._process.wait(20)
+            self._process = None
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Not started: the first test to need an answer starts it, for all that follow."""
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server
+    server.stop()

@@ -1,0 +1,71 @@
+"""Which tracking addresses are taken, what null means, and that asking is cheap."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.tracking.address import check_reachable, redact, resolve_tracking_uri, validate_tracking_uri
+
+GOOD = [
+    "http://127.0.0.1:5000",
+    "https://mlflow.example.org",
+    "https://user:secret@mlflow.example.org/prefix",
+    "sqlite:///tracking.db",
+    "sqlite:////data/with space/tracking.db",
+    "postgresql://ditlab@db.example.org/mlflow",
+    "mysql+pymysql://ditlab@db.example.org:3306/mlflow",
+    "databricks",
+    "databricks://profile",
+]
+BAD = [
+    "", " ", "http://", "http:///path", "http://:5000", "http://host:99999", "http://host:0", "http://ho st",
+    "file:///tmp/mlruns", "/tmp/mlruns", "mlruns", "ftp://host", "sqlite:", "sqlite://", "sqlite:///",
+    "sqlite:///:memory:", "sqlite://host/file.db", "htp://host:5000", "localhost:5000",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("uri", GOOD)
+def test_a_well_formed_address_is_taken_as_it_is(uri: str) -> None:
+    assert validate_tracking_uri(uri) == uri
+
+
+@pytest.mark.parametrize("uri", BAD)
+def test_a_malformed_address_is_refused_with_its_name_value_and_the_remedy(uri: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        validate_tracking_uri(uri)
+    assert str(refusal.value).startswith(f"tracking.uri={uri!r}")
+    assert "sqlite:///PATH.db" in str(refusal.value)
+
+
+def test_null_is_the_database_under_home(tmp_path: Path) -> None:
+    assert resolve_tracking_uri(None, Home(tmp_path)) == f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def test_a_relative_database_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    resolved = resolve_tracking_uri("sqlite:///tracking.db", Home(tmp_path))
+    assert resolved == f"sqlite:///{tmp_path}/tracking.db"
+    assert resolve_tracking_uri(resolved, Home(tmp_path)) == resolved
+
+
+def test_a_password_is_never_shown() -> None:
+    assert redact("postgresql://ann:secret@db:5432/mlflow") == "postgresql://ann:***@db:5432/mlflow"
+    with pytest.raises(UserError) as refusal:
+        validate_tracking_uri("ftp://ann:secret@host")
+    assert "secret" not in str(refusal.value)
+
+
+def test_a_silent_address_says_why(tmp_path: Path) -> None:
+    assert check_reachable("http://127.0.0.1:9", 1) == "Connection refused"
+    assert "no file" in (check_reachable(f"sqlite:///{tmp_path}/none.db") or "")
+
+
+def test_nothing_but_the_uploader_imports_mlflow() -> None:
+    modules = ["address", "records", "journal", "history", "parameters", "environment", "tracker", "sync", "server"]
+    code = f"import sys\nfor m in {modules}: __import__('ditlab.tracking.' + m)\nprint('mlflow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

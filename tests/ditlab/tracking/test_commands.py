@@ -1,0 +1,94 @@
+"""`ditlab runs` and `ditlab ui` as a person calls them."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ditlab.cli.runs import runs
+from ditlab.cli.ui import ui
+from ditlab.errors import UserError
+from ditlab.home import Home, RunFolder
+from ditlab.tracking.journal import Journal
+from ditlab.tracking.records import update_record
+
+NewRun = Callable[..., RunFolder]
+
+
+def invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(runs, list(arguments), catch_exceptions=False)
+
+
+def test_runs_are_listed_with_their_last_loss(home: Home, new_run: NewRun) -> None:
+    assert "no runs under" in invoke().stdout
+    folder = new_run()
+    journal = Journal(folder)
+    for step in range(5000):
+        journal.metrics(step, {"train/loss": 1 / (step + 1)})
+    journal.metrics(5000, {"train/loss": 0.125, "eval/loss": 3.0})
+    journal.close()
+    update_record(folder, status="finished", step=600)
+    new_run("another")
+    text = invoke().stdout
+    assert folder.run_id in text and "600/600" in text and "0.125" in text and "finished" in text
+    listed = json.loads(invoke("--num", "1", "--json").stdout)["runs"]
+    assert [row["name"] for row in listed] == ["another"] and listed[0]["train_loss"] is None
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:9", "sqlite:////nowhere/none.db", "file:///tmp/mlruns", "nonsense"])
+def test_an_address_that_tells_nothing_is_the_users_error(home: Home, uri: str) -> None:
+    with pytest.raises(UserError, match=r"tracking\.uri="):
+        invoke("--tracking", uri)
+    assert not list(home.root.iterdir())
+
+
+def test_a_file_that_is_no_store_is_the_users_error(home: Home) -> None:
+    file = home.root / "notes.txt"
+    file.write_text("no database" * 100)
+    with pytest.raises(UserError, match="cannot be read as an MLflow store"):
+        invoke("--tracking", f"sqlite:///{file}")
+
+
+def test_sync_of_an_unknown_run_is_the_users_error(home: Home, new_run: NewRun) -> None:
+    new_run()
+    with pytest.raises(UserError, match="is unknown"):
+        invoke("sync", "nothing-like-it")
+
+
+def test_a_port_in_use_is_the_users_error(home: Home) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"--port {port}"):
+            CliRunner().invoke(ui, ["--port", str(port)], catch_exceptions=False)
+
+
+@pytest.mark.usefixtures("store")
+def test_the_ui_answers_and_ends_with_ctrl_c(home: Home) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    code = f"import sys; sys.argv[1:] = ['ui', '--port', '{port}', '--json']; from ditlab.cli.main import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    try:
+        told = json.loads(process.stdout.readline())
+        assert told["url"] == f"http://127.0.0.1:{port}"
+        with urllib.request.urlopen(told["url"], timeout=10) as page:
+            assert b"<title>MLflow</title>" in page.read()
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    with pytest.raises(OSError):
+        urllib.request.urlopen(told["url"], timeout=2)
+    assert {path.name for path in home.root.iterdir()} <= {"mlflow.db", "artifacts"}

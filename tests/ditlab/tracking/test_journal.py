@@ -1,0 +1,127 @@
+"""The journal: cheap to write, whole after a crash, and without repeats after a resume."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ditlab.home import RunFolder
+from ditlab.tracking.history import last_metrics, metric_history
+from ditlab.tracking.journal import Journal, read_records
+
+NewRun = Callable[..., RunFolder]
+
+
+def test_records_come_back_in_order(new_run: NewRun) -> None:
+    folder = new_run()
+    journal = Journal(folder)
+    journal.append("start", run_id=folder.run_id)
+    journal.metrics(1, {"train/loss": 0.1, "train/lr": 1e-4})
+    journal.append("end", status="finished")
+    journal.close()
+    journal.close()
+    records = list(read_records(folder.journal))
+    assert [record["kind"] for record in records] == ["start", "metrics", "end"]
+    assert records[1]["values"] == {"train/loss": 0.1, "train/lr": 1e-4}
+    assert all(abs(record["time"] / 1000 - time.time()) < 60 for record in records)
+
+
+@pytest.mark.parametrize("torn", [b'{"kind":"metrics","time":1,"st', b'{"kind":"metr\n\x00\x00', b"\xff\xfe"])
+def test_a_torn_last_line_is_cut_off(new_run: NewRun, torn: bytes) -> None:
+    folder = new_run()
+    journal = Journal(folder)
+    journal.metrics(1, {"train/loss": 1.0})
+    journal.close()
+    with folder.journal.open("ab") as file:
+        file.write(torn)
+    journal = Journal(folder)
+    journal.metrics(2, {"train/loss": 2.0})
+    journal.close()
+    assert [record["step"] for record in read_records(folder.journal)] == [1, 2]
+
+
+def test_a_last_line_that_lacks_its_newline_alone_is_kept_once(new_run: NewRun) -> None:
+    folder = new_run()
+    journal = Journal(folder)
+    journal.metrics(1, {"train/loss": 1.0})
+    journal.close()
+    folder.journal.write_bytes(folder.journal.read_bytes().rstrip(b"\n"))
+    journal = Journal(folder)
+    journal.metrics(1, {"train/loss": 1.0})
+    journal.metrics(2, {"train/loss": 2.0})
+    journal.close()
+    assert [record["step"] for record in read_records(folder.journal)] == [1, 2]
+
+
+def test_a_resume_repeats_no_step_of_a_metric(new_run: NewRun) -> None:
+    folder = new_run()
+    journal = Journal(folder)
+    for step in range(1, 251):
+        journal.metrics(step, {"train/loss": 1 / step})
+    journal.metrics(200, {"eval/loss": 0.5})
+    journal.close()
+    resumed = Journal(folder)
+    assert resumed.last_step("train/") == 250 and resumed.last_step("system/") is None
+    for step in range(201, 301):
+        resumed.metrics(step, {"train/loss": 1 / step})
+    resumed.metrics(200, {"eval/loss": 0.5, "eval/distance": 3.0})  # a new metric of an old step is new
+    resumed.close()
+    history = metric_history(folder)
+    assert history["train/loss"].steps == list(range(1, 301))
+    assert history["eval/loss"].steps == [200] and history["eval/distance"].values == [3.0]
+
+
+def test_several_metrics_calls_of_one_step_all_count(new_run: NewRun) -> None:
+    journal = Journal(new_run())
+    journal.metrics(1, {"train/loss": 1.0})
+    journal.metrics(1, {"train/seconds": 2.0})
+    journal.close()
+    assert last_metrics(journal.folder) == {"train/loss": 1.0, "train/seconds": 2.0}
+
+
+def test_nan_and_infinities_survive(new_run: NewRun) -> None:
+    journal = Journal(new_run())
+    journal.metrics(1, {"nan": math.nan, "high": math.inf, "low": -math.inf})
+    journal.close()
+    assert b'"NaN"' in journal.path.read_bytes()
+    values = last_metrics(journal.folder)
+    assert math.isnan(values["nan"]) and (values["high"], values["low"]) == (math.inf, -math.inf)
+
+
+def test_threads_never_mix_their_lines(new_run: NewRun) -> None:
+    journal = Journal(new_run())
+
+    def write(stream: str) -> None:
+        for step in range(500):
+            journal.metrics(step, {f"{stream}/{key}": step for key in "abcdefgh"})
+
+    threads = [threading.Thread(target=write, args=(stream,)) for stream in ("train", "eval", "system")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    journal.close()
+    assert all(series.steps == list(range(500)) for series in metric_history(journal.folder).values())
+    assert len(metric_history(journal.folder)) == 24
+
+
+def test_appending_costs_microseconds(new_run: NewRun) -> None:
+    journal = Journal(new_run())
+    values = {f"train/metric_{index}": 0.1 * index for index in range(8)}
+    times = []
+    for step in range(2000):
+        start = time.perf_counter()
+        journal.metrics(step, values)
+        times.append(time.perf_counter() - start)
+    journal.close()
+    assert sorted(times)[1000] < 200e-6  # 20 microseconds on a quiet machine
+
+
+def test_paths_inside_the_run_are_relative(new_run: NewRun, tmp_path: Path) -> None:
+    journal = Journal(new_run())
+    assert journal.relative(journal.folder.media / "a.png") == "media/a.png"
+    assert journal.relative(tmp_path / "b.png") == str(tmp_path / "b.png")
+    journal.close()

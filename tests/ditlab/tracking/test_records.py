@@ -1,0 +1,101 @@
+"""The registry of runs: making, updating, listing and finding them."""
+
+import json
+import re
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from ditlab.errors import UserError
+from ditlab.home import Home, RunFolder
+from ditlab.tracking.records import find_run, find_unfinished, list_runs, read_record, update_record
+
+NewRun = Callable[..., RunFolder]
+
+
+def test_a_new_run_is_recorded_and_listed_newest_first(home: Home, new_run: NewRun) -> None:
+    folders = [new_run(f"run-{index}") for index in range(3)]
+    assert all(re.fullmatch("[0-9a-f]{8}", folder.run_id) for folder in folders)
+    listed = list_runs(home)
+    assert {record.name for record in listed} == {"run-0", "run-1", "run-2"}
+    assert [record.created for record in listed] == sorted((record.created for record in listed), reverse=True)
+    assert listed[0].status == "running" and listed[0].total_steps == 600
+
+
+def test_updates_of_several_threads_lose_nothing(new_run: NewRun) -> None:
+    folder = new_run()
+    threads = [threading.Thread(target=update_record, args=(folder,), kwargs={"step": 10})]
+    threads += [threading.Thread(target=update_record, args=(folder,), kwargs={"message": "m"}) for _ in range(8)]
+    threads += [threading.Thread(target=update_record, args=(folder,), kwargs={"status": "failed"})]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    record = read_record(folder)
+    assert (record.step, record.message, record.status) == (10, "m", "failed")
+    assert [path.name for path in folder.path.iterdir()] == ["run.json"]
+
+
+def test_a_run_is_found_by_id_prefix_and_name(home: Home, new_run: NewRun) -> None:
+    folder = new_run("alone")
+    for text in (folder.run_id, folder.run_id[:6], "alone"):
+        found = find_run(home, text)
+        assert found.folder == folder and found.note == ""
+
+
+def test_the_newest_of_a_name_is_taken_and_said(home: Home, new_run: NewRun) -> None:
+    old, new = new_run("twice"), new_run("twice")
+    _age(old)
+    found = find_run(home, "twice")
+    assert found.folder == new
+    assert old.run_id in found.note and new.run_id in found.note
+
+
+def test_an_ambiguous_prefix_lists_the_candidates(home: Home, new_run: NewRun) -> None:
+    first = new_run("first")
+    second = RunFolder(first.path.with_name(first.run_id[:4] + "zzzz"))
+    second.path.mkdir()
+    second.record.write_text(first.record.read_text())
+    with pytest.raises(UserError) as error:
+        find_run(home, first.run_id[:4])
+    assert first.run_id in str(error.value) and second.run_id in str(error.value)
+
+
+def test_an_unknown_run_names_the_nearest(home: Home, new_run: NewRun) -> None:
+    with pytest.raises(UserError, match="holds no runs"):
+        find_run(home, "digits")
+    new_run("digits-dit")
+    with pytest.raises(UserError, match="did you mean 'digits-dit'"):
+        find_run(home, "digit-dit")
+
+
+@pytest.mark.parametrize("text", ["../x", "..", "/etc", "", "."])
+def test_a_path_is_no_run(home: Home, new_run: NewRun, text: str) -> None:
+    new_run()
+    with pytest.raises(UserError):
+        find_run(home, text)
+
+
+def test_damaged_records_are_passed_over_in_lists(home: Home, new_run: NewRun) -> None:
+    whole, damaged = new_run("whole"), new_run("damaged")
+    damaged.record.write_text('{"run_id": ')
+    (home.runs / "stray").mkdir()
+    assert [record.run_id for record in list_runs(home)] == [whole.run_id]
+    with pytest.raises(UserError, match="missing or damaged"):
+        read_record(damaged)
+
+
+def test_the_newest_unfinished_run_of_a_spec(home: Home, new_run: NewRun) -> None:
+    assert find_unfinished(home, "a", "h1") is None
+    stopped, done, other = (new_run("a", spec_hash=h) for h in ("h1", "h1", "h2"))
+    update_record(stopped, status="interrupted")
+    update_record(done, status="finished")
+    found = find_unfinished(home, "a", "h1")
+    assert found is not None and found.folder == stopped
+    assert other != found.folder
+
+
+def _age(folder: RunFolder) -> None:
+    record = json.loads(folder.record.read_text())
+    folder.record.write_text(json.dumps({**record, "created": "2020-01-01T00:00:00.000+00:00"}))
