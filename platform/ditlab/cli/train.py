@@ -1,10 +1,15 @@
 """`ditlab train`."""
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ditlab.cli.common import emit, json_option, say, set_option, spec_argument
+
+if TYPE_CHECKING:
+    from ditlab.spec.experiment import Experiment
 
 
 @click.command()
@@ -27,16 +32,26 @@ def train(
     as_json: bool,
 ) -> int:
     """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume continues."""
+    from ditlab.cluster.launch import connected
     from ditlab.cluster.session import cluster_address
-    from ditlab.cluster.start import start_run
     from ditlab.errors import UserError
-    from ditlab.spec.loading import dump_yaml, load_experiment
+    from ditlab.spec.loading import load_experiment
 
     if local and address:
         raise UserError(f"--local and --address {address} exclude each other; leave one out.")
     address = None if local else cluster_address(address)
     experiment = load_experiment(spec, overrides)
-    start = start_run(experiment, resume, local=local, remote=address is not None, dry_run=dry_run)
+    with connected(experiment, None if dry_run else address, os.cpu_count() or 1):
+        return _train(experiment, resume, local, address is not None, dry_run, as_json)
+
+
+def _train(
+    experiment: "Experiment", resume: str | None, local: bool, remote: bool, dry_run: bool, as_json: bool
+) -> int:
+    from ditlab.cluster.start import start_run
+    from ditlab.spec.loading import dump_yaml
+
+    start = start_run(experiment, resume, local=local, remote=remote, dry_run=dry_run)
     for line in start.lines:
         say(line)
     if dry_run:
@@ -44,7 +59,7 @@ def train(
         emit({"status": "dry-run", "spec_hash": experiment.content_hash(), "steps": start.plan.total_steps,
               "total": start.num_parameters}, as_json)  # fmt: skip
         return 0
-    result = start.go(address=address, local=local)
+    result = start.go(local)
     for line in result.lines:
         click.echo(line, err=as_json)
     emit(result.as_dict(), as_json)

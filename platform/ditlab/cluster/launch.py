@@ -2,7 +2,8 @@
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -23,26 +24,38 @@ def threads_per_worker(experiment: Experiment, cores: int) -> int:
 
 def launch(
     request: RunRequest,
-    address: str | None,
     cores: int,
     on_progress: Callable[[Progress], None],
     warn: Callable[[str], None],
 ) -> Outcome:
-    """Trains on Ray; returns how it ended.
+    """Trains on Ray, on the cluster that this process is connected to or else on an instance of its own; returns how it
+    ended.
 
     Ctrl-C or SIGTERM asks the workers for a final checkpoint; a second one ends them at once.
 
     Raises:
-        UserError: the cluster has not what the run asks for, or the worker body says that the input is wrong.
+        UserError: the worker body says that the input is wrong.
         RunFailed: a worker failed.
     """
     experiment = request.experiment()
     threads = threads_per_worker(experiment, cores)
     needed = threads * experiment.resources.num_workers
-    with ray_session(address, needed) as ray:
-        if address is not None:
-            check_resources(experiment, ray.cluster_resources(), threads)
+    with ray_session(None, needed):
         return _follow(request, threads, on_progress, warn)
+
+
+@contextmanager
+def connected(experiment: Experiment, address: str | None, cores: int) -> Iterator[None]:
+    """Inside: connected to the cluster at `address`, which can hold the run. Does nothing where `address` is None.
+
+    Raises UserError before anything of the run exists.
+    """
+    if address is None:
+        yield
+        return
+    with ray_session(address, 0) as ray:
+        check_resources(experiment, ray.cluster_resources(), threads_per_worker(experiment, cores))
+        yield
 
 
 def check_resources(experiment: Experiment, available: dict[str, float], threads: int) -> None:

@@ -17,6 +17,7 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_TRAIN_V2_ENABLED": "1",
+    "RAY_worker_niceness": "0",  # 15 by default: a training would stand back for anything else on the machine
 }
 
 
@@ -63,7 +64,8 @@ def ray_session(address: str | None, num_cpus: int) -> Iterator[Any]:
     try:
         if address is None:
             cores = max(num_cpus, os.cpu_count() or 1)
-            ray.init(num_cpus=cores, include_dashboard=False, **quiet)
+            # `local`, or Ray would join whatever cluster it finds traces of on this machine.
+            ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
         else:
             ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:

@@ -67,11 +67,10 @@ class Start:
     resumed: bool
     lines: list[str]
 
-    def go(self, address: str | None, local: bool) -> Result:
+    def go(self, local: bool) -> Result:
         """Trains to the end. Raises UserError and RunFailed as `launch` does; the run's record says so too."""
         assert self.folder is not None, "a dry run does not go"
-        spec = absolute_paths(self.experiment.to_dict())
-        spec["tracking"]["uri"] = self.tracking_uri
+        spec = self.experiment.to_dict()
         request = RunRequest(spec, self.folder.run_id, str(self.home.root), self.resumed, source_tags())
         update_record(self.folder, status="running", message="", total_steps=self.plan.total_steps)
         try:
@@ -83,7 +82,7 @@ class Start:
                 else:
                     from ditlab.cluster.launch import launch
 
-                    outcome = launch(request, address, os.cpu_count() or 1, line.update, line.warn)
+                    outcome = launch(request, os.cpu_count() or 1, line.update, line.warn)
         except (UserError, RunFailed) as error:
             update_record(self.folder, status="failed", message=str(error).splitlines()[0])
             raise type(error)(f"run {self.folder.run_id} ({self.experiment.name}): {error}") from error
@@ -114,6 +113,12 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
     """
     home = Home.from_environment()
     tracking_uri = resolve_tracking_uri(experiment.tracking.uri, home)
+    if redact(tracking_uri) != tracking_uri:
+        raise UserError(
+            f"tracking.uri={redact(tracking_uri)} holds a password, which would be written into every checkpoint; "
+            "give it by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
+        )
+    experiment = portable(experiment, tracking_uri)
     _check_devices(experiment, local, remote)
     _check_builds(experiment)
     counts = count_parameters(experiment.model, experiment.objective)
@@ -136,25 +141,25 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
         if folder is None:
             folder = create_run(
                 home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
-                total_steps=plan.total_steps, tracking_uri=redact(tracking_uri),
+                total_steps=plan.total_steps, tracking_uri=tracking_uri if experiment.tracking.uri else "",
             )  # fmt: skip
-            spec = absolute_paths(experiment.to_dict())
-            if experiment.tracking.uri is not None:
-                spec["tracking"]["uri"] = tracking_uri
-            folder.spec.write_text(dump_yaml(spec), encoding="utf-8")
+            folder.spec.write_text(dump_yaml(experiment.to_dict()), encoding="utf-8")
             lines.append(f"run {folder.run_id}: {plan.total_steps} steps on {plan.train_samples:,} samples")
         else:
             lines.append(f"run {folder.run_id}: going on, to {plan.total_steps} steps")
     return Start(experiment, data, plan, counts.total, home, tracking_uri, folder, found is not None, lines)
 
 
-def absolute_paths(spec: dict[str, Any]) -> dict[str, Any]:
-    """A resolved spec that means the same files in every working directory: workers and later commands have others."""
-    data, checkpoint = dict(spec["data"]), dict(spec["checkpoint"])
-    for mapping, key in ((data, "path"), (checkpoint, "storage")):
-        if mapping.get(key):
-            mapping[key] = str(Path(mapping[key]).expanduser().resolve())
-    return {**spec, "data": data, "checkpoint": checkpoint}
+def portable(experiment: Experiment, tracking_uri: str) -> Experiment:
+    """The same with absolute paths: workers and later commands have other working directories. A tracking address of
+    null stays null, so that DITLAB_HOME can be moved."""
+    spec = experiment.to_dict()
+    for section, key in (("data", "path"), ("checkpoint", "storage")):
+        if spec[section].get(key):
+            spec[section][key] = str(Path(spec[section][key]).expanduser().resolve())
+    if experiment.tracking.uri is not None:
+        spec["tracking"]["uri"] = tracking_uri
+    return type(experiment).model_validate(spec)
 
 
 def describe(experiment: Experiment, num_parameters: int) -> str:
@@ -226,7 +231,7 @@ def _same_content(experiment: Experiment, folder: RunFolder) -> None:
     from ditlab.spec.experiment import NOT_CONTENT
 
     old = parse_yaml(folder.spec.read_text(encoding="utf-8"), str(folder.spec))
-    new = absolute_paths(experiment.to_dict())
+    new = experiment.to_dict()
     changed = [
         f"{path}={after!r} (was {before!r})"
         for path, before, after in _differences(old, new)

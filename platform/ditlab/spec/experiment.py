@@ -85,8 +85,8 @@ class Experiment(Spec):
     def low_precision_has_masters(self) -> "Experiment":
         if self.training.precision != "fp32" and self.engine.zero.stage == 0:
             raise ValueError(
-                f"training.precision={self.training.precision} with engine.zero.stage=0 has no float32 optimiser partitions to resume from; "
-                "set engine.zero.stage to 1 (the same numbers)."
+                f"training.precision={self.training.precision} with engine.zero.stage=0 has no float32 optimiser "
+                "partitions to resume from; set engine.zero.stage to 1 (the same numbers)."
             )
         return self
 

@@ -32,7 +32,9 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
 def build_experiment(mapping: Mapping[str, Any], source: str) -> Experiment:
     """Validates a resolved mapping. Raises UserError with one line per mistake, each beginning with `source`."""
     if "base" in mapping:
-        raise UserError(f"{source}: a file with `base` is a sweep, and sweeps are not available yet; name an experiment.")
+        raise UserError(
+            f"{source}: a file with `base` is a sweep, and sweeps are not available yet; name an experiment."
+        )
     try:
         cls = class_for(mapping)
         return cls.model_validate(dict(mapping))

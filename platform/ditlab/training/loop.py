@@ -89,6 +89,9 @@ class Worker:
         with self._loader() as loader:
             micro_batches = iter(loader)
             meter, steps = _Speedometer(experiment.batch.size), StepMetrics(self.rank.world_size)
+            if self.step == 0 and experiment.evaluation.every is not None:
+                with meter.paused():
+                    self._evaluate()  # what chance gives; and a sampler that fails does so before hours of training
             while self.step < total and not stopped:
                 self._one_step(next(micro_batches), steps)
                 meter.tick()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-
 BLOCK = 64  # rows that `RowNoise` draws at once
 
 

@@ -38,6 +38,7 @@ OVERRIDES = [
     ("resources.workers=2", "resources.workers=2 needs Ray, and --local is one process"),
     ("tracking.uri=htp://x", "tracking.uri='htp://x' has the unknown scheme 'htp'"),
     ("tracking.uri=mlruns", "tracking.uri='mlruns' is a plain folder"),
+    ("tracking.uri=http://me:word@host:5000", "tracking.uri=http://me:***@host:5000 holds a password"),
     ("data={kind: mnist}", "ditlab data import mnist"),
     ("data={kind: arrow, path: nowhere}", "nowhere holds no store"),
 ]

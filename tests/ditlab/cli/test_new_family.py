@@ -147,7 +147,7 @@ model: {family: toy, width: 24}
 batch: {size: 32}
 training: {steps: 3}
 evaluation: {every: 3, samples: 4, limit: 32}
-tracking: {system_metrics: false}
+tracking: {system_metrics: false, uri: "http://127.0.0.1:9"}  # nothing answers: MLflow is not what is tested
 """
 
 

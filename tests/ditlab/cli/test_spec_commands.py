@@ -29,7 +29,9 @@ def test_validate_as_json(ditlab, spec):
 
 
 def test_show_gives_the_experiment_back(ditlab, spec, tmp_path):
-    said = ditlab("show", spec, "--set", "model.depth=2", "--set", "training.ema=null", "--set", "training.clip.max_norm=2")
+    said = ditlab(
+        "show", spec, "--set", "model.depth=2", "--set", "training.ema=null", "--set", "training.clip.max_norm=2"
+    )
     assert said.code == 0 and said.err == ""
     again = tmp_path / "again.yaml"
     again.write_text(said.out)

@@ -36,7 +36,7 @@ def at_home(home, monkeypatch):
 
 
 def go(experiment, resume=None):
-    return start_run(experiment, resume, local=False, remote=False, dry_run=False).go(address=None, local=False)
+    return start_run(experiment, resume, local=False, remote=False, dry_run=False).go(local=False)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_mlflow_holds_one_run_with_all_that_a_reviewer_looks_for(finished, home)
     assert {"parameters.total", "parameters.blocks", "parameters.head"} <= components
     points = client.get_metric_history(run.info.run_id, "train/velocity")
     assert sorted(point.step for point in points) == [1, 2, 3, 4, 5, 6]
-    assert sorted(point.step for point in client.get_metric_history(run.info.run_id, "eval/velocity")) == [3, 6]
+    assert sorted(point.step for point in client.get_metric_history(run.info.run_id, "eval/velocity")) == [0, 3, 6]
     assert run.inputs.dataset_inputs[0].dataset.name == "digits"
     artifacts = {file.path for file in client.list_artifacts(run.info.run_id)}
     assert {"spec.yaml", "environment.txt", "parameters.json", "export", "images"} <= artifacts

@@ -1,0 +1,119 @@
+"""Held-out figures: the same at every call, whatever the batches and the workers."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from ditlab.data.sources import open_data
+from ditlab.engine.distributed import Rank
+from ditlab.home import Home
+from ditlab.training.evaluation import held_out_metrics, sample_grid
+from support.workers import tiny, train_here
+
+CPU = torch.device("cpu")
+
+
+class Channel:
+    """One worker's part of the agreement, kept for the test to add up."""
+
+    def __init__(self):
+        self.sums = []
+
+    def gather(self, thing):
+        return [thing]
+
+    def sum(self, values):
+        self.sums = values
+        return values
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def setting(home):
+    experiment = tiny()
+    torch.manual_seed(0)
+    network = experiment.model.build()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return experiment, network.eval(), open_data(experiment.data, Home(home)).held_out
+
+
+def measure(setting, batch_size=64, limit=100, rank=0, world_size=1, channel=None, experiment=None, view=None):
+    spec, network, held_out = setting
+    spec = experiment or spec
+    with torch.no_grad():
+        return held_out_metrics(
+            network, spec.objective.build(spec.model), view or held_out, spec.model.batch_fields(), batch_size,
+            limit, Rank(rank, world_size, rank, CPU), channel or Channel(),
+        )  # fmt: skip
+
+
+def test_the_same_at_every_call(setting):
+    torch.manual_seed(1)
+    one = measure(setting)
+    torch.manual_seed(2)
+    assert measure(setting) == one
+    assert {"velocity", "direction", "velocity_t0"} <= set(one)
+
+
+@pytest.mark.parametrize("batch_size", [3, 33, 70, 1000])
+def test_whatever_the_batches(setting, batch_size):
+    assert measure(setting, batch_size, 70) == pytest.approx(measure(setting, 64, 70), rel=1e-5)
+
+
+def test_whatever_the_seed_of_the_experiment(setting):
+    assert measure(setting, experiment=tiny(seed=5, batch={"size": 8})) == measure(setting)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_whatever_the_workers(setting, world_size):
+    """More workers than batches, too: all take equally many turns, and a spare turn counts for nothing."""
+    whole = Channel()
+    expected = measure(setting, 32, channel=whole)
+    parts = [Channel() for _ in range(world_size)]
+    names = [
+        set(measure(setting, 32, rank=rank, world_size=world_size, channel=part)) if rank < 4 else set(expected)
+        for rank, part in enumerate(parts)
+    ]
+    assert all(found == set(expected) for found in names)
+    totals = [sum(values) for values in zip(*(part.sums for part in parts if part.sums), strict=True)]
+    assert totals == pytest.approx(whole.sums, rel=1e-6)
+
+
+def test_the_limit_takes_the_first_samples(setting):
+    view = setting[2]
+    first = dataclasses.replace(view, rows=view.rows[:40])
+    assert measure(setting, limit=40) != measure(setting, limit=100)
+    assert measure(setting, limit=1000, view=first) == measure(setting, limit=40)
+
+
+def test_nothing_held_out_gives_nothing(home):
+    experiment = tiny(data={"kind": "digits", "hold_out": 0.0})
+    view = open_data(experiment.data, Home(home)).held_out
+    assert measure((experiment, experiment.model.build(), view)) == {}
+
+
+def test_grids_begin_with_the_same_noise(setting):
+    experiment, network, _ = setting
+    one = sample_grid(network, experiment, 4, CPU)
+    torch.manual_seed(9)
+    two = sample_grid(network, experiment, 4, CPU)
+    assert repr(one) == repr(two)
+
+
+def test_evaluating_changes_no_training(home, tmp_path):
+    """With evaluations between, the same losses, bit for bit; the same figures at the end."""
+    often = {"every": 1, "samples": 4, "limit": 40}
+    _, without = train_here(tiny(evaluation={"every": None}), home, tmp_path / "without")
+    _, with_them = train_here(tiny(evaluation=often), home, tmp_path / "with")
+    _, last = train_here(tiny(evaluation={**often, "every": 100}), home, tmp_path / "last")
+    assert with_them.losses == without.losses
+    assert with_them.pictures[-6:] == [1, 2, 3, 4, 5, 6] and last.pictures[-1] == 6 and without.pictures == []
+    assert with_them.values[6]["eval/velocity"] == last.values[6]["eval/velocity"]
+    assert not any("eval/velocity" in values for values in without.values.values())

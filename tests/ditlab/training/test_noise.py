@@ -1,0 +1,93 @@
+"""Keyed randomness: what a draw depends on, and what it does not."""
+
+import itertools
+
+import pytest
+import torch
+
+from ditlab.training.noise import BLOCK, KeyedNoise, RowNoise, derived_seed
+from support.workers import tiny, train_here
+
+CPU = torch.device("cpu")
+KEY = {"seed": 1, "stream": "train", "step": 5, "micro_index": 2, "micro_size": 8, "device": CPU}
+
+
+def noise(**changes):
+    return KeyedNoise(**{**KEY, **changes})
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "normal"])
+def test_the_same_key_gives_the_same_numbers(distribution):
+    one, two = (getattr(noise(), distribution)("time", (8, 3)) for _ in range(2))
+    assert torch.equal(one, two)
+    assert one.dtype == torch.float32 and one.shape == (8, 3)
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "normal"])
+@pytest.mark.parametrize(
+    "change", [{"seed": 2}, {"stream": "evaluate"}, {"step": 6}, {"micro_index": 3}], ids=lambda change: next(iter(change))
+)  # fmt: skip
+def test_another_key_gives_others(distribution, change):
+    one, two = (getattr(source, distribution)("time", (8,)) for source in (noise(), noise(**change)))
+    assert not torch.isin(one, two).any()
+
+
+def test_names_are_part_of_the_key():
+    assert not torch.isin(noise().uniform("time", (8,)), noise().uniform("time2", (8,))).any()
+
+
+def test_keys_do_not_run_together():
+    """(1, 23) and (12, 3) are two keys."""
+    seeds = {derived_seed(*key) for key in itertools.product((1, 12, 123), ("a", "a/1"), (3, 23, 123))}
+    assert len(seeds) == 18
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@pytest.mark.parametrize(("start", "length"), [(0, 4), (4, 4), (3, 2), (7, 1)])
+def test_a_slice_gets_its_slice_of_the_whole(start, length):
+    whole = noise().normal("noise", (8, 1, 4, 4))
+    part = noise(start=start).normal("noise", (length, 1, 4, 4))
+    assert torch.equal(part, whole[start : start + length])
+
+
+def test_the_order_of_calls_changes_nothing():
+    source, other = noise(), noise()
+    first = source.uniform("a", (8,)), source.normal("b", (8,))
+    second = other.normal("b", (8,)), other.uniform("a", (8,))
+    assert torch.equal(first[0], second[1]) and torch.equal(first[1], second[0])
+
+
+def test_torchs_global_generator_is_left_alone_and_asked_nothing():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    one = noise().normal("noise", (8,))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(4)
+    assert torch.equal(noise().normal("noise", (8,)), one)
+
+
+def test_the_distributions_are_what_they_say():
+    uniform = noise(micro_size=40_000).uniform("u", (40_000,))
+    normal = noise(micro_size=40_000).normal("n", (40_000,))
+    assert uniform.min() >= 0 and uniform.max() < 1
+    assert uniform.mean() == pytest.approx(0.5, abs=0.01) and uniform.var() == pytest.approx(1 / 12, abs=0.003)
+    assert normal.mean() == pytest.approx(0, abs=0.02) and normal.var() == pytest.approx(1, abs=0.03)
+
+
+@pytest.mark.parametrize("sizes", [[3 * BLOCK], [1] * 5, [7, BLOCK, 50], [BLOCK - 1, 2, BLOCK]])
+def test_a_rows_numbers_do_not_depend_on_its_batch(sizes):
+    whole = RowNoise(0, "evaluate", 0, CPU).normal("noise", (3 * BLOCK, 2))
+    row = 0
+    for size in sizes:
+        assert torch.equal(RowNoise(0, "evaluate", row, CPU).normal("noise", (size, 2)), whole[row : row + size])
+        row += size
+
+
+def test_a_training_does_not_depend_on_the_global_seed(tmp_path):
+    losses = []
+    for seed in (123, 7):
+        torch.manual_seed(seed)
+        losses.append(train_here(tiny(training__steps=3), tmp_path / "home", tmp_path / str(seed))[1].losses)
+    assert losses[0] == losses[1]
+    other = train_here(tiny(training__steps=3, seed=1), tmp_path / "home", tmp_path / "other")[1].losses
+    assert other != losses[0]

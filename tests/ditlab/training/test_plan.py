@@ -1,0 +1,47 @@
+"""What a run will do, from its spec and the size of its data."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from ditlab.data.sources import open_data
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.training.plan import RunPlan, plan_run
+from support.workers import tiny
+
+
+def data(train, held_out=0):
+    return SimpleNamespace(train=range(train), held_out=range(held_out))
+
+
+def test_the_digits(tmp_path):
+    """1,617 digits make twelve batches of 128; the 81 that are left are dropped."""
+    experiment = tiny(batch={"size": 128}, training={"epochs": 3})
+    plan = plan_run(experiment, open_data(experiment.data, Home(tmp_path)))
+    assert plan == RunPlan(total_steps=36, epoch_steps=12, train_samples=1617, held_out_samples=180)
+
+
+def test_mnist_has_468_steps_an_epoch():
+    assert plan_run(tiny(batch={"size": 128}, training={"epochs": 30}), data(60_000)).total_steps == 30 * 468
+
+
+@pytest.mark.parametrize(("samples", "steps"), [(128, 1), (255, 1), (256, 2)])
+def test_the_last_partial_batch_is_dropped(samples, steps):
+    assert plan_run(tiny(batch={"size": 128}, training={"epochs": 1}), data(samples)).total_steps == steps
+
+
+def test_steps_are_steps_whatever_the_data():
+    plan = plan_run(tiny(batch={"size": 128}, training={"steps": 1000}), data(256))
+    assert (plan.total_steps, plan.epoch_steps) == (1000, 2)
+
+
+def test_less_than_a_batch_is_refused():
+    with pytest.raises(UserError, match=r"batch\.size=128 is larger than the 127 training samples"):
+        plan_run(tiny(batch={"size": 128}), data(127))
+
+
+def test_a_warmup_as_long_as_the_run_is_refused():
+    spec = {"training": {"epochs": 2}, "schedule": {"kind": "warmup_cosine", "warmup": 24}}
+    with pytest.raises(UserError, match=r"schedule\.warmup=24 leaves nothing of the run's 24 steps"):
+        plan_run(tiny(batch={"size": 128}, **spec), data(1617))

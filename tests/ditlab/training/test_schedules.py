@@ -1,0 +1,70 @@
+"""Learning-rate schedules at the values that their definitions give in closed form."""
+
+import math
+
+import pytest
+
+from ditlab.spec.optimisation import ConstantSchedule, SteppedCosineRestartSchedule, WarmupCosineSchedule
+from ditlab.training.schedules import learning_rate
+
+TOTAL, EPOCH = 1000, 100
+
+
+def rates(schedule, base=1e-4, total=TOTAL, epoch=EPOCH):
+    return [learning_rate(schedule, base, step, total, epoch) for step in range(total)]
+
+
+def test_constant():
+    assert set(rates(ConstantSchedule())) == {1e-4}
+
+
+def test_warmup_rises_from_the_first_step_and_is_over_in_time():
+    found = rates(ConstantSchedule(warmup=10))
+    assert found[:10] == pytest.approx([1e-4 * (step + 1) / 10 for step in range(10)])
+    assert found[9] == found[10] == found[-1] == 1e-4
+    assert all(rate > 0 for rate in found)
+
+
+@pytest.mark.parametrize("final", [0.0, 0.05, 1.0])
+@pytest.mark.parametrize("warmup", [0, 1, 100])
+def test_warmup_cosine(final, warmup):
+    found = rates(WarmupCosineSchedule(warmup=warmup, final=final))
+    assert max(found) == pytest.approx(1e-4)
+    assert found[warmup] == pytest.approx(1e-4)
+    assert found[-1] == pytest.approx(1e-4 * final, abs=1e-12)
+    middle = warmup + (TOTAL - 1 - warmup) / 2
+    around = (found[math.floor(middle)] + found[math.ceil(middle)]) / 2
+    assert around == pytest.approx(1e-4 * (1 + final) / 2)
+    assert all(a >= b for a, b in zip(found[warmup:], found[warmup + 1 :], strict=False))
+
+
+def test_warmup_cosine_of_a_run_that_is_almost_all_warmup():
+    assert rates(WarmupCosineSchedule(warmup=9, final=0.1), total=10)[-1] == pytest.approx(1e-4)
+
+
+def test_stepped_cosine_restart():
+    """Peak 1e-4, valley half of it, both times 0.9 from cycle to cycle, floors of 1%."""
+    schedule, cycle = SteppedCosineRestartSchedule(cycle=1000), 1000
+
+    def rate(step):
+        return learning_rate(schedule, 1e-4, step, 10**9, EPOCH)
+
+    assert rate(0) == pytest.approx(1e-4)
+    assert rate(cycle // 2) == pytest.approx(7.5e-5)
+    assert rate(cycle - 1) == pytest.approx(5e-5, rel=1e-3)
+    assert rate(15 * cycle) == pytest.approx(1e-4 * 0.9**15) == pytest.approx(2.059e-5, rel=1e-3)
+    assert rate(16 * cycle - 1) == pytest.approx(1.029e-5, rel=1e-3)
+    for number in range(10):
+        assert rate((number + 1) * cycle) > rate((number + 1) * cycle - 1)  # a restart goes up
+
+
+def test_stepped_cosine_restart_stays_above_its_floor():
+    schedule = SteppedCosineRestartSchedule(cycle=10, floor=0.05)
+    found = rates(schedule, total=5000)
+    assert min(found) == pytest.approx(5e-6)
+    assert found[-10:] == pytest.approx([5e-6] * 10)  # peak and valley have both met it
+
+
+def test_a_cycle_is_an_epoch_unless_it_is_given():
+    found = rates(SteppedCosineRestartSchedule(), epoch=37)
+    assert [step for step in range(1, TOTAL) if found[step] > found[step - 1]][:3] == [37, 74, 111]
