@@ -29,9 +29,11 @@ class LazyGroup(click.Group):
     """A group whose commands are imported on demand from `ditlab.cli`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports the one that is asked for."""
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"ditlab.cli.{COMMANDS[cmd_name][0]}")
@@ -39,12 +41,14 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in `--help`, from `COMMANDS` alone."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Names the nearest command where there is none of a name."""
         from ditlab.errors import nearest
 
         if args and args[0] not in COMMANDS:

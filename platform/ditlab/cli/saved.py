@@ -15,7 +15,8 @@ from ditlab.data.sources import DataSplits, open_data
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import build_experiment, parse_yaml
+from ditlab.spec.loading import build_experiment
+from ditlab.spec.yaml_text import parse_yaml
 from ditlab.tracking.records import RunRecord, find_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.checkpoint import CheckpointReader, newest_checkpoint

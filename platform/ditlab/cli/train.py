@@ -49,7 +49,7 @@ def _train(
     experiment: "Experiment", resume: str | None, local: bool, remote: bool, dry_run: bool, as_json: bool
 ) -> int:
     from ditlab.cluster.start import start_run
-    from ditlab.spec.loading import dump_yaml
+    from ditlab.spec.yaml_text import dump_yaml
 
     start = start_run(experiment, resume, local=local, remote=remote, dry_run=dry_run)
     for line in start.lines:

@@ -17,7 +17,7 @@ from ditlab.data.sources import DataSplits, open_data
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import dump_yaml, parse_yaml
+from ditlab.spec.yaml_text import dump_yaml, parse_yaml
 from ditlab.tracking.address import check_reachable, redact, resolve_tracking_uri
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.records import create_run, find_run, find_unfinished, update_record

@@ -1,6 +1,5 @@
 """Gathering ahead: hand-overs of several steps' rows, computed by another thread while the consumer is busy."""
 
-import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,20 +14,16 @@ from ditlab.data.view import View
 HandOver = dict[str, Tensor]
 """Several steps' rows by column, (steps * rows a step, *shape)."""
 
-HAND_OVER_BYTES = 800_000
-"""Steps are handed over together up to this size: they share what a call costs, and the rows written still lie in the
-cores' second-level caches when they are read."""
-
-SWITCH_SECONDS = 100e-6
-"""What it costs at worst to wake a thread and wait for it (idle virtual cores)."""
+HAND_OVER_BYTES = 1_600_000
+"""Steps are handed over together up to this size. What a hand-over costs (waking a thread takes up to 100 us on idle
+virtual cores, as long as gathering ten steps of small images) is shared by the steps in it."""
 
 
 class Prefetcher:
     """An iterator over the hand-overs of one worker from a position on.
 
-    While the consumer is busy, one thread gathers up to `depth` hand-overs ahead, and the next epoch's order. A
-    consumer that comes back sooner than a thread switch takes gathers for itself, on all cores: two threads that wake
-    each other for every hand-over are several times slower.
+    One thread gathers up to `depth` hand-overs ahead, and the next epoch's order. A consumer that comes back before
+    the thread is done does not wait: it gathers the hand-over after those, so that both work.
     """
 
     def __init__(
@@ -49,19 +44,22 @@ class Prefetcher:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ditlab-loader")
         self._rows = self._rows_by_hand_over(order.batch_number(position), steps)
         self._pending: deque[Future[HandOver]] = deque()
-        self._left = 0.0  # when the consumer went away with a hand-over; long ago, at first
         self._fill()
 
     def __next__(self) -> HandOver:
-        was_away = time.perf_counter() - self._left > SWITCH_SECONDS
+        pending = self._pending
+        while pending and not pending[0].done() and len(pending) < 2 * self._depth:
+            if (rows := next(self._rows, None)) is None:
+                break
+            pending.append(self._gather_here(rows))
+        if not pending:
+            raise StopIteration
         try:
-            hand_over = self._pending.popleft().result() if self._pending else self._gather(next(self._rows), True)
+            hand_over = pending.popleft().result()
         except BaseException:
             self.close()
             raise
-        if was_away:
-            self._fill()
-        self._left = time.perf_counter()
+        self._fill()
         return hand_over
 
     def close(self) -> None:
@@ -72,18 +70,27 @@ class Prefetcher:
 
     def _fill(self) -> None:
         while len(self._pending) < self._depth and (rows := next(self._rows, None)) is not None:
-            self._pending.append(self._thread.submit(self._gather, rows, False))
+            self._pending.append(self._thread.submit(self._gather, rows))
 
-    def _gather(self, rows: np.ndarray, parallel: bool) -> HandOver:
-        return {name: self._gather_column(name, rows, parallel) for name in self._columns}
+    def _gather_here(self, rows: np.ndarray) -> Future[HandOver]:
+        """As the thread would, so that an error is raised where its hand-over is wanted."""
+        future: Future[HandOver] = Future()
+        try:
+            future.set_result(self._gather(rows))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
-    def _gather_column(self, name: str, rows: np.ndarray, parallel: bool) -> Tensor:
+    def _gather(self, rows: np.ndarray) -> HandOver:
+        return {name: self._gather_column(name, rows) for name in self._columns}
+
+    def _gather_column(self, name: str, rows: np.ndarray) -> Tensor:
         store = self._view.store
         if not self._pin:
-            return store.gather(name, rows, parallel=parallel)
+            return store.gather(name, rows)
         column = store.columns[name]
         pinned = torch.empty((len(rows), *column.shape), dtype=getattr(torch, column.dtype), pin_memory=True)
-        return store.gather(name, rows, pinned, parallel)
+        return store.gather(name, rows, pinned)
 
     def _rows_by_hand_over(self, batch: int, steps: int | None) -> Iterator[np.ndarray]:
         """Store rows of one hand-over after the other, int64. Hand-overs end where an epoch does."""

@@ -67,14 +67,13 @@ class Store:
         parts = [shard[column] for shard in self._shards]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None, parallel: bool = True) -> Tensor:
+    def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
         """The given rows of a column in the given order, (len(rows), *shape), copied into `out` where given.
 
-        `rows`: int64, in [0, len(store)). Not `parallel` keeps off torch's threads: a thread beside the training step
-        would start a second team of them, and the two teams hinder each other.
+        `rows`: int64, in [0, len(store)).
         """
         if len(self._shards) == 1:
-            return _take(self._shards[0][column], rows, out, parallel)
+            return _take(self._shards[0][column], rows, out)
         if out is None:
             first = self._shards[0][column]
             out = torch.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
@@ -82,7 +81,7 @@ class Store:
         for number in np.unique(shard_of_row):
             here = np.flatnonzero(shard_of_row == number)
             start = int(self._ends[number]) - self.manifest.shards[number].rows
-            out[torch.from_numpy(here)] = _take(self._shards[number][column], rows[here] - start, None, parallel)
+            out[torch.from_numpy(here)] = _take(self._shards[number][column], rows[here] - start)
         return out
 
 
@@ -150,10 +149,13 @@ def _map_shard(file: Path, shard: Shard, columns: Mapping[str, StoredColumn]) ->
     return tensors
 
 
-def _take(values: Tensor, rows: np.ndarray, out: Tensor | None, parallel: bool) -> Tensor:
-    if parallel:
-        return torch.index_select(values, 0, torch.from_numpy(rows), out=out)
+def _take(values: Tensor, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
+    """`values[rows]` on the calling thread, without the GIL.
+
+    torch.index_select would bring up a team of OpenMP threads in the loader's thread, beside the training step's:
+    where the cores are taken, each of its barriers was seen to wait for milliseconds.
+    """
     if out is None:
         return torch.from_numpy(np.take(values.numpy(), rows, axis=0))
-    np.take(values.numpy(), rows, axis=0, out=out.numpy(), mode="clip")  # "raise" would go through a copy
+    np.take(values.numpy(), rows, axis=0, out=out.numpy(), mode="clip")  # mode="raise" goes through a copy
     return out

@@ -18,6 +18,7 @@ class Zero(Spec):
 
     @model_validator(mode="after")
     def refuse_offload(self) -> "Zero":
+        """Anything but `none`."""
         if self.offload != "none":
             raise ValueError(
                 f"engine.zero.offload={self.offload} is not available yet; set engine.zero.offload to none."
@@ -48,6 +49,7 @@ class ElasticWorkers(Spec):
 
     @model_validator(mode="after")
     def refuse(self) -> "ElasticWorkers":
+        """Always: named here so that the message can say so."""
         raise ValueError(
             f"resources.workers={{min: {self.min}, max: {self.max}}} (elastic) is not available yet; "
             f"set resources.workers to a number, such as {self.min}."
@@ -83,6 +85,7 @@ class Checkpoint(Spec):
 
     @model_validator(mode="after")
     def refuse_uri(self) -> "Checkpoint":
+        """A folder only."""
         if self.storage and "://" in self.storage:
             raise ValueError(
                 f"checkpoint.storage={self.storage}: storage by URI is not available yet; name a folder, or null."

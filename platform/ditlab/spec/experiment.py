@@ -13,8 +13,8 @@ from denoisers.families import families
 from ditlab.errors import UserError, nearest
 from ditlab.spec.data import DataSpec, DigitsData
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Resources, Tracking
-from ditlab.spec.messages import shown
 from ditlab.spec.optimisation import AdamW, Batch, ConstantSchedule, ScheduleSpec, Training
+from ditlab.spec.wording import shown
 
 # What does not change which weights come out (up to float summation order): a run can be resumed with other values.
 NOT_CONTENT = ("name", "engine", "resources", "checkpoint", "evaluation", "sampling", "tracking")
@@ -57,6 +57,7 @@ class Experiment(Spec):
     @field_validator("name")
     @classmethod
     def plain_name(cls, name: str) -> str:
+        """It stands in paths, tables and MLflow's columns."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ValueError(
                 f"name={shown(name)} must begin with a letter or digit and hold only letters, digits, '.', '_' and '-' "
@@ -66,6 +67,7 @@ class Experiment(Spec):
 
     @model_validator(mode="after")
     def batch_divides(self) -> "Experiment":
+        """Every worker gets equally many whole micro-batches."""
         size, workers = self.batch.size, self.resources.num_workers
         if size % workers:
             raise ValueError(
@@ -83,6 +85,7 @@ class Experiment(Spec):
 
     @model_validator(mode="after")
     def low_precision_has_masters(self) -> "Experiment":
+        """Stage 0 keeps no float32 weights beside half-precision ones."""
         if self.training.precision != "fp32" and self.engine.zero.stage == 0:
             raise ValueError(
                 f"training.precision={self.training.precision} with engine.zero.stage=0 has no float32 optimiser "
@@ -92,6 +95,7 @@ class Experiment(Spec):
 
     @model_validator(mode="after")
     def schedule_fits(self) -> "Experiment":
+        """Warm-up ends before the run; for a run of epochs, its plan checks that."""
         warmup = getattr(self.schedule, "warmup", 0)
         if self.training.steps is not None and warmup >= self.training.steps and warmup:
             raise ValueError(

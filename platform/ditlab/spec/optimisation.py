@@ -91,6 +91,7 @@ class ZClip(Spec):
 
     @model_validator(mode="after")
     def refuse(self) -> "ZClip":
+        """Always: named here so that the message can say so."""
         raise ValueError("training.clip.kind=zclip is not available yet; set training.clip.kind to norm or none.")
 
 
@@ -120,6 +121,7 @@ class Training(Spec):
 
     @model_validator(mode="after")
     def one_length(self) -> "Training":
+        """Steps or epochs, not both."""
         if self.steps is None and self.epochs is None:
             raise ValueError("training.steps and training.epochs are both null; give one of them.")
         if self.steps is not None and self.epochs is not None:

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.spec.loading import dump_yaml
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.training.checkpoint import CheckpointReader
 
 
@@ -49,7 +49,7 @@ def load_network(
 
 def load_export(folder: Path, device: torch.device) -> tuple[Experiment, nn.Module]:
     """The same from a folder that `export_weights` wrote."""
-    from ditlab.spec.loading import parse_yaml
+    from ditlab.spec.yaml_text import parse_yaml
 
     spec = parse_yaml((folder / "spec.yaml").read_text(encoding="utf-8"), str(folder / "spec.yaml"))
     return load_network(spec, load_file(folder / "weights.safetensors"), device)

@@ -39,6 +39,7 @@ def test_the_first_of_many_are_the_same(finished, with_run, tmp_path):
     """Beyond the number that is drawn at once, too."""
     few = drawn(with_run("sample", "small", "--num", "5", "--out", tmp_path / "few", "--json"))
     many = drawn(with_run("sample", "small", "--num", "300", "--out", tmp_path / "many", "--json"))
+    assert len(many) == 300
     torch.testing.assert_close(many[:5], few, rtol=1e-5, atol=1e-5)
     assert not torch.equal(many[256:261], many[:5])
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from ditlab.spec.loading import build_experiment, load_experiment, parse_yaml
+from ditlab.spec.loading import build_experiment, load_experiment
+from ditlab.spec.yaml_text import parse_yaml
 
 
 def test_validate_names_each_file(ditlab, spec, home):

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import psutil
-from support.workers import tiny
 
-from ditlab.spec.loading import dump_yaml
+from ditlab.spec.yaml_text import dump_yaml
+from support.workers import tiny
 
 
 def processes_of(home: Path) -> list[str]:

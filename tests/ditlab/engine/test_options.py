@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from support.workers import tiny, train_here
 
 from ditlab.errors import UserError
 from ditlab.training.checkpoint import newest_checkpoint
+from support.workers import tiny, train_here
 
 STAGES = (0, 1, 2, 3)
 

@@ -20,7 +20,7 @@ def small() -> dict[str, Any]:
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
     """Writes a file by name, of text or of a mapping."""
-    from ditlab.spec.loading import dump_yaml
+    from ditlab.spec.yaml_text import dump_yaml
 
     def put(name: str, content: Any) -> Path:
         path = tmp_path / name

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ditlab.spec.experiment import class_for
-from ditlab.spec.loading import build_experiment, dump_yaml, merge, parse_yaml
+from ditlab.spec.loading import build_experiment, merge
+from ditlab.spec.yaml_text import dump_yaml, parse_yaml
 
 SMALL = {
     "name": "small",

@@ -4,7 +4,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.spec.loading import build_experiment, merge
-from ditlab.spec.messages import shown
+from ditlab.spec.wording import shown
 
 MISTAKES = [
     ({"trainign": {"steps": 3}}, "trainign={steps: 3} is no known field; did you mean 'training'?"),
@@ -36,8 +36,8 @@ MISTAKES = [
     ({"training": {"epochs": 3}}, "training.steps=2 and training.epochs=3 exclude each other; remove one"),
     ({"training": {"steps": None}}, "training.steps and training.epochs are both null; give one of them."),
     ({"batch": {"micro": 48}}, "batch.size=128 is no multiple of batch.micro=48 times resources.workers=1; set"),
-    ({"resources": {"workers": 3}}, "batch.size=128 is no multiple of resources.workers=3; set batch.size to 126 or 129."),
-    ({"model": {"patch_size": 3}}, "model.image_size=8 is no multiple of model.patch_size=3; set model.image_size to 6 or"),
+    ({"resources": {"workers": 3}}, "batch.size=128 is no multiple of resources.workers=3; set batch.size to 126"),
+    ({"model": {"patch_size": 3}}, "model.image_size=8 is no multiple of model.patch_size=3; set model.image_size"),
     ({"checkpoint": {"storage": "s3://bucket/x"}}, "checkpoint.storage=s3://bucket/x: storage by URI is not available"),
     ({"schedule": {"kind": "constant", "warmup": 2}}, "schedule.warmup=2 leaves nothing of training.steps=2; set"),
     ({"objective": {"weights": {"velocity": 0.0}}}, "objective.weights are all 0, so nothing trains; set"),

@@ -52,7 +52,7 @@ def test_kind_then_its_fields(load):
 
 
 def test_a_kind_may_not_undo_what_was_set_before_it(load):
-    with pytest.raises(UserError, match="would undo --set data.hold_out=0.2"):
+    with pytest.raises(UserError, match=r"would undo --set data\.hold_out=0\.2"):
         load("data.hold_out=0.2", "data.kind=mnist")
 
 

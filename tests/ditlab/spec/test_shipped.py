@@ -6,8 +6,9 @@ import pytest
 
 from denoisers.counts import count_parameters
 from ditlab.spec.experiment import class_for
-from ditlab.spec.loading import load_experiment, parse_yaml
+from ditlab.spec.loading import load_experiment
 from ditlab.spec.schema import experiment_schema
+from ditlab.spec.yaml_text import parse_yaml
 
 FOLDER = Path(__file__).parents[3] / "experiments"
 FILES = sorted(FOLDER.glob("*/*.yaml"))

@@ -177,7 +177,7 @@ def test_damaged_checkpoints_drive_out_no_whole_ones(tmp_path):
 
 
 def test_training_goes_on_from_the_one_before(tmp_path):
-    """The newest checkpoint loses a bit: the run repeats the steps since the one before and ends in the same weights."""
+    """The newest checkpoint loses a bit: the run repeats the steps since the one before, to the same weights."""
     home, experiment = tmp_path / "home", tiny()
     _, unbroken = train_here(experiment, home, tmp_path / "unbroken")
     train_here(experiment, home, tmp_path / "run")

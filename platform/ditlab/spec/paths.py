@@ -1,0 +1,104 @@
+"""Dotted paths over the spec classes: what stands at one, and what to say where nothing does."""
+
+import types
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from denoisers.contract import Spec
+from ditlab.errors import UserError, nearest
+from ditlab.spec.wording import shortened
+
+SELECTORS = ("kind", "family")
+
+
+def annotation_at(cls: type[Spec], mapping: Any, keys: Sequence[str]) -> Any:
+    """The declared type of a field, None where the path leads nowhere."""
+    parent = spec_at(cls, mapping, keys[:-1])
+    return parent.model_fields[keys[-1]].annotation if parent and keys and keys[-1] in parent.model_fields else None
+
+
+def members(annotation: Any) -> list[Any]:
+    """The alternatives of an annotation: unwraps Annotated and unions."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return members(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return [member for argument in get_args(annotation) for member in members(argument)]
+    return [annotation]
+
+
+def options(annotation: Any) -> list[type[Spec]]:
+    """The spec classes that an annotation allows."""
+    return [member for member in members(annotation) if isinstance(member, type) and issubclass(member, Spec)]
+
+
+def spec_at(cls: type[Spec], mapping: Any, keys: Sequence[str]) -> type[Spec] | None:
+    """The spec class at a dotted path, unions decided by the mapping's `kind` or `family`, else by the default.
+
+    None where the path leads to no spec.
+    """
+    current: type[Spec] = cls
+    for key in keys:
+        if key not in current.model_fields:
+            return None
+        field = current.model_fields[key]
+        candidates = options(field.annotation)
+        mapping = mapping.get(key) if isinstance(mapping, Mapping) else None
+        chosen = [option for option in candidates if _selected(option, mapping)]
+        if not chosen and isinstance(field.default, Spec):
+            chosen = [type(field.default)]
+        if not (chosen or candidates):
+            return None
+        current = (chosen or candidates)[0]
+    return current
+
+
+def _selected(option: type[Spec], mapping: Any) -> bool:
+    if not isinstance(mapping, Mapping):
+        return False
+    for selector in SELECTORS:
+        if selector in option.model_fields and selector in mapping:
+            return mapping[selector] in get_args(option.model_fields[selector].annotation)
+    return False
+
+
+def plain_path(loc: Sequence[int | str], cls: type[Spec], mapping: Mapping[str, Any]) -> list[str]:
+    """Pydantic's location without the tags that it adds for unions."""
+    keys: list[str] = []
+    annotation: Any = cls
+    below: Any = mapping
+    for part in loc:
+        owner = next((option for option in options(annotation) if str(part) in option.model_fields), None)
+        if isinstance(part, int) or owner or (isinstance(below, Mapping) and part in below):
+            keys.append(str(part))
+            annotation = owner.model_fields[str(part)].annotation if owner else None
+            below = below.get(part) if isinstance(below, Mapping) else None
+    return keys
+
+
+def check_path(cls: type[Spec], mapping: Mapping[str, Any], keys: Sequence[str], source: str) -> None:
+    """Raises UserError, beginning with `source` and naming the nearest field, where a dotted path leads nowhere."""
+    for depth, key in enumerate(keys):
+        parent = spec_at(cls, mapping, keys[:depth])
+        if parent is None:
+            above = ".".join(keys[:depth])
+            raise UserError(f"{source}: {above} is a plain value and holds no '{key}'; set {above} itself.")
+        if key not in parent.model_fields:
+            raise UserError(f"{source}: {unknown_field(cls, mapping, keys[: depth + 1], parent)}")
+
+
+def unknown_field(
+    cls: type[Spec], mapping: Mapping[str, Any], keys: Sequence[str], parent: type[Spec], value: str = ""
+) -> str:
+    """Why a path's last key is no field of `parent`, and what is. `value` (`=3`) is what it was to be."""
+    above, key = ".".join(keys[:-1]), keys[-1]
+    known, name = list(parent.model_fields), f"{shortened(key)}{value}"
+    for selector in SELECTORS:
+        if above and selector in parent.model_fields:
+            own = parent.model_fields[selector].default
+            for other in options(annotation_at(cls, mapping, keys[:-1])):
+                if key in other.model_fields and selector in other.model_fields:
+                    there = other.model_fields[selector].default
+                    return f"{above}.{selector}={own} has no field '{name}'; set {above}.{selector} to {there} first."
+            return f"{above}.{selector}={own} has no field '{name}'; {nearest(key, known)}"
+    return f"{above + '.' if above else ''}{name} is no known field; {nearest(key, known)}"

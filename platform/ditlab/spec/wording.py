@@ -1,0 +1,39 @@
+"""Values inside sentences: as YAML writes them, and no longer than a person reads."""
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+LONGEST = 60  # characters of a value, and items of a collection, that a sentence can carry
+
+
+def shown(value: Any) -> str:
+    """A value as YAML writes it, cut to what a sentence can carry."""
+    return shortened(_flow(value))
+
+
+def shortened(text: str) -> str:
+    """The text, or its beginning and its length."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 20]}... ({len(text)} characters)"
+
+
+def _flow(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case str():
+            return repr(value)
+        case Mapping():
+            return "{" + ", ".join(f"{key}: {_flow(below)}" for key, below in islice(value.items(), LONGEST)) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(_flow(below) for below in islice(value, LONGEST)) + "]"
+    return str(value)
+
+
+def readable(bound: Any) -> str:
+    """A limit: `2^63`, `1,000,000`, `0.5`."""
+    if isinstance(bound, int) and bound >= 2**53 and bound & (bound - 1) == 0:
+        return f"2^{bound.bit_length() - 1}"
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"

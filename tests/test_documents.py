@@ -1,0 +1,44 @@
+"""The documents say what is: links resolve, paths in the README exist, make targets are there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SKIPPED = {".venv", "runs", ".git", "node_modules"}
+DOCUMENTS = sorted(
+    path for path in ROOT.rglob("*.md") if not SKIPPED & set(path.relative_to(ROOT).parts) and ".cache" not in str(path)
+)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_local_link_resolves(document):
+    links = re.findall(r"\]\(([^)#\s]+)", document.read_text(encoding="utf-8"))
+    missing = [link for link in links if "://" not in link and not (document.parent / link).exists()]
+    assert not missing
+
+
+def test_the_readme_names_what_exists():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "@@" not in text
+    for path in re.findall(r"experiments/[\w/]+\.yaml", text):
+        assert (ROOT / path).exists(), path
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make ([a-z-]+)", text, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_readme_s_commands_exist():
+    from ditlab.cli.main import COMMANDS
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    used = set(re.findall(r"^\s*\$? ?ditlab ([a-z]+)", text, re.MULTILINE))
+    assert used and used <= set(COMMANDS)
+
+
+def test_source_roots_hold_no_init_file():
+    """`platform/__init__.py` would shadow Python's own `platform` for anyone with the root on the path."""
+    for folder in ("platform", "models", "tests"):
+        assert not (ROOT / folder / "__init__.py").exists()
+    assert not list((ROOT / "tests").rglob("__init__.py"))
