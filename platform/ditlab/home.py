@@ -36,6 +36,14 @@ class Home:
         """Compiled extensions and the like: safe to delete."""
         return self.root / "caches"
 
+    def cache_variables(self) -> dict[str, str]:
+        """Environment variables that keep compilers' caches in `caches`."""
+        return {
+            "TORCH_EXTENSIONS_DIR": str(self.caches / "torch_extensions"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.caches / "inductor"),
+            "TRITON_CACHE_DIR": str(self.caches / "triton"),
+        }
+
     @property
     def runs(self) -> Path:
         """A folder per training run; see `RunFolder`."""

@@ -19,7 +19,8 @@ def run_here(
 ) -> Outcome:
     """Trains in this process; Ctrl-C or SIGTERM ends it after a final checkpoint. Raises as the worker body does."""
     experiment = request.experiment()
-    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Home(Path(request.home)).caches / "torch_extensions"))
+    for name, value in Home(Path(request.home)).cache_variables().items():
+        os.environ.setdefault(name, value)
     with stop_signals() as wishes, single_process(experiment.resources.gpus_per_worker > 0) as rank:
         reporter = TrackedReporter(request, data, on_progress, should_stop=lambda: wishes.count > 0, warn=warn)
         with reporter:

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -21,6 +21,7 @@ from ditlab.spec.yaml_text import dump_yaml, parse_yaml
 from ditlab.tracking.address import check_reachable, redact, resolve_tracking_uri
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.records import create_run, find_run, find_unfinished, update_record
+from ditlab.tracking.tracker import RunTracker
 from ditlab.training.checkpoint import checkpoints_in
 from ditlab.training.plan import RunPlan, plan_run
 from ditlab.training.reporting import Outcome
@@ -85,12 +86,22 @@ class Start:
                     outcome = launch(request, os.cpu_count() or 1, line.update, line.warn)
         except (UserError, RunFailed) as error:
             update_record(self.folder, status="failed", message=str(error).splitlines()[0])
+            self._close_tracked_run("failed", str(error))
             raise type(error)(f"run {self.folder.run_id} ({self.experiment.name}): {error}") from error
         except BaseException as error:
             update_record(self.folder, status="interrupted", message=type(error).__name__)
+            self._close_tracked_run("interrupted", type(error).__name__)
             raise
         update_record(self.folder, status=outcome.status, step=outcome.step)
         return Result(self.folder.run_id, outcome, self.tracking_uri, self._last_words(outcome))
+
+    def _close_tracked_run(self, status: Literal["failed", "interrupted"], message: str) -> None:
+        """A worker that was killed could not say so itself: MLflow would show its run as running for ever."""
+        assert self.folder is not None
+        if self.folder.journal.exists():
+            with RunTracker(self.folder, self.experiment.tracking.uri, self.home) as tracker:
+                tracker.set_tags({"ditlab.error": message[:5000]})
+                tracker.end(status)
 
     def _last_words(self, outcome: Outcome) -> list[str]:
         assert self.folder is not None

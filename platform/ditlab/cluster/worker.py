@@ -33,7 +33,8 @@ def run_worker(config: dict[str, Any]) -> None:
     experiment = request.experiment()
     context = train.get_context()
     torch.set_num_threads(config["threads"])
-    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Home(Path(request.home)).caches / "torch_extensions"))
+    for name, value in Home(Path(request.home)).cache_variables().items():
+        os.environ.setdefault(name, value)
     rank = current_rank(
         experiment.resources.gpus_per_worker > 0,
         context.get_world_rank(),

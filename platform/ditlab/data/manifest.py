@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, model_validator
 
 MANIFEST_NAME = "store.json"
@@ -48,7 +49,7 @@ class Column(Record):
 
     @property
     def row_bytes(self) -> int:
-        return self.row_elements * (1 if self.dtype == "bool" else int(self.dtype.lstrip("uintfloat")) // 8)
+        return self.row_elements * np.dtype(self.dtype).itemsize
 
 
 class Statistics(Record):

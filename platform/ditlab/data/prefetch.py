@@ -1,13 +1,14 @@
 """Gathering ahead: hand-overs of several steps' rows, computed by another thread while the consumer is busy."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ditlab.data.buffers import BufferPool
 from ditlab.data.sampler import SampleOrder
 from ditlab.data.view import View
 
@@ -38,10 +39,30 @@ class Prefetcher:
         depth: int,
         pin: bool,
     ):
+        if depth < 1:
+            raise ValueError(f"depth={depth} must be at least 1")
         self._view, self._columns, self._order = view, columns, order
         self._micro_size, self._micro_indices = micro_size, micro_indices
         self._depth, self._pin = depth, pin
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ditlab-loader")
+        rows_a_step = micro_size * len(micro_indices)
+        row_bytes = sum(view.columns[name].row_bytes for name in columns)
+        self._at_once = max(1, HAND_OVER_BYTES // (row_bytes * rows_a_step))
+        self._buffers = {
+            name: BufferPool(
+                self._at_once * rows_a_step,
+                view.columns[name].shape,
+                getattr(torch, view.columns[name].dtype),
+                num=2 * depth + 2,  # those that wait, one being filled, one that the consumer is at
+            )
+            for name in columns
+        }
+        self._thread = ThreadPoolExecutor(
+            1,
+            thread_name_prefix="ditlab-loader",
+            # pinned memory belongs to a thread's current device, which is the first one unless it is told
+            initializer=torch.cuda.set_device if pin else None,
+            initargs=(torch.cuda.current_device(),) if pin else (),
+        )
         self._rows = self._rows_by_hand_over(order.batch_number(position), steps)
         self._pending: deque[Future[HandOver]] = deque()
         self._fill()
@@ -85,17 +106,15 @@ class Prefetcher:
         return {name: self._gather_column(name, rows) for name in self._columns}
 
     def _gather_column(self, name: str, rows: np.ndarray) -> Tensor:
-        store = self._view.store
         if not self._pin:
-            return store.gather(name, rows)
-        column = store.columns[name]
-        pinned = torch.empty((len(rows), *column.shape), dtype=getattr(torch, column.dtype), pin_memory=True)
-        return store.gather(name, rows, pinned)
+            out = self._buffers[name].take(len(rows))
+        else:
+            column = self._view.columns[name]
+            out = torch.empty((len(rows), *column.shape), dtype=getattr(torch, column.dtype), pin_memory=True)
+        return self._view.store.gather(name, rows, out)
 
-    def _rows_by_hand_over(self, batch: int, steps: int | None) -> Iterator[np.ndarray]:
+    def _rows_by_hand_over(self, batch: int, steps: int | None) -> Generator[np.ndarray, None, None]:
         """Store rows of one hand-over after the other, int64. Hand-overs end where an epoch does."""
-        row_bytes = sum(self._view.columns[name].row_bytes for name in self._columns)
-        at_once = max(1, HAND_OVER_BYTES // (row_bytes * self._micro_size * len(self._micro_indices)))
         epoch, start = divmod(batch, self._order.batches_per_epoch)
         left = steps
         upcoming = self._thread.submit(self._epoch_rows, epoch)
@@ -104,8 +123,8 @@ class Prefetcher:
             stop = len(rows) if left is None else min(len(rows), start + left)
             if left is None or left > stop - start:
                 upcoming = self._thread.submit(self._epoch_rows, epoch + 1)
-            for first in range(start, stop, at_once):
-                yield rows[first : min(first + at_once, stop)].reshape(-1)
+            for first in range(start, stop, self._at_once):
+                yield rows[first : min(first + self._at_once, stop)].reshape(-1)
             left = None if left is None else left - (stop - start)
             epoch, start = epoch + 1, 0
 

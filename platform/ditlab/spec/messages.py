@@ -41,9 +41,9 @@ def explain(error: ValidationError, cls: type[Spec], mapping: Mapping[str, Any])
 
 def _of_another_alternative(detail: Any, annotation: Any) -> bool:
     """Whether a mistake is one of `number or mapping` that does not concern the alternative that was written."""
-    members = [member for member in members(annotation) if member is not type(None)]
-    mappings = [member for member in members if options(member)]
-    if not mappings or len(mappings) == len(members):
+    alternatives = [member for member in members(annotation) if member is not type(None)]
+    mappings = [member for member in alternatives if options(member)]
+    if not mappings or len(mappings) == len(alternatives):
         return False
     if isinstance(detail.get("input"), Mapping):
         return detail["type"] in WANTED

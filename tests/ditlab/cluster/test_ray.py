@@ -7,6 +7,7 @@ import threading
 import time
 
 import mlflow
+import psutil
 import pytest
 
 from ditlab.cluster.session import ray_session
@@ -140,6 +141,41 @@ def test_ctrl_c_saves_and_resume_continues_the_same_tracked_run(ray, home, tmp_p
     (run,) = tracked
     steps = [point.step for point in client.get_metric_history(run.info.run_id, "train/loss")]
     assert sorted(steps) == list(range(1, at + 4))
+
+
+def test_a_killed_worker_is_named_and_its_run_can_go_on(ray, home):
+    experiment = tiny(name="killed", training__steps=2000, checkpoint={"every": 5, "keep": 2})
+    runs = Home(home).runs
+
+    def kill():
+        """kill -9 of the worker once it has saved."""
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            mine = [record for record in list_runs(Home(home)) if record.name == "killed"]
+            if mine and checkpoints_in(runs / mine[0].run_id / "checkpoints"):
+                for process in psutil.process_iter(["cmdline"]):
+                    if any("RayTrainWorker" in part for part in process.info["cmdline"] or ()):
+                        process.kill()
+                return
+            time.sleep(0.05)
+
+    watcher = threading.Thread(target=kill)
+    watcher.start()
+    with pytest.raises(RunFailed, match="a worker was lost"):
+        go(experiment)
+    watcher.join()
+    (record,) = [record for record in list_runs(Home(home)) if record.name == "killed"]
+    assert record.status == "failed"
+    client, (run,) = mlflow_runs(home, "killed")
+    assert run.info.status == "FAILED" and "a worker was lost" in run.data.tags["ditlab.error"]
+
+    saved = int(checkpoints_in(runs / record.run_id / "checkpoints")[-1].name[5:])
+    logged = metric_history(Home(home).run(record.run_id))["train/loss"].steps[-1]
+    end = max(saved, logged) + 2
+    resumed = go(tiny(name="killed", training__steps=end, checkpoint={"every": 5, "keep": 2}), resume=record.run_id)
+    assert (resumed.run_id, resumed.outcome.step) == (record.run_id, end)
+    steps = [point.step for point in client.get_metric_history(run.info.run_id, "train/loss")]
+    assert sorted(steps) == list(range(1, end + 1))  # steps done twice are logged once
 
 
 def test_a_diverging_run_fails_with_one_sentence(ray, home):

@@ -1,0 +1,223 @@
+import json
+import os
+import re
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from ditlab.data.manifest import Column, Source
+from ditlab.data.store import Store
+from ditlab.data.writer import StoreWriter
+from ditlab.errors import UserError
+
+
+def edit_manifest(store: Store, **changes: object) -> None:
+    file = store.path / "store.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_rows_come_back_as_written(make_store):
+    store = make_store(rows=100)
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (100, 1, 3, 4), dtype=np.uint8)
+    assert len(store) == 100
+    assert torch.equal(store.tensor("image"), torch.from_numpy(images))
+    assert torch.equal(store.tensor("label"), torch.from_numpy(generator.integers(0, 5, 100)))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3)])
+def test_every_element_type_survives(tmp_path, dtype, shape):
+    values = np.random.default_rng(0).integers(0, 2, (9, *shape)).astype(dtype)
+    with StoreWriter(tmp_path / "s", {"x": Column(dtype=dtype, shape=shape)}, name="s", source=Source(kind="t")) as writer:
+        writer.append({"x": torch.from_numpy(values)})
+    store = Store.open(tmp_path / "s")
+    assert torch.equal(store.tensor("x"), torch.from_numpy(values))
+    assert torch.equal(store.gather("x", np.array([8, 0])), torch.from_numpy(values[[8, 0]]))
+
+
+def test_a_column_of_one_shard_is_the_map_itself(make_store):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store = make_store()
+        address = store.tensor("image").data_ptr()
+    if not Path("/proc/self/maps").exists():
+        pytest.skip("no /proc: cannot see memory maps")
+    maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if "random/shard-00000" in line]
+    bounds = [[int(edge, 16) for edge in line.split()[0].split("-")] for line in maps]
+    assert any(low <= address < high for low, high in bounds)
+
+
+def test_a_tensor_written_to_leaves_the_file_alone(make_store):
+    store = make_store()
+    store.tensor("image").zero_()
+    again = Store.open(store.path, verify=True)
+    assert again.tensor("image").any()
+
+
+@pytest.mark.parametrize("rows_per_shard", [7, 33, 100])
+def test_shards_do_not_change_what_is_read(make_store, rows_per_shard):
+    whole = make_store(name="whole")
+    cut = make_store(name="cut", rows_per_shard=rows_per_shard)
+    assert len(cut.manifest.shards) == -(-100 // rows_per_shard)
+    rows = np.random.default_rng(1).integers(0, 100, 250)
+    out = torch.empty(250, 1, 3, 4, dtype=torch.uint8)
+    for column in ("image", "label"):
+        assert torch.equal(whole.tensor(column), cut.tensor(column))
+        assert torch.equal(whole.gather(column, rows), whole.tensor(column)[torch.from_numpy(rows)])
+        assert torch.equal(whole.gather(column, rows), cut.gather(column, rows))
+    assert torch.equal(cut.gather("image", rows, out), whole.gather("image", rows))
+    assert cut.fingerprint == whole.fingerprint
+
+
+def test_statistics_are_those_of_the_rows(make_store):
+    store = make_store(rows=1000, batch=129, rows_per_shard=300)
+    images, labels = store.tensor("image").double(), store.tensor("label")
+    seen = store.columns["image"].statistics
+    assert (seen.count, seen.min, seen.max) == (12_000, images.min(), images.max())
+    assert seen.mean == pytest.approx(images.mean().item(), rel=1e-12)
+    assert seen.std == pytest.approx(images.std(correction=0).item(), rel=1e-12)
+    assert store.columns["label"].statistics.class_counts == tuple(torch.bincount(labels).tolist())
+
+
+def test_the_fingerprint_is_of_the_contents(make_store, tmp_path):
+    store = make_store()
+    assert make_store(name="elsewhere").fingerprint == store.fingerprint
+    assert make_store(name="others", seed=1).fingerprint != store.fingerprint
+    assert make_store(name="fewer", rows=99).fingerprint != store.fingerprint
+    prints = set()
+    for number, high in enumerate((1, 2)):
+        column = Column(dtype="uint8", value_range=(0, high))
+        with StoreWriter(tmp_path / str(number), {"x": column}, name="x", source=Source(kind="t")) as writer:
+            writer.append({"x": np.zeros(3, np.uint8)})
+        prints.add(writer.manifest.fingerprint)
+    assert len(prints) == 2, "the same bytes in another range train another model"
+
+
+def test_other_arrow_readers_understand_a_shard(make_store):
+    store = make_store()
+    with pa.memory_map(str(next(store.path.glob("*.arrow")))) as file:
+        table = pa.ipc.open_file(file).read_all()
+    assert table.num_rows == 100
+    assert table.schema.field("image").type == pa.fixed_shape_tensor(pa.uint8(), (1, 3, 4))
+    assert json.loads(table.schema.field("label").metadata[b"ditlab.column"])["num_classes"] == 5
+
+
+def test_a_missing_store_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"nowhere holds no store.*ditlab data import"):
+        Store.open(tmp_path / "nowhere")
+
+
+def test_a_missing_shard_is_named(make_store):
+    store = make_store(rows_per_shard=40)
+    name = store.manifest.shards[1].file
+    (store.path / name).unlink()
+    with pytest.raises(UserError, match=f"{name} is missing.*import the data again"):
+        Store.open(store.path, verify=False)
+
+
+def test_an_altered_shard_is_named(make_store):
+    store = make_store()
+    shard = store.path / store.manifest.shards[0].file
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(UserError, match=rf"{shard.name} was altered: its SHA-256.*import the data again"):
+        Store.open(store.path)
+    shard.write_bytes(content[:-8])
+    with pytest.raises(UserError, match=rf"{shard.name} was altered: it has \d+ bytes"):
+        Store.open(store.path, verify=False)
+
+
+def test_another_format_version_is_refused(make_store):
+    store = make_store()
+    edit_manifest(store, version=7)
+    with pytest.raises(UserError, match=r"format version 7, and this ditlab reads version 1.*import"):
+        Store.open(store.path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 1}'])
+def test_a_broken_manifest_is_named(make_store, text):
+    store = make_store()
+    (store.path / "store.json").write_text(text)
+    with pytest.raises(UserError, match=r"store\.json is not a store's manifest.*import the data again"):
+        Store.open(store.path)
+
+
+def test_an_altered_manifest_is_noticed(make_store):
+    store = make_store()
+    columns = store.manifest.model_dump(mode="json")["columns"]
+    columns["image"]["value_range"] = [0, 128]
+    edit_manifest(store, columns=columns)
+    with pytest.raises(UserError, match=r"store\.json was altered"):
+        Store.open(store.path)
+
+
+def test_a_failed_write_leaves_nothing(tmp_path):
+    path = tmp_path / "failed"
+
+    def write() -> None:
+        writer = StoreWriter(path, {"x": Column(dtype="uint8")}, name="x", source=Source(kind="t"), rows_per_shard=2)
+        with writer:
+            writer.append({"x": np.zeros(5, np.uint8)})
+            raise RuntimeError("the source ran dry")
+
+    with pytest.raises(RuntimeError, match="ran dry"):
+        write()
+    assert not path.exists()
+
+
+def test_a_failed_rewrite_leaves_the_old_store_whole(make_store):
+    store = make_store(name="kept")
+    before = sorted(os.listdir(store.path))
+    with pytest.raises(UserError, match="holds classes 0 to 9"):
+        columns = {"label": Column(dtype="int64", num_classes=5)}
+        with StoreWriter(store.path, columns, name="kept", source=Source(kind="t"), rows_per_shard=2) as writer:
+            writer.append({"label": np.zeros(4, np.int64)})
+            writer.append({"label": np.array([9])})
+    assert sorted(os.listdir(store.path)) == before
+    assert Store.open(store.path).fingerprint == store.fingerprint
+
+
+def test_a_replaced_store_leaves_no_old_shards_and_its_readers_keep_their_rows(make_store):
+    old = make_store(name="one", rows_per_shard=30)
+    image = old.tensor("image").clone()
+    new = make_store(name="one", seed=1)
+    assert [p.name for p in new.path.glob("shard-*")] == [new.manifest.shards[0].file]
+    assert not list(new.path.glob(".*"))
+    assert torch.equal(old.tensor("image"), image)
+    assert not torch.equal(new.tensor("image"), image)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        (Column(dtype="float32"), np.array([1, np.nan], np.float32), "holds NaN or infinities"),
+        (Column(dtype="uint8", value_range=(0, 16)), np.array([3, 17], np.uint8), r"3 to 17 outside its value_range"),
+        (Column(dtype="int64", num_classes=10), np.array([-1, 3]), "classes -1 to 3, but num_classes=10"),
+    ],
+)
+def test_values_that_a_column_cannot_hold_are_refused(tmp_path, column, values, message):
+    with (
+        pytest.raises(UserError, match=message),
+        StoreWriter(tmp_path / "s", {"x": column}, name="s", source=Source(kind="t")) as writer,
+    ):
+        writer.append({"x": values})
+
+
+def test_a_store_needs_rows(tmp_path):
+    with (
+        pytest.raises(UserError, match="holds no rows"),
+        StoreWriter(tmp_path / "s", {"x": Column(dtype="uint8")}, name="s", source=Source(kind="t")),
+    ):
+        pass
+    assert not (tmp_path / "s").exists()
+
+
+def test_shard_names_tell_number_and_content(make_store):
+    names = [shard.file for shard in make_store(rows_per_shard=40).manifest.shards]
+    assert all(re.fullmatch(rf"shard-0000{i}-[0-9a-f]{{12}}\.arrow", name) for i, name in enumerate(names))
