@@ -138,4 +138,5 @@ class Batch(Spec):
     size: Count = 128
     """Global batch: samples of one optimiser step over all workers."""
     micro: Count | None = None
-    """Samples of one forward pass on one worker; the rest is accumulation. Null: size / workers."""
+    """Samples of one forward pass on one worker; the rest is accumulation. Random draws are made by micro-batch. Null:
+    size / workers, with draws made for the whole batch, so that the number of workers changes none."""

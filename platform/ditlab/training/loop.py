@@ -129,10 +129,14 @@ class Worker:
 
     def _one_step(self, micro_batches: list[dict[str, Tensor]], steps: StepMetrics) -> None:
         experiment, rank = self.experiment, self.rank
-        first = rank.rank * experiment.accumulation
+        first = rank.rank * experiment.accumulation * experiment.micro_size
         for number, raw in enumerate(micro_batches):
             batch = to_device(raw, self.fields, self.data.train.columns, rank.device)
-            noise = KeyedNoise(experiment.seed, "train", self.step, first + number, experiment.micro_size, rank.device)
+            # Without a micro-batch size of its own, an experiment draws for the whole batch and each worker takes its
+            # slice, or the number of workers would decide the numbers.
+            unit = experiment.batch.micro or experiment.batch.size
+            index, start = divmod(first + number * experiment.micro_size, unit)
+            noise = KeyedNoise(experiment.seed, "train", self.step, index, unit, rank.device, start)
             last = number == experiment.accumulation - 1
             steps.add(self.engine.forward_backward(batch, noise, last), 1 / experiment.accumulation)
         lr = learning_rate(

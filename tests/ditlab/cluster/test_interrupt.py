@@ -1,4 +1,4 @@
-"""Ctrl-C on the command itself, with a Ray instance of its own: a final checkpoint, exit code 130, nobody left behind."""
+"""Ctrl-C on the command itself, with a Ray of its own: a final checkpoint, exit code 130, nobody left behind."""
 
 import json
 import os

@@ -112,6 +112,13 @@ def test_bf16_follows_fp32_and_resumes(home, tmp_path, stage):
         assert torch.equal(one.read("master", name, 0, numel), two.read("master", name, 0, numel)), name
 
 
+def test_without_a_micro_batch_size_workers_change_no_draw(home, tmp_path):
+    alone = train_here(tiny(batch={"size": 32}), home, tmp_path / "alone")[1].losses
+    (shared,) = train_workers([(tiny(batch={"size": 32}, resources__workers=2), home, tmp_path / "shared")])
+    for step, loss in shared.items():
+        assert loss == pytest.approx(alone[step], rel=2e-5)
+
+
 def test_accumulation_changes_nothing(home, tmp_path):
     """32 samples at once with one draw per micro-batch of 16, or two micro-batches accumulated."""
     _, two = train_here(tiny(), home, tmp_path / "two")
