@@ -1,5 +1,6 @@
 """A finished or running run, opened for sampling, evaluation, figures and export."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,9 +84,12 @@ def default_device() -> torch.device:
 
 
 def writable_folder(path: Path) -> Path:
-    """Raises UserError where a folder to write into cannot be made."""
+    """Makes a folder to write into. Raises UserError where that cannot be done."""
     try:
         path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
     except OSError as error:
-        raise UserError(f"--out {path} cannot be made ({error.strerror}); name another folder.") from error
+        raise UserError(f"--out {path} cannot be made or written ({error.strerror}); name another folder.") from error
     return path

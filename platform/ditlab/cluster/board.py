@@ -24,6 +24,11 @@ class Board:
     def put(self, topic: str, value: Any) -> None:
         internal_kv._internal_kv_put(self._key(topic), json.dumps(value).encode(), overwrite=True, namespace=NAMESPACE)
 
+    def put_first(self, topic: str, value: Any) -> None:
+        """Put, unless something is there: the first worker to fail says why, the others only that it is gone."""
+        content = json.dumps(value).encode()
+        internal_kv._internal_kv_put(self._key(topic), content, overwrite=False, namespace=NAMESPACE)
+
     def get(self, topic: str) -> Any:
         value = internal_kv._internal_kv_get(self._key(topic), namespace=NAMESPACE)
         return None if value is None else json.loads(value)

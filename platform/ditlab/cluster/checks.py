@@ -15,7 +15,7 @@ from ditlab.home import Home
 NEEDED = {
     "torch": (2, 8),
     "ray": (2, 60),
-    "deepspeed": (0, 19),
+    "deepspeed": (0, 19, 8),
     "mlflow": (3, 17),
     "pyarrow": (17,),
     "pydantic": (2, 10),
@@ -52,7 +52,7 @@ def _libraries() -> Iterator[Finding]:
         except importlib.metadata.PackageNotFoundError:
             yield Finding("missing", name, "not installed", f"pip install '{name}>={wanted}'")
             continue
-        numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2] if part.isdigit())
+        numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:3] if part.isdigit())
         good = numbers >= floor
         yield Finding("ok" if good else "missing", name, found, "" if good else f"pip install '{name}>={wanted}'")
 

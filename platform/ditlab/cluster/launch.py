@@ -64,9 +64,10 @@ def check_resources(experiment: Experiment, available: dict[str, float], threads
     for resource, each, knob in (("GPU", gpus, "gpus_per_worker"), ("CPU", threads, "cpus_per_worker")):
         have = int(available.get(resource, 0))
         if each * workers > have:
+            remedy = f"set resources.workers to at most {have // each}" if have >= each else f"lower resources.{knob}"
             raise UserError(
                 f"resources.workers={workers} with resources.{knob}={each} needs {each * workers} {resource}s, "
-                f"the cluster has {have}; set resources.workers to at most {have // each}, or add nodes."
+                f"the cluster has {have}; {remedy}, or add nodes."
             )
 
 

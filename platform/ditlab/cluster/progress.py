@@ -1,7 +1,6 @@
 """The live line of a training run; silent where standard error is no terminal."""
 
 import sys
-import time
 from typing import Any
 
 from rich.console import Console
@@ -49,6 +48,12 @@ def describe_progress(progress: Progress) -> str:
     if progress.phase != "training":
         return " · ".join([*parts, f"{progress.phase} ..."])
     if progress.samples_per_second > 0 and progress.seconds_left is not None:
-        left = time.strftime("%H:%M:%S", time.gmtime(progress.seconds_left)).removeprefix("00:")
-        parts += [f"{progress.samples_per_second:,.0f} samples/s", f"{left} left"]
+        parts += [f"{progress.samples_per_second:,.0f} samples/s", f"{_clock(progress.seconds_left)} left"]
     return " · ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    """`0:35`, `2:05:09`, `73:00:00`: hours go on past a day."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -12,6 +12,7 @@ from ditlab.home import Home
 from ditlab.reports.render import save
 from ditlab.tracking.environment import environment
 from ditlab.tracking.parameters import flatten
+from ditlab.tracking.records import update_record
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.export import export_weights
 from ditlab.training.reporting import Outcome, Progress
@@ -105,6 +106,10 @@ class TrackedReporter(SilentReporter):
     def samples(self, step: int, figure: Figure) -> None:
         picture = save(figure, self._folder.media / f"samples-{step:08d}.png")
         self._tracker.log_image("samples", step, picture)
+
+    def checkpoint(self, step: int, path: Path, metrics: Mapping[str, float]) -> None:
+        update_record(self._folder, step=step)
+        super().checkpoint(step, path, metrics)
 
     def finish(self, outcome: Outcome) -> None:
         """Writes down how the run ended; a finished one leaves its weights as an artifact."""

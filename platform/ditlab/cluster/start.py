@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from denoisers.counts import count_parameters
+from ditlab.cluster.claim import claimed
 from ditlab.cluster.progress import ProgressLine
 from ditlab.cluster.request import RunRequest, checkpoint_folder
 from ditlab.data.fields import check_fields
@@ -20,7 +21,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.yaml_text import dump_yaml, parse_yaml
 from ditlab.tracking.address import check_reachable, redact, resolve_tracking_uri
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.records import create_run, find_run, find_unfinished, update_record
+from ditlab.tracking.records import create_run, find_run, find_unfinished, update_record, write_atomically
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.checkpoint import checkpoints_in
 from ditlab.training.plan import RunPlan, plan_run
@@ -71,9 +72,16 @@ class Start:
     def go(self, local: bool) -> Result:
         """Trains to the end. Raises UserError and RunFailed as `launch` does; the run's record says so too."""
         assert self.folder is not None, "a dry run does not go"
+        with claimed(self.folder):
+            return self._go(self.folder, local)
+
+    def _go(self, folder: RunFolder, local: bool) -> Result:
         spec = self.experiment.to_dict()
-        request = RunRequest(spec, self.folder.run_id, str(self.home.root), self.resumed, source_tags())
-        update_record(self.folder, status="running", message="", total_steps=self.plan.total_steps)
+        if self.resumed:
+            # It may be longer now, or sampled otherwise: later commands go by what it is now.
+            write_atomically(folder, folder.spec.name, dump_yaml(spec))
+        request = RunRequest(spec, folder.run_id, str(self.home.root), self.resumed, source_tags())
+        update_record(folder, status="running", message="", total_steps=self.plan.total_steps)
         try:
             with ProgressLine() as line:
                 if local:
@@ -85,15 +93,18 @@ class Start:
 
                     outcome = launch(request, os.cpu_count() or 1, line.update, line.warn)
         except (UserError, RunFailed) as error:
-            update_record(self.folder, status="failed", message=str(error).splitlines()[0])
+            update_record(folder, status="failed", message=str(error).splitlines()[0])
             self._close_tracked_run("failed", str(error))
-            raise type(error)(f"run {self.folder.run_id} ({self.experiment.name}): {error}") from error
+            raise type(error)(f"run {folder.run_id} ({self.experiment.name}): {error}") from error
         except BaseException as error:
-            update_record(self.folder, status="interrupted", message=type(error).__name__)
-            self._close_tracked_run("interrupted", type(error).__name__)
+            status: Literal["failed", "interrupted"] = (
+                "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            )
+            update_record(folder, status=status, message=type(error).__name__)
+            self._close_tracked_run(status, type(error).__name__)
             raise
-        update_record(self.folder, status=outcome.status, step=outcome.step)
-        return Result(self.folder.run_id, outcome, self.tracking_uri, self._last_words(outcome))
+        update_record(folder, status=outcome.status, step=outcome.step)
+        return Result(folder.run_id, outcome, self.tracking_uri, self._last_words(outcome))
 
     def _close_tracked_run(self, status: Literal["failed", "interrupted"], message: str) -> None:
         """A worker that was killed could not say so itself: MLflow would show its run as running for ever."""
@@ -252,6 +263,11 @@ def _same_content(experiment: Experiment, folder: RunFolder) -> None:
         raise UserError(
             f"run {folder.run_id} was started as another experiment: {', '.join(changed)}; "
             "resume it with its own spec, or start a new run without --resume."
+        )
+    if (before := old["checkpoint"]["storage"]) != (after := new["checkpoint"]["storage"]):
+        raise UserError(
+            f"checkpoint.storage={after} is not where run {folder.run_id} keeps its checkpoints ({before}); "
+            f"set checkpoint.storage={'null' if before is None else before}."
         )
     longest = max((int(path.name[5:]) for path in checkpoints_in(checkpoint_folder(folder, new))), default=0)
     steps = new["training"]["steps"]

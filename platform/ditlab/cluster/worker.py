@@ -44,11 +44,12 @@ def run_worker(config: dict[str, Any]) -> None:
     try:
         _train(request, board, rank)
     except (UserError, RunFailed) as error:
-        board.put("failure", {"kind": type(error).__name__, "message": str(error), "rank": rank.rank})
+        board.put_first("failure", {"kind": type(error).__name__, "message": str(error), "rank": rank.rank})
         raise
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
-        board.put("failure", {"kind": "crash", "message": message, "rank": rank.rank, "trace": traceback.format_exc()})
+        trace = traceback.format_exc()
+        board.put_first("failure", {"kind": "crash", "message": message, "rank": rank.rank, "trace": trace})
         raise
 
 

@@ -1,8 +1,10 @@
 """Gathering ahead: hand-overs of several steps' rows, computed by another thread while the consumer is busy."""
 
+import math
+import time
 from collections import deque
-from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,16 +17,22 @@ from ditlab.data.view import View
 HandOver = dict[str, Tensor]
 """Several steps' rows by column, (steps * rows a step, *shape)."""
 
-HAND_OVER_BYTES = 1_600_000
-"""Steps are handed over together up to this size. What a hand-over costs (waking a thread takes up to 100 us on idle
-virtual cores, as long as gathering ten steps of small images) is shared by the steps in it."""
+AHEAD_BYTES = 1_600_000
+"""The thread gathers steps together up to this size, which share the cost of a hand-over."""
+
+HERE_BYTES = 300_000
+"""A quick consumer gathers steps for itself together up to this size: its memory stays in the core's cache."""
+
+SWITCH_SECONDS = 100e-6
+"""What waking a thread and waiting for it costs at worst (idle virtual cores): ten steps of small images."""
 
 
 class Prefetcher:
     """An iterator over the hand-overs of one worker from a position on.
 
-    One thread gathers up to `depth` hand-overs ahead, and the next epoch's order. A consumer that comes back before
-    the thread is done does not wait: it gathers the hand-over after those, so that both work.
+    While the consumer is busy, one thread gathers up to `depth` hand-overs ahead. A consumer that comes back sooner
+    than a thread switch takes gathers for itself: threads that wake each other for a few microseconds of copying
+    halve the throughput. The next epoch's order is always the thread's work.
     """
 
     def __init__(
@@ -45,14 +53,15 @@ class Prefetcher:
         self._micro_size, self._micro_indices = micro_size, micro_indices
         self._depth, self._pin = depth, pin
         rows_a_step = micro_size * len(micro_indices)
-        row_bytes = sum(view.columns[name].row_bytes for name in columns)
-        self._at_once = max(1, HAND_OVER_BYTES // (row_bytes * rows_a_step))
+        step_bytes = rows_a_step * sum(view.columns[name].row_bytes for name in columns)
+        self._steps_ahead = max(1, AHEAD_BYTES // step_bytes)
+        self._steps_here = max(1, HERE_BYTES // step_bytes)
         self._buffers = {
             name: BufferPool(
-                self._at_once * rows_a_step,
+                self._steps_ahead * rows_a_step,
                 view.columns[name].shape,
                 getattr(torch, view.columns[name].dtype),
-                num=2 * depth + 2,  # those that wait, one being filled, one that the consumer is at
+                num=depth + 2,  # those that wait or are being filled, and two that the consumer is at
             )
             for name in columns
         }
@@ -60,47 +69,61 @@ class Prefetcher:
             1,
             thread_name_prefix="ditlab-loader",
             # pinned memory belongs to a thread's current device, which is the first one unless it is told
-            initializer=torch.cuda.set_device if pin else None,
-            initargs=(torch.cuda.current_device(),) if pin else (),
+            initializer=partial(torch.cuda.set_device, torch.cuda.current_device()) if pin else None,
         )
-        self._rows = self._rows_by_hand_over(order.batch_number(position), steps)
+        self._epoch, self._batch = divmod(order.batch_number(position), order.batches_per_epoch)
+        self._steps_left = math.inf if steps is None else steps
+        self._rows: np.ndarray | None = None
+        """Store rows of this worker in the current epoch, (batches, rows a step)."""
+        self._upcoming = self._thread.submit(self._epoch_rows, self._epoch)
+        """Those of the epoch that comes next."""
         self._pending: deque[Future[HandOver]] = deque()
+        self._left = -math.inf
+        """When the consumer went away with a hand-over."""
         self._fill()
 
     def __next__(self) -> HandOver:
-        pending = self._pending
-        while pending and not pending[0].done() and len(pending) < 2 * self._depth:
-            if (rows := next(self._rows, None)) is None:
-                break
-            pending.append(self._gather_here(rows))
-        if not pending:
+        was_away = time.perf_counter() - self._left > SWITCH_SECONDS
+        if self._pending:
+            try:
+                hand_over = self._pending.popleft().result()
+            except BaseException:
+                self.close()
+                raise
+        elif (rows := self._take_rows(self._steps_here)) is not None:
+            hand_over = self._gather(rows)
+        else:
             raise StopIteration
-        try:
-            hand_over = pending.popleft().result()
-        except BaseException:
-            self.close()
-            raise
-        self._fill()
+        if was_away:
+            self._fill()
+        self._left = time.perf_counter()
         return hand_over
 
     def close(self) -> None:
         """End the thread, once it has finished what it is at. What was gathered is dropped; the iterator is empty."""
         self._thread.shutdown(cancel_futures=True)
         self._pending.clear()
-        self._rows.close()
+        self._steps_left = 0
 
     def _fill(self) -> None:
-        while len(self._pending) < self._depth and (rows := next(self._rows, None)) is not None:
+        while len(self._pending) < self._depth and (rows := self._take_rows(self._steps_ahead)) is not None:
             self._pending.append(self._thread.submit(self._gather, rows))
 
-    def _gather_here(self, rows: np.ndarray) -> Future[HandOver]:
-        """As the thread would, so that an error is raised where its hand-over is wanted."""
-        future: Future[HandOver] = Future()
-        try:
-            future.set_result(self._gather(rows))
-        except Exception as error:
-            future.set_exception(error)
-        return future
+    def _take_rows(self, steps: int) -> np.ndarray | None:
+        """Store rows of the next steps, int64: as many as asked for, or up to the epoch's end; None after the last."""
+        if self._steps_left == 0:
+            return None
+        if self._rows is None or self._batch == len(self._rows):
+            if self._rows is not None:
+                self._epoch, self._batch = self._epoch + 1, 0
+            self._rows = self._upcoming.result()
+            if self._steps_left > len(self._rows) - self._batch:
+                self._upcoming = self._thread.submit(self._epoch_rows, self._epoch + 1)
+        taken = int(min(steps, len(self._rows) - self._batch, self._steps_left))
+        rows = self._rows[self._batch : self._batch + taken].reshape(-1)
+        self._batch += taken
+        self._steps_left -= taken
+        return rows
 
     def _gather(self, rows: np.ndarray) -> HandOver:
         return {name: self._gather_column(name, rows) for name in self._columns}
@@ -112,21 +135,6 @@ class Prefetcher:
             column = self._view.columns[name]
             out = torch.empty((len(rows), *column.shape), dtype=getattr(torch, column.dtype), pin_memory=True)
         return self._view.store.gather(name, rows, out)
-
-    def _rows_by_hand_over(self, batch: int, steps: int | None) -> Generator[np.ndarray, None, None]:
-        """Store rows of one hand-over after the other, int64. Hand-overs end where an epoch does."""
-        epoch, start = divmod(batch, self._order.batches_per_epoch)
-        left = steps
-        upcoming = self._thread.submit(self._epoch_rows, epoch)
-        while left is None or left > 0:
-            rows = upcoming.result()
-            stop = len(rows) if left is None else min(len(rows), start + left)
-            if left is None or left > stop - start:
-                upcoming = self._thread.submit(self._epoch_rows, epoch + 1)
-            for first in range(start, stop, self._at_once):
-                yield rows[first : min(first + self._at_once, stop)].reshape(-1)
-            left = None if left is None else left - (stop - start)
-            epoch, start = epoch + 1, 0
 
     def _epoch_rows(self, epoch: int) -> np.ndarray:
         """The store rows that this worker takes in an epoch, (batches, rows a step)."""

@@ -59,6 +59,7 @@ def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int) -> 
     # A launcher that shows each worker its own GPU alone numbers it 0, whatever the worker's local rank.
     index = local_rank if torch.cuda.device_count() > local_rank else 0
     torch.cuda.set_device(index)
+    os.environ["LOCAL_RANK"] = str(index)  # DeepSpeed takes it for the device's number
     return Rank(rank, world_size, local_rank, torch.device("cuda", index))
 
 

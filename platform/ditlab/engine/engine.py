@@ -17,6 +17,7 @@ from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment
 
 PieceReader = Callable[[str, str, int, int], Tensor]
+SLICE = 2**24  # values exchanged at once with the average: 64 MiB
 
 
 class TrainingModule(nn.Module):
@@ -104,25 +105,27 @@ class Engine:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Inside: averaged weights where there is an average, evaluation mode, no gradients."""
+        """Inside: averaged weights where there is an average, evaluation mode, no gradients.
+
+        An error inside ends the run, so nothing is put back: that takes every worker, and the others are elsewhere.
+        """
         self._engine.eval()
-        if self.ema is not None:
-            self._swap_ema()
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            if self.ema is not None:
-                self._swap_ema()
-            self._engine.train()
+        self._swap_ema()
+        with torch.no_grad():
+            yield
+        self._swap_ema()
+        self._engine.train()
 
     def _swap_ema(self) -> None:
-        assert self.ema is not None
+        """Exchanges weights and average, a slice at a time: a copy of the whole partition might not fit."""
+        if self.ema is None:
+            return
         with self.partitions.rewriting():
-            for master, average in zip(self.partitions.masters(), self.ema, strict=True):
-                held = master.clone()
-                master.copy_(average)
-                average.copy_(held)
+            for flats in zip(self.partitions.masters(), self.ema, strict=True):
+                for master, average in zip(*(flat.view(-1).split(SLICE) for flat in flats), strict=True):
+                    held = master.clone()
+                    master.copy_(average)
+                    average.copy_(held)
 
     def state(self) -> Iterator[tuple[str, Piece, Tensor]]:
         """(field, piece, flat float32 values) of this worker: `master`, both moments, `ema`."""

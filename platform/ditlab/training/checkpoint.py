@@ -85,9 +85,13 @@ class CheckpointWriter:
             handle.flush()
             os.fsync(handle.fileno())
         partial.rename(self.path / MANIFEST)
-        descriptor = os.open(self.path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        for folder in (self.path, self.path.parent):
+            descriptor = os.open(folder, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+        for shard in self.path.glob("shard-*.safetensors"):
+            if shard.name not in manifest.hashes:  # of a checkpoint of this step that other workers wrote
+                shard.unlink()
         return self.path
 
 
@@ -161,7 +165,12 @@ class CheckpointReader:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """Committed checkpoints in a run's checkpoint folder, oldest first."""
-    return sorted(path.parent for path in folder.glob(f"step-*/{MANIFEST}"))
+    return [path for path in _step_folders(folder) if (path / MANIFEST).exists()]
+
+
+def _step_folders(folder: Path) -> list[Path]:
+    """`step-` and digits only, oldest first: a copy that somebody put beside them (`step-00000200.bak`) is theirs."""
+    return sorted(path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal())
 
 
 def newest_checkpoint(folder: Path, warn: Any = None) -> CheckpointReader | None:
@@ -182,7 +191,7 @@ def prune(folder: Path, keep: int, newest: Path) -> Iterator[Path]:
     for nothing, or they would drive out whole ones.
     """
     kept = [path for path in checkpoints_in(folder) if path <= newest][-keep:]
-    for path in sorted(folder.glob("step-*")):
+    for path in _step_folders(folder):
         if kept and path < kept[0]:
             # The manifest goes first: a deletion cut short leaves no checkpoint that looks whole.
             (path / MANIFEST).unlink(missing_ok=True)

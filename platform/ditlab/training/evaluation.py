@@ -1,5 +1,6 @@
 """Held-out figures on fixed times and noise, and sample grids."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,18 +32,20 @@ def held_out_metrics(
     two runs can be compared.
     Workers take batches in turn, equally many each (ZeRO-3 gathers parameters on all at once).
     """
-    batches = list(held_out_batches(view, fields, batch_size, limit))
-    if not batches:
+    rows = view.rows[:limit]
+    if not len(rows):
         return {}
     sums: dict[str, float] = {}
     count = 0.0
-    for turn in range(0, len(batches), rank.world_size):
-        index = turn + rank.rank
-        counts = index < len(batches)
-        index = index if counts else 0
-        batch = to_device(batches[index], fields, view.columns, rank.device)
-        size = len(next(iter(batch.values())))
-        noise = RowNoise(0, "evaluate", index * batch_size, rank.device)
+    for turn in range(0, len(rows), batch_size * rank.world_size):
+        first = turn + rank.rank * batch_size
+        counts = first < len(rows)
+        first = first if counts else 0
+        part = dataclasses.replace(view, rows=rows[first : first + batch_size])
+        (raw,) = held_out_batches(part, fields, batch_size)
+        batch = to_device(raw, fields, view.columns, rank.device)
+        size = len(part)
+        noise = RowNoise(0, "evaluate", first, rank.device)
         values = objective.metrics(network, batch, noise)
         if counts:
             count += size

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,10 @@ class Worker:
         network: Any = experiment.model.build()
         self.engine = Engine(TrainingModule(network, self.objective), experiment, rank)
         self.network = RootedNetwork(self.engine, network)
-        self.shapes = {name: list(_shape(value)) for name, value in _named_tensors(network, self.objective)}
-        self._buffers = dict(_persistent_buffers(network))
+        owners = {"network": network, "objective": self.objective.modules or nn.Module()}
+        self._buffers = dict(_persistent_buffers(owners))
+        named = [*_named_parameters(owners), *self._buffers.items()]
+        self.shapes = {name: list(_shape(value)) for name, value in named}
         self.step, self.position = 0, 0
         self.metrics: dict[str, float] = {}
         self.saved: Path | None = None
@@ -96,8 +98,8 @@ class Worker:
                 self._one_step(next(micro_batches), steps)
                 meter.tick()
                 self._log(steps, meter)
-                stopped = self.channel.any(self.reporter.should_stop())
                 last = self.step == total
+                stopped = self.channel.any(self.reporter.should_stop()) and not last
                 if not stopped and _due(self.step, experiment.evaluation.every, last):
                     self._log(steps, meter, wait=True)
                     with meter.paused():
@@ -107,7 +109,7 @@ class Worker:
                     with meter.paused():
                         self.save()
         return Outcome(
-            "interrupted" if stopped and self.step < total else "finished",
+            "interrupted" if stopped else "finished",
             self.step,
             self.metrics,
             str(self.saved) if self.saved else None,
@@ -125,6 +127,7 @@ class Worker:
             experiment.micro_size,
             mine,
             steps=self.plan.total_steps - self.step,
+            pin=rank.device.type == "cuda",  # a CPU run takes no memory of a GPU that is there
         )
 
     def _one_step(self, micro_batches: list[dict[str, Tensor]], steps: StepMetrics) -> None:
@@ -154,6 +157,12 @@ class Worker:
                 raise RunFailed(
                     f"the loss is {values['loss']} at step {step}: training diverged; lower optimizer.lr "
                     f"(now {self.experiment.optimizer.lr}) or training.clip.max_norm, or use training.precision=fp32."
+                )
+            if self.experiment.training.precision != "fp16" and not 0 <= values["grad_norm"] < math.inf:
+                # float16 overflows now and then and leaves the update out; DeepSpeed says -1 for bfloat16's NaN.
+                raise RunFailed(
+                    f"the gradient at step {step} is not finite: training diverged; lower optimizer.lr "
+                    f"(now {self.experiment.optimizer.lr}) or training.clip.max_norm."
                 )
             named = {f"train/{name}": value for name, value in values.items()}
             named["train/samples_per_second"] = meter.samples_per_second
@@ -218,8 +227,8 @@ class Worker:
 def train(experiment: Experiment, data: DataSplits, checkpoints: Path, rank: Rank, reporter: Reporter) -> Outcome:
     """Runs one worker to the end, from the newest checkpoint if there is one."""
     worker = Worker(experiment, data, checkpoints, rank, reporter)
-    worker.resume()
     try:
+        worker.resume()
         return worker.run()
     finally:
         worker.engine.close()
@@ -231,19 +240,18 @@ def _due(step: int, every: int | None, last: bool) -> bool:
     return every is not None and (last or step % every == 0)
 
 
-def _named_tensors(network: nn.Module, objective: Any) -> Iterator[tuple[str, Tensor]]:
-    owners = {"network": network, **({"objective": objective.modules} if objective.modules is not None else {})}
+def _named_parameters(owners: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
     for prefix, owner in owners.items():
         for name, parameter in owner.named_parameters():
             yield f"{prefix}.{name}", parameter
-    yield from _persistent_buffers(network)
 
 
-def _persistent_buffers(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    parameters = {name for name, _ in network.named_parameters()}
-    for name, value in network.state_dict(keep_vars=True).items():
-        if name not in parameters:
-            yield f"network.{name}", value
+def _persistent_buffers(owners: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    for prefix, owner in owners.items():
+        parameters = {name for name, _ in owner.named_parameters()}
+        for name, value in owner.state_dict(keep_vars=True).items():
+            if name not in parameters:
+                yield f"{prefix}.{name}", value
 
 
 def _shape(tensor: Any) -> torch.Size:

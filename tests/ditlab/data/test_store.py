@@ -1,5 +1,4 @@
 import json
-import os
 import re
 import warnings
 from pathlib import Path
@@ -33,7 +32,9 @@ def test_rows_come_back_as_written(make_store):
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3)])
 def test_every_element_type_survives(tmp_path, dtype, shape):
     values = np.random.default_rng(0).integers(0, 2, (9, *shape)).astype(dtype)
-    with StoreWriter(tmp_path / "s", {"x": Column(dtype=dtype, shape=shape)}, name="s", source=Source(kind="t")) as writer:
+    with StoreWriter(
+        tmp_path / "s", {"x": Column(dtype=dtype, shape=shape)}, name="s", source=Source(kind="t")
+    ) as writer:
         writer.append({"x": torch.from_numpy(values)})
     store = Store.open(tmp_path / "s")
     assert torch.equal(store.tensor("x"), torch.from_numpy(values))
@@ -173,13 +174,13 @@ def test_a_failed_write_leaves_nothing(tmp_path):
 
 def test_a_failed_rewrite_leaves_the_old_store_whole(make_store):
     store = make_store(name="kept")
-    before = sorted(os.listdir(store.path))
-    with pytest.raises(UserError, match="holds classes 0 to 9"):
+    before = sorted(store.path.iterdir())
+    with pytest.raises(UserError, match="holds classes 9 to 9"):
         columns = {"label": Column(dtype="int64", num_classes=5)}
         with StoreWriter(store.path, columns, name="kept", source=Source(kind="t"), rows_per_shard=2) as writer:
             writer.append({"label": np.zeros(4, np.int64)})
             writer.append({"label": np.array([9])})
-    assert sorted(os.listdir(store.path)) == before
+    assert sorted(store.path.iterdir()) == before
     assert Store.open(store.path).fingerprint == store.fingerprint
 
 

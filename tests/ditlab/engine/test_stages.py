@@ -19,15 +19,16 @@ def curves(home, tmp_path_factory):
     """Losses by (workers, stage), and where the checkpoints lie."""
     folder = tmp_path_factory.mktemp("curves")
     found, paths = {}, {}
+    evaluated = {"evaluation": {"every": 3, "samples": 2, "limit": 50}, "sampling": {"steps": 1}}
     for stage in STAGES:
         paths[1, stage] = folder / f"one-{stage}"
-        outcome, recorder = train_here(tiny(engine__zero={"stage": stage}), home, paths[1, stage])
+        outcome, recorder = train_here(tiny(engine__zero={"stage": stage}, **evaluated), home, paths[1, stage])
         assert outcome.status == "finished"
         found[1, stage] = recorder.losses
     jobs = []
     for stage in STAGES:
         paths[2, stage] = folder / f"two-{stage}"
-        jobs.append((tiny(engine__zero={"stage": stage}, resources__workers=2), home, paths[2, stage]))
+        jobs.append((tiny(engine__zero={"stage": stage}, resources__workers=2, **evaluated), home, paths[2, stage]))
     for stage, losses in zip(STAGES, train_workers(jobs), strict=True):
         found[2, stage] = losses
     return found, paths
@@ -46,6 +47,15 @@ def test_same_loss_curve_whatever_the_stage_and_the_workers(curves, workers, sta
     assert reference[6] < reference[1]
     for step, loss in found[workers, stage].items():
         assert loss == pytest.approx(reference[step], rel=2e-5), f"step {step}"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("stage", STAGES)
+def test_same_held_out_figures_whatever_the_stage_and_the_workers(curves, workers, stage):
+    """Four batches over two workers, the last one short; at stage 3 every forward pass needs both."""
+    _, paths = curves
+    expected, found = (final(path).manifest.metrics for path in (paths[1, 0], paths[workers, stage]))
+    assert found["eval/velocity"] == pytest.approx(expected["eval/velocity"], rel=1e-4)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

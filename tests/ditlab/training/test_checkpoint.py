@@ -1,6 +1,7 @@
 """The checkpoint format: what counts as a checkpoint, what is passed over, what is deleted."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -174,6 +175,22 @@ def test_damaged_checkpoints_drive_out_no_whole_ones(tmp_path):
     flip(next(paths[6].glob("*.safetensors")))
     list(prune(tmp_path, 1, paths[5]))
     assert newest_checkpoint(tmp_path, lambda _: None).path == paths[5]
+
+
+def test_a_step_saved_again_leaves_no_shard_of_other_workers(tmp_path):
+    write(tmp_path, 1, (0, 4, 8, 12))
+    path = write(tmp_path, 1, (0, 12))
+    assert sorted(file.name for file in path.iterdir()) == [MANIFEST, "shard-00000-of-00001.safetensors"]
+    assert torch.equal(CheckpointReader(path).weights()["weight"], (100 + WEIGHT).view(3, 4))
+
+
+def test_a_copy_beside_the_checkpoints_is_neither_taken_nor_deleted(tmp_path):
+    first, last = write(tmp_path, 1), write(tmp_path, 2)
+    copy = tmp_path / "step-00000001.bak"
+    shutil.copytree(first, copy)
+    assert checkpoints_in(tmp_path) == [first, last]
+    assert list(prune(tmp_path, 1, last)) == [first]
+    assert (copy / MANIFEST).exists()
 
 
 def test_training_goes_on_from_the_one_before(tmp_path):

@@ -1,0 +1,108 @@
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from denoisers.contract import BatchField
+from ditlab.data.fields import check_fields, held_out_batches, to_device
+from ditlab.data.manifest import Column, Source
+from ditlab.data.store import Store
+from ditlab.data.view import View
+from ditlab.data.writer import StoreWriter
+from ditlab.errors import UserError
+
+IMAGE = BatchField("image", (1, 3, 4), "float32", value_range=(-1, 1))
+LABEL = BatchField("label", (), "int64", num_classes=5)
+
+
+@pytest.fixture
+def view(make_store):
+    return View(make_store(), np.arange(99, -1, -1), "data.kind=test")
+
+
+def view_of(tmp_path, column: Column, values: np.ndarray) -> View:
+    with StoreWriter(tmp_path / "s", {"x": column}, name="s", source=Source(kind="t")) as writer:
+        writer.append({"x": values})
+    return View(Store.open(tmp_path / "s"), np.arange(len(values)), "data.path=s")
+
+
+@pytest.mark.parametrize("high", [255, 16])
+def test_the_stores_range_becomes_the_fields(high):
+    """(x/255 - 0.5)/0.5, both ends exact."""
+    values = torch.arange(high + 1, dtype=torch.uint8)
+    field = BatchField("x", (), "float32", value_range=(-1, 1))
+    mapped = to_device({"x": values}, [field], {"x": Column(dtype="uint8", value_range=(0, high))}, "cpu")["x"]
+    assert mapped.dtype == torch.float32
+    assert (mapped[0], mapped[-1]) == (-1, 1)
+    torch.testing.assert_close(mapped, ((values.double() / high - 0.5) / 0.5).float(), rtol=0, atol=1.2e-7)
+
+
+def test_other_ranges_and_float_stores_are_mapped_too():
+    values = torch.tensor([-3.0, 1.0, 5.0])
+    column = Column(dtype="float32", value_range=(-3, 5))
+    field = BatchField("x", (), "float32", value_range=(0, 1))
+    mapped = to_device({"x": values}, [field], {"x": column}, "cpu")["x"]
+    assert mapped.tolist() == [0.0, 0.5, 1.0]
+    assert values.tolist() == [-3.0, 1.0, 5.0], "the batch itself stays as it is"
+
+
+def test_labels_and_rangeless_fields_keep_their_values():
+    batch = {"label": torch.tensor([0, 9]), "byte": torch.tensor([0, 200], dtype=torch.uint8)}
+    columns = {"label": Column(dtype="int64", num_classes=10), "byte": Column(dtype="uint8", value_range=(0, 255))}
+    fields = [BatchField("label", (), "int64", num_classes=10), BatchField("byte", (), "float32")]
+    ready = to_device(batch, fields, columns, "cpu")
+    assert ready["label"].dtype == torch.int64 and ready["label"].tolist() == [0, 9]
+    assert ready["byte"].dtype == torch.float32 and ready["byte"].tolist() == [0, 200]
+
+
+def test_fields_that_fit_pass(view):
+    check_fields(view, [IMAGE, LABEL])
+    check_fields(view, [BatchField("label", (), "int64", num_classes=1000)])
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (BatchField("mask", (4,), "bool"), "data.kind=test holds no column 'mask' (it holds image, label)"),
+        (
+            BatchField("image", (3, 3, 4), "float32"),
+            "holds image (1, 3, 4), but the model wants (3, 3, 4); set the model's image channels to 1 or change data.",
+        ),
+        (BatchField("image", (12,), "float32"), "holds image (1, 3, 4), but the model wants (12,)"),
+        (BatchField("image", (1, 3, 4), "bool"), "holds image as uint8, but the model wants bool"),
+        (BatchField("label", (), "float32", (-1, 1)), "holds label without a value_range"),
+        (
+            BatchField("label", (), "int64", num_classes=3),
+            "holds label from 0 to 4, but the model knows 3 classes; set model.num_classes to 5 or change data.",
+        ),
+    ],
+)
+def test_fields_that_do_not_fit_are_named_with_the_remedy(view, field, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        check_fields(view, [IMAGE, field])
+
+
+def test_a_square_image_of_another_size_names_image_size(tmp_path):
+    view = view_of(
+        tmp_path, Column(dtype="uint8", shape=(1, 8, 8), value_range=(0, 16)), np.ones((2, 1, 8, 8), np.uint8)
+    )
+    with pytest.raises(
+        UserError, match=r"holds x \(1, 8, 8\), but the model wants \(1, 28, 28\); set model.image_size to 8"
+    ):
+        check_fields(view, [BatchField("x", (1, 28, 28), "float32", (-1, 1))])
+
+
+def test_labels_below_zero_are_refused(tmp_path):
+    view = view_of(tmp_path, Column(dtype="int64"), np.array([-1, 2]))
+    with pytest.raises(UserError, match=r"holds x from -1 to 2, but the model knows 10 classes"):
+        check_fields(view, [BatchField("x", (), "int64", num_classes=10)])
+
+
+@pytest.mark.parametrize(("size", "limit", "sizes"), [(40, None, [40, 40, 20]), (40, 50, [40, 10]), (128, 500, [100])])
+def test_held_out_batches_are_the_views_first_rows(view, size, limit, sizes):
+    batches = list(held_out_batches(view, [IMAGE, LABEL], size, limit))
+    assert [len(batch["label"]) for batch in batches] == sizes
+    whole = torch.cat([batch["image"] for batch in batches])
+    assert whole.dtype == torch.uint8
+    assert torch.equal(whole, view.store.tensor("image").flip(0)[: sum(sizes)])

@@ -1,0 +1,253 @@
+import gzip
+import struct
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ditlab.data import download as downloading
+from ditlab.data.download import download
+from ditlab.data.idx import IMAGES_MAGIC, LABELS_MAGIC, read_idx
+from ditlab.data.importers import mnist
+from ditlab.data.importing import ImportRequest, run_import, silent
+from ditlab.errors import UserError
+
+REAL = Path(__file__).parents[4] / "shared" / "data" / "mnist"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "idx"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def request_from(folder, home):
+    def request(source: Path | None = folder, checksum: bool = False) -> ImportRequest:
+        return ImportRequest(home.stores, home.caches, source, checksum)
+
+    return request
+
+
+@pytest.fixture
+def look_alike(folder, write_idx):
+    """Files of the test split's form, 20 of them."""
+    images = np.random.default_rng(0).integers(0, 256, (20, 28, 28))
+    write_idx(folder / "t10k-images-idx3-ubyte.gz", images)
+    write_idx(folder / "t10k-labels-idx1-ubyte", np.arange(20) % 10)
+    return images
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_idx_files_read_back(folder, write_idx, suffix):
+    values = np.arange(2 * 3 * 4).reshape(2, 3, 4)
+    write_idx(folder / f"x{suffix}", values)
+    read = read_idx(folder / f"x{suffix}", IMAGES_MAGIC)
+    assert np.array_equal(read.values, values)
+    assert read.gzipped == (suffix == ".gz")
+    assert (read.md5 == read.content_md5) == (suffix == "")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            struct.pack(">4I", 2051, 2, 2, 2) + bytes(7),
+            r"x is truncated: 7 bytes of data, and its sizes \[2, 2, 2\] need 8",
+        ),
+        (struct.pack(">4I", 2051, 2, 2, 2) + bytes(9), "x is longer than it says: 9 bytes"),
+        (struct.pack(">3I", 2051, 2, 2), "x is truncated: 12 bytes cannot hold the header"),
+        (b"", "x is truncated: 0 bytes"),
+        (struct.pack(">4I", 2049, 2, 2, 2) + bytes(8), "magic number 2049, which is idx labels; the two files may be"),
+        (b"<!DOCTYPE html><html>...", r"magic number 1008813135; expected idx images \(magic number 2051\)"),
+        (gzip.compress(bytes(500))[:-9], "x is a damaged or truncated gzip file of"),
+        (b"\x1f\x8b" + bytes(30), "x is a damaged or truncated gzip file of 32 bytes"),
+    ],
+)
+def test_idx_files_that_are_not_whole_say_what_was_found(folder, content, message):
+    (folder / "x").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read_idx(folder / "x", IMAGES_MAGIC)
+
+
+def test_labels_are_not_images(folder, write_idx):
+    write_idx(folder / "x", np.zeros((2, 2, 2)))
+    with pytest.raises(UserError, match=r"magic number 2051, which is idx images.*expected idx labels"):
+        read_idx(folder / "x", LABELS_MAGIC)
+
+
+def test_a_look_alike_needs_no_checksum(request_from, look_alike):
+    with pytest.raises(
+        UserError, match=r"t10k-images.*\.gz has MD5 \w{32}, and MNIST's has 9fb629c4\w+.*--no-checksum"
+    ):
+        run_import("mnist", request_from(checksum=True))
+    (imported,) = run_import("mnist", request_from(checksum=False))
+    store = imported.store
+    assert (store.name, len(store), imported.outcome) == ("mnist-test", 20, "written")
+    assert np.array_equal(store.tensor("image")[:, 0].numpy(), look_alike)
+    assert store.tensor("label").tolist() == [n % 10 for n in range(20)]
+    assert store.columns["image"].value_range == (0, 255)
+    assert {file.check for file in store.manifest.source.files} == {"skipped"}
+
+
+def test_importing_again_says_what_changed(request_from, look_alike, folder, write_idx):
+    run_import("mnist", request_from())
+    assert run_import("mnist", request_from())[0].outcome == "unchanged"
+    write_idx(folder / "t10k-labels-idx1-ubyte", np.zeros(20))
+    (imported,) = run_import("mnist", request_from())
+    assert imported.outcome == "replaced"
+    assert not imported.store.tensor("label").any()
+
+
+def test_importing_again_mends_an_altered_store(request_from, look_alike):
+    (imported,) = run_import("mnist", request_from())
+    shard = next(imported.store.path.glob("*.arrow"))
+    content = bytearray(shard.read_bytes())
+    content[2000] ^= 1
+    shard.write_bytes(content)
+    (mended,) = run_import("mnist", request_from())
+    assert mended.outcome == "replaced"
+    assert np.array_equal(mended.store.tensor("image")[:, 0].numpy(), look_alike)
+
+
+def test_unpacked_training_files_are_imported_with_a_note(request_from, folder, write_idx):
+    write_idx(folder / "train-images.idx3-ubyte", np.zeros((3, 28, 28)))
+    write_idx(folder / "train-labels.idx1-ubyte", np.arange(3))
+    (imported,) = run_import("mnist", request_from(checksum=True))
+    source = imported.store.manifest.source
+    assert "not checked" in source.note
+    assert [file.check for file in source.files] == ["unknown", "unknown"]
+
+
+def test_images_and_labels_must_be_as_many(request_from, look_alike, folder, write_idx):
+    write_idx(folder / "t10k-labels-idx1-ubyte", np.zeros(19))
+    with pytest.raises(UserError, match=r"holds 20 images and .* 19 labels"):
+        run_import("mnist", request_from())
+
+
+def test_images_must_be_28_by_28(request_from, look_alike, folder, write_idx):
+    write_idx(folder / "t10k-images-idx3-ubyte.gz", np.zeros((20, 32, 32)))
+    with pytest.raises(UserError, match=r"holds images of \(32, 32\) pixels, expected \(28, 28\)"):
+        run_import("mnist", request_from())
+
+
+def test_labels_beyond_nine_are_refused(request_from, look_alike, folder, write_idx, home):
+    write_idx(folder / "t10k-labels-idx1-ubyte", np.arange(20))
+    with pytest.raises(UserError, match="'label' holds classes 0 to 19"):
+        run_import("mnist", request_from())
+    assert not (home.stores / "mnist-test").exists()
+
+
+def test_half_a_split_and_none_are_named(request_from, folder, write_idx):
+    with pytest.raises(UserError, match=r"holds none of train-images-idx3-ubyte, .*; name the folder"):
+        run_import("mnist", request_from())
+    write_idx(folder / "t10k-labels-idx1-ubyte", np.zeros(19))
+    with pytest.raises(UserError, match=r"t10k-labels-idx1-ubyte and no t10k-images-idx3-ubyte\(\.gz\)"):
+        run_import("mnist", request_from())
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"MNIST's test files are not in {REAL}")
+def test_the_real_test_files(home, request_from):
+    (imported,) = run_import("mnist", request_from(source=REAL, checksum=True))
+    store = imported.store
+    assert (len(store), store.name) == (10_000, "mnist-test")
+    assert store.columns["label"].statistics.class_counts == (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)
+    assert store.columns["image"].statistics.mean / 255 == pytest.approx(0.1325, abs=5e-5)
+    assert [file.check for file in store.manifest.source.files] == ["md5", "md5"]
+    assert store.tensor("label")[:5].tolist() == [7, 2, 1, 0, 4]
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"MNIST's test files are not in {REAL}")
+def test_the_real_test_files_unpacked_and_packed_again(folder, request_from):
+    for name in ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
+        content = gzip.decompress((REAL / f"{name}.gz").read_bytes())
+        (folder / name).write_bytes(content)
+    assert [f.check for f in run_import("mnist", request_from(checksum=True))[0].store.manifest.source.files] == [
+        "md5"
+    ] * 2
+    (folder / name).rename(folder / f"{name}.old")
+    (folder / f"{name}.gz").write_bytes(gzip.compress(content, 1))
+    assert run_import("mnist", request_from(checksum=True))[0].outcome == "unchanged"
+
+
+CONTENT = np.random.default_rng(0).bytes(300_000)
+CONTENT_MD5 = "226eb5dd464311666742d02a71db70dd"
+
+
+@pytest.fixture
+def mirror():
+    """A web server with one file under /good/, cut short under /short/, another file under /wrong/."""
+    requests = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            requests.append((self.path, self.headers.get("Range")))
+            if "/missing/" in self.path:
+                self.send_error(404)
+                return
+            body = b"something else" if "/wrong/" in self.path else CONTENT
+            start = int((self.headers.get("Range") or "bytes=0-")[6:-1])
+            if start >= len(body):
+                self.send_error(416)
+                return
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(len(body) - start))
+            self.end_headers()
+            stop = 100_000 if "/short/" in self.path else len(body)
+            self.wfile.write(body[start:stop])
+
+        def log_message(self, *arguments):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", requests
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_downloads_come_whole_with_progress_and_only_once(mirror, folder):
+    address, requests = mirror
+    seen = []
+    url = download("x.gz", CONTENT_MD5, [f"{address}/good/"], folder, lambda *now: seen.append(now))
+    assert url == f"{address}/good/x.gz"
+    assert (folder / "x.gz").read_bytes() == CONTENT
+    assert seen[-1] == ("x.gz", 300_000, 300_000)
+    assert download("x.gz", CONTENT_MD5, [f"{address}/good/"], folder, silent) is None
+    assert len(requests) == 1
+
+
+def test_a_broken_download_goes_on_where_it_stopped(mirror, folder):
+    address, requests = mirror
+    with pytest.raises(UserError, match="connection ended after 100000 of 300000 bytes"):
+        download("x.gz", CONTENT_MD5, [f"{address}/short/"], folder, silent)
+    assert not (folder / "x.gz").exists()
+    assert download("x.gz", CONTENT_MD5, [f"{address}/good/"], folder, silent) == f"{address}/good/x.gz"
+    assert requests[-1] == ("/good/x.gz", "bytes=100000-")
+    assert [path.name for path in folder.iterdir()] == ["x.gz"]
+    assert (folder / "x.gz").read_bytes() == CONTENT
+
+
+def test_the_next_mirror_helps_out(mirror, folder):
+    address, _ = mirror
+    mirrors = [f"{address}/missing/", f"{address}/wrong/", f"{address}/short/", f"{address}/good/"]
+    assert download("x.gz", CONTENT_MD5, mirrors, folder, silent) == f"{address}/good/x.gz"
+    assert (folder / "x.gz").read_bytes() == CONTENT
+
+
+def test_a_damaged_remainder_is_not_built_on(mirror, folder):
+    address, _ = mirror
+    (folder / "x.gz.part").write_bytes(bytes(400_000))
+    assert download("x.gz", CONTENT_MD5, [f"{address}/good/"] * 2, folder, silent) == f"{address}/good/x.gz"
+
+
+def test_without_a_mirror_the_way_around_is_named(monkeypatch, request_from):
+    monkeypatch.setattr(mnist, "MIRRORS", ("http://127.0.0.1:9/",))
+    monkeypatch.setattr(downloading, "TIMEOUT", 2.0)
+    with pytest.raises(UserError, match=r"Connection refused.*Fetch the four files \(train-images.*--source DIR"):
+        run_import("mnist", request_from(source=None))

@@ -1,0 +1,121 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ditlab.data.importing import ImportRequest, kinds, run_import
+from ditlab.data.sources import hold_out_rows, open_data
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.spec.data import ArrowData, DigitsData, MnistData
+
+FIRST_HELD_OUT = [348, 400, 915, 1231, 1114]
+
+
+def test_digits_need_nothing_and_are_scikit_learns(home):
+    from sklearn.datasets import load_digits
+
+    splits = open_data(DigitsData(), home)
+    store = splits.train.store
+    assert (len(splits.train), len(splits.held_out)) == (1617, 180)
+    assert splits.name == "digits" and splits.note == ""
+    assert np.array_equal(store.tensor("image")[:, 0].numpy(), load_digits().images)
+    assert np.array_equal(store.tensor("label").numpy(), load_digits().target)
+    assert store.columns["image"].value_range == (0, 16)
+    assert open_data(DigitsData(), home).fingerprint == splits.fingerprint
+
+
+def test_two_processes_may_make_the_digits_at_once(home):
+    code = (
+        "import sys; from pathlib import Path; from ditlab.home import Home; from ditlab.data.sources import open_data;"
+        "from ditlab.spec.data import DigitsData; sys.stdin.readline();"
+        "print(open_data(DigitsData(), Home(Path(sys.argv[1]))).fingerprint)"
+    )
+    command = [sys.executable, "-c", code, str(home.root)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    answers = {process.communicate("go\n")[0].strip() for process in both}
+    assert [process.returncode for process in both] == [0, 0]
+    assert answers == {open_data(DigitsData(), home).fingerprint}
+    assert sorted(path.suffix for path in (home.stores / "digits").iterdir()) == [".arrow", ".json"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5])
+@pytest.mark.parametrize("length", [1, 10, 1797])
+def test_every_row_trains_or_is_held_out(length, share):
+    train, held_out = hold_out_rows(length, share)
+    assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(length))
+    assert len(held_out) == (max(1, round(length * share)) if share else 0)
+
+
+def test_a_larger_share_holds_out_what_a_smaller_one_does():
+    assert set(hold_out_rows(1000, 0.1)[1]) < set(hold_out_rows(1000, 0.3)[1])
+
+
+def test_the_held_out_rows_of_old_runs_stay():
+    """A change of these numbers lets new runs train on what old ones were evaluated on."""
+    assert hold_out_rows(1797, 0.1)[1][:5].tolist() == FIRST_HELD_OUT
+
+
+def test_any_store_by_path(make_store, home):
+    store = make_store(rows=50)
+    splits = open_data(ArrowData(path=str(store.path), hold_out=0.2), home)
+    assert (len(splits.train), len(splits.held_out)) == (40, 10)
+    assert splits.fingerprint == store.fingerprint
+    nothing_out = open_data(ArrowData(path=str(store.path), hold_out=0.0), home)
+    assert len(nothing_out.held_out) == 0 and "holds nothing out" in nothing_out.note
+    with pytest.raises(UserError, match="nowhere holds no store"):
+        open_data(ArrowData(path="nowhere"), home)
+
+
+@pytest.fixture
+def mnist(tmp_path: Path, home: Home, write_idx):
+    """Imports files of MNIST's form: 300 train, 100 test."""
+    folder = tmp_path / "idx"
+    folder.mkdir()
+
+    def make(*splits: str) -> None:
+        for split, stem, rows in (("train", "train", 300), ("test", "t10k", 100)):
+            if split in splits:
+                write_idx(folder / f"{stem}-images-idx3-ubyte", np.full((rows, 28, 28), rows % 256))
+                write_idx(folder / f"{stem}-labels-idx1-ubyte", np.arange(rows) % 10)
+        run_import("mnist", ImportRequest(home.stores, home.caches, folder, checksum=False))
+
+    return make
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_mnist_that_was_not_imported_names_the_command(home, split):
+    with pytest.raises(UserError, match=rf"data\.split={split}.*`ditlab data import mnist --source DIR`"):
+        open_data(MnistData(split=split), home)
+
+
+def test_mnists_train_files_are_evaluated_on_its_test_files(home, mnist):
+    mnist("train", "test")
+    splits = open_data(MnistData(), home)
+    assert (len(splits.train), len(splits.held_out)) == (300, 100)
+    assert splits.held_out.store.name == "mnist-test" and splits.note == ""
+    assert sorted(splits.held_out.rows) == list(range(100))
+
+
+def test_mnist_without_its_test_files_says_that_nothing_is_held_out(home, mnist):
+    mnist("train")
+    splits = open_data(MnistData(), home)
+    assert (len(splits.train), len(splits.held_out)) == (300, 0)
+    assert "nothing is held out" in splits.note and "data.hold_out" in splits.note
+    explicit = open_data(MnistData(hold_out=0.1), home)
+    assert (len(explicit.train), len(explicit.held_out), explicit.note) == (270, 30, "")
+
+
+def test_mnists_test_files_hold_out_a_tenth(home, mnist):
+    mnist("test")
+    splits = open_data(MnistData(split="test"), home)
+    assert (len(splits.train), len(splits.held_out)) == (90, 10)
+
+
+def test_an_unknown_kind_is_answered_with_the_known_ones(home):
+    assert kinds() == ["digits", "mnist"]
+    with pytest.raises(UserError, match="no importer 'mnits'; did you mean 'mnist'"):
+        run_import("mnits", ImportRequest(home.stores, home.caches))
