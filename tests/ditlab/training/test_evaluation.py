@@ -117,3 +117,13 @@ def test_evaluating_changes_no_training(home, tmp_path):
     assert with_them.pictures[-6:] == [1, 2, 3, 4, 5, 6] and last.pictures[-1] == 6 and without.pictures == []
     assert with_them.values[6]["eval/velocity"] == last.values[6]["eval/velocity"]
     assert not any("eval/velocity" in values for values in without.values.values())
+
+
+def test_slices_of_the_average_give_the_same_figures(home, tmp_path, monkeypatch):
+    """Weights and average change places a slice at a time, there and back."""
+    spec = tiny(evaluation={"every": 2, "samples": 0, "limit": 40})
+    _, whole = train_here(spec, home, tmp_path / "whole")
+    monkeypatch.setattr("ditlab.engine.engine.SLICE", 1000)
+    _, sliced = train_here(spec, home, tmp_path / "sliced")
+    assert sliced.values.keys() == whole.values.keys() and sliced.losses == whole.losses
+    assert all(sliced.values[step]["eval/velocity"] == whole.values[step]["eval/velocity"] for step in (0, 2, 4, 6))
