@@ -2,33 +2,27 @@
 
 import os
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from denoisers.counts import count_parameters
 from ditlab.cluster.claim import claimed
+from ditlab.cluster.preflight import check_builds, check_devices, check_same_content, check_storage, portable
 from ditlab.cluster.progress import ProgressLine
-from ditlab.cluster.request import RunRequest, checkpoint_folder
+from ditlab.cluster.request import RunRequest
 from ditlab.data.fields import check_fields
 from ditlab.data.sources import DataSplits, open_data
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.yaml_text import dump_yaml, parse_yaml
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.address import check_reachable, redact, resolve_tracking_uri
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.records import create_run, find_run, find_unfinished, update_record, write_atomically
 from ditlab.tracking.tracker import RunTracker
-from ditlab.training.checkpoint import checkpoints_in
 from ditlab.training.plan import RunPlan, plan_run
 from ditlab.training.reporting import Outcome
-
-# Fields outside the content that a resumed run may be given anew; the content must be the same, its length apart.
-LENGTH = ("steps", "epochs")
 
 
 @dataclass(frozen=True)
@@ -141,17 +135,17 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
             "give it by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
         )
     experiment = portable(experiment, tracking_uri)
-    _check_devices(experiment, local, remote)
-    _check_builds(experiment)
+    check_devices(experiment, local, remote)
+    check_builds(experiment)
     counts = count_parameters(experiment.model, experiment.objective)
     found = _find(experiment, resume, home)
     if found:
-        _same_content(experiment, found)
+        check_same_content(experiment, found)
     data = open_data(experiment.data, home)
     check_fields(data.train, experiment.model.batch_fields())
     plan = plan_run(experiment, data)
     home.ensure()
-    _check_storage(experiment)
+    check_storage(experiment)
     lines = [describe(experiment, counts.total), *([data.note] if data.note else [])]
     folder = found
     if not dry_run:
@@ -172,18 +166,6 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
     return Start(experiment, data, plan, counts.total, home, tracking_uri, folder, found is not None, lines)
 
 
-def portable(experiment: Experiment, tracking_uri: str) -> Experiment:
-    """The same with absolute paths: workers and later commands have other working directories. A tracking address of
-    null stays null, so that DITLAB_HOME can be moved."""
-    spec = experiment.to_dict()
-    for section, key in (("data", "path"), ("checkpoint", "storage")):
-        if spec[section].get(key):
-            spec[section][key] = str(Path(spec[section][key]).expanduser().resolve())
-    if experiment.tracking.uri is not None:
-        spec["tracking"]["uri"] = tracking_uri
-    return type(experiment).model_validate(spec)
-
-
 def describe(experiment: Experiment, num_parameters: int) -> str:
     """One line on what is about to be trained."""
     workers = experiment.resources.num_workers
@@ -195,50 +177,6 @@ def describe(experiment: Experiment, num_parameters: int) -> str:
     )
 
 
-def _check_devices(experiment: Experiment, local: bool, remote: bool) -> None:
-    """A cluster is asked itself, once connected."""
-    workers, gpus = experiment.resources.num_workers, experiment.resources.gpus_per_worker
-    if local and workers > 1:
-        raise UserError(
-            f"resources.workers={workers} needs Ray, and --local is one process; set resources.workers to 1, or leave "
-            "--local out."
-        )
-    have = torch.cuda.device_count()
-    if not remote and gpus * workers > have:
-        needed = f"{gpus * workers} GPU{'s' if gpus * workers > 1 else ''}"
-        raise UserError(
-            f"resources.workers={workers} with resources.gpus_per_worker={gpus} needs {needed}, "
-            f"this machine has {have}; set resources.gpus_per_worker=0, or name a cluster with --address."
-        )
-
-
-def _check_builds(experiment: Experiment) -> None:
-    """What only building finds out (guidance without classes, say), on the meta device."""
-    try:
-        with torch.device("meta"):
-            experiment.model.build()
-        experiment.objective.build(experiment.model)
-        experiment.sampling.build(experiment.model, experiment.objective)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-
-
-def _check_storage(experiment: Experiment) -> None:
-    storage = experiment.checkpoint.storage
-    if not storage:
-        return
-    path = Path(storage).expanduser().resolve()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(
-            f"checkpoint.storage={storage} cannot be written ({error.strerror}); name a writable folder, or null."
-        ) from error
-
-
 def _find(experiment: Experiment, resume: str | None, home: Home) -> RunFolder | None:
     if resume is None:
         return None
@@ -246,43 +184,6 @@ def _find(experiment: Experiment, resume: str | None, home: Home) -> RunFolder |
         unfinished = find_unfinished(home, experiment.name, experiment.content_hash())
         return unfinished.folder if unfinished else None
     return find_run(home, resume).folder
-
-
-def _same_content(experiment: Experiment, folder: RunFolder) -> None:
-    """Raises UserError where a run is to go on as another experiment. A longer run is the same experiment."""
-    from ditlab.spec.experiment import NOT_CONTENT
-
-    old = parse_yaml(folder.spec.read_text(encoding="utf-8"), str(folder.spec))
-    new = experiment.to_dict()
-    changed = [
-        f"{path}={after!r} (was {before!r})"
-        for path, before, after in _differences(old, new)
-        if path.split(".")[0] not in NOT_CONTENT and path not in {f"training.{name}" for name in LENGTH}
-    ]
-    if changed:
-        raise UserError(
-            f"run {folder.run_id} was started as another experiment: {', '.join(changed)}; "
-            "resume it with its own spec, or start a new run without --resume."
-        )
-    if (before := old["checkpoint"]["storage"]) != (after := new["checkpoint"]["storage"]):
-        raise UserError(
-            f"checkpoint.storage={after} is not where run {folder.run_id} keeps its checkpoints ({before}); "
-            f"set checkpoint.storage={'null' if before is None else before}."
-        )
-    longest = max((int(path.name[5:]) for path in checkpoints_in(checkpoint_folder(folder, new))), default=0)
-    steps = new["training"]["steps"]
-    if steps is not None and steps < longest:
-        raise UserError(
-            f"training.steps={steps} is behind run {folder.run_id}, which is at step {longest}; give more steps."
-        )
-
-
-def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted({*old, *new}):
-            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-    elif old != new:
-        yield path, old, new
 
 
 def _short(path: Path) -> str:

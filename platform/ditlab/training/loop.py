@@ -1,8 +1,6 @@
 """The body of every worker: build, take up a checkpoint if there is one, step, evaluate, save."""
 
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +17,12 @@ from ditlab.errors import RunFailed
 from ditlab.spec.experiment import Experiment
 from ditlab.training.checkpoint import CheckpointReader, CheckpointWriter, Manifest, newest_checkpoint, prune
 from ditlab.training.evaluation import held_out_metrics, sample_grid
+from ditlab.training.networks import RootedNetwork, named_parameters, persistent_buffers, whole_shape
 from ditlab.training.noise import KeyedNoise, derived_seed
 from ditlab.training.plan import plan_run
 from ditlab.training.reporting import Outcome, Progress, Reporter, StepMetrics
 from ditlab.training.schedules import learning_rate
-
-PROGRESS_INTERVAL = 0.25  # seconds between progress reports
-
-
-class RootedNetwork(nn.Module):
-    """The engine's network, entered through the engine's root module, as samplers and objectives call it."""
-
-    _engine: Engine
-    _network: nn.Module
-
-    def __init__(self, engine: Engine, network: nn.Module) -> None:
-        super().__init__()
-        # Past nn.Module's registry: the parameters belong to the engine's module.
-        self.__dict__["_engine"], self.__dict__["_network"] = engine, network
-
-    def forward(self, *inputs: Any, **named: Any) -> Any:
-        return self._engine.network(*inputs, **named)
-
-    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        return self._network.parameters(recurse)
+from ditlab.training.speed import Speedometer
 
 
 class Worker:
@@ -62,9 +42,9 @@ class Worker:
         self.engine = Engine(TrainingModule(network, self.objective), experiment, rank)
         self.network = RootedNetwork(self.engine, network)
         owners = {"network": network, "objective": self.objective.modules or nn.Module()}
-        self._buffers = dict(_persistent_buffers(owners))
-        named = [*_named_parameters(owners), *self._buffers.items()]
-        self.shapes = {name: list(_shape(value)) for name, value in named}
+        self._buffers = dict(persistent_buffers(owners))
+        named = [*named_parameters(owners), *self._buffers.items()]
+        self.shapes = {name: list(whole_shape(value)) for name, value in named}
         self.step, self.position = 0, 0
         self.metrics: dict[str, float] = {}
         self.saved: Path | None = None
@@ -90,7 +70,7 @@ class Worker:
         stopped = False
         with self._loader() as loader:
             micro_batches = iter(loader)
-            meter, steps = _Speedometer(experiment.batch.size), StepMetrics(self.rank.world_size)
+            meter, steps = Speedometer(experiment.batch.size), StepMetrics(self.rank.world_size)
             if self.step == 0 and experiment.evaluation.every is not None:
                 with meter.paused():
                     self._evaluate()  # what chance gives; and a sampler that fails does so before hours of training
@@ -151,7 +131,7 @@ class Worker:
         wanted = _due(self.step, experiment.tracking.every, self.step in (1, self.plan.total_steps))
         steps.finish(self.step, {"grad_norm": norm, "lr": lr}, wanted)
 
-    def _log(self, steps: StepMetrics, meter: "_Speedometer", wait: bool = False) -> None:
+    def _log(self, steps: StepMetrics, meter: Speedometer, wait: bool = False) -> None:
         for step, values in steps.read(wait):
             if not math.isfinite(values["loss"]):
                 raise RunFailed(
@@ -235,60 +215,5 @@ def train(experiment: Experiment, data: DataSplits, checkpoints: Path, rank: Ran
 
 
 def _due(step: int, every: int | None, last: bool) -> bool:
-    """Whether something that happens every so many steps, and at the last one, happens now; never where `every` is None
-    except for what the caller adds."""
+    """Whether something that happens every so many steps, and at the last one, happens now; never for None."""
     return every is not None and (last or step % every == 0)
-
-
-def _named_parameters(owners: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
-    for prefix, owner in owners.items():
-        for name, parameter in owner.named_parameters():
-            yield f"{prefix}.{name}", parameter
-
-
-def _persistent_buffers(owners: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
-    for prefix, owner in owners.items():
-        parameters = {name for name, _ in owner.named_parameters()}
-        for name, value in owner.state_dict(keep_vars=True).items():
-            if name not in parameters:
-                yield f"{prefix}.{name}", value
-
-
-def _shape(tensor: Any) -> torch.Size:
-    return getattr(tensor, "ds_shape", tensor.shape)
-
-
-class _Speedometer:
-    """Samples a second over the last stretch of steps, evaluations and saves left out."""
-
-    def __init__(self, batch_size: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._batch_size, self._clock = batch_size, clock
-        self._since, self._steps, self._reported = clock(), 0, 0.0
-        self.samples_per_second = 0.0
-
-    def tick(self) -> None:
-        self._steps += 1
-        elapsed = self._clock() - self._since
-        if elapsed > 0 and (elapsed > 1.0 or not self.samples_per_second):
-            self.samples_per_second = self._steps * self._batch_size / elapsed
-            self._since, self._steps = self._clock(), 0
-
-    def due(self, force: bool) -> bool:
-        if force or self._clock() - self._reported > PROGRESS_INTERVAL:
-            self._reported = self._clock()
-            return True
-        return False
-
-    def paused(self) -> "_Paused":
-        return _Paused(self)
-
-
-class _Paused:
-    def __init__(self, meter: _Speedometer) -> None:
-        self._meter = meter
-
-    def __enter__(self) -> None:
-        self._start = self._meter._clock()
-
-    def __exit__(self, *_: object) -> None:
-        self._meter._since += self._meter._clock() - self._start

@@ -1,0 +1,109 @@
+"""What can be checked before a run exists; each check raises UserError and leaves nothing behind."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ditlab.cluster.request import checkpoint_folder
+from ditlab.errors import UserError
+from ditlab.home import RunFolder
+from ditlab.spec.experiment import NOT_CONTENT, Experiment
+from ditlab.spec.yaml_text import parse_yaml
+from ditlab.training.checkpoint import checkpoints_in
+
+LENGTH = ("steps", "epochs")  # of `training`: a longer run is the same experiment
+
+
+def portable(experiment: Experiment, tracking_uri: str) -> Experiment:
+    """The same with absolute paths: workers and later commands have other working directories. A tracking address of
+    null stays null, so that DITLAB_HOME can be moved."""
+    spec = experiment.to_dict()
+    for section, key in (("data", "path"), ("checkpoint", "storage")):
+        if spec[section].get(key):
+            spec[section][key] = str(Path(spec[section][key]).expanduser().resolve())
+    if experiment.tracking.uri is not None:
+        spec["tracking"]["uri"] = tracking_uri
+    return type(experiment).model_validate(spec)
+
+
+def check_devices(experiment: Experiment, local: bool, remote: bool) -> None:
+    """Raises UserError for more GPUs or processes than there can be. A cluster is asked itself, once connected."""
+    workers, gpus = experiment.resources.num_workers, experiment.resources.gpus_per_worker
+    if local and workers > 1:
+        raise UserError(
+            f"resources.workers={workers} needs Ray, and --local is one process; set resources.workers to 1, or leave "
+            "--local out."
+        )
+    have = torch.cuda.device_count()
+    if not remote and gpus * workers > have:
+        needed = f"{gpus * workers} GPU{'s' if gpus * workers > 1 else ''}"
+        raise UserError(
+            f"resources.workers={workers} with resources.gpus_per_worker={gpus} needs {needed}, "
+            f"this machine has {have}; set resources.gpus_per_worker=0, or name a cluster with --address."
+        )
+
+
+def check_builds(experiment: Experiment) -> None:
+    """Raises UserError for what only building finds out (guidance without classes, say). Uses the meta device."""
+    try:
+        with torch.device("meta"):
+            experiment.model.build()
+        experiment.objective.build(experiment.model)
+        experiment.sampling.build(experiment.model, experiment.objective)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def check_storage(experiment: Experiment) -> None:
+    """Raises UserError where `checkpoint.storage` cannot be written."""
+    storage = experiment.checkpoint.storage
+    if not storage:
+        return
+    path = Path(storage).expanduser().resolve()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(
+            f"checkpoint.storage={storage} cannot be written ({error.strerror}); name a writable folder, or null."
+        ) from error
+
+
+def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
+    """Raises UserError where a run is to go on as another experiment. A longer run is the same experiment."""
+    old = parse_yaml(folder.spec.read_text(encoding="utf-8"), str(folder.spec))
+    new = experiment.to_dict()
+    changed = [
+        f"{path}={after!r} (was {before!r})"
+        for path, before, after in _differences(old, new)
+        if path.split(".")[0] not in NOT_CONTENT and path not in {f"training.{name}" for name in LENGTH}
+    ]
+    if changed:
+        raise UserError(
+            f"run {folder.run_id} was started as another experiment: {', '.join(changed)}; "
+            "resume it with its own spec, or start a new run without --resume."
+        )
+    if (before := old["checkpoint"]["storage"]) != (after := new["checkpoint"]["storage"]):
+        raise UserError(
+            f"checkpoint.storage={after} is not where run {folder.run_id} keeps its checkpoints ({before}); "
+            f"set checkpoint.storage={'null' if before is None else before}."
+        )
+    longest = max((int(path.name[5:]) for path in checkpoints_in(checkpoint_folder(folder, new))), default=0)
+    steps = new["training"]["steps"]
+    if steps is not None and steps < longest:
+        raise UserError(
+            f"training.steps={steps} is behind run {folder.run_id}, which is at step {longest}; give more steps."
+        )
+
+
+def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif old != new:
+        yield path, old, new
