@@ -1,6 +1,7 @@
 """Options that several commands share, and the last line of output."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,17 @@ run_argument: Decorator = click.argument("run")
 
 
 def emit(result: Mapping[str, Any], as_json: bool) -> None:
-    """Prints the JSON line where it was asked for."""
+    """Prints the JSON line where it was asked for. JSON has no NaN or infinity: they become null."""
     if as_json:
-        click.echo(json.dumps(result))
+        click.echo(json.dumps(_finite(result), allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def say(message: str) -> None:

@@ -2,6 +2,8 @@
 
 import os
 import shlex
+import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -112,14 +114,17 @@ class Start:
         assert self.folder is not None
         run, loss = self.folder.run_id, outcome.metrics.get("train/loss", float("nan"))
         pictures = sorted(self.folder.media.glob("samples-*.png"))
-        ui = "ditlab ui" if self.experiment.tracking.uri is None else redact(self.tracking_uri)
-        picture = f" · samples: {_short(pictures[-1])}" if pictures else ""
+        where = [f"samples: {_short(pictures[-1])}"] if pictures else []
+        if self.experiment.tracking.uri is None:
+            where.append(f"MLflow: {_short(self.home.mlflow_database)} ({_command()} ui)")
+        else:
+            where.append(f"MLflow: {redact(self.tracking_uri)}")
         if outcome.status == "interrupted":
             return [
                 f"run {run} interrupted at step {outcome.step} of {self.plan.total_steps} · checkpoint: "
                 f"{_short(Path(outcome.checkpoint or '-'))} · go on: ditlab train SPEC --resume {run}"
             ]
-        return [f"run {run} finished: {outcome.step} steps, loss {loss:.4f}{picture} · MLflow: {ui}"]
+        return [f"run {run} finished: {outcome.step} steps, loss {loss:.4f}", f"  {' · '.join(where)}"]
 
 
 def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote: bool, dry_run: bool) -> Start:
@@ -184,6 +189,11 @@ def _find(experiment: Experiment, resume: str | None, home: Home) -> RunFolder |
         unfinished = find_unfinished(home, experiment.name, experiment.content_hash())
         return unfinished.folder if unfinished else None
     return find_run(home, resume).folder
+
+
+def _command() -> str:
+    """How this shell calls the tool: by its name where that is on the path."""
+    return "ditlab" if shutil.which("ditlab") else _short(Path(sys.executable).with_name("ditlab"))
 
 
 def _short(path: Path) -> str:

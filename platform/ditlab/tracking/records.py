@@ -170,7 +170,8 @@ def write_atomically(folder: RunFolder, name: str, text: str) -> None:
 @contextmanager
 def _locked(folder: RunFolder) -> Iterator[None]:
     """Exclusive among the processes of one machine: a driver sets the status while a worker sets the step."""
-    descriptor = os.open(folder.path, os.O_RDONLY)
+    # A file open for writing: NFS refuses to lock a folder, or anything that is open for reading only.
+    descriptor = os.open(folder.path / "run.json.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -128,7 +128,10 @@ class Worker:
         norm = self.engine.step(self.step, lr)
         self.step += 1
         self.position += experiment.batch.size
-        wanted = _due(self.step, experiment.tracking.every, self.step in (1, self.plan.total_steps))
+        # A step that is saved is always looked at first: no checkpoint shall hold what has diverged.
+        wanted = _due(self.step, experiment.tracking.every, self.step in (1, self.plan.total_steps)) or _due(
+            self.step, experiment.checkpoint.every, last=False
+        )
         steps.finish(self.step, {"grad_norm": norm, "lr": lr}, wanted)
 
     def _log(self, steps: StepMetrics, meter: Speedometer, wait: bool = False) -> None:
