@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+from ditlab.cluster.capacity import check_capacity, cpus_per_worker
 from ditlab.cluster.request import RunRequest
 from ditlab.cluster.session import ray_session
 from ditlab.cluster.signals import stop_signals
@@ -15,11 +16,6 @@ from ditlab.spec.experiment import Experiment
 from ditlab.training.reporting import Outcome, Progress
 
 POLL = 0.25  # seconds between looks at the board
-
-
-def threads_per_worker(experiment: Experiment, cores: int) -> int:
-    """CPU cores, and threads, of each worker."""
-    return experiment.resources.cpus_per_worker or max(1, cores // experiment.resources.num_workers)
 
 
 def launch(
@@ -38,14 +34,13 @@ def launch(
         RunFailed: a worker failed.
     """
     experiment = request.experiment()
-    threads = threads_per_worker(experiment, cores)
-    needed = threads * experiment.resources.num_workers
-    with ray_session(None, needed):
-        return _follow(request, threads, on_progress, warn)
+    needed = cpus_per_worker(experiment, [{"CPU": cores}]) * experiment.resources.num_workers
+    with ray_session(None, needed) as ray:
+        return _follow(request, cpus_per_worker(experiment, _nodes(ray)), on_progress, warn)
 
 
 @contextmanager
-def connected(experiment: Experiment, address: str | None, cores: int) -> Iterator[None]:
+def connected(experiment: Experiment, address: str | None) -> Iterator[None]:
     """Inside: connected to the cluster at `address`, which can hold the run. Does nothing where `address` is None.
 
     Raises UserError before anything of the run exists.
@@ -54,21 +49,12 @@ def connected(experiment: Experiment, address: str | None, cores: int) -> Iterat
         yield
         return
     with ray_session(address, 0) as ray:
-        check_resources(experiment, ray.cluster_resources(), threads_per_worker(experiment, cores))
+        check_capacity(experiment, _nodes(ray))
         yield
 
 
-def check_resources(experiment: Experiment, available: dict[str, float], threads: int) -> None:
-    """Raises UserError where the cluster as it stands cannot hold all workers at once."""
-    workers, gpus = experiment.resources.num_workers, experiment.resources.gpus_per_worker
-    for resource, each, knob in (("GPU", gpus, "gpus_per_worker"), ("CPU", threads, "cpus_per_worker")):
-        have = int(available.get(resource, 0))
-        if each * workers > have:
-            remedy = f"set resources.workers to at most {have // each}" if have >= each else f"lower resources.{knob}"
-            raise UserError(
-                f"resources.workers={workers} with resources.{knob}={each} needs {each * workers} {resource}s, "
-                f"the cluster has {have}; {remedy}, or add nodes."
-            )
+def _nodes(ray: Any) -> list[dict[str, float]]:
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def _follow(

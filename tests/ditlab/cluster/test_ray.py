@@ -14,7 +14,7 @@ import pytest
 from ditlab.cluster.board import Board
 from ditlab.cluster.session import ray_session
 from ditlab.cluster.start import start_run
-from ditlab.errors import RunFailed, UserError
+from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import list_runs, read_record
@@ -193,14 +193,3 @@ def test_the_first_worker_to_fail_is_the_one_that_is_heard(ray):
     assert board.get("failure") == {"kind": "UserError"}
     board.clear()
     assert board.get("failure") is None
-
-
-def test_more_cpus_than_the_cluster_has_is_refused():
-    from ditlab.cluster.launch import check_resources
-
-    with pytest.raises(UserError, match=r"needs 8 CPUs, the cluster has 4; set resources.workers to at most 2"):
-        check_resources(tiny(resources__workers=4, batch__size=64), {"CPU": 4.0}, threads=2)
-    with pytest.raises(UserError, match=r"needs 1 GPUs, the cluster has 0; lower resources\.gpus_per_worker, or add"):
-        check_resources(tiny(resources={"gpus_per_worker": 1}), {"CPU": 4.0}, threads=1)
-    with pytest.raises(UserError, match="needs 2 GPUs, the cluster has 1"):
-        check_resources(tiny(resources={"workers": 2, "gpus_per_worker": 1}), {"CPU": 4.0, "GPU": 1.0}, threads=1)
