@@ -25,5 +25,7 @@ def test_more_than_the_nodes_hold_is_refused():
         check_capacity(wide, [{"CPU": 2.0}] * 8)  # sixteen cores, and no node with three
     gpus = tiny(resources={"workers": 2, "gpus_per_worker": 1})
     check_capacity(gpus, [{"CPU": 4.0, "GPU": 2.0}])
-    with pytest.raises(UserError, match=r"1 GPU each do not fit: the cluster has 4 CPUs, 1 GPUs; set resources\.workers"):
+    with pytest.raises(
+        UserError, match=r"1 GPU each do not fit: the cluster has 4 CPUs, 1 GPUs; set resources\.workers"
+    ):
         check_capacity(gpus, [{"CPU": 4.0, "GPU": 1.0}])
