@@ -7,6 +7,18 @@ from pathlib import Path
 from ditlab.errors import UserError
 
 
+def writable_folder(path: Path, knob: str, remedy: str) -> Path:
+    """Makes a folder and proves that it can be written into. Raises UserError that names the knob where it cannot."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"{knob} cannot be written ({error.strerror}); {remedy}.") from error
+    return path
+
+
 @dataclass(frozen=True)
 class Home:
     """Names every path below `DITLAB_HOME`; makes none of them until `ensure` is called."""
@@ -54,15 +66,7 @@ class Home:
 
     def ensure(self) -> "Home":
         """Make the root. Raises UserError where it cannot be written."""
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            probe = self.root / f".probe-{os.getpid()}"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise UserError(
-                f"DITLAB_HOME={self.root} cannot be written ({error.strerror}); point DITLAB_HOME at a writable folder."
-            ) from error
+        writable_folder(self.root, f"DITLAB_HOME={self.root}", "point DITLAB_HOME at a writable folder")
         return self
 
 

@@ -14,11 +14,11 @@ from ditlab.cli.common import emit, json_option, run_argument
 @json_option
 def export(run: str, out: Path, raw: bool, as_json: bool) -> None:
     """Write RUN's weights as safetensors, with the spec that rebuilds the network."""
-    from ditlab.cli.saved import open_run, writable_folder
+    from ditlab.cli.saved import open_run, output_folder
     from ditlab.training.export import export_weights
 
     saved = open_run(run)
-    files = export_weights(saved.checkpoint.path, writable_folder(out), averaged=not raw)
+    files = export_weights(saved.checkpoint.path, output_folder(out), averaged=not raw)
     for file in files:
         click.echo(file, err=as_json)
     emit({"run_id": saved.folder.run_id, "step": saved.step, "files": [str(file) for file in files]}, as_json)

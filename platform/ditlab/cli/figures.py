@@ -31,7 +31,7 @@ def figures(
 
     Without RUN: those that need no weights (embeddings, schedules, each family's fixed tables).
     """
-    from ditlab.cli.saved import open_run, writable_folder
+    from ditlab.cli.saved import open_run, output_folder
     from ditlab.errors import UserError, nearest
 
     saved = open_run(run) if run else None
@@ -49,7 +49,7 @@ def figures(
                 f"--kind {kind} is unknown {'for this run' if saved else 'without a run'}; "
                 f"{nearest(kind, list(makers))}"
             )
-    folder = writable_folder(out or (saved.folder.media / "figures" if saved else Path("figures")))
+    folder = output_folder(out or (saved.folder.media / "figures" if saved else Path("figures")))
     files = []
     for kind in kinds or makers:
         figure = makers[kind]()

@@ -37,7 +37,7 @@ def sample(
     import torch
     from safetensors.torch import save_file
 
-    from ditlab.cli.saved import default_device, open_run, writable_folder
+    from ditlab.cli.saved import default_device, open_run, output_folder
     from ditlab.errors import UserError
     from ditlab.training.noise import derived_seed
 
@@ -66,7 +66,7 @@ def sample(
     )
     of_class = "" if label is None else f"-label{label}"
     name = f"step{saved.step}-{settings}{of_class}-seed{seed}"
-    folder = writable_folder(out or saved.folder.path / "samples" / name)
+    folder = output_folder(out or saved.folder.path / "samples" / name)
     tensors = {"values": drawn.values, **drawn.conditions}
     if drawn.trajectory is not None:
         tensors["trajectory"] = drawn.trajectory

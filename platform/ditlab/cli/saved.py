@@ -1,6 +1,5 @@
 """A finished or running run, opened for sampling, evaluation, figures and export."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from ditlab.cluster.request import checkpoint_folder
 from ditlab.data.fields import held_out_batches, to_device
 from ditlab.data.sources import DataSplits, open_data
 from ditlab.errors import UserError
-from ditlab.home import Home, RunFolder
+from ditlab.home import Home, RunFolder, writable_folder
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import build_experiment
 from ditlab.spec.yaml_text import parse_yaml
@@ -83,13 +82,6 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def writable_folder(path: Path) -> Path:
-    """Makes a folder to write into. Raises UserError where that cannot be done."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(f"--out {path} cannot be made or written ({error.strerror}); name another folder.") from error
-    return path
+def output_folder(path: Path) -> Path:
+    """A folder to write into, made. Raises UserError where that cannot be done."""
+    return writable_folder(path, f"--out {path}", "name another folder")

@@ -1,6 +1,5 @@
 """What can be checked before a run exists; each check raises UserError and leaves nothing behind."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 
 from ditlab.cluster.request import checkpoint_folder
 from ditlab.errors import UserError
-from ditlab.home import RunFolder
+from ditlab.home import RunFolder, writable_folder
 from ditlab.spec.experiment import NOT_CONTENT, Experiment
 from ditlab.spec.yaml_text import parse_yaml
 from ditlab.training.checkpoint import checkpoints_in
@@ -59,19 +58,9 @@ def check_builds(experiment: Experiment) -> None:
 
 def check_storage(experiment: Experiment) -> None:
     """Raises UserError where `checkpoint.storage` cannot be written."""
-    storage = experiment.checkpoint.storage
-    if not storage:
-        return
-    path = Path(storage).expanduser().resolve()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(
-            f"checkpoint.storage={storage} cannot be written ({error.strerror}); name a writable folder, or null."
-        ) from error
+    if storage := experiment.checkpoint.storage:
+        knob = f"checkpoint.storage={storage}"
+        writable_folder(Path(storage).expanduser().resolve(), knob, "name a writable folder, or null")
 
 
 def check_same_content(experiment: Experiment, folder: RunFolder) -> None:

@@ -77,7 +77,7 @@ def test_trajectory(finished, with_run, tmp_path):
 
 def test_out_that_cannot_be_made(finished, with_run):
     said = with_run("sample", "small", "--out", finished.spec / "below")
-    assert said.code == 2 and "cannot be made" in said.err
+    assert said.code == 2 and "cannot be written" in said.err
 
 
 def test_run_by_prefix_and_by_name(finished, with_run, tmp_path):
