@@ -1,4 +1,4 @@
-"""The loader: micro-batches of the coming steps, gathered by a background thread."""
+"""The loader: micro-batches of the coming steps, gathered by background threads."""
 
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -35,7 +35,7 @@ class Loader:
         position: int,
         micro_size: int,
         micro_indices: Sequence[int],
-        depth: int = 2,
+        depth: int = 4,
         steps: int | None = None,
         pin: bool | None = None,
     ):
@@ -68,7 +68,7 @@ class Loader:
         return step
 
     def close(self) -> None:
-        """End the background thread and drop what it holds. Closing twice is fine."""
+        """End the background threads and drop what they hold. Closing twice is fine."""
         self._ready = iter(())
         self._prefetcher.close()
 

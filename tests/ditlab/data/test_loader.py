@@ -29,7 +29,6 @@ def view(make_store):
 def hand_over_bytes(request, monkeypatch):
     """One step a hand-over; a few; more than an epoch."""
     monkeypatch.setattr(prefetch, "AHEAD_BYTES", request.param)
-    monkeypatch.setattr(prefetch, "HERE_BYTES", request.param)
 
 
 @pytest.fixture(autouse=True)
