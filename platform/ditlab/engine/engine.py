@@ -88,8 +88,11 @@ class Engine:
         self.partitions.set_learning_rate(lr)
         norm: Any = None
         if self.stage == 0:
-            max_norm = self._clip or float("inf")
-            norm = nn.utils.clip_grad_norm_(self._module.parameters(), max_norm)
+            parameters = list(self._module.parameters())
+            if self._clip:
+                norm = nn.utils.clip_grad_norm_(parameters, self._clip)
+            else:
+                norm = nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
         self._engine.step()
         if norm is None:
             norm = self._engine.get_global_grad_norm()
