@@ -68,6 +68,9 @@ class Engine:
             fused=True,
         )
         self._engine = _initialize(module, optimizer, _config(experiment, rank), rank)
+        if self.stage == 0 and rank.world_size == 1:
+            # DeepSpeed would copy all gradients into a flat buffer and back, to sum them over one worker.
+            self._engine.enable_backward_allreduce = False
         self.partitions = Partitions(self._engine, self.stage)
         ema = experiment.training.ema
         self._decay = ema.decay if ema else None
