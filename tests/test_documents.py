@@ -19,6 +19,13 @@ def test_every_local_link_resolves(document):
     assert not missing
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_path_in_code_marks_exists(document):
+    """`tests/ditlab/cli/test_main.py` and the like, from the repository's root."""
+    paths = re.findall(r"`((?:tests|platform|models|experiments)/[\w/.]+\.(?:py|yaml))`", document.read_text("utf-8"))
+    assert not [path for path in paths if not path.endswith("__init__.py") and not (ROOT / path).exists()]
+
+
 def test_the_readme_names_what_exists():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "@@" not in text

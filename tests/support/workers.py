@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,3 @@ def train_workers(jobs: Sequence[tuple[Experiment, Path, Path]], world_size: int
         {int(step): loss for step, loss in json.loads((checkpoints / "losses.json").read_text()).items()}
         for _, _, checkpoints in jobs
     ]
-
-
-Runner = Callable[..., Any]

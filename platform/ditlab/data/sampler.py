@@ -78,11 +78,6 @@ class SampleOrder:
         return order[: self.batches_per_epoch * self.batch_size].reshape(-1, self.batch_size)
 
 
-def micro_batches(indices: np.ndarray, micro_size: int) -> np.ndarray:
-    """A global batch cut into micro-batches, (M, micro_size); row m is the one with global index m."""
-    return indices.reshape(-1, micro_size)
-
-
 def worker_micro_indices(rank: int, world: int, batch_size: int, micro_size: int) -> range:
     """Global indices of the micro-batches of one worker of `world`: a contiguous run of M/world of them.
 

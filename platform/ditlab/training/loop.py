@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ditlab.data.fields import to_device
 from ditlab.data.loader import Loader
-from ditlab.data.sampler import SampleOrder
+from ditlab.data.sampler import SampleOrder, worker_micro_indices
 from ditlab.data.sources import DataSplits
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.engine.engine import Engine, TrainingModule
@@ -98,7 +98,7 @@ class Worker:
     def _loader(self) -> Loader:
         experiment, rank = self.experiment, self.rank
         order = SampleOrder(len(self.data.train), experiment.batch.size, experiment.seed)
-        mine = range(rank.rank * experiment.accumulation, (rank.rank + 1) * experiment.accumulation)
+        mine = worker_micro_indices(rank.rank, rank.world_size, experiment.batch.size, experiment.micro_size)
         return Loader(
             self.data.train,
             self.fields,

@@ -11,7 +11,7 @@ import torch
 from denoisers.contract import BatchField
 from ditlab.data import prefetch
 from ditlab.data.loader import Loader
-from ditlab.data.sampler import SampleOrder, micro_batches, worker_micro_indices
+from ditlab.data.sampler import SampleOrder, worker_micro_indices
 from ditlab.data.view import View
 
 FIELDS = (
@@ -46,7 +46,7 @@ def loader_threads() -> list[threading.Thread]:
 
 
 def expected_step(view: View, order: SampleOrder, position: int, micro_size: int, micro_indices: range) -> list:
-    micros = micro_batches(order.indices(position), micro_size)
+    micros = order.indices(position).reshape(-1, micro_size)
     return [
         {f.name: view.store.tensor(f.name)[torch.from_numpy(view.rows[micros[m]])] for f in FIELDS}
         for m in micro_indices
