@@ -64,11 +64,15 @@ def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int) -> 
 
 
 class ControlChannel:
-    """Small agreements between workers (stop now? mean loss), on the CPU whatever the device, so no GPU waits."""
+    """Small agreements between workers (stop now? mean loss), on the CPU whatever the device, so no GPU waits.
 
-    def __init__(self, rank: Rank) -> None:
+    A thread beside the step loop takes a channel of its own (`private`): two threads on one would mix their words up.
+    All workers make their channels in the same order.
+    """
+
+    def __init__(self, rank: Rank, private: bool = False) -> None:
         self.world_size = rank.world_size
-        needs_group = rank.world_size > 1 and rank.device.type == "cuda"
+        needs_group = rank.world_size > 1 and (private or rank.device.type == "cuda")
         self._group = distributed.new_group(backend="gloo") if needs_group else None
 
     def any(self, flag: bool) -> bool:
