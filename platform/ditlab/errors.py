@@ -12,9 +12,16 @@ class UserError(Exception):
 
 
 class RunFailed(Exception):
-    """A run started and failed (exit code 1); the message says why, in one paragraph."""
+    """A run started and failed (exit code 1); the message says why, in one paragraph.
+
+    `kind` is the class of the failure, as the run's tag `ditlab.failure` has it (`ditlab.cluster.failures`).
+    """
 
     exit_code = 1
+
+    def __init__(self, message: str, kind: str = "crash") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 def nearest(name: str, known: "list[str] | tuple[str, ...]") -> str:

@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 
+from ditlab.checkpoints.reader import CheckpointReader
+from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.sources import open_data
 from ditlab.engine.distributed import current_rank, single_process
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.training.loop import train
+from ditlab.training.pulse import Pulse
 from ditlab.training.reporting import Outcome
 
 TINY: dict[str, Any] = {
@@ -42,6 +45,28 @@ def tiny(**changes: Any) -> Experiment:
     return class_for(spec).model_validate(spec)
 
 
+def newest(checkpoints: Path) -> CheckpointReader:
+    """The newest whole checkpoint of a folder, which must hold one."""
+    reader = CheckpointStore.at(checkpoints).newest()
+    assert reader is not None
+    return reader
+
+
+def same_state(one: CheckpointReader, two: CheckpointReader) -> bool:
+    """Whether two checkpoints hold the same bits: weights, moments, average, buffers, scalars, position."""
+    if one.manifest.shapes != two.manifest.shapes or one.manifest.scalars != two.manifest.scalars:
+        return False
+    if (one.manifest.step, one.manifest.position) != (two.manifest.step, two.manifest.position):
+        return False
+    for name, shape in one.manifest.shapes.items():
+        numel = torch.Size(shape).numel()
+        kinds = ("buffer",) if name in one.manifest.buffers else ("master", "exp_avg", "exp_avg_sq", "ema")
+        for kind in kinds:
+            if one.has(kind) and not torch.equal(one.read(kind, name, 0, numel), two.read(kind, name, 0, numel)):
+                return False
+    return True
+
+
 @dataclass
 class Recorder:
     """A reporter that remembers."""
@@ -53,6 +78,8 @@ class Recorder:
     warnings: list[str] = field(default_factory=list)
     pictures: list[int] = field(default_factory=list)
     steps: int = 0
+    pulse: Pulse = field(default_factory=Pulse)
+    tagged: dict[str, str] = field(default_factory=dict)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self.values.setdefault(step, {}).update(values)
@@ -65,8 +92,13 @@ class Recorder:
     def samples(self, step: int, figure: Any) -> None:
         self.pictures.append(step)
 
-    def checkpoint(self, step: int, path: Path, metrics: Mapping[str, float]) -> None:
-        self.checkpoints.append(str(path))
+    def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
+        self.checkpoints.append(location)
+
+    def before_checkpoint(self) -> None: ...
+
+    def tags(self, values: Mapping[str, str]) -> None:
+        self.tagged.update(values)
 
     def should_stop(self) -> bool:
         return self.stop_after is not None and max(self.losses, default=0) >= self.stop_after
@@ -82,7 +114,7 @@ def train_here(
     recorder = Recorder(stop_after)
     data = open_data(experiment.data, Home(home))
     with single_process(use_gpu=False) as rank:
-        return train(experiment, data, checkpoints, rank, recorder), recorder
+        return train(experiment, data, CheckpointStore.at(checkpoints), rank, recorder), recorder
 
 
 def _body(rank: int, world_size: int, jobs: Sequence[tuple[dict[str, Any], str, str]], rendezvous: str) -> None:
@@ -92,7 +124,8 @@ def _body(rank: int, world_size: int, jobs: Sequence[tuple[dict[str, Any], str, 
     for spec, home, checkpoints in jobs:
         experiment = class_for(spec).model_validate(spec)
         recorder = Recorder()
-        train(experiment, open_data(experiment.data, Home(Path(home))), Path(checkpoints), place, recorder)
+        store = CheckpointStore.at(Path(checkpoints))
+        train(experiment, open_data(experiment.data, Home(Path(home))), store, place, recorder)
         if rank == 0:
             Path(checkpoints, "losses.json").write_text(json.dumps(recorder.losses))
     torch.distributed.destroy_process_group()

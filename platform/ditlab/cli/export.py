@@ -18,7 +18,7 @@ def export(run: str, out: Path, raw: bool, as_json: bool) -> None:
     from ditlab.training.export import export_weights
 
     saved = open_run(run)
-    files = export_weights(saved.checkpoint.path, output_folder(out), averaged=not raw)
+    files = export_weights(saved.checkpoint.location, output_folder(out), averaged=not raw)
     for file in files:
         click.echo(file, err=as_json)
     emit({"run_id": saved.folder.run_id, "step": saved.step, "files": [str(file) for file in files]}, as_json)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.cli.common import say
-from ditlab.cluster.request import checkpoint_folder
+from ditlab.cluster.request import checkpoint_store
 from ditlab.data.fields import held_out_batches, to_device
 from ditlab.data.sources import DataSplits, open_data
 from ditlab.errors import UserError
@@ -19,7 +20,6 @@ from ditlab.spec.loading import build_experiment
 from ditlab.spec.yaml_text import parse_yaml
 from ditlab.tracking.records import RunRecord, find_run
 from ditlab.tracking.tracker import RunTracker
-from ditlab.training.checkpoint import CheckpointReader, newest_checkpoint
 from ditlab.training.export import load_network
 
 
@@ -69,7 +69,7 @@ def open_run(text: str) -> SavedRun:
     if found.note:
         say(found.note)
     spec = parse_yaml(found.folder.spec.read_text(encoding="utf-8"), str(found.folder.spec))
-    checkpoint = newest_checkpoint(checkpoint_folder(found.folder, spec), say)
+    checkpoint = checkpoint_store(found.folder, spec).newest(say)
     if checkpoint is None:
         raise UserError(
             f"run {found.folder.run_id} ({found.record.name}, {found.record.status}) has no checkpoint yet; "

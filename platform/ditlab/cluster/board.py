@@ -1,6 +1,7 @@
 """A few small words between driver and workers, over the key-value store that every Ray cluster has.
 
-Progress and outcome go to the driver, the wish to stop to the workers. No actor, so nothing to start or place.
+Progress, outcome and signs of life go to the driver, the wish to stop to the workers. No actor, so nothing to start or
+place.
 """
 
 import json
@@ -10,16 +11,20 @@ from typing import Any
 import ray
 from ray.experimental import internal_kv
 
+from ditlab.cluster.signs import Sign
 from ditlab.training.reporting import Progress
 
 NAMESPACE = b"ditlab"
+
+# Why a launch shall stop, as the topic `stop` has it.
+INTERRUPTED, PREEMPTED = "interrupted", "preempted"
 
 
 class Board:
     """The words of one launch of a run."""
 
     def __init__(self, launch: str) -> None:
-        self._launch = launch
+        self.launch = launch
 
     def put(self, topic: str, value: Any) -> None:
         internal_kv._internal_kv_put(self._key(topic), json.dumps(value).encode(), overwrite=True, namespace=NAMESPACE)
@@ -40,10 +45,15 @@ class Board:
         value = self.get("progress")
         return Progress(**value) if value else None
 
+    def get_signs(self, num_workers: int) -> list[Sign]:
+        """The latest sign of each worker that has given one."""
+        found = (self.get(f"sign/{rank}") for rank in range(num_workers))
+        return [Sign(**values) for values in found if values]
+
     def clear(self) -> None:
-        for topic in ("progress", "outcome", "failure", "stop", "warnings"):
-            internal_kv._internal_kv_del(self._key(topic), namespace=NAMESPACE)
+        """Takes every word of this launch away."""
+        internal_kv._internal_kv_del(self._key(""), del_by_prefix=True, namespace=NAMESPACE)
 
     def _key(self, topic: str) -> bytes:
         assert ray.is_initialized()
-        return f"{self._launch}/{topic}".encode()
+        return f"{self.launch}/{topic}".encode()

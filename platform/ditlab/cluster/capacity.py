@@ -12,13 +12,13 @@ Node = Mapping[str, float]
 def cpus_per_worker(experiment: Experiment, nodes: Sequence[Node]) -> int:
     """CPU cores, and threads, of each worker: what the spec says, else an even share of all that fits on one node."""
     cores = [node.get("CPU", 0) for node in nodes]
-    share = min(max(cores, default=1), sum(cores) / experiment.resources.num_workers)
+    share = min(max(cores, default=1), sum(cores) / experiment.resources.max_workers)
     return experiment.resources.cpus_per_worker or max(1, int(share))
 
 
 def check_capacity(experiment: Experiment, nodes: Sequence[Node]) -> None:
     """Raises UserError where the nodes as they stand cannot hold all workers at once: Ray would wait for ever."""
-    workers, gpus = experiment.resources.num_workers, experiment.resources.gpus_per_worker
+    workers, gpus = experiment.resources.min_workers, experiment.resources.gpus_per_worker
     cpus = cpus_per_worker(experiment, nodes)
     fit = sum(_workers_on(node, cpus, gpus) for node in nodes)
     if fit >= workers:

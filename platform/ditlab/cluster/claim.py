@@ -1,7 +1,8 @@
-"""One process trains a run at a time."""
+"""One process trains a run at a time, and one worker writes its journal."""
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,6 +28,33 @@ def claimed(folder: RunFolder) -> Iterator[None]:
             ) from None
         except OSError:
             pass  # a file system without locks
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def writing(folder: RunFolder, patience: float = 60.0) -> Iterator[None]:
+    """Inside, this worker is the one that writes the run's journal.
+
+    A worker whose launcher was killed lives on for some seconds: what it logs after its successor has read the journal
+    would be logged twice. Waits for its end, up to `patience` seconds. Raises UserError where it does not end.
+    """
+    descriptor = os.open(folder.path / "journal.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    deadline = time.monotonic() + patience
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        f"another worker still writes {folder.journal} after {patience:.0f} s; end that process first."
+                    ) from None
+                time.sleep(0.1)
+            except OSError:
+                break  # a file system without locks
         yield
     finally:
         os.close(descriptor)

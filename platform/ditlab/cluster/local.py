@@ -11,6 +11,7 @@ from ditlab.data.sources import DataSplits
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.training.loop import train
+from ditlab.training.pulse import Pulse
 from ditlab.training.reporting import Outcome, Progress
 
 
@@ -22,8 +23,11 @@ def run_here(
     for name, value in Home(Path(request.home)).cache_variables().items():
         os.environ.setdefault(name, value)
     with stop_signals() as wishes, single_process(experiment.resources.gpus_per_worker > 0) as rank:
-        reporter = TrackedReporter(request, data, on_progress, should_stop=lambda: wishes.count > 0, warn=warn)
+        reporter = TrackedReporter(
+            request, data, on_progress, should_stop=lambda: wishes.count > 0, warn=warn, pulse=Pulse()
+        )
         with reporter:
-            outcome = train(experiment, data, request.checkpoints(), rank, reporter)
+            swap = request.folder().path / "swap"
+            outcome = train(experiment, data, request.checkpoints(), rank, reporter, request.room, swap)
             reporter.finish(outcome)
         return outcome

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from ditlab.cluster.request import checkpoint_folder
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.cluster.request import checkpoint_store
 from ditlab.errors import UserError
-from ditlab.home import RunFolder, writable_folder
+from ditlab.home import RunFolder
 from ditlab.spec.experiment import NOT_CONTENT, Experiment
 from ditlab.spec.yaml_text import parse_yaml
-from ditlab.training.checkpoint import checkpoints_in
 
 LENGTH = ("steps", "epochs")  # of `training`: a longer run is the same experiment
 
@@ -21,7 +21,7 @@ def portable(experiment: Experiment, tracking_uri: str) -> Experiment:
     null stays null, so that DITLAB_HOME can be moved."""
     spec = experiment.to_dict()
     for section, key in (("data", "path"), ("checkpoint", "storage")):
-        if spec[section].get(key):
+        if spec[section].get(key) and "://" not in spec[section][key]:
             spec[section][key] = str(Path(spec[section][key]).expanduser().resolve())
     if experiment.tracking.uri is not None:
         spec["tracking"]["uri"] = tracking_uri
@@ -30,7 +30,7 @@ def portable(experiment: Experiment, tracking_uri: str) -> Experiment:
 
 def check_devices(experiment: Experiment, local: bool, remote: bool) -> None:
     """Raises UserError for more GPUs or processes than there can be. A cluster is asked itself, once connected."""
-    workers, gpus = experiment.resources.num_workers, experiment.resources.gpus_per_worker
+    workers, gpus = experiment.resources.min_workers, experiment.resources.gpus_per_worker
     if local and workers > 1:
         raise UserError(
             f"resources.workers={workers} needs Ray, and --local is one process; set resources.workers to 1, or leave "
@@ -59,8 +59,7 @@ def check_builds(experiment: Experiment) -> None:
 def check_storage(experiment: Experiment) -> None:
     """Raises UserError where `checkpoint.storage` cannot be written."""
     if storage := experiment.checkpoint.storage:
-        knob = f"checkpoint.storage={storage}"
-        writable_folder(Path(storage).expanduser().resolve(), knob, "name a writable folder, or null")
+        CheckpointStore.at(storage).check_writable()
 
 
 def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
@@ -82,7 +81,7 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
             f"checkpoint.storage={after} is not where run {folder.run_id} keeps its checkpoints ({before}); "
             f"set checkpoint.storage={'null' if before is None else before}."
         )
-    longest = max((int(path.name[5:]) for path in checkpoints_in(checkpoint_folder(folder, new))), default=0)
+    longest = max(checkpoint_store(folder, new).steps(), default=0)
     steps = new["training"]["steps"]
     if steps is not None and steps < longest:
         raise UserError(

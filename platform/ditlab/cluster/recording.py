@@ -15,22 +15,17 @@ from ditlab.tracking.parameters import flatten
 from ditlab.tracking.records import update_record
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.export import export_weights
+from ditlab.training.pulse import Pulse
 from ditlab.training.reporting import Outcome, Progress
 
 CATCH_UP = 30.0  # seconds that the end of a run waits for MLflow
 
 
 class SilentReporter:
-    """What all workers but the first need: a stop signal, and word of checkpoints."""
+    """What all workers but the first need: a stop signal, and a pulse to be felt."""
 
-    def __init__(
-        self,
-        should_stop: Callable[[], bool],
-        on_checkpoint: Callable[[int, Path, Mapping[str, float]], None] | None = None,
-        warn: Callable[[str], None] | None = None,
-    ) -> None:
-        self.should_stop = should_stop
-        self._on_checkpoint, self._warn = on_checkpoint, warn
+    def __init__(self, should_stop: Callable[[], bool], warn: Callable[[str], None], pulse: Pulse) -> None:
+        self.should_stop, self.warn, self.pulse = should_stop, warn, pulse
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
 
@@ -38,13 +33,11 @@ class SilentReporter:
 
     def samples(self, step: int, figure: Figure) -> None: ...
 
-    def checkpoint(self, step: int, path: Path, metrics: Mapping[str, float]) -> None:
-        if self._on_checkpoint:
-            self._on_checkpoint(step, path, metrics)
+    def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None: ...
 
-    def warn(self, message: str) -> None:
-        if self._warn:
-            self._warn(message)
+    def before_checkpoint(self) -> None: ...
+
+    def tags(self, values: Mapping[str, str]) -> None: ...
 
 
 class TrackedReporter(SilentReporter):
@@ -62,6 +55,7 @@ class TrackedReporter(SilentReporter):
         self._request, self._data, self._on_progress = request, data, progress
         self._num_nodes = num_nodes
         self._folder = request.folder()
+        self._finished = False
         self._experiment = request.experiment()
         self._tracker = RunTracker(
             self._folder, self._experiment.tracking.uri, Home(Path(request.home)), warn=self.warn
@@ -90,11 +84,9 @@ class TrackedReporter(SilentReporter):
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if error is not None:
-            self._tracker.set_tags({"ditlab.error": f"{type(error).__name__}: {error}"[:5000]})
-            self._tracker.end("failed")
-        left = self._tracker.close(CATCH_UP)
-        if left:
+        # What failed may be tried again at once; where it is not, the launcher writes down how the run ended.
+        left = self._tracker.close(CATCH_UP if self._finished else 0.0)
+        if left and self._finished:
             self.warn(f"{left} records have not reached MLflow; `ditlab runs sync {self._folder.run_id}` sends them.")
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -107,14 +99,23 @@ class TrackedReporter(SilentReporter):
         picture = save(figure, self._folder.media / f"samples-{step:08d}.png")
         self._tracker.log_image("samples", step, picture)
 
-    def checkpoint(self, step: int, path: Path, metrics: Mapping[str, float]) -> None:
-        update_record(self._folder, step=step)
-        super().checkpoint(step, path, metrics)
+    def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
+        try:
+            update_record(self._folder, step=step)
+        except OSError as error:
+            self.warn(f"{self._folder.record} cannot be written ({error.strerror}); training goes on.")
+
+    def before_checkpoint(self) -> None:
+        self._tracker.flush()
+
+    def tags(self, values: Mapping[str, str]) -> None:
+        self._tracker.set_tags(values)
 
     def finish(self, outcome: Outcome) -> None:
         """Writes down how the run ended; a finished one leaves its weights as an artifact."""
+        self._finished = True
         if outcome.status == "finished" and outcome.checkpoint:
             folder = self._folder.media / "export"
-            for file in export_weights(Path(outcome.checkpoint), folder):
+            for file in export_weights(outcome.checkpoint, folder):
                 self._tracker.log_artifact(file, "export")
         self._tracker.end(outcome.status)

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ditlab.checkpoints.store import CheckpointStore
 from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import Experiment, class_for
+from ditlab.training.memory import Room
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,13 @@ class RunRequest:
     """Whether this run was started before."""
     tags: dict[str, str] = field(default_factory=dict)
     """For the tracked run: where the code came from."""
+    room: Room = field(default_factory=Room)
+    """What earlier tries found out about memory."""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunRequest":
+        """The inverse of `dataclasses.asdict`."""
+        return cls(**{**values, "room": Room(**values["room"])})
 
     def experiment(self) -> Experiment:
         return class_for(self.spec).model_validate(self.spec)
@@ -29,11 +38,12 @@ class RunRequest:
     def folder(self) -> RunFolder:
         return Home(Path(self.home)).run(self.run_id)
 
-    def checkpoints(self) -> Path:
-        """The run's checkpoint folder: its own, or one below `checkpoint.storage`."""
-        return checkpoint_folder(self.folder(), self.spec)
+    def checkpoints(self) -> CheckpointStore:
+        """Where the run's checkpoints lie. Raises UserError where that cannot be reached."""
+        return checkpoint_store(self.folder(), self.spec)
 
 
-def checkpoint_folder(folder: RunFolder, spec: Mapping[str, Any]) -> Path:
+def checkpoint_store(folder: RunFolder, spec: Mapping[str, Any]) -> CheckpointStore:
+    """The run's own folder, or one by its id below `checkpoint.storage`."""
     storage = spec["checkpoint"]["storage"]
-    return Path(storage).expanduser().resolve() / folder.run_id if storage else folder.checkpoints
+    return CheckpointStore.at(storage).child(folder.run_id) if storage else CheckpointStore.at(folder.checkpoints)

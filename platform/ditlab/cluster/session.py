@@ -75,7 +75,11 @@ def ray_session(address: str | None, num_cpus: int) -> Iterator[Any]:
         raise UserError(
             f"--address {address}: no Ray cluster answers there ({reason}); start one or leave --address out."
         ) from error
+    # Ray prints a paragraph on standard output for every process that dies: `failures` says it in a sentence.
+    printer = vars(ray._private.worker)
+    before, printer["print_to_stdstream"] = printer["print_to_stdstream"], lambda *_, **__: None
     try:
         yield ray
     finally:
         ray.shutdown()
+        printer["print_to_stdstream"] = before

@@ -4,12 +4,14 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from denoisers.counts import count_parameters
 from ditlab.cluster.claim import claimed
+from ditlab.cluster.failures import Failure
 from ditlab.cluster.preflight import check_builds, check_devices, check_same_content, check_storage, portable
 from ditlab.cluster.progress import ProgressLine
 from ditlab.cluster.request import RunRequest
@@ -21,6 +23,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.address import check_reachable, redact, resolve_tracking_uri
 from ditlab.tracking.environment import source_tags
+from ditlab.tracking.journal import Journal
 from ditlab.tracking.records import create_run, find_run, find_unfinished, update_record, write_atomically
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.plan import RunPlan, plan_run
@@ -87,11 +90,13 @@ class Start:
                 else:
                     from ditlab.cluster.launch import launch
 
-                    outcome = launch(request, os.cpu_count() or 1, line.update, line.warn)
+                    outcome = launch(request, os.cpu_count() or 1, line.update, line.warn, self._note_failure)
         except (UserError, RunFailed) as error:
+            kind = error.kind if isinstance(error, RunFailed) else "user_error"
             update_record(folder, status="failed", message=str(error).splitlines()[0])
-            self._close_tracked_run("failed", str(error))
-            raise type(error)(f"run {folder.run_id} ({self.experiment.name}): {error}") from error
+            self._close_tracked_run("failed", str(error), {"ditlab.failure": kind})
+            error.args = (f"run {folder.run_id} ({self.experiment.name}): {error}",)
+            raise
         except BaseException as error:
             status: Literal["failed", "interrupted"] = (
                 "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
@@ -102,13 +107,24 @@ class Start:
         update_record(folder, status=outcome.status, step=outcome.step)
         return Result(folder.run_id, outcome, self.tracking_uri, self._last_words(outcome))
 
-    def _close_tracked_run(self, status: Literal["failed", "interrupted"], message: str) -> None:
+    def _close_tracked_run(
+        self, status: Literal["failed", "interrupted"], message: str, tags: Mapping[str, str] | None = None
+    ) -> None:
         """A worker that was killed could not say so itself: MLflow would show its run as running for ever."""
         assert self.folder is not None
         if self.folder.journal.exists():
             with RunTracker(self.folder, self.experiment.tracking.uri, self.home) as tracker:
-                tracker.set_tags({"ditlab.error": message[:5000]})
+                tracker.set_tags({"ditlab.error": message[:5000], **(tags or {})})
                 tracker.end(status)
+
+    def _note_failure(self, failure: Failure, number: int) -> None:
+        """In the run's tags, before it goes on. The worker that goes on sends them."""
+        assert self.folder is not None
+        if self.folder.journal.exists():
+            journal = Journal(self.folder)
+            values = {"ditlab.failure": failure.kind.value, "ditlab.failures": str(number)}
+            journal.append("tags", values={**values, "ditlab.failure_message": failure.message[:1000]})
+            journal.close()
 
     def _last_words(self, outcome: Outcome) -> list[str]:
         assert self.folder is not None
@@ -146,11 +162,11 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
     found = _find(experiment, resume, home)
     if found:
         check_same_content(experiment, found)
+    check_storage(experiment)
     data = open_data(experiment.data, home)
     check_fields(data.train, experiment.model.batch_fields())
     plan = plan_run(experiment, data)
     home.ensure()
-    check_storage(experiment)
     lines = [describe(experiment, counts.total), *([data.note] if data.note else [])]
     folder = found
     if not dry_run:
@@ -173,11 +189,13 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
 
 def describe(experiment: Experiment, num_parameters: int) -> str:
     """One line on what is about to be trained."""
-    workers = experiment.resources.num_workers
-    where = "GPU" if experiment.resources.gpus_per_worker else "CPU"
+    resources = experiment.resources
+    fewest, most = resources.min_workers, resources.max_workers
+    workers = str(most) if fewest == most else f"{fewest} to {most}"
+    where = "GPU" if resources.gpus_per_worker else "CPU"
     return (
         f"{experiment.name}: {experiment.model.family}, {num_parameters:,} parameters, batch {experiment.batch.size}, "
-        f"{workers} {where} worker{'s' if workers > 1 else ''}, ZeRO {experiment.engine.zero.stage}, "
+        f"{workers} {where} worker{'s' if most > 1 else ''}, ZeRO {experiment.engine.zero.stage}, "
         f"{experiment.training.precision}"
     )
 

@@ -1,11 +1,8 @@
 """What Ray Train runs on every worker."""
 
-import json
 import os
-import tempfile
 import threading
 import traceback
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,22 +10,26 @@ from typing import Any
 import torch
 from ray import train
 
-from ditlab.cluster.board import Board
+from ditlab.cluster.board import PREEMPTED, Board
+from ditlab.cluster.claim import writing
 from ditlab.cluster.recording import SilentReporter, TrackedReporter
 from ditlab.cluster.request import RunRequest
+from ditlab.cluster.signs import Signs
 from ditlab.data.sources import open_data
-from ditlab.engine.distributed import Rank, current_rank
+from ditlab.engine.distributed import Rank, current_rank, is_peer_loss
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.loop import train as train_worker
+from ditlab.training.memory import OutOfMemory
+from ditlab.training.pulse import Pulse
 
 STOP_POLL = 0.5  # seconds between looks at the board
 
 
 def run_worker(config: dict[str, Any]) -> None:
     """Ray Train's training function: one worker of one run."""
-    request = RunRequest(**config["request"])
+    request = RunRequest.from_dict(config["request"])
     board = Board(config["launch"])
     experiment = request.experiment()
     context = train.get_context()
@@ -41,33 +42,49 @@ def run_worker(config: dict[str, Any]) -> None:
         context.get_world_size(),
         context.get_local_rank(),
     )
+    pulse = Pulse()
+    signs = Signs(board, rank.rank, pulse, experiment.resources.hang_timeout)
+    signs.start()
     try:
-        _train(request, board, rank)
-    except (UserError, RunFailed) as error:
-        board.put_first("failure", {"kind": type(error).__name__, "message": str(error), "rank": rank.rank})
-        raise
+        _train(request, board, rank, pulse)
     except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-        trace = traceback.format_exc()
-        board.put_first("failure", {"kind": "crash", "message": message, "rank": rank.rank, "trace": trace})
+        if not is_peer_loss(error):
+            board.put_first("failure", {"rank": rank.rank, **_told(error)})
         raise
+    finally:
+        signs.stop()
 
 
-def _train(request: RunRequest, board: Board, rank: Rank) -> None:
+def _told(error: Exception) -> dict[str, Any]:
+    """What the launcher gets to know of an exception."""
+    if isinstance(error, UserError):
+        return {"kind": "user_error", "message": str(error)}
+    if isinstance(error, RunFailed):
+        return {"kind": error.kind, "message": str(error), "trace": ""}
+    if isinstance(error, OutOfMemory):
+        return {"kind": "out_of_memory", "message": error.message, "step": error.step}
+    return {"kind": "crash", "message": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+
+
+def _train(request: RunRequest, board: Board, rank: Rank, pulse: Pulse) -> None:
     experiment = request.experiment()
     data = open_data(experiment.data, Home(Path(request.home)))
     with ExitStack() as stack:
         stop = stack.enter_context(_StopWatch(board))
-        common: dict[str, Any] = {"should_stop": stop.is_set, "on_checkpoint": _report, "warn": _warner(board)}
+        common: dict[str, Any] = {"should_stop": stop.is_set, "warn": _warner(board, rank.rank), "pulse": pulse}
+        reporter: Any = SilentReporter(**common)
         if rank.is_first:
-            tracked = stack.enter_context(TrackedReporter(request, data, board.put_progress, _num_nodes(), **common))
-            outcome = train_worker(experiment, data, request.checkpoints(), rank, tracked)
-            tracked.finish(outcome)
+            stack.enter_context(writing(request.folder()))
+            reporter = TrackedReporter(request, data, board.put_progress, _num_nodes(), **common)
+            stack.enter_context(reporter)
+        elif rank.local_rank == 0 and experiment.tracking.system_metrics:
+            stack.enter_context(_watch_node(request))
+        checkpoints, swap = request.checkpoints(), request.folder().path / "swap"
+        outcome = train_worker(experiment, data, checkpoints, rank, reporter, request.room, swap)
+        if rank.is_first:
+            if stop.reason != PREEMPTED or outcome.status == "finished":
+                reporter.finish(outcome)
             board.put("outcome", outcome.__dict__)
-        else:
-            if rank.local_rank == 0 and experiment.tracking.system_metrics:
-                stack.enter_context(_watch_node(request))
-            train_worker(experiment, data, request.checkpoints(), rank, SilentReporter(**common))
 
 
 def _num_nodes() -> int:
@@ -83,22 +100,13 @@ def _watch_node(request: RunRequest) -> RunTracker:
     return tracker
 
 
-def _report(step: int, path: Path, metrics: Mapping[str, float]) -> None:
-    """Tells Ray Train of a checkpoint by a pointer to it: the checkpoint itself lies where it shall stay already."""
-    if train.get_context().get_world_rank() != 0:
-        train.report({"step": step})
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "pointer.json").write_text(json.dumps({"step": step, "path": str(path)}), encoding="utf-8")
-        train.report({"step": step, **metrics}, checkpoint=train.Checkpoint.from_directory(folder))
-
-
-def _warner(board: Board) -> Any:
+def _warner(board: Board, rank: int) -> Any:
+    """Warnings for people; the workers' words stand apart, so that none is written over another's."""
     warnings: list[str] = []
 
     def warn(message: str) -> None:
         warnings.append(message)
-        board.put("warnings", warnings)
+        board.put(f"warnings/{rank}", warnings)
 
     return warn
 
@@ -110,10 +118,12 @@ class _StopWatch:
         self._board, self._wanted, self._over = board, threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._look, name="stop-watch", daemon=True)
         self.is_set = self._wanted.is_set
+        self.reason = ""
 
     def _look(self) -> None:
         while not self._over.wait(STOP_POLL):
-            if self._board.get("stop"):
+            if reason := self._board.get("stop"):
+                self.reason = reason
                 self._wanted.set()
                 return
 

@@ -63,6 +63,18 @@ def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int) -> 
     return Rank(rank, world_size, local_rank, torch.device("cuda", index))
 
 
+class PeerLost(RuntimeError):
+    """Another worker is gone."""
+
+
+def is_peer_loss(error: BaseException) -> bool:
+    """Whether a collective failed because another worker is gone: a consequence, whose cause lies there."""
+    if isinstance(error, distributed.DistError | PeerLost):
+        return True
+    words = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+
+
 class ControlChannel:
     """Small agreements between workers (stop now? mean loss), on the CPU whatever the device, so no GPU waits.
 
@@ -75,13 +87,13 @@ class ControlChannel:
         needs_group = rank.world_size > 1 and (private or rank.device.type == "cuda")
         self._group = distributed.new_group(backend="gloo") if needs_group else None
 
-    def any(self, flag: bool) -> bool:
-        """Whether any worker says so. All must call."""
+    def largest(self, *values: int) -> list[int]:
+        """Elementwise maximum over workers. All must call, with equally many values."""
         if self.world_size == 1:
-            return flag
-        votes = torch.tensor([float(flag)])
+            return list(values)
+        votes = torch.tensor(values)
         distributed.all_reduce(votes, distributed.ReduceOp.MAX, group=self._group)
-        return bool(votes.item())
+        return votes.tolist()
 
     def mean(self, values: list[float]) -> list[float]:
         """Elementwise mean over workers. All must call, with equally many values."""

@@ -1,23 +1,26 @@
 """DeepSpeed ZeRO behind a small interface: forward and backward, step, average, state by named pieces."""
 
-import logging
-import os
-import warnings
+import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from ditlab.engine.average import Average
+from ditlab.engine.configuration import configuration, initialize
 from ditlab.engine.distributed import Rank
-from ditlab.engine.partitions import MOMENTS, Partitions, Piece
-from ditlab.errors import UserError
+from ditlab.engine.gradients import GradientNorm
+from ditlab.engine.partitions import Partitions, Piece
+from ditlab.engine.recompute import recompute
+from ditlab.engine.release import release
+from ditlab.engine.swapping import swap_folder
+from ditlab.engine.update import Update
 from ditlab.spec.experiment import Experiment
 
 PieceReader = Callable[[str, str, int, int], Tensor]
-SLICE = 2**24  # values exchanged at once with the average: 64 MiB
 
 
 class TrainingModule(nn.Module):
@@ -44,21 +47,34 @@ class TrainingModule(nn.Module):
 
 
 class Engine:
-    """Trains a `TrainingModule` under an experiment's precision, ZeRO stage, clipping and averaging.
+    """Trains a `TrainingModule` under an experiment's precision, ZeRO stage, offload, clipping and averaging.
 
-    Raises UserError where the device cannot compute in the precision asked for.
+    Another engine may be built around the same module once this one is closed, after an exception too; it begins with
+    fresh state, so carry `state()` over with `load_state`, cloned before `close`. `micro_size` and `accumulation` are
+    the samples of one forward pass and the forward passes of one step on each worker (the experiment's by default).
+    `swap` is the folder for state kept in files where the experiment names none.
+
+    Raises UserError where the device cannot compute in the precision asked for, or keep state where it was asked to.
     """
 
-    def __init__(self, module: TrainingModule, experiment: Experiment, rank: Rank) -> None:
+    def __init__(
+        self,
+        module: TrainingModule,
+        experiment: Experiment,
+        rank: Rank,
+        micro_size: int | None = None,
+        accumulation: int | None = None,
+        swap: Path | None = None,
+    ) -> None:
         spec = experiment.engine
         self.stage = spec.zero.stage
         self._module = module
-        self._clip = getattr(experiment.training.clip, "max_norm", 0.0)
         network: Any = module.network
         if spec.activation_checkpointing:
-            _recompute(network.checkpointed_modules())
+            recompute(network.checkpointed_modules())
         if spec.compile:
             network.compile()
+        self._swap = swap_folder(spec.zero, swap) if spec.zero.offload == "nvme" else None
         optimizer = torch.optim.AdamW(
             module.parameters(),
             lr=experiment.optimizer.lr,
@@ -67,42 +83,57 @@ class Engine:
             weight_decay=experiment.optimizer.weight_decay,
             fused=True,
         )
-        self._engine = _initialize(module, optimizer, _config(experiment, rank), rank)
+        config = configuration(
+            experiment, rank, micro_size or experiment.micro_size, accumulation or experiment.accumulation, self._swap
+        )
+        self._engine = initialize(module, optimizer, config, rank)
         if self.stage == 0 and rank.world_size == 1:
             # DeepSpeed would copy all gradients into a flat buffer and back, to sum them over one worker.
             self._engine.enable_backward_allreduce = False
         self.partitions = Partitions(self._engine, self.stage)
-        ema = experiment.training.ema
-        self._decay = ema.decay if ema else None
-        self.ema = [master.clone() for master in self.partitions.masters()] if ema else None
+        self._gradient_norm = GradientNorm(self._engine, self.stage, spec.zero.offload != "none", rank.world_size)
+        self._update = Update(self.partitions.adam, experiment.training.clip)
+        self._average = Average(self.partitions, self._update, experiment.training.ema)
 
-    def forward_backward(self, batch: Mapping[str, Tensor], noise_source: Any, last: bool) -> dict[str, Tensor]:
-        """One micro-batch, the step's `last` or not. Returns the loss components, and `loss`, their weighted sum:
-        detached scalars."""
+    def forward_backward(
+        self, batch: Mapping[str, Tensor], noise_source: Any, last: bool, weight: float = 1.0
+    ) -> dict[str, Tensor]:
+        """One micro-batch, the step's `last` or not; the step's gradient is the mean over workers and their passes.
+
+        Its gradient counts `weight` times in that mean; 0 is a filler, whose gradient is zero whatever its loss.
+        Returns the loss components, and `loss`, their weighted sum: detached scalars, as if `weight` were 1.
+        """
         total, components = self._engine("loss", batch, noise_source)
-        self._engine.backward(total)
+        with self._silenced() if weight == 0 else nullcontext():
+            self._engine.backward(total if weight == 1 else total * weight)
         if not last:
             self._engine.step()  # only counts: DeepSpeed updates at the accumulation boundary
         return {"loss": total.detach(), **{name: value.detach() for name, value in components.items()}}
 
-    def step(self, step: int, lr: float) -> Tensor | float:
-        """Apply the accumulated gradients as optimiser step `step` (from 0). Returns the global gradient norm before
-        clipping; infinite where float16 overflowed and the update was left out."""
+    @contextmanager
+    def _silenced(self) -> Iterator[None]:
+        """Inside, every parameter's gradient is zero: 0 times a loss of NaN would not be."""
+        hooks = [each.register_hook(torch.zeros_like) for each in self._module.parameters()]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def step(self, step: int, lr: float, healthy: Tensor | None = None) -> Tensor:
+        """Apply the accumulated gradients as optimiser step `step` (from 0).
+
+        The update is left out, with weights, moments, Adam's step count and average as they were, where the gradient is
+        not finite or `healthy` (0-dim bool, alike on all workers) is false; gradients are gone in either case. Returns
+        the global gradient norm before clipping, not finite where the gradient was not. Waits for a GPU only where
+        clipping is adaptive or state is offloaded, or for float16's own check of overflow.
+        """
         self.partitions.set_learning_rate(lr)
-        norm: Any = None
-        if self.stage == 0:
-            parameters = list(self._module.parameters())
-            if self._clip:
-                norm = nn.utils.clip_grad_norm_(parameters, self._clip)
-            else:
-                norm = nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
+        with torch.no_grad():
+            norm = self._gradient_norm.measure()
+            self._update.prepare(norm, healthy)
+        self._average.begin(step)
         self._engine.step()
-        if norm is None:
-            norm = self._engine.get_global_grad_norm()
-        if self.ema is not None and self._decay is not None:
-            # Karras-style warm-up of the average, or a short run would sample from its start.
-            decay = min(self._decay, (1 + step) / (10 + step))
-            torch._foreach_lerp_(self.ema, self.partitions.masters(), 1 - decay)
         return norm
 
     def network(self, *inputs: Any, **named: Any) -> Any:
@@ -116,102 +147,52 @@ class Engine:
         An error inside ends the run, so nothing is put back: that takes every worker, and the others are elsewhere.
         """
         self._engine.eval()
-        self._swap_ema()
+        self._average.exchange()
         with torch.no_grad():
             yield
-        self._swap_ema()
+        self._average.exchange()
         self._engine.train()
-
-    def _swap_ema(self) -> None:
-        """Exchanges weights and average, a slice at a time: a copy of the whole partition might not fit."""
-        if self.ema is None:
-            return
-        with self.partitions.rewriting():
-            for flats in zip(self.partitions.masters(), self.ema, strict=True):
-                for master, average in zip(*(flat.view(-1).split(SLICE) for flat in flats), strict=True):
-                    held = master.clone()
-                    master.copy_(average)
-                    average.copy_(held)
 
     def state(self) -> Iterator[tuple[str, Piece, Tensor]]:
         """(field, piece, flat float32 values) of this worker: `master`, both moments, `ema`."""
-        fields = {"master": self.partitions.masters(), **{name: self.partitions.moments(name) for name in MOMENTS}}
-        if self.ema is not None:
-            fields["ema"] = self.ema
-        for field, flats in fields.items():
+        for index in range(len(self.partitions.flats)):
+            with self.partitions.resident(index):
+                copied = self.partitions.swapped(index)  # or the values would go with their buffers
+                for field, piece, values in self._pieces(index):
+                    yield field, piece, values.clone() if copied else values
+
+    def _pieces(self, index: int) -> Iterator[tuple[str, Piece, Tensor]]:
+        for field, flat in {**self.partitions.tensors(index), **self._average.tensors(index)}.items():
             for piece in self.partitions.pieces:
-                yield field, piece, piece.of(flats)
+                if piece.flat == index:
+                    yield field, piece, piece.of(flat)
 
     def scalars(self) -> dict[str, float]:
-        """State that every worker holds alike: Adam's step count, the loss scale's."""
+        """State that every worker holds alike: Adam's step count, the loss scale's, adaptive clipping's."""
         scaler = getattr(self._engine.optimizer, "loss_scaler", None) if self._engine.fp16_enabled() else None
         scale = {f"loss_scale.{key}": float(getattr(scaler, key)) for key in _SCALER_STATE} if scaler else {}
-        return {"adam_step": float(self.partitions.adam_step), **scale}
+        return {"adam_step": float(self.partitions.adam_step), **scale, **self._update.state()}
 
     def load_state(self, read: PieceReader, scalars: Mapping[str, float], has_ema: bool) -> None:
         """Takes up a saved state. `read(field, name, start, stop)` gives float32 values, whatever wrote them."""
-        with self.partitions.rewriting():
-            for field, piece, values in self.state():
-                # A run whose average is new starts it from the weights.
-                source = "master" if field == "ema" and not has_ema else field
-                values.copy_(read(source, piece.name, piece.start, piece.stop))
+        with self.partitions.rewriting() as indices:
+            for index in indices:
+                for field, piece, values in self._pieces(index):
+                    # A run whose average is new starts it from the weights.
+                    source = "master" if field == "ema" and not has_ema else field
+                    values.copy_(read(source, piece.name, piece.start, piece.stop))
         self.partitions.adam_step = int(scalars["adam_step"])
+        self._update.load(scalars)
         for key in _SCALER_STATE:
             if f"loss_scale.{key}" in scalars:
                 setattr(self._engine.optimizer.loss_scaler, key, int(scalars[f"loss_scale.{key}"]))
 
     def close(self) -> None:
+        """Lets go of the module. Safe in whatever state an exception left the engine."""
         self._engine.destroy()
+        release(self._module)
+        if self._swap is not None:
+            shutil.rmtree(self._swap, ignore_errors=True)
 
 
 _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
-
-
-def _config(experiment: Experiment, rank: Rank) -> dict[str, Any]:
-    precision, stage = experiment.training.precision, experiment.engine.zero.stage
-    config: dict[str, Any] = {
-        "train_batch_size": experiment.batch.size,
-        "train_micro_batch_size_per_gpu": experiment.micro_size,
-        "gradient_accumulation_steps": experiment.accumulation,
-        # Stage 0 is clipped here, where the norm before clipping can be had.
-        "gradient_clipping": getattr(experiment.training.clip, "max_norm", 0.0) if stage else 0.0,
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-        "steps_per_print": None,
-        "zero_optimization": {"stage": stage},
-    }
-    if stage in (1, 2) and rank.device.type == "cpu":
-        # The copy into one contiguous gradient buffer costs 3 to 6% of a small step and saves no memory here.
-        config["zero_optimization"]["contiguous_gradients"] = False
-    if precision == "bf16":
-        config["bf16"] = {"enabled": True}
-    elif precision == "fp16":
-        config["fp16"] = {"enabled": True, "initial_scale_power": 16}
-    return config
-
-
-def _initialize(module: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], rank: Rank) -> Any:
-    os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "warning")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import deepspeed
-        from deepspeed.accelerator import get_accelerator
-
-        logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-        if "fp16" in config and not get_accelerator().is_fp16_supported():
-            raise UserError(
-                f"training.precision=fp16 is not supported on this {rank.device.type}; "
-                "set training.precision to bf16 or fp32."
-            )
-        # Set, so that nothing is probed (compiler runs) or built: the extensions that DeepSpeed would look for here are
-        # a shared-memory all-reduce and its own optimisers; gloo and torch's fused AdamW do without.
-        vars(deepspeed.ops)["__compatible_ops__"] = {}
-        deepspeed.init_distributed(dist_backend="nccl" if rank.device.type == "cuda" else "gloo")
-        return deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]
-
-
-def _recompute(modules: Any) -> None:
-    """Activation checkpointing in place: names of parameters stay what they were."""
-    for module in modules:
-        forward = module.forward
-        module.forward = lambda *inputs, _forward=forward: checkpoint(_forward, *inputs, use_reentrant=False)

@@ -27,12 +27,13 @@ class Piece:
     flat: int
     offset: int
 
-    def of(self, flats: list[Tensor]) -> Tensor:
-        return flats[self.flat].view(-1)[self.offset : self.offset + self.stop - self.start]
+    def of(self, flat: Tensor) -> Tensor:
+        return flat.view(-1)[self.offset : self.offset + self.stop - self.start]
 
 
 class Partitions:
-    """This worker's share of master weights and moments. `flats` stay the same tensor objects for the engine's life."""
+    """This worker's share of master weights and moments. `flats` stay the same tensor objects for the engine's life;
+    where they are kept in files, those tensors are empty but inside `resident`."""
 
     def __init__(self, engine: Any, stage: int) -> None:
         self._optimizer = engine.optimizer
@@ -40,48 +41,72 @@ class Partitions:
         names = {parameter: name for name, parameter in engine.module.named_parameters()}
         layout = {0: _whole, 1: _sliced, 2: _sliced, 3: _sharded}[stage]
         self.flats, self.pieces = layout(engine.optimizer, names)
-        self._adam = engine.optimizer if stage == 0 else engine.optimizer.optimizer
-        for flat in self.flats:
+        self.adam = engine.optimizer if stage == 0 else engine.optimizer.optimizer
+        for index, flat in enumerate(self.flats):
             # Adam makes its state at the first step; made here, a checkpoint from before it is like any other.
-            self._adam.state[flat] = {
-                "step": torch.zeros((), dtype=torch.float32, device=flat.device),
-                **{moment: torch.zeros_like(flat.detach()) for moment in MOMENTS},
-            }
+            with self.resident(index, rewritten=True):
+                self.adam.state[flat] = {
+                    "step": torch.zeros((), dtype=torch.float32, device=flat.device),
+                    **{moment: torch.zeros_like(flat.detach()) for moment in MOMENTS},
+                }
 
     def masters(self) -> list[Tensor]:
         return [flat.detach() for flat in self.flats]
 
-    def moments(self, moment: str) -> list[Tensor]:
-        return [self._adam.state[flat][moment] for flat in self.flats]
+    def tensors(self, index: int) -> dict[str, Tensor]:
+        """One flat's `master` and moments."""
+        state = self.adam.state[self.flats[index]]
+        return {"master": self.flats[index].detach(), **{moment: state[moment] for moment in MOMENTS}}
 
     @property
     def adam_step(self) -> int:
-        """Updates applied so far (a step skipped for overflow does not count)."""
-        return int(self._adam.state[self.flats[0]]["step"].item()) if self.flats else 0
+        """Updates applied so far (a step that was left out does not count)."""
+        return int(self.adam.state[self.flats[0]]["step"].item()) if self.flats else 0
 
     @adam_step.setter
     def adam_step(self, value: int) -> None:
         for flat in self.flats:
-            self._adam.state[flat]["step"].fill_(value)
+            self.adam.state[flat]["step"].fill_(value)
 
     def set_learning_rate(self, lr: float) -> None:
-        for group in self._adam.param_groups:
+        for group in self.adam.param_groups:
             group["lr"] = lr
 
+    def swapped(self, index: int) -> bool:
+        """Whether a flat and its moments are kept in files."""
+        return self._stage == 3 and self._optimizer._swappable_optimizer_subgroup(index)
+
     @contextmanager
-    def rewriting(self) -> Iterator[None]:
-        """Inside, master weights may be written; at its end the weights that the network computes with follow them."""
+    def resident(self, index: int, rewritten: bool = False) -> Iterator[None]:
+        """Inside, a flat and its moments are in memory; what is `rewritten` there stays."""
+        swapped = self.swapped(index)
+        if swapped:
+            self._optimizer._optimizer_states_and_gradient_swap_in(index)
+        yield
+        if swapped and rewritten:
+            self._optimizer._optimizer_states_and_gradient_swap_out(index)
+        elif swapped:
+            self._optimizer._release_swap_buffers(index)
+
+    @contextmanager
+    def rewriting(self) -> Iterator[Iterator[int]]:
+        """Iterates over flats, in memory one at a time, whose master weights may be written; at the end the weights
+        that the network computes with follow them."""
         if self._stage == 3:
             self._optimizer.checkpoint_event_prologue()
         with torch.no_grad():
-            yield
+            yield self._rewritten()
         if self._stage in (1, 2):
             self._optimizer.update_lp_params()
         elif self._stage == 3:
-            for low, master in zip(self._optimizer.fp16_partitioned_groups_flat, self.flats, strict=True):
-                if low.data_ptr() != master.data_ptr():
-                    low.data.copy_(master.data)
             self._optimizer.checkpoint_event_epilogue()
+
+    def _rewritten(self) -> Iterator[int]:
+        for index in range(len(self.flats)):
+            with self.resident(index, rewritten=True):
+                yield index
+                if self._stage == 3:
+                    self._optimizer._reassign_or_swap_out_partitioned_parameters(index)
 
 
 def _whole(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], list[Piece]]:

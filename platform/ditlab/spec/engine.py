@@ -2,10 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from denoisers.contract import Spec
 from ditlab.spec.optimisation import Count
+from ditlab.spec.storage import refuse_storage
 
 
 class Zero(Spec):
@@ -14,14 +15,41 @@ class Zero(Spec):
     stage: Literal[0, 1, 2, 3] = 1
     """What is partitioned over workers: 0 nothing, 1 optimiser state, 2 and gradients, 3 and parameters."""
     offload: Literal["none", "cpu", "nvme"] = "none"
-    """Where partitioned state lives. Only `none` is available yet."""
+    """Where optimiser state and float32 weights live: the workers' device, CPU memory (stages 1 to 3) or files on a
+    local disk (stage 3; the moving average stays in memory). Offloaded, the update runs on the CPU."""
+    offload_parameters: Literal["none", "cpu", "nvme"] = "none"
+    """Where partitioned parameters live between their uses (stage 3 only). `nvme` is refused."""
+    nvme_path: str | None = None
+    """Folder on a fast local disk for `offload: nvme`; null is the run's own. What is put there goes with the run."""
 
     @model_validator(mode="after")
-    def refuse_offload(self) -> "Zero":
-        """Anything but `none`."""
-        if self.offload != "none":
+    def offload_fits_stage(self) -> "Zero":
+        """What is not partitioned cannot be moved away."""
+        if self.offload == "cpu" and self.stage == 0:
             raise ValueError(
-                f"engine.zero.offload={self.offload} is not available yet; set engine.zero.offload to none."
+                "engine.zero.offload=cpu moves partitioned optimiser state, and engine.zero.stage=0 has none; "
+                "set engine.zero.stage to 1, 2 or 3."
+            )
+        if self.offload == "nvme" and self.stage != 3:
+            raise ValueError(
+                f"engine.zero.offload=nvme needs engine.zero.stage=3 (it is {self.stage}); set engine.zero.stage to 3, "
+                "or engine.zero.offload to cpu."
+            )
+        if self.offload_parameters == "nvme":
+            # 0.19.8 keeps the first 1e9 values in memory, and fails an assertion ("Not enough buffers") beyond them.
+            raise ValueError(
+                "engine.zero.offload_parameters=nvme is not available, as DeepSpeed runs out of buffers when it swaps "
+                "parameters; set engine.zero.offload_parameters to cpu."
+            )
+        if self.offload_parameters != "none" and self.stage != 3:
+            raise ValueError(
+                f"engine.zero.offload_parameters={self.offload_parameters} needs partitioned parameters, and "
+                f"engine.zero.stage={self.stage} has none; set engine.zero.stage to 3."
+            )
+        if self.nvme_path is not None and self.offload != "nvme":
+            raise ValueError(
+                f"engine.zero.nvme_path={self.nvme_path} is used by nothing; set engine.zero.offload to nvme, or "
+                "remove it."
             )
         return self
 
@@ -40,37 +68,51 @@ class DeepSpeedEngine(Spec):
 
 
 class ElasticWorkers(Spec):
-    """A range of workers, grown and shrunk with the cluster."""
+    """A range of workers, grown and shrunk with the cluster. The batch and every random draw stay the same."""
 
     min: Count
     """Fewest workers to go on with."""
     max: Count
-    """Most workers to use."""
+    """Most workers to use. Each needs a micro-batch of its own: at most batch.size / batch.micro."""
+    interval: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds between looks for room for more workers; taking them in goes back to the last checkpoint."""
 
     @model_validator(mode="after")
-    def refuse(self) -> "ElasticWorkers":
-        """Always: named here so that the message can say so."""
-        raise ValueError(
-            f"resources.workers={{min: {self.min}, max: {self.max}}} (elastic) is not available yet; "
-            f"set resources.workers to a number, such as {self.min}."
-        )
+    def ordered(self) -> "ElasticWorkers":
+        """A range, from the smaller to the larger."""
+        if self.min > self.max:
+            raise ValueError(
+                f"resources.workers={{min: {self.min}, max: {self.max}}} is no range; "
+                f"write {{min: {self.max}, max: {self.min}}}, or a number."
+            )
+        return self
 
 
 class Resources(Spec):
-    """What a run takes of the machine or cluster."""
+    """What a run takes of the machine or cluster, and how it takes their failures."""
 
     workers: Count | ElasticWorkers = 1
-    """Training processes, each with its share of every batch."""
+    """Training processes, each with its share of every batch; `{min: 2, max: 8}` follows the size of the cluster."""
     gpus_per_worker: Annotated[int, Field(ge=0, le=1)] = 0
     """GPUs of each worker: 1 trains on CUDA, 0 on the CPU."""
     cpus_per_worker: Count | None = None
     """CPU cores, and threads, of each worker. Null: this machine's cores divided by the workers."""
+    max_failures: Annotated[int, Field(ge=0, le=10**6)] = 3
+    """Lost workers, lost nodes and hung workers in a row, without a new checkpoint between them, after which the run
+    goes on from its last checkpoint by itself; one more ends it. Pre-emptions do not count; mistakes are not
+    retried."""
+    hang_timeout: Annotated[float, Field(gt=0, le=10**6)] = 600.0
+    """Seconds without progress after which a worker counts as hung, is named and replaced."""
 
     @property
-    def num_workers(self) -> int:
-        """`workers`, which is a number for as long as ranges are refused."""
-        assert isinstance(self.workers, int)
-        return self.workers
+    def min_workers(self) -> int:
+        """Fewest workers to go on with."""
+        return self.workers if isinstance(self.workers, int) else self.workers.min
+
+    @property
+    def max_workers(self) -> int:
+        """Most workers to use."""
+        return self.workers if isinstance(self.workers, int) else self.workers.max
 
 
 class Checkpoint(Spec):
@@ -80,17 +122,24 @@ class Checkpoint(Spec):
     """Steps between checkpoints; the last step is saved always. Null: the last step only."""
     keep: Count = 3
     """Newest checkpoints kept."""
-    storage: str | None = None
-    """Folder for checkpoints, by run; null is the run's own folder. URIs (s3://...) are not available yet."""
+    storage: Annotated[str, Field(min_length=1)] | None = None
+    """Where checkpoints lie, a folder a run below it; null is the run's own folder. A folder's path, which all nodes
+    must share, or a URI: s3://bucket/prefix?region=eu-west-1 (another server with &endpoint_override=host:port and
+    &scheme=http), gs://bucket/prefix, abfs://container@account.dfs.core.windows.net/prefix, hdfs://host:port/folder,
+    or any other scheme that an installed fsspec library opens. Keys and passwords come from the environment
+    (AWS_ACCESS_KEY_ID and the like); a URI that holds one is refused."""
+    write: Literal["background", "blocking"] = "background"
+    """`background`: a step waits for a copy of the state in host memory (once more each worker's share of weights,
+    moments and average), which is written beside the next steps. `blocking`: steps wait until all is on disk, and no
+    such memory is taken."""
 
-    @model_validator(mode="after")
-    def refuse_uri(self) -> "Checkpoint":
-        """A folder only."""
-        if self.storage and "://" in self.storage:
-            raise ValueError(
-                f"checkpoint.storage={self.storage}: storage by URI is not available yet; name a folder, or null."
-            )
-        return self
+    @field_validator("storage")
+    @classmethod
+    def refuse_unusable(cls, storage: str | None) -> str | None:
+        """A URI that cannot be parsed, or holds a secret."""
+        if storage is not None:
+            refuse_storage(storage)
+        return storage
 
 
 class Evaluation(Spec):
@@ -113,5 +162,8 @@ class Tracking(Spec):
     """MLflow tracking server or database (http://host:5000, sqlite:///file.db). Null: a database in DITLAB_HOME."""
     every: Count = 1
     """Steps between logged training metrics."""
+    budget: Count | None = 10_000
+    """About how many points of one metric reach MLflow over a million steps: the first tenth all, then ever fewer, with
+    the spikes. Each doubling of the steps adds at most a tenth; the run's journal keeps every point. Null: all."""
     system_metrics: bool = True
     """Log CPU, memory, disk, network and GPU use of every node."""

@@ -67,15 +67,22 @@ class Experiment(Spec):
 
     @model_validator(mode="after")
     def batch_divides(self) -> "Experiment":
-        """Every worker gets equally many whole micro-batches."""
-        size, workers = self.batch.size, self.resources.num_workers
-        if size % workers:
+        """Every worker gets equally many whole micro-batches; of an elastic run's, at least one."""
+        size, workers = self.batch.size, self.resources.max_workers
+        elastic = self.resources.min_workers != workers
+        if size % workers and not (elastic and self.batch.micro):
             raise ValueError(
                 f"batch.size={size} is no multiple of resources.workers={workers}; "
                 f"set batch.size to {_multiple(size, workers)}."
             )
         micro = self.micro_size
-        if size % (micro * workers):
+        if elastic and (size % micro or size // micro < workers):
+            raise ValueError(
+                f"batch.size={size} in micro-batches of batch.micro={micro} does not give each of up to {workers} "
+                f"workers one; set batch.micro to a divisor of batch.size that is at most {max(1, size // workers)}, "
+                "or lower resources.workers.max."
+            )
+        if size % (micro * workers) and not elastic:
             raise ValueError(
                 f"batch.size={size} is no multiple of batch.micro={micro} times resources.workers={workers}; "
                 f"set batch.size to {_multiple(size, micro * workers)}, "
@@ -107,7 +114,7 @@ class Experiment(Spec):
     @property
     def micro_size(self) -> int:
         """Samples of one forward pass on one worker."""
-        return self.batch.micro or self.batch.size // self.resources.num_workers
+        return self.batch.micro or self.batch.size // self.resources.max_workers
 
     @property
     def num_micro(self) -> int:
@@ -116,8 +123,8 @@ class Experiment(Spec):
 
     @property
     def accumulation(self) -> int:
-        """Micro-batches of one step on each worker."""
-        return self.num_micro // self.resources.num_workers
+        """Micro-batches of one step on each of `resources.max_workers`, the last of which may have fewer."""
+        return -(-self.num_micro // self.resources.max_workers)
 
     def to_dict(self) -> dict[str, Any]:
         """Every field in JSON's types, defaults included."""

@@ -84,18 +84,41 @@ class NormClip(Spec):
 
 
 class ZClip(Spec):
-    """Adaptive clipping by gradient-norm statistics (arXiv:2504.02507)."""
+    """Adaptive clipping by the z-score of the gradient norm (Kumar et al. 2025, arXiv:2504.02507).
+
+    A norm more than `z` standard deviations above the moving mean is clipped to mean + z^2 / its own z-score standard
+    deviations; the clipped norm enters mean and variance. Costs a wait for the GPU in every step.
+    """
 
     kind: Literal["zclip"] = "zclip"
-    """Not available yet: refused."""
+    """By z-score, as published."""
+    z: Positive = 2.5
+    """Standard deviations above the mean from which a norm counts as a spike."""
+    decay: Fraction = 0.97
+    """Of the moving mean and variance (the paper's alpha)."""
+    warmup: Annotated[int, Field(ge=1, le=10**6)] = 25
+    """Steps whose norms give the first mean and variance; only `max_norm` clips them."""
+    max_norm: Positive | None = 1.0
+    """Upper bound, always in force; null for none."""
 
-    @model_validator(mode="after")
-    def refuse(self) -> "ZClip":
-        """Always: named here so that the message can say so."""
-        raise ValueError("training.clip.kind=zclip is not available yet; set training.clip.kind to norm or none.")
+
+class RatioZClip(Spec):
+    """Adaptive clipping at a multiple of the gradient norm's moving average.
+
+    The average takes the clipped norm after the limit is set; the first norm starts it and is not clipped. Costs a wait
+    for the GPU in every step.
+    """
+
+    kind: Literal["zclip_ratio"] = "zclip_ratio"
+    """By ratio to the moving average."""
+    ratio: Annotated[float, Field(ge=1)] = 2.5
+    """Limit, as a multiple of the average."""
+    decay: Fraction = 0.99
+    """Of the moving average."""
 
 
-ClipSpec = Annotated[NoClip | NormClip | ZClip, Field(discriminator="kind")]
+AdaptiveClip = ZClip | RatioZClip
+ClipSpec = Annotated[NoClip | NormClip | ZClip | RatioZClip, Field(discriminator="kind")]
 
 
 class Ema(Spec):
@@ -103,6 +126,16 @@ class Ema(Spec):
 
     decay: Fraction = 0.999
     """In the long run. At step n the decay is min(decay, (1 + n) / (10 + n)): short runs forget their start."""
+
+
+class NonFinite(Spec):
+    """What becomes of a step whose loss or gradient is NaN or infinite. Its update never reaches the weights."""
+
+    policy: Literal["skip", "rollback", "stop"] = "skip"
+    """`skip` leaves the step's update out and goes on; `rollback` returns to the last checkpoint and leaves the step
+    out when it comes by again, for states that were damaged before it showed; `stop` ends the run."""
+    limit: Count = 10
+    """Such steps in a row, or roll-backs in a row to one checkpoint, after which the run has diverged and ends."""
 
 
 class Training(Spec):
@@ -116,6 +149,8 @@ class Training(Spec):
     """Arithmetic of forward and backward passes; master weights, moments and the average are float32 always."""
     clip: ClipSpec = NormClip()
     """What to do about large gradients."""
+    non_finite: NonFinite = NonFinite()
+    """Steps whose loss or gradient is no number. With fp16 the loss scale sees to its own overflows first."""
     ema: Ema | None = Ema()
     """Moving average of the weights; null for none."""
 

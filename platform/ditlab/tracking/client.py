@@ -110,18 +110,31 @@ def experiment_id(client: Any, name: str, uri: str, home: Home) -> str:
 
 def find_mlflow_run(client: Any, run_id: str, experiment: str | None = None) -> str | None:
     """MLflow's id of our run in an experiment, or in any; runs in the bin included."""
-    from mlflow.entities import ViewType
-
-    experiments = [experiment] if experiment else [each.experiment_id for each in client.search_experiments()]
-    found = client.search_runs(experiments, f"tags.`{RUN_TAG}` = '{run_id}'", run_view_type=ViewType.ALL, max_results=1)
+    found = _runs_of(client, run_id, experiment)
     return str(found[0].info.run_id) if found else None
 
 
-def create_mlflow_run(client: Any, experiment: str, start: Mapping[str, Any]) -> str:
-    """Make the MLflow run of a `start` record; it began when the record was written."""
-    tags = {RUN_TAG: start["run_id"], "ditlab.family": start["family"], "mlflow.source.name": "ditlab"}
-    run = client.create_run(experiment, start_time=start["time"], run_name=start["name"], tags=tags)
-    return str(run.info.run_id)
+def find_or_create_mlflow_run(client: Any, experiment: str, start: Mapping[str, Any]) -> str:
+    """The MLflow run of a `start` record; a new one began when the record was written."""
+    found = _runs_of(client, start["run_id"], experiment)
+    if not found:
+        tags = {RUN_TAG: start["run_id"], "ditlab.family": start["family"], "mlflow.source.name": "ditlab"}
+        client.create_run(experiment, start_time=start["time"], run_name=start["name"], tags=tags)
+        found = _runs_of(client, start["run_id"], experiment)
+    # A request whose answer was lost is sent again by MLflow's client, and makes a second run.
+    for twin in found[1:]:
+        if not twin.data.metrics and twin.info.lifecycle_stage == "active":
+            client.delete_run(twin.info.run_id)
+    return str(found[0].info.run_id)
+
+
+def _runs_of(client: Any, run_id: str, experiment: str | None) -> list[Any]:
+    """MLflow's runs of ours: those in the bin last, empty ones before them."""
+    from mlflow.entities import ViewType
+
+    experiments = [experiment] if experiment else [each.experiment_id for each in client.search_experiments()]
+    found = client.search_runs(experiments, f"tags.`{RUN_TAG}` = '{run_id}'", run_view_type=ViewType.ALL)
+    return sorted(found, key=lambda r: (r.info.lifecycle_stage == "deleted", not r.data.metrics, r.info.run_id))
 
 
 def check_alive(client: Any, mlflow_run_id: str) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from ditlab.home import RunFolder
 from ditlab.tracking.address import redact
@@ -18,11 +21,16 @@ from ditlab.tracking.records import write_atomically
 class Cursor:
     """What one tracking address has received of one journal."""
 
-    offset: int = 0
+    offset: NonNegativeInt = 0
     """Bytes of the journal that are done."""
+    head: str = ""
+    """Digest of the journal's first line: of which journal the bytes are. Empty before anything is done."""
     mlflow_run_id: str | None = None
-    deferred: list[int] = field(default_factory=list)
+    deferred: list[NonNegativeInt] = field(default_factory=list)
     """Offsets of files whose upload failed while the rest went through."""
+
+
+_SAVED = TypeAdapter(Cursor)
 
 
 class CursorFile:
@@ -31,20 +39,34 @@ class CursorFile:
     def __init__(self, folder: RunFolder, uri: str, node: int = 0) -> None:
         self._folder = folder
         self._key = redact(uri)
-        self._path = journal_path(folder, node).with_suffix(".cursor.json")
+        self._journal = journal_path(folder, node)
+        self._path = self._journal.with_suffix(".cursor.json")
         self._lock: int | None = None
 
     def load(self) -> Cursor:
-        """The saved cursor; the beginning, where none was saved or it cannot be read (replays do no harm)."""
+        """The saved cursor; the beginning, where none was saved or it cannot be read (replays do no harm).
+
+        A journal that was made anew, shorter or longer than the old one, is begun at its beginning as well, in the same
+        MLflow run.
+        """
         try:
-            return Cursor(**self._read().get(self._key, {}))
-        except TypeError:
+            cursor = _SAVED.validate_python(self._read().get(self._key, {}))
+        except ValidationError:
             return Cursor()
+        if cursor.offset and not self._is_of_this_journal(cursor):
+            return Cursor(mlflow_run_id=cursor.mlflow_run_id)
+        return cursor
 
     def save(self, cursor: Cursor) -> None:
         """Durable when this returns."""
+        cursor.head = self._head()
         targets = {**self._read(), self._key: asdict(cursor)}
         write_atomically(self._folder, self._path.name, json.dumps(targets, indent=1))
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this process holds the lock."""
+        return self._lock is not None
 
     def acquire(self) -> bool:
         """Become the one who sends this journal; False while another process is."""
@@ -63,6 +85,21 @@ class CursorFile:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def _is_of_this_journal(self, cursor: Cursor) -> bool:
+        try:
+            size = self._journal.stat().st_size
+        except OSError:
+            return False
+        return cursor.offset <= size and cursor.head in ("", self._head())
+
+    def _head(self) -> str:
+        try:
+            with self._journal.open("rb") as file:
+                line = file.readline()
+        except OSError:
+            return ""
+        return hashlib.sha256(line).hexdigest()[:16] if line.endswith(b"\n") else ""
 
     def _read(self) -> dict[str, dict]:
         try:

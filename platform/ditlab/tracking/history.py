@@ -1,12 +1,13 @@
-"""What the journal tells about a run's metrics, for tables and figures. Imports no mlflow."""
+"""What the journal tells about a run's metrics, every point of them, for tables and figures. Imports no mlflow."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ditlab.home import RunFolder
-from ditlab.tracking.journal import Record, parse, read_records
+from ditlab.tracking.lines import Record, parse, read_records
 
 _TAIL_BYTES = 65536
 
@@ -28,7 +29,7 @@ def metric_history(folder: RunFolder) -> dict[str, Series]:
         return history
     for record in read_records(folder.journal):
         if record["kind"] == "metrics":
-            for key, value in record["values"].items():
+            for key, value in _points(record):
                 series = history.setdefault(key, Series())
                 series.steps.append(record["step"])
                 series.values.append(float(value))
@@ -41,8 +42,14 @@ def last_metrics(folder: RunFolder) -> dict[str, float]:
     latest: dict[str, float] = {}
     for record in _tail(folder):
         if record["kind"] == "metrics":
-            latest.update({key: float(value) for key, value in record["values"].items()})
+            latest.update({key: float(value) for key, value in _points(record)})
     return latest
+
+
+def _points(record: Record) -> Iterator[tuple[str, float | str]]:
+    """All of a record's metrics, those that MLflow does not get included."""
+    yield from record["values"].items()
+    yield from record.get("held", {}).items()
 
 
 def _tail(folder: RunFolder) -> list[Record]:

@@ -160,11 +160,15 @@ def _write(folder: RunFolder, record: RunRecord) -> None:
 def write_atomically(folder: RunFolder, name: str, text: str) -> None:
     """Replace `name` in a run's folder by `text`, durably: a reader sees the old file or the new one."""
     part = folder.path / f".{name}.{os.getpid()}.{secrets.token_hex(2)}.part"
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(folder.path / name)
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(folder.path / name)
+    except OSError:
+        part.unlink(missing_ok=True)  # a full disk would fill with them
+        raise
 
 
 @contextmanager

@@ -6,13 +6,15 @@ import json
 import logging
 import os
 import posixpath
+import tempfile
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ditlab.home import RunFolder
 from ditlab.tracking.client import check_alive, first_line, is_refusal
-from ditlab.tracking.journal import Record
+from ditlab.tracking.lines import Record
 from ditlab.tracking.names import PARAM_LENGTH, TAG_LENGTH, safe_image_key, safe_key, shorten
 
 _METRICS_PER_CALL = 500
@@ -67,8 +69,6 @@ class Sender:
         self.run_id = mlflow_run_id
         self.folder = folder
         self.warn = warn
-        self.careful = True
-        """Whether an image may be there already: after a start or a failure. MLflow would show it twice."""
 
     def send_batch(self, batch: Batch) -> None:
         """Send a batch; a value that MLflow refuses is dropped with a warning, the others arrive."""
@@ -124,22 +124,22 @@ class Sender:
         self.client.set_terminated(self.run_id, _STATUS.get(record["status"], "FAILED"), end_time=record["time"])
 
     def _send_image(self, record: Record) -> None:
+        """As `log_image` does, which makes a new name at each call: sent again, it would show twice."""
+        from mlflow.tracking.multimedia import compress_image_size
         from PIL import Image
 
-        key, step, time = safe_image_key(record["key"]), record["step"], record["time"]
         path = self._local(record)
-        if path is None or (self.careful and self._has_image(key, step, time)):
+        if path is None:
             return
-        with Image.open(path) as image:
-            self.client.log_image(
-                self.run_id, image.convert("RGB"), key=key, step=step, timestamp=time, synchronous=True
-            )
-
-    def _has_image(self, key: str, step: int, time: int) -> bool:
-        """Whether both files of this image are there: `images/KEY+step+N+timestamp+T+UUID[+compressed]`."""
-        begin = f"images/{key.replace('/', '~')}+step+{step}+timestamp+{time}+"
-        there = [file.path for file in self.client.list_artifacts(self.run_id, "images") if file.path.startswith(begin)]
-        return any(path.endswith("+compressed.webp") for path in there)
+        name = image_name(self.folder.run_id, safe_image_key(record["key"]), record["step"], record["time"])
+        with Image.open(path) as picture, tempfile.TemporaryDirectory() as folder:
+            image = picture.convert("RGB")
+            whole, small = Path(folder, f"{name}.png"), Path(folder, f"{name}+compressed.webp")
+            image.save(whole)
+            compress_image_size(image).save(small)
+            for file in (whole, small):
+                self.client.log_artifact(self.run_id, str(file), "images")
+        self.client.set_tag(self.run_id, "mlflow.loggedImages", True)
 
     def _send_artifact(self, record: Record) -> None:
         path = self._local(record)
@@ -185,3 +185,9 @@ class Sender:
             return path
         self.warn(f"{path} is gone or unreadable, so MLflow does not get it")
         return None
+
+
+def image_name(run_id: str, key: str, step: int, time: int) -> str:
+    """The name under which MLflow's UI looks for an image; the same at each call, where MLflow draws a random one."""
+    unique = uuid.uuid5(uuid.NAMESPACE_URL, f"ditlab:{run_id}/{key}/{step}/{time}")
+    return f"{key.replace('/', '~')}+step+{step}+timestamp+{time}+{unique}"

@@ -30,10 +30,10 @@ class SystemMetrics:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when no sample can follow."""
+        """Returns when no sample can follow, or after a sensor has kept it waiting for 5 s."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(5)
 
     def _run(self) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,15 +35,20 @@ class RunTracker:
         home: Home,
         *,
         node: int = 0,
+        budget: int | None = None,
         warn: Warn | None = None,
     ) -> None:
-        """Raises UserError for a malformed address. `warn` gets a line for what a person should know of MLflow."""
+        """Raises UserError for a malformed address. `warn` gets a line for what a person should know of MLflow.
+
+        `budget` is the spec's `tracking.budget`: about how many of 10^6 points of a metric reach MLflow; None: all.
+        """
         self.uri = resolve_tracking_uri(uri, home)
         self.folder = folder
         self._node = node
-        self._journal = Journal(folder, node)
+        self._journal = Journal(folder, node, budget)
         self._system: SystemMetrics | None = None
-        self._uploader = Uploader(folder, self.uri, home, warn or _log.warning, node)
+        self._warn = warn or _log.warning
+        self._uploader = Uploader(folder, self.uri, home, self._warn, node, self._journal.sync)
         self._uploader.start()
 
     @property
@@ -77,7 +83,7 @@ class RunTracker:
     def log_params(self, params: Mapping[str, str]) -> None:
         """Facts that never change; a name that was logged before keeps its first value."""
         new = {key: str(value) for key, value in params.items() if key not in self._journal.params}
-        self._journal.params |= new
+        self._journal.params.update(new)
         if new:
             self._journal.append("params", values=new)
 
@@ -87,14 +93,28 @@ class RunTracker:
             self._journal.append("tags", values={key: str(value) for key, value in tags.items()})
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Metrics of a step, `train/loss` and the like; those that an earlier process logged for it are passed over."""
+        """Metrics of a step, `train/loss` and the like. Those logged for this step or a later one are passed over.
+
+        So a run that went back to a checkpoint logs nothing twice, and of two values for one step (`ditlab evaluate`
+        run again) the first one stays.
+        """
         self._journal.metrics(step, metrics)
 
     def log_image(self, key: str, step: int, path: Path) -> None:
-        """A PNG that belongs to a step: MLflow shows all steps of a key as a row. Copied into the run's folder."""
-        if not path.absolute().is_relative_to(self.folder.path):
-            self.folder.media.mkdir(parents=True, exist_ok=True)
-            path = Path(shutil.copy(path, self.folder.media / f"{key.replace('/', '-')}-{step:08d}{path.suffix}"))
+        """A PNG that belongs to a step: MLflow shows all steps of a key as a row. Copied into the run's folder.
+
+        A picture of this key and step that was logged before stays.
+        """
+        if self._journal.holds_image(key, step):
+            return
+        try:
+            if not path.absolute().is_relative_to(self.folder.path):
+                self.folder.media.mkdir(parents=True, exist_ok=True)
+                path = Path(shutil.copy(path, self.folder.media / f"{key.replace('/', '-')}-{step:08d}{path.suffix}"))
+            _put_on_disk(path)
+        except OSError as error:
+            self._warn(f"{path} cannot be kept ({error.strerror}), so MLflow does not get it")
+            return
         self._journal.image(key, step, path)
 
     def log_artifact(self, path: Path, artifact_path: str | None = None) -> None:
@@ -135,6 +155,13 @@ class RunTracker:
         if self._node == 0:
             self._journal.append("end", status=status)
 
+    def flush(self) -> None:
+        """Returns when every record so far is on the disk: a checkpoint may then say that its steps are logged.
+
+        Waits for the disk alone and raises nothing.
+        """
+        self._journal.sync()
+
     def close(self, timeout: float = 10.0) -> int:
         """Send what is left for up to `timeout` seconds; returns how many records wait for `ditlab runs sync`."""
         if self._system is not None:
@@ -150,9 +177,20 @@ class RunTracker:
 
     def _log_media(self, text: str, file: str, kind: Literal["artifact", "table"]) -> None:
         path = self.folder.media / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            _put_on_disk(path)
+        except OSError as error:
+            self._warn(f"{path} cannot be written ({error.strerror}), so MLflow does not get it")
+            return
         parent = str(Path(file).parent)
         self._journal.append(
             kind, path=self._journal.relative(path), artifact_path=None if parent == "." else Path(parent).as_posix()
         )
+
+
+def _put_on_disk(path: Path) -> None:
+    """A record must not outlive the file that it points to; such files are few and small."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

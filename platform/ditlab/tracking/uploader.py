@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.address import redact
@@ -17,8 +18,9 @@ _LONGEST_BACKOFF_SECONDS = 60.0
 class Uploader:
     """A thread that tails a journal. Whatever MLflow does, neither the caller nor the journal notices."""
 
-    def __init__(self, folder: RunFolder, uri: str, home: Home, warn: Warn, node: int = 0) -> None:
-        self._replay = Replay(folder, uri, home, warn, node)
+    def __init__(self, folder: RunFolder, uri: str, home: Home, warn: Warn, node: int, sync: Callable[[], int]) -> None:
+        """`sync` is the journal's: it returns how many of its bytes are on the disk, all of them if it can."""
+        self._replay = Replay(folder, uri, home, warn, node, sync)
         self._warn = warn
         self._uri = redact(uri)
         self._stop = threading.Event()

@@ -8,23 +8,23 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from ditlab.checkpoints.store import open_checkpoint
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.yaml_text import dump_yaml
-from ditlab.training.checkpoint import CheckpointReader
 
 
-def export_weights(checkpoint: Path, folder: Path, averaged: bool = True) -> list[Path]:
-    """Writes `weights.safetensors` (float32, averaged weights where there are any) and `spec.yaml`; returns both."""
-    reader = CheckpointReader(checkpoint)
+def export_weights(checkpoint: str | Path, folder: Path, averaged: bool = True) -> list[Path]:
+    """Writes `weights.safetensors` (float32, averaged weights where there are any) and `spec.yaml`; returns both.
+
+    `checkpoint` is the path or URI of one. Raises UserError where it is not whole.
+    """
+    with open_checkpoint(checkpoint) as reader:
+        trained, tensors = reader.manifest, reader.weights(averaged)
     folder.mkdir(parents=True, exist_ok=True)
     weights, spec = folder / "weights.safetensors", folder / "spec.yaml"
-    metadata = {
-        "format": "pt",
-        "family": str(reader.manifest.spec["model"]["family"]),
-        "step": str(reader.manifest.step),
-    }
-    save_file(reader.weights(averaged), weights, metadata=metadata)
-    spec.write_text(dump_yaml(_portable(reader.manifest.spec)), encoding="utf-8")
+    metadata = {"format": "pt", "family": str(trained.spec["model"]["family"]), "step": str(trained.step)}
+    save_file(tensors, weights, metadata=metadata)
+    spec.write_text(dump_yaml(_portable(trained.spec)), encoding="utf-8")
     return [weights, spec]
 
 

@@ -1,220 +1,250 @@
 """The body of every worker: build, take up a checkpoint if there is one, step, evaluate, save."""
 
-import math
+import gc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
-from ditlab.data.fields import to_device
+from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.loader import Loader
-from ditlab.data.sampler import SampleOrder, worker_micro_indices
+from ditlab.data.sampler import SampleOrder
 from ditlab.data.sources import DataSplits
 from ditlab.engine.distributed import ControlChannel, Rank
-from ditlab.engine.engine import Engine, TrainingModule
-from ditlab.errors import RunFailed
 from ditlab.spec.experiment import Experiment
-from ditlab.training.checkpoint import CheckpointReader, CheckpointWriter, Manifest, newest_checkpoint, prune
 from ditlab.training.evaluation import held_out_metrics, sample_grid
-from ditlab.training.networks import RootedNetwork, named_parameters, persistent_buffers, whole_shape
-from ditlab.training.noise import KeyedNoise, derived_seed
+from ditlab.training.memory import OutOfMemory, Room
+from ditlab.training.nonfinite import NonFiniteWatch
 from ditlab.training.plan import plan_run
 from ditlab.training.reporting import Outcome, Progress, Reporter, StepMetrics
-from ditlab.training.schedules import learning_rate
+from ditlab.training.saving import Saving
+from ditlab.training.shares import share_out
 from ditlab.training.speed import Speedometer
+from ditlab.training.state import TrainingState
+from ditlab.training.stepping import Stepper
+
+
+class _RollBack(Exception):
+    """Step `step` (from 1) was no number, and the policy is to return to the last checkpoint."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self.step = step
 
 
 class Worker:
     """One worker of a run, from the first weight to the last checkpoint."""
 
     def __init__(
-        self, experiment: Experiment, data: DataSplits, checkpoints: Path, rank: Rank, reporter: Reporter
+        self,
+        experiment: Experiment,
+        data: DataSplits,
+        checkpoints: CheckpointStore,
+        rank: Rank,
+        reporter: Reporter,
+        room: Room,
+        swap: Path,
     ) -> None:
-        self.experiment, self.data, self.checkpoints = experiment, data, checkpoints
-        self.rank, self.reporter = rank, reporter
+        self.experiment, self.data, self.rank, self.reporter = experiment, data, rank, reporter
+        self.room, self._swap = room, swap
         self.plan = plan_run(experiment, data)
         self.channel = ControlChannel(rank)
         self.fields = experiment.model.batch_fields()
-        self.objective: Any = experiment.objective.build(experiment.model)
-        torch.manual_seed(derived_seed(experiment.seed, "weights"))
-        network: Any = experiment.model.build()
-        self.engine = Engine(TrainingModule(network, self.objective), experiment, rank)
-        self.network = RootedNetwork(self.engine, network)
-        owners = {"network": network, "objective": self.objective.modules or nn.Module()}
-        self._buffers = dict(persistent_buffers(owners))
-        named = [*named_parameters(owners), *self._buffers.items()]
-        self.shapes = {name: list(whole_shape(value)) for name, value in named}
-        self.step, self.position = 0, 0
+        self.watch = NonFiniteWatch(experiment)
         self.metrics: dict[str, float] = {}
-        self.saved: Path | None = None
+        self.saving = Saving(experiment, checkpoints, rank, self.channel, reporter, self.watch.saved)
+        self._bad_step = 0
+        self.state = self._build()
+
+    def _build(self) -> TrainingState:
+        self._share = share_out(self.experiment, self.rank.rank, self.rank.world_size, self.room.halvings)
+        return TrainingState(self.experiment, self.rank, self._share, self._swap, self.reporter.pulse)
 
     def resume(self) -> int:
         """Takes up the newest whole checkpoint, if any; returns the step to go on from."""
-        found = newest_checkpoint(self.checkpoints, self.reporter.warn) if self.rank.is_first else None
-        path = self.channel.gather(str(found.path) if found else None)[0]
-        if path is None:
-            return 0
-        reader = found or CheckpointReader(Path(str(path)), verify=False)
-        manifest = reader.manifest
-        self.engine.load_state(reader.read, manifest.scalars, reader.has("ema"))
-        for name, buffer in self._buffers.items():
-            buffer.copy_(reader.read("buffer", name, 0, buffer.numel()).reshape(buffer.shape))
-        self.step, self.position = manifest.step, manifest.position
-        self.metrics, self.saved = dict(manifest.metrics), reader.path
-        return self.step
+        self.metrics = dict(self.saving.load_newest(self.state))
+        self.saving.reserve(self.state)
+        return self.state.step
 
     def run(self) -> Outcome:
-        """Steps to the end of the plan, or until somebody asks to stop. Raises RunFailed for a loss of NaN."""
-        experiment, total = self.experiment, self.plan.total_steps
+        """Steps to the end of the plan, or until somebody asks to stop. Raises RunFailed where it cannot go on."""
+        while True:
+            try:
+                return self._run()
+            except _RollBack as wish:
+                bad, tight = wish.step, None
+            except OutOfMemory as error:
+                if self.rank.world_size > 1:
+                    raise  # the others wait for this worker in the middle of a step: all begin anew
+                bad, tight = 0, error.step
+            # Out here the exception is gone, and with it every activation that its traceback held on to.
+            if tight is not None:
+                self._make_room(tight)
+            else:
+                self._roll_back(bad)
+
+    def close(self) -> None:
+        self.saving.close()
+        self.state.close()
+
+    def _run(self) -> Outcome:
+        experiment, total, state = self.experiment, self.plan.total_steps, self.state
         stopped = False
         with self._loader() as loader:
             micro_batches = iter(loader)
             meter, steps = Speedometer(experiment.batch.size), StepMetrics(self.rank.world_size)
-            if self.step == 0 and experiment.evaluation.every is not None:
+            stepper = Stepper(
+                experiment, self.plan, self.rank, state, self._share, self.fields, self.data.train.columns, steps
+            )
+            if state.step == 0 and experiment.evaluation.every is not None:
                 with meter.paused():
                     self._evaluate()  # what chance gives; and a sampler that fails does so before hours of training
-            while self.step < total and not stopped:
-                self._one_step(next(micro_batches), steps)
+            while state.step < total and not stopped:
+                self.reporter.pulse.at(state.step, "waiting for data")
+                batch = next(micro_batches)
+                self.reporter.pulse.at(state.step, "training")
+                if state.step in self.room.left_out:
+                    stepper.pass_over()
+                else:
+                    stepper.step(batch, _due(state.step + 1, experiment.tracking.every, state.step + 1 in (1, total)))
                 meter.tick()
                 self._log(steps, meter)
-                last = self.step == total
-                stopped = self.channel.any(self.reporter.should_stop()) and not last
-                if not stopped and _due(self.step, experiment.evaluation.every, last):
+                last = state.step == total
+                stop, bad = self.channel.largest(self.reporter.should_stop(), self._bad_step)
+                stopped = bool(stop) and not last
+                evaluates = not stopped and _due(state.step, experiment.evaluation.every, last)
+                saves = stopped or last or _due(state.step, experiment.checkpoint.every, last)
+                if evaluates or saves:
+                    # What is saved is looked at first: no checkpoint shall hold what has diverged. Every worker sees
+                    # the same numbers here.
                     self._log(steps, meter, wait=True)
-                    with meter.paused():
+                    bad = self._bad_step
+                if bad:
+                    raise _RollBack(bad)
+                with meter.paused():
+                    if evaluates:
                         self._evaluate()
-                if stopped or last or _due(self.step, experiment.checkpoint.every, last):
-                    self._log(steps, meter, wait=True)
-                    with meter.paused():
-                        self.save()
-        return Outcome(
-            "interrupted" if stopped else "finished",
-            self.step,
-            self.metrics,
-            str(self.saved) if self.saved else None,
-        )
+                    if saves:
+                        self._progress("saving")
+                        self.saving.begin(state, self.metrics)
+                self.saving.report()
+        self.saving.finish()
+        status = "interrupted" if stopped else "finished"
+        return Outcome(status, state.step, self.metrics, self.saving.last)  # type: ignore[arg-type]
 
     def _loader(self) -> Loader:
-        experiment, rank = self.experiment, self.rank
-        order = SampleOrder(len(self.data.train), experiment.batch.size, experiment.seed)
-        mine = worker_micro_indices(rank.rank, rank.world_size, experiment.batch.size, experiment.micro_size)
+        experiment = self.experiment
         return Loader(
             self.data.train,
             self.fields,
-            order,
-            self.position,
+            SampleOrder(len(self.data.train), experiment.batch.size, experiment.seed),
+            self.state.position,
             experiment.micro_size,
-            mine,
-            steps=self.plan.total_steps - self.step,
-            pin=rank.device.type == "cuda",  # a CPU run takes no memory of a GPU that is there
+            self._share.micro_indices,
+            steps=self.plan.total_steps - self.state.step,
+            pin=self.rank.device.type == "cuda",  # a CPU run takes no memory of a GPU that is there
         )
 
-    def _one_step(self, micro_batches: list[dict[str, Tensor]], steps: StepMetrics) -> None:
-        experiment, rank = self.experiment, self.rank
-        first = rank.rank * experiment.accumulation * experiment.micro_size
-        for number, raw in enumerate(micro_batches):
-            batch = to_device(raw, self.fields, self.data.train.columns, rank.device)
-            # Without a micro-batch size of its own, an experiment draws for the whole batch and each worker takes its
-            # slice, or the number of workers would decide the numbers.
-            unit = experiment.batch.micro or experiment.batch.size
-            index, start = divmod(first + number * experiment.micro_size, unit)
-            noise = KeyedNoise(experiment.seed, "train", self.step, index, unit, rank.device, start)
-            last = number == experiment.accumulation - 1
-            steps.add(self.engine.forward_backward(batch, noise, last), 1 / experiment.accumulation)
-        lr = learning_rate(
-            experiment.schedule, experiment.optimizer.lr, self.step, self.plan.total_steps, self.plan.epoch_steps
-        )
-        norm = self.engine.step(self.step, lr)
-        self.step += 1
-        self.position += experiment.batch.size
-        # A step that is saved is always looked at first: no checkpoint shall hold what has diverged.
-        wanted = _due(self.step, experiment.tracking.every, self.step in (1, self.plan.total_steps)) or _due(
-            self.step, experiment.checkpoint.every, last=False
-        )
-        steps.finish(self.step, {"grad_norm": norm, "lr": lr}, wanted)
+    def _make_room(self, step: int) -> None:
+        """A rung down the ladder for a step that did not fit, with the state as it is."""
+        self.room = self.room.after(step, self.experiment)
+        message = self.room.sentence(step, self.experiment)
+        self.reporter.warn(message)
+        self.reporter.tags({"ditlab.failure": "out_of_memory", "ditlab.out_of_memory": message})
+        left = self.state.leave()
+        del self.state
+        gc.collect()
+        if self.rank.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.state = self._build()
+        self.state.load(left, left.scalars, left.step, left.position)
+
+    def _roll_back(self, step: int) -> None:
+        """Back to the last checkpoint, or the beginning; the step is left out when it comes by again."""
+        self._bad_step = 0
+        self.room = replace(self.room, left_out=(*self.room.left_out, step - 1))
+        self.saving.settle()
+        self.state.close()
+        self.state = self._build()
+        at = self.resume()
+        if self.rank.is_first:
+            self.reporter.warn(f"step {step} was no number: rolled back to step {at}; its batch will be left out.")
+            self.reporter.tags({"ditlab.failure": "non_finite", "ditlab.left_out_steps": _listed(self.room.left_out)})
 
     def _log(self, steps: StepMetrics, meter: Speedometer, wait: bool = False) -> None:
-        for step, values in steps.read(wait):
-            if not math.isfinite(values["loss"]):
-                raise RunFailed(
-                    f"the loss is {values['loss']} at step {step}: training diverged; lower optimizer.lr "
-                    f"(now {self.experiment.optimizer.lr}) or training.clip.max_norm, or use training.precision=fp32."
-                )
-            if self.experiment.training.precision != "fp16" and not 0 <= values["grad_norm"] < math.inf:
-                # float16 overflows now and then and leaves the update out; DeepSpeed says -1 for bfloat16's NaN.
-                raise RunFailed(
-                    f"the gradient at step {step} is not finite: training diverged; lower optimizer.lr "
-                    f"(now {self.experiment.optimizer.lr}) or training.clip.max_norm."
-                )
-            named = {f"train/{name}": value for name, value in values.items()}
-            named["train/samples_per_second"] = meter.samples_per_second
-            self.metrics.update(named)
-            if self.rank.is_first:
-                self.reporter.metrics(step, named)
-        if self.rank.is_first and meter.due(self.step == self.plan.total_steps):
+        for read in steps.read(wait):
+            values = {f"train/{name}": value for name, value in read.values.items()}
+            is_fp16 = self.experiment.training.precision == "fp16"  # whose gradients overflow until the scale fits
+            decision = self.watch.look(read.step, read.values["loss"], 0.0 if is_fp16 else read.values["grad_norm"])
+            if decision == "roll back":
+                self._bad_step = max(self._bad_step, read.step)
+            elif decision == "skipped" and self.rank.is_first:
+                self.reporter.warn(f"step {read.step} was left out: its loss or gradient was no number.")
+                self.reporter.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": str(self.watch.skipped)})
+            values["train/samples_per_second"] = meter.samples_per_second
+            if decision == "go on":
+                self.metrics.update(values)
+            if self.rank.is_first and (read.wanted or decision != "go on"):
+                self.reporter.metrics(read.step, values)
+        if meter.due(self.state.step == self.plan.total_steps):
             self._progress("training", meter.samples_per_second)
 
     def _progress(self, phase: Any, speed: float = 0.0) -> None:
-        left = (self.plan.total_steps - self.step) * self.experiment.batch.size / speed if speed else None
-        self.reporter.progress(Progress(self.step, self.plan.total_steps, speed, dict(self.metrics), phase, left))
+        step, total = self.state.step, self.plan.total_steps
+        self.reporter.pulse.at(step, phase)
+        if self.rank.is_first:
+            left = (total - step) * self.experiment.batch.size / speed if speed else None
+            self.reporter.progress(Progress(step, total, speed, dict(self.metrics), phase, left))
 
     def _evaluate(self) -> None:
-        evaluation, rank = self.experiment.evaluation, self.rank
-        if rank.is_first:
-            self._progress("evaluating")
-        with self.engine.evaluating():
+        evaluation, rank, state = self.experiment.evaluation, self.rank, self.state
+        self._progress("evaluating")
+        with state.engine.evaluating():
             found = held_out_metrics(
-                self.network, self.objective, self.data.held_out, self.fields,
-                self.experiment.micro_size, evaluation.limit, rank, self.channel,
+                state.network, state.objective, self.data.held_out, self.fields,
+                self._share.slice_size, evaluation.limit, rank, self.channel,
             )  # fmt: skip
             # Under ZeRO-3 every forward pass needs every worker; otherwise the first one draws alone.
-            if evaluation.samples and (rank.is_first or self.engine.stage == 3):
-                figure = sample_grid(self.network, self.experiment, evaluation.samples, rank.device)
+            if evaluation.samples and (rank.is_first or state.engine.stage == 3):
+                figure = sample_grid(state.network, self.experiment, evaluation.samples, rank.device)
                 if rank.is_first:
-                    self.reporter.samples(self.step, figure)
+                    self.reporter.samples(state.step, figure)
         values = {f"eval/{name}": value for name, value in found.items()}
         self.metrics.update(values)
         if rank.is_first and values:
-            self.reporter.metrics(self.step, values)
+            self.reporter.metrics(state.step, values)
         self.channel.barrier()
 
-    def save(self) -> None:
-        """One checkpoint, written by all workers; then the oldest ones beyond `checkpoint.keep` go."""
-        rank, experiment = self.rank, self.experiment
-        if rank.is_first:
-            self._progress("saving")
-        writer = CheckpointWriter(self.checkpoints, self.step)
-        tensors = {(kind, piece.name, piece.start): values for kind, piece, values in self.engine.state()}
-        if self.engine.stage == 0 and not rank.is_first:
-            tensors = {}  # every worker holds the same whole state
-        if rank.is_first:
-            tensors.update({("buffer", name, 0): buffer.float().view(-1) for name, buffer in self._buffers.items()})
-        written: list[Any] = self.channel.gather(writer.write_shard(rank.rank, rank.world_size, tensors))
-        if rank.is_first:
-            hashes = {name: digest for _, shard in written for name, digest in shard.items()}
-            manifest = Manifest(
-                step=self.step, position=self.position, spec=experiment.to_dict(),
-                spec_hash=experiment.content_hash(), scalars=self.engine.scalars(), shapes=self.shapes,
-                buffers=list(self._buffers), pieces=[piece for pieces, _ in written for piece in pieces],
-                hashes=hashes, metrics=self.metrics,
-            )  # fmt: skip
-            writer.commit(manifest)
-            for _ in prune(self.checkpoints, experiment.checkpoint.keep, writer.path):
-                pass
-        self.channel.barrier()
-        self.saved = writer.path
-        self.reporter.checkpoint(self.step, writer.path, self.metrics)
 
+def train(
+    experiment: Experiment,
+    data: DataSplits,
+    checkpoints: CheckpointStore,
+    rank: Rank,
+    reporter: Reporter,
+    room: Room | None = None,
+    swap: Path | None = None,
+) -> Outcome:
+    """Runs one worker to the end, from the newest checkpoint if there is one.
 
-def train(experiment: Experiment, data: DataSplits, checkpoints: Path, rank: Rank, reporter: Reporter) -> Outcome:
-    """Runs one worker to the end, from the newest checkpoint if there is one."""
-    worker = Worker(experiment, data, checkpoints, rank, reporter)
+    `room` says what an earlier try found out about memory; `swap` is where state
+    that is offloaded to NVMe lies.
+
+    Raises:
+        RunFailed: it diverged, does not fit, or cannot save its last checkpoint.
+        OutOfMemory: a worker among several ran out of memory; `Room.after` says what to try next.
+    """
+    worker = Worker(experiment, data, checkpoints, rank, reporter, room or Room(), swap or Path("swap"))
     try:
         worker.resume()
         return worker.run()
     finally:
-        worker.engine.close()
+        worker.close()
+
+
+def _listed(steps: tuple[int, ...]) -> str:
+    return ", ".join(str(step + 1) for step in steps)
 
 
 def _due(step: int, every: int | None, last: bool) -> bool:

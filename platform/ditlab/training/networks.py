@@ -1,6 +1,6 @@
 """A network as the step loop sees it: entered through the engine's root, its tensors by name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,12 +15,14 @@ class RootedNetwork(nn.Module):
     _engine: Engine
     _network: nn.Module
 
-    def __init__(self, engine: Engine, network: nn.Module) -> None:
+    def __init__(self, engine: Engine, network: nn.Module, beat: Callable[[], None]) -> None:
         super().__init__()
         # Past nn.Module's registry: the parameters belong to the engine's module.
         self.__dict__["_engine"], self.__dict__["_network"] = engine, network
+        self._beat = beat
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
+        self._beat()  # a sample grid may take longer than a worker may be silent
         return self._engine.network(*inputs, **named)
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, distributed
 
 from denoisers.figures import Figure
+from ditlab.training.pulse import Pulse
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,14 @@ class Outcome:
     metrics: dict[str, float]
     """The last value of each metric, under its MLflow name."""
     checkpoint: str | None
-    """Path of the last checkpoint."""
+    """Path or URI of the last checkpoint."""
 
 
 class Reporter(Protocol):
     """Called by the step loop; nothing in it may block for long or raise for a tracking server's sake."""
+
+    pulse: Pulse
+    """Where the loop says how far it has come."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Metrics after `step` steps. First worker only."""
@@ -52,8 +55,17 @@ class Reporter(Protocol):
         """The evaluation's samples, as shown to people. First worker only."""
         ...
 
-    def checkpoint(self, step: int, path: Path, metrics: Mapping[str, float]) -> None:
-        """A checkpoint exists. All workers, equally often: it may be a barrier."""
+    def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
+        """A checkpoint exists. First worker only."""
+        ...
+
+    def before_checkpoint(self) -> None:
+        """A checkpoint is about to exist: what was reported so far shall be durable first. First worker only, from a
+        thread beside the step loop."""
+        ...
+
+    def tags(self, values: Mapping[str, str]) -> None:
+        """Facts about the run that people look for later. First worker only."""
         ...
 
     def should_stop(self) -> bool:
@@ -63,6 +75,16 @@ class Reporter(Protocol):
     def warn(self, message: str) -> None:
         """A sentence for people."""
         ...
+
+
+@dataclass(frozen=True)
+class StepValues:
+    """The numbers of one step."""
+
+    step: int
+    values: dict[str, float]
+    wanted: bool
+    """Whether they shall be logged, and not only looked at."""
 
 
 class StepMetrics:
@@ -75,23 +97,29 @@ class StepMetrics:
         self._world_size = world_size
         self._names: list[str] = []
         self._sums: Tensor | None = None
-        self._pending: list[tuple[int, list[str], Tensor, torch.cuda.Event | None]] = []
+        self._pending: list[tuple[int, bool, list[str], Tensor, torch.cuda.Event | None]] = []
 
     def add(self, components: Mapping[str, Tensor], share: float) -> None:
-        """One micro-batch's components, which count for `share` of the step on this worker."""
+        """One forward pass's components, which count for `share` of the step over all workers."""
         self._names = list(components)
         values = torch.stack([value.float() for value in components.values()]) * share
         self._sums = values if self._sums is None else self._sums + values
 
+    def drop(self) -> None:
+        """Forgets a step that was begun and not finished."""
+        self._sums = None
+
+    def all_finite(self) -> Tensor:
+        """Sums the step's components over workers; returns whether all are finite, a bool tensor on the device."""
+        assert self._sums is not None
+        if self._world_size > 1:
+            distributed.all_reduce(self._sums)
+        return self._sums.isfinite().all()
+
     def finish(self, step: int, extra: Mapping[str, Tensor | float], wanted: bool) -> None:
-        """Closes the step; `extra` are values that all workers hold alike. Nothing is read where it is not wanted."""
+        """Closes the step, after `all_finite`; `extra` are values that all workers hold alike."""
         assert self._sums is not None
         sums, self._sums = self._sums, None
-        if not wanted:
-            return
-        if self._world_size > 1:
-            distributed.all_reduce(sums)
-            sums = sums / self._world_size
         more = torch.stack(
             [torch.as_tensor(value, dtype=torch.float32, device=sums.device) for value in extra.values()]
         )
@@ -102,17 +130,17 @@ class StepMetrics:
             event = torch.cuda.Event()
             event.record()
             values = host
-        self._pending.append((step, [*self._names, *extra], values, event))
+        self._pending.append((step, wanted, [*self._names, *extra], values, event))
 
-    def read(self, wait: bool = False) -> list[tuple[int, dict[str, float]]]:
-        """(step, values) of every step whose numbers have arrived; of every step with `wait`."""
+    def read(self, wait: bool = False) -> list[StepValues]:
+        """Every step whose numbers have arrived; every step with `wait`."""
         ready = []
         while self._pending:
-            step, names, values, event = self._pending[0]
+            step, wanted, names, values, event = self._pending[0]
             if event is not None and not wait and not event.query():
                 break
             if event is not None:
                 event.synchronize()
             self._pending.pop(0)
-            ready.append((step, dict(zip(names, values.tolist(), strict=True))))
+            ready.append(StepValues(step, dict(zip(names, values.tolist(), strict=True)), wanted))
         return ready

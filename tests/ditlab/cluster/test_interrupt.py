@@ -8,22 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
-
 from ditlab.spec.yaml_text import dump_yaml
+from support.faults import processes_of
 from support.workers import tiny
-
-
-def processes_of(home: Path) -> list[str]:
-    """Command lines of living processes that were started under this DITLAB_HOME."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("DITLAB_HOME") == str(home):
-                found.append(" ".join(process.cmdline())[:200])
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-            continue
-    return found
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path):

@@ -50,7 +50,7 @@ def test_a_bug_in_one_process_is_a_failure_not_an_interruption(home, monkeypatch
     def broken(*_):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("ditlab.training.loop.prune", broken)
+    monkeypatch.setattr("ditlab.training.loop.plan_run", broken)
     with pytest.raises(OSError, match="no space left"):
         go(tiny(name="broken", training__steps=2))
     (record,) = list_runs(home)
@@ -59,10 +59,10 @@ def test_a_bug_in_one_process_is_a_failure_not_an_interruption(home, monkeypatch
 
 def test_a_failed_run_says_which_step_it_can_go_on_from(home, monkeypatch):
     def diverged(worker):
-        raise RunFailed(f"stopped by a test after step {worker.step}")
+        raise RunFailed(f"stopped by a test after step {worker.state.step}")
 
     monkeypatch.setattr(
-        "ditlab.training.loop.Worker._evaluate", lambda worker: diverged(worker) if worker.step else None
+        "ditlab.training.loop.Worker._evaluate", lambda worker: diverged(worker) if worker.state.step else None
     )
     with pytest.raises(RunFailed):
         go(tiny(evaluation={"every": 4}))

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from ditlab.errors import UserError
-from ditlab.training.checkpoint import newest_checkpoint
-from support.workers import tiny, train_here
+from support.workers import newest, tiny, train_here
 
 STAGES = (0, 1, 2, 3)
 
@@ -17,7 +16,7 @@ def home(tmp_path_factory):
 
 def first_gradient_norm(path) -> float:
     """Norm of the gradient that Adam saw at the first step: its first moment is then (1 - beta1) times it."""
-    reader = newest_checkpoint(path)
+    reader = newest(path)
     squares = 0.0
     for name, shape in reader.manifest.shapes.items():
         moment = reader.read("exp_avg", name, 0, torch.Size(shape).numel())

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ditlab.training.checkpoint import CheckpointReader, newest_checkpoint
-from support.workers import tiny, train_here, train_workers
+from ditlab.checkpoints.store import open_checkpoint
+from support.workers import newest, tiny, train_here, train_workers
 
 STAGES = (0, 1, 2, 3)
 
@@ -35,7 +35,7 @@ def curves(home, tmp_path_factory):
 
 
 def final(path):
-    return newest_checkpoint(path)
+    return newest(path)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -87,7 +87,7 @@ def test_state_moves_to_any_stage(curves, home, tmp_path, stage):
     assert sorted(recorder.losses) == [7, 8, 9]
     for step, loss in recorder.losses.items():
         assert loss == pytest.approx(reference.losses[step], rel=1e-4)
-    assert CheckpointReader(tmp_path / "moved" / "step-00000009").manifest.scalars["adam_step"] == 9
+    assert open_checkpoint(tmp_path / "moved" / "step-00000009").manifest.scalars["adam_step"] == 9
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -85,6 +85,13 @@ class Server:
         assert self._process is not None
         os.killpg(self._process.pid, number)
 
+    def kill(self) -> None:
+        """As a machine that loses its power; `start` brings it back at the same address, with its database."""
+        assert self._process is not None
+        self.signal(signal.SIGKILL)
+        self._process.wait(20)
+        self._process = None
+
     def stop(self) -> None:
         if self._process is not None:
             self.signal(signal.SIGCONT)

@@ -10,7 +10,8 @@ import pytest
 
 from ditlab.home import RunFolder
 from ditlab.tracking.history import last_metrics, metric_history
-from ditlab.tracking.journal import Journal, read_records
+from ditlab.tracking.journal import Journal
+from ditlab.tracking.lines import read_records
 
 NewRun = Callable[..., RunFolder]
 

@@ -5,8 +5,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from ditlab.checkpoints.store import open_checkpoint
 from ditlab.spec.loading import load_experiment
-from ditlab.training.checkpoint import CheckpointReader
 from ditlab.training.export import export_weights, load_export, load_network
 from support.workers import tiny, train_here
 
@@ -30,7 +30,7 @@ def outputs(network):
 @pytest.mark.parametrize("averaged", [True, False])
 def test_a_fresh_network_computes_the_same(checkpoint, tmp_path, averaged):
     weights, _ = export_weights(checkpoint, tmp_path / "out", averaged)
-    reader = CheckpointReader(checkpoint)
+    reader = open_checkpoint(checkpoint)
     assert all(torch.equal(value, reader.weights(averaged)[name]) for name, value in load_file(weights).items())
     experiment, network = load_export(tmp_path / "out", CPU)
     _, expected = load_network(reader.manifest.spec, reader.weights(averaged), CPU)
@@ -63,6 +63,6 @@ def test_the_file_says_what_it_is(checkpoint, tmp_path):
 def test_a_run_without_an_average_exports_its_weights(tmp_path):
     train_here(tiny(training={"steps": 2, "ema": None}), tmp_path / "home", tmp_path / "run")
     weights, _ = export_weights(tmp_path / "run" / "step-00000002", tmp_path / "out")
-    reader = CheckpointReader(tmp_path / "run" / "step-00000002")
+    reader = open_checkpoint(tmp_path / "run" / "step-00000002")
     assert not reader.has("ema")
     assert all(torch.equal(value, reader.weights(False)[name]) for name, value in load_file(weights).items())

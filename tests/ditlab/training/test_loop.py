@@ -1,4 +1,4 @@
-"""The step loop: how a run ends, and what it refuses to go on from."""
+"""The step loop: how a run ends, and what it does about steps that are no numbers or do not fit."""
 
 import math
 
@@ -9,13 +9,28 @@ from torch import nn
 from denoisers.processes.velocity_objective import VelocityObjective
 from ditlab.engine.engine import Engine
 from ditlab.errors import RunFailed
-from ditlab.training.checkpoint import checkpoints_in, newest_checkpoint
-from support.workers import tiny, train_here
+from support.workers import newest, same_state, tiny, train_here
+
+ORIGINAL_LOSS = VelocityObjective.loss
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     return tmp_path_factory.mktemp("home")
+
+
+def faulty(monkeypatch, fault):
+    """`fault(step, start, batch, losses)` looks at every training pass; what it returns takes the losses' place."""
+
+    def loss(self, network, batch, noise):
+        losses = ORIGINAL_LOSS(self, network, batch, noise)
+        return fault(noise.step, noise.start, batch, losses) if noise.stream == "train" else losses
+
+    monkeypatch.setattr(VelocityObjective, "loss", loss)
+
+
+def poison(losses, value=math.nan):
+    return {name: component * value for name, component in losses.items()}
 
 
 def test_a_wish_to_stop_at_the_last_step_changes_nothing(home, tmp_path):
@@ -25,13 +40,135 @@ def test_a_wish_to_stop_at_the_last_step_changes_nothing(home, tmp_path):
     assert "eval/velocity" in recorder.values[6]
 
 
-@pytest.mark.parametrize("norm", [math.inf, math.nan, -1.0])
-def test_a_gradient_that_is_not_finite_ends_the_run_before_it_is_saved(home, tmp_path, monkeypatch, norm):
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("stage", [0, 2])
+def test_a_step_that_is_no_number_is_left_out_and_the_run_goes_on(home, tmp_path, monkeypatch, value, stage):
+    experiment = tiny(engine__zero={"stage": stage})
+    faulty(monkeypatch, lambda step, start, batch, losses: poison(losses, value) if step == 3 else losses)
+    outcome, recorder = train_here(experiment, home, tmp_path / "run")
+    assert (outcome.status, outcome.step) == ("finished", 6)
+    assert [step for step, loss in recorder.losses.items() if not math.isfinite(loss)] == [4]
+    assert recorder.warnings == ["step 4 was left out: its loss or gradient was no number."]
+    assert recorder.tagged == {"ditlab.failure": "non_finite", "ditlab.skipped_steps": "1"}
+    reader = newest(tmp_path / "run")
+    assert reader.manifest.scalars["adam_step"] == 5
+    assert reader.manifest.position == 6 * 32  # its samples are taken from the order all the same
+    assert all(math.isfinite(value) for value in reader.manifest.metrics.values())
+    assert all(tensor.isfinite().all() for tensor in reader.weights().values())
+
+
+def test_rolling_back_leaves_the_batch_out_and_logs_no_step_twice(home, tmp_path, monkeypatch):
+    """Skipped or rolled back to, the batch has no part in the weights: the same bits come out."""
+    bad: list[int] = []
+
+    def fault(step, start, batch, losses):
+        if step != 4:
+            return losses
+        bad.append(start)
+        return poison(losses)
+
+    faulty(monkeypatch, fault)
+    train_here(tiny(), home, tmp_path / "skipped")
+    passes = len(bad)
+    experiment = tiny(training__non_finite={"policy": "rollback"})
+    outcome, recorder = train_here(experiment, home, tmp_path / "rolled")
+    assert (outcome.status, outcome.step) == ("finished", 6)
+    assert len(bad) == 2 * passes  # seen once, and not again after the return to step 3
+    assert any("rolled back to step 3" in warning for warning in recorder.warnings)
+    assert recorder.tagged["ditlab.left_out_steps"] == "5"
+    assert same_state(newest(tmp_path / "skipped"), newest(tmp_path / "rolled"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "limit", "last", "words"),
+    [("skip", 2, 6, ", as were 2 steps before it"), ("rollback", 2, 5, ", after 2 roll-backs"), ("stop", 9, 4, "")],
+)
+def test_a_run_that_stays_bad_has_diverged(home, tmp_path, monkeypatch, policy, limit, last, words):
+    experiment = tiny(training={"steps": 9, "non_finite": {"policy": policy, "limit": limit}})
+    faulty(monkeypatch, lambda step, start, batch, losses: poison(losses) if step >= 3 else losses)
+    with pytest.raises(
+        RunFailed, match=rf"the loss is nan at step \d{words}: training diverged; lower optimizer.lr"
+    ) as e:
+        train_here(experiment, home, tmp_path / "run")
+    assert f"at step {last + (policy == 'rollback')}{words}:" in str(e.value) and e.value.kind == "diverged"
+    assert newest(tmp_path / "run").manifest.step <= last
+
+
+def test_no_checkpoint_holds_what_is_no_number(home, tmp_path, monkeypatch):
+    """Weights spoilt behind the step's back, by memory that flips or a faulty device."""
     step_engine = Engine.step
-    monkeypatch.setattr(Engine, "step", lambda self, step, lr: norm if step == 4 else step_engine(self, step, lr))
-    with pytest.raises(RunFailed, match=r"the gradient at step 5 is not finite: training diverged; lower optimizer.lr"):
-        train_here(tiny(checkpoint={"every": 5}), home, tmp_path / "run")
-    assert checkpoints_in(tmp_path / "run") == []
+
+    def step(self, number, *arguments):
+        norm = step_engine(self, number, *arguments)
+        if number == 5:
+            self.partitions.masters()[0].view(-1)[0] = math.nan
+        return norm
+
+    monkeypatch.setattr(Engine, "step", step)
+    with pytest.raises(RunFailed, match=r"step 6 was not saved \(master of .* holds NaN") as caught:
+        train_here(tiny(), home, tmp_path / "run")
+    assert caught.value.kind == "diverged"
+    assert newest(tmp_path / "run").manifest.step == 3
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_what_does_not_fit_is_halved_and_nothing_else_changes(home, tmp_path, monkeypatch, stage, where):
+    """From step 3 on, passes of more than 8 samples run out of memory; the batch and its draws stay what they are."""
+    experiment = tiny(engine__zero={"stage": stage})
+    _, reference = train_here(experiment, home, tmp_path / "whole")
+
+    def fault(step, start, batch, losses):
+        if step < 2 or len(batch["image"]) <= 8:
+            return losses
+        if where == "forward":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        name = next(iter(losses))
+
+        def no_room(gradient):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        losses[name].register_hook(no_room)
+        return losses
+
+    faulty(monkeypatch, fault)
+    outcome, recorder = train_here(experiment, home, tmp_path / "halved")
+    assert (outcome.status, outcome.step) == ("finished", 6)
+    assert recorder.warnings == [
+        "out of memory at step 3: trying again with emptied caches.",
+        "out of memory at step 3: going on with micro-batches of 8, the batch stays the same.",
+    ]
+    assert recorder.tagged["ditlab.failure"] == "out_of_memory"
+    assert sorted(recorder.losses) == [1, 2, 3, 4, 5, 6]
+    for step, loss in recorder.losses.items():
+        assert loss == pytest.approx(reference.losses[step], rel=1e-5)
+
+
+def test_a_batch_that_never_fits_is_left_out(home, tmp_path, monkeypatch):
+    def fault(step, start, batch, losses):
+        if step == 3:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.")
+        return losses
+
+    faulty(monkeypatch, fault)
+    outcome, recorder = train_here(tiny(), home, tmp_path / "run")
+    assert (outcome.status, outcome.step) == ("finished", 6)
+    assert recorder.warnings[-1] == "out of memory at step 4: its batch is left out."
+    assert sorted(recorder.losses) == [1, 2, 3, 5, 6]
+    assert newest(tmp_path / "run").manifest.scalars["adam_step"] == 5
+
+
+def test_an_error_that_is_not_about_memory_is_not_retried(home, tmp_path, monkeypatch):
+    tries = []
+
+    def fault(step, start, batch, losses):
+        tries.append(step)
+        raise RuntimeError("shape mismatch")
+
+    faulty(monkeypatch, fault)
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        train_here(tiny(), home, tmp_path / "run")
+    assert tries == [0]
 
 
 def test_an_objectives_own_buffers_are_saved_and_taken_up(home, tmp_path, monkeypatch):
@@ -53,5 +190,5 @@ def test_an_objectives_own_buffers_are_saved_and_taken_up(home, tmp_path, monkey
     train_here(tiny(training__steps=3), home, tmp_path / "run")
     train_here(tiny(training__steps=5), home, tmp_path / "run")
     assert made[-1].batches.item() == 10  # two micro-batches a step
-    manifest = newest_checkpoint(tmp_path / "run").manifest
+    manifest = newest(tmp_path / "run").manifest
     assert manifest.buffers == ["objective.batches"] and manifest.shapes["objective.batches"] == [1]

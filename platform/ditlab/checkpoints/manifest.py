@@ -1,0 +1,131 @@
+"""The manifest of a checkpoint: what it says of itself, and bytes that are a function of it.
+
+Every byte counts: a manifest is read by parsing it, writing it again and comparing, so that not even a changed space
+passes; and it ends with the SHA-256 of all that stands before.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, field, fields
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from ditlab.errors import UserError
+
+FORMAT = 2
+MANIFEST = "manifest.json"
+
+Natural = Annotated[int, Field(ge=0)]
+Piece = tuple[str, str, str, Natural, Natural]
+_SHARD = re.compile(r"shard-\d{5,}-of-\d{5,}-[0-9a-f]{8}\.safetensors")
+
+
+class Damaged(UserError):
+    """A checkpoint is not what was written; an earlier one may be whole."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What a shard's file must be."""
+
+    size: Natural
+    """Bytes."""
+    sha256: str
+    """Of the file's bytes, in hexadecimal."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint says of itself. The step loop fills all but `pieces` and `shards`."""
+
+    step: Natural
+    """Optimiser steps done."""
+    position: Natural
+    """Samples taken from the training order so far."""
+    spec: dict[str, Any]
+    """The experiment, resolved."""
+    spec_hash: str
+    scalars: dict[str, float]
+    """Engine state that is no tensor: Adam's step count, the loss scale."""
+    shapes: dict[str, list[Natural]]
+    """Shape of each parameter and buffer, by name (`network....`, `objective....`)."""
+    buffers: list[str]
+    """Which of them are persistent buffers."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Latest value of each metric, by its MLflow name."""
+    pieces: list[Piece] = field(default_factory=list)
+    """(shard, field, name, start, stop); the tensor in the shard is called `field/name/start`."""
+    shards: dict[str, Shard] = field(default_factory=dict)
+    """Every shard by its file's name."""
+    format: int = FORMAT
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    def to_bytes(self) -> bytes:
+        """JSON without spaces, its last field the SHA-256 of the same without that field."""
+        return _serialised(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, place: str) -> "Manifest":
+        """Reads what `to_bytes` wrote. Raises Damaged, naming `place`, for anything else."""
+        try:
+            content = json.loads(raw)
+            written = content.pop("format", None)
+            if written != FORMAT:
+                raise Damaged(f"{place}: checkpoint format {str(written)[:20]} is not {FORMAT}, the one known here.")
+            del content["digest"]
+            content["format"] = written
+            if _serialised(content) != raw:
+                raise Damaged(f"{place} was altered (its SHA-256 differs); use an earlier checkpoint.")
+            manifest = _adapter.validate_python(content)
+            if len(content) != len(fields(cls)):
+                raise Damaged(f"{place} has not all of its fields; use an earlier checkpoint.")
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError, OverflowError) as error:
+            raise Damaged(f"{place} cannot be read ({_reason(error)}); use an earlier checkpoint.") from None
+        for name in {*manifest.shards, *(piece[0] for piece in manifest.pieces)}:
+            if not is_shard(name) or name not in manifest.shards:
+                raise Damaged(f"{place} names {name!r}, which is no shard of it; use an earlier checkpoint.")
+        return manifest
+
+
+_adapter = TypeAdapter(Manifest)
+
+
+def _serialised(content: dict[str, Any]) -> bytes:
+    body = json.dumps(content, separators=(",", ":"))
+    return f'{body[:-1]},"digest":"{hashlib.sha256(body.encode()).hexdigest()}"}}\n'.encode()
+
+
+def is_shard(name: str) -> bool:
+    """Whether a file's name is one that a shard can have: it leads to no other folder."""
+    return _SHARD.fullmatch(name) is not None
+
+
+def shard_name(rank: int, world_size: int, attempt: str) -> str:
+    """`attempt` (eight hexadecimal digits) is new for each save: no file is ever written twice."""
+    return f"shard-{rank:05d}-of-{world_size:05d}-{attempt}.safetensors"
+
+
+def folder_of(step: int) -> str:
+    """The name of a checkpoint's folder."""
+    return f"step-{step:08d}"
+
+
+def is_step(folder: str) -> bool:
+    """Only what `folder_of` gives: a copy that somebody put beside them (`step-00000200.bak`) is theirs."""
+    return re.fullmatch(r"step-[0-9]+", folder) is not None and folder_of(step_of(folder)) == folder
+
+
+def step_of(folder: str) -> int:
+    return int(folder.removeprefix("step-"))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

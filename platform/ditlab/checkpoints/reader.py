@@ -1,0 +1,177 @@
+"""Reading one checkpoint, and finding out whether it is what was written."""
+
+import hashlib
+import math
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ditlab.checkpoints.local import LocalFiles, plain_file
+from ditlab.checkpoints.manifest import MANIFEST, Damaged, Manifest, folder_of
+from ditlab.checkpoints.remote import RemoteFiles, first_line
+from ditlab.errors import UserError
+
+
+class CheckpointReader:
+    """A committed checkpoint, opened. Raises Damaged, a UserError, where manifest or shards are not what was written.
+
+    A remote shard is copied into a temporary folder (TMPDIR) when it is first needed, and goes with `close`.
+    """
+
+    def __init__(self, files: LocalFiles | RemoteFiles, folder: str, verify: bool = True) -> None:
+        self._files, self._folder = files, folder
+        self._copies: tempfile.TemporaryDirectory[str] | None = None
+        self._local: dict[str, Path] = {}
+        self._open: dict[str, Any] = {}
+        self.location = files.location_of(folder)
+        self.manifest = self._read_manifest()
+        try:
+            if verify:
+                for name in self.manifest.shards:
+                    self._verified(name)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "CheckpointReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Deletes what was copied to this machine. What was read stays valid."""
+        self._open.clear()
+        self._local.clear()
+        if self._copies:
+            self._copies.cleanup()
+            self._copies = None
+
+    def _read_manifest(self) -> Manifest:
+        place = f"{self.location}/{MANIFEST}"
+        try:
+            with self._reaching(MANIFEST):
+                raw = self._files.read(self._folder, MANIFEST)
+        except FileNotFoundError:
+            raise Damaged(f"{self.location}: no {MANIFEST}, so no finished checkpoint; name another one.") from None
+        except OSError as error:
+            raise Damaged(f"{place} cannot be read ({first_line(error)}); use an earlier checkpoint.") from None
+        manifest = Manifest.from_bytes(raw, place)
+        if folder_of(manifest.step) != self._folder:
+            raise Damaged(f"{place} is that of step {manifest.step}; name the folder {folder_of(manifest.step)}.")
+        return manifest
+
+    @contextmanager
+    def _reaching(self, name: str) -> Iterator[None]:
+        """A store that cannot be reached says nothing about a checkpoint: UserError, not Damaged."""
+        if isinstance(self._files, LocalFiles):
+            yield
+            return
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # each of fsspec's libraries has exceptions of its own
+            raise UserError(
+                f"{self.location}/{name} cannot be fetched ({first_line(error)}); check the network, the credentials "
+                "and the room in TMPDIR."
+            ) from error
+
+    def _verified(self, name: str) -> Path:
+        """A shard on this machine whose every byte has been hashed. Raises Damaged for another hash or size."""
+        expected = self.manifest.shards[name]
+        try:
+            if isinstance(self._files, LocalFiles):
+                path = plain_file(Path(self.location, name))
+                with path.open("rb") as file:
+                    size, digest = path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
+            else:
+                with self._reaching(name):
+                    path, size, digest = self._fetch(self._files, name)
+        except OSError as error:
+            reason = "missing" if isinstance(error, FileNotFoundError) else first_line(error)
+            raise Damaged(f"{self.location}/{name} cannot be read ({reason}); use an earlier checkpoint.") from None
+        if size != expected.size or digest != expected.sha256:
+            raise Damaged(
+                f"{self.location}/{name} was altered (its SHA-256 differs; {size} bytes, {expected.size} were written);"
+                " use an earlier checkpoint."
+            )
+        self._local[name] = path
+        return path
+
+    def _fetch(self, files: RemoteFiles, name: str) -> tuple[Path, int, str]:
+        if self._copies is None:
+            self._copies = tempfile.TemporaryDirectory(prefix="ditlab-checkpoint-")
+        path, size, digest = Path(self._copies.name, name), 0, hashlib.sha256()
+        with path.open("wb") as file:
+            for chunk in files.chunks(self._folder, name):
+                file.write(chunk)
+                digest.update(chunk)
+                size += len(chunk)
+        return path, size, digest.hexdigest()
+
+    def _shard(self, name: str) -> Any:
+        if name not in self._open:
+            if name not in self._local:
+                if isinstance(self._files, LocalFiles):  # another worker hashes it
+                    self._local[name] = Path(self.location, name)
+                else:
+                    self._verified(name)
+            self._open[name] = safe_open(plain_file(self._local[name]), framework="pt")
+        return self._open[name]
+
+    @cached_property
+    def _index(self) -> dict[tuple[str, str], list[tuple[int, int, str]]]:
+        index: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
+        for shard, kind, name, start, stop in self.manifest.pieces:
+            index.setdefault((kind, name), []).append((start, stop, shard))
+        return {key: sorted(pieces) for key, pieces in index.items()}
+
+    def has(self, kind: str) -> bool:
+        """Whether any piece of a field (`ema`) is there."""
+        return any(key[0] == kind for key in self._index)
+
+    def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
+        """Values `start` to `stop` of a flattened tensor, from however many pieces they lie in."""
+        if start == stop:
+            return torch.empty(0)
+        parts, position = [], start
+        for low, high, shard in self._index.get((kind, name), ()):
+            if low <= position < min(high, stop):
+                end = min(high, stop)
+                parts.append(self._values(shard, f"{kind}/{name}/{low}", position - low, end - low))
+                position = end
+        if position != stop:
+            raise Damaged(f"{self.location}: {kind} of {name} is not whole ({position} of {stop} values found).")
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _values(self, shard: str, key: str, start: int, stop: int) -> Tensor:
+        try:
+            values: Tensor = self._shard(shard).get_slice(key)[start:stop]
+        except (SafetensorError, OSError, ValueError, TypeError, RuntimeError, IndexError, OverflowError) as error:
+            raise Damaged(
+                f"{self.location}/{shard} cannot be read ({key}: {first_line(error)}); use an earlier checkpoint."
+            ) from None
+        if values.shape != (stop - start,):
+            raise Damaged(f"{self.location}/{shard}: {key} has other values than the manifest says.")
+        return values
+
+    def weights(self, averaged: bool = True, prefix: str = "network.") -> dict[str, Tensor]:
+        """Whole float32 tensors of the network by name, from the average where asked for and there is one."""
+        kind = "ema" if averaged and self.has("ema") else "master"
+        tensors = {}
+        for name, shape in self.manifest.shapes.items():
+            if name.startswith(prefix):
+                field_of = "buffer" if name in self.manifest.buffers else kind
+                tensors[name.removeprefix(prefix)] = self.read(field_of, name, 0, math.prod(shape)).reshape(shape)
+        return tensors

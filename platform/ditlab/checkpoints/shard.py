@@ -1,0 +1,79 @@
+"""A worker's share of the state as a safetensors file, written in one pass that hashes what it writes.
+
+The format: eight bytes of header length, a JSON header, the tensors' bytes one after the other (safetensors reads and
+checks it). The library's own writer takes a path and no stream, and its file would have to be read again for its hash.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ditlab.checkpoints.manifest import Shard
+
+CHUNK = 8 << 20
+"""Bytes written at a time: an upload's part, and few enough to stay in a processor's cache while they are hashed."""
+
+Key = tuple[str, str, int]
+"""(field, name, start)."""
+
+_NAMES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
+
+def header(tensors: Sequence[tuple[Key, Tensor]]) -> bytes:
+    """What stands before the tensors' bytes."""
+    entries, offset = {}, 0
+    for (field, name, start), tensor in tensors:
+        end = offset + tensor.nbytes
+        key = f"{field}/{name}/{start}"
+        entries[key] = {"dtype": _NAMES[tensor.dtype], "shape": [tensor.numel()], "data_offsets": [offset, end]}
+        offset = end
+    assert len(entries) == len(tensors), "two tensors of one name"
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the tensors' bytes start at a multiple of eight
+    return len(text).to_bytes(8, "little") + text
+
+
+def raw_bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the host, not copied."""
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
+
+
+class Hashed:
+    """Passes chunks on and knows their hash and size when all have passed."""
+
+    def __init__(self, regions: Iterable[bytes | memoryview]) -> None:
+        self._regions, self._size, self._digest = regions, 0, hashlib.sha256()
+
+    def __iter__(self) -> Iterator[memoryview]:
+        for region in self._regions:
+            view = memoryview(region)
+            for start in range(0, len(view), CHUNK):
+                chunk = view[start : start + CHUNK]
+                self._digest.update(chunk)
+                self._size += len(chunk)
+                yield chunk
+
+    @property
+    def shard(self) -> Shard:
+        return Shard(self._size, self._digest.hexdigest())
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor an infinity."""
+    if not tensor.dtype.is_floating_point or tensor.numel() == 0:
+        return True
+    if tensor.is_cuda or tensor.dtype == torch.bfloat16:
+        return all(map(math.isfinite, (float(end) for end in torch.aminmax(tensor))))
+    # numpy uses one thread; torch would take those that the step loop computes with. Both ends are NaN where one value
+    # is, and no mask of the tensor's size is made.
+    values = tensor.detach().reshape(-1).numpy()
+    with np.errstate(invalid="ignore"):
+        return bool(np.isfinite(values.min()) and np.isfinite(values.max()))

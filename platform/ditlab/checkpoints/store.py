@@ -1,0 +1,114 @@
+"""Where a run's checkpoints lie, which of them count, and which of them go."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from ditlab.checkpoints.local import LocalFiles
+from ditlab.checkpoints.manifest import MANIFEST, Damaged, folder_of, is_step, step_of
+from ditlab.checkpoints.reader import CheckpointReader
+from ditlab.checkpoints.remote import RemoteFiles
+from ditlab.errors import UserError
+from ditlab.spec.storage import is_uri, refuse_storage
+
+
+@dataclass(frozen=True)
+class CheckpointStore:
+    """A run's checkpoints, a folder each."""
+
+    files: LocalFiles | RemoteFiles
+
+    @classmethod
+    def at(cls, location: str | Path) -> "CheckpointStore":
+        """A folder's path, or a URI that pyarrow.fs or fsspec opens. Raises UserError for what neither understands."""
+        try:
+            refuse_storage(str(location))
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        if isinstance(location, Path) or not is_uri(location):
+            return cls(LocalFiles(Path(location).expanduser().absolute()))
+        files = RemoteFiles.open(location)
+        if files.filesystem.type_name == "local":  # file://: it can be fsynced
+            return cls(LocalFiles(Path(files.path)))
+        return cls(files)
+
+    def child(self, name: str) -> "CheckpointStore":
+        """The store below this one, such as a run's in a place that holds many."""
+        return CheckpointStore(self.files.child(name))
+
+    @property
+    def location(self) -> str:
+        """What `at` makes this store of."""
+        return self.files.location
+
+    def location_of(self, step: int) -> str:
+        """Path or URI of one checkpoint."""
+        return self.files.location_of(folder_of(step))
+
+    def check_writable(self) -> None:
+        """Writes a file and deletes it. Raises UserError that names `checkpoint.storage` where that fails."""
+        self.files.probe()
+
+    def steps(self) -> list[int]:
+        """Steps whose checkpoints are committed, oldest first; whether they are whole shows when they are opened."""
+        return committed(self._listing())
+
+    def open(self, step: int, verify: bool = True) -> CheckpointReader:
+        """One checkpoint. With `verify`, each shard is hashed first; without, a remote one still is, when fetched.
+
+        Raises UserError where it is not there, not whole, or the store cannot be reached.
+        """
+        return CheckpointReader(self.files, folder_of(step), verify)
+
+    def newest(self, warn: Callable[[str], None] | None = None) -> CheckpointReader | None:
+        """The newest whole checkpoint; a damaged one is passed over and reported through `warn`.
+
+        None where there is none. Raises UserError where the store cannot be read: that is no reason to start anew.
+        """
+        steps = self.steps()
+        for step in reversed(steps):
+            try:
+                return self.open(step)
+            except Damaged as error:
+                if warn:
+                    fallback = "Falling back to the one before." if step != steps[0] else "There is none before it."
+                    warn(f"{error} {fallback}")
+        return None
+
+    def prune(self, keep: int, newest_step: int) -> list[int]:
+        """Deletes all but the `keep` committed checkpoints up to `newest_step`, and unfinished ones before those.
+
+        Later ones than `newest_step`, which has just been written, are those that a resume passed over as damaged:
+        they count for nothing, or they would drive out whole ones. Returns the steps whose folders are gone.
+        """
+        listing = self._listing()
+        kept = [step for step in committed(listing) if step <= newest_step][-keep:]
+        gone = [step for step in sorted(map(step_of, filter(is_step, listing))) if kept and step < kept[0]]
+        for step in gone:
+            # The manifest goes first: a deletion cut short leaves no checkpoint that looks whole.
+            self.files.delete(folder_of(step), MANIFEST)
+            self.files.delete_folder(folder_of(step))
+        return gone
+
+    def _listing(self) -> dict[str, dict[str, int]]:
+        with self.files.named("cannot be read", "check that it can be reached and may be read from here"):
+            return self.files.listing()
+
+
+def open_checkpoint(location: str | Path) -> CheckpointReader:
+    """The checkpoint at a path or URI that ends with `step-...`. Raises UserError where there is none."""
+    text = str(location)
+    if is_uri(text):
+        parts = urlsplit(text)
+        parent, _, name = parts.path.rstrip("/").rpartition("/")
+        above = urlunsplit(parts._replace(path=parent))
+    else:
+        above, name = str(Path(text).parent), Path(text).name
+    if not is_step(name):
+        raise UserError(f"{text} is no checkpoint; name a folder such as {folder_of(200)}.")
+    return CheckpointStore.at(above).open(step_of(name))
+
+
+def committed(listing: Mapping[str, Mapping[str, int]]) -> list[int]:
+    return sorted(step_of(folder) for folder, files in listing.items() if is_step(folder) and MANIFEST in files)

@@ -1,0 +1,189 @@
+"""One try at a run: a Ray Train job from its start to its end, watched."""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ray.exceptions import RayActorError
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from ditlab.cluster.board import INTERRUPTED, PREEMPTED, Board
+from ditlab.cluster.failures import Failure, Kind, told_by_worker
+from ditlab.cluster.nodes import alive_ids, draining_ids, kill
+from ditlab.cluster.request import RunRequest
+from ditlab.cluster.signals import Wishes
+from ditlab.cluster.signs import Sign, Watchman, interval
+from ditlab.cluster.worker import run_worker
+from ditlab.training.reporting import Outcome, Progress
+
+POLL = 0.25  # seconds between looks at the board
+DRAIN_POLL = 2.0  # seconds between looks for nodes that will be taken away: notices come 30 s ahead and more
+
+
+class Attempt:
+    """`run` it once."""
+
+    def __init__(
+        self,
+        request: RunRequest,
+        threads: int,
+        on_progress: Callable[[Progress], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._request, self._on_progress, self._warn = request, on_progress, warn
+        self._resources = request.experiment().resources
+        self._name = secrets.token_hex(4)  # of each attempt its own: Ray Train shall not restore by name
+        self._board = Board(f"{request.run_id}-{self._name}")
+        self._fit = _Fit(_trainer(request, threads, self._name, self._board.launch))
+        self._watchman = Watchman(self._resources.hang_timeout)
+        self._signs: list[Sign] = []
+        self._hung: list[Sign] = []
+        self._stop = ""
+        self._warned: dict[int, int] = {}
+        self._next_look, self._next_drain_look = 0.0, 0.0
+
+    def run(self, wishes: Wishes) -> Outcome | Failure:
+        """Follows the job to its end. A first wish asks for a final checkpoint."""
+        self._fit.start()
+        try:
+            while self._fit.is_alive():
+                self._fit.join(POLL)
+                if wishes.count and self._stop != INTERRUPTED:
+                    self._ask_to_stop(INTERRUPTED)
+                    self._warn("stopping after a final checkpoint; once more ends at once.")
+                self._pass_on()
+                self._look()
+            self._pass_on()
+            return self._ended()
+        finally:
+            self._board.clear()
+
+    def _ask_to_stop(self, reason: str) -> None:
+        self._stop = reason
+        self._board.put("stop", reason)
+
+    def _pass_on(self) -> None:
+        if progress := self._board.get_progress():
+            self._on_progress(progress)
+        for rank in range(self._resources.max_workers):
+            messages = self._board.get(f"warnings/{rank}") or []
+            for message in messages[self._warned.get(rank, 0) :]:
+                self._warn(message)
+            self._warned[rank] = max(self._warned.get(rank, 0), len(messages))
+
+    def _look(self) -> None:
+        """For workers that hang, and for nodes that will go."""
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + interval(self._resources.hang_timeout)
+            self._signs = self._board.get_signs(self._resources.max_workers)
+            if not self._hung and (hung := self._watchman.hung(self._signs, now)):
+                self._hung = hung
+                kill((sign.node, sign.pid) for sign in hung)
+        if now >= self._next_drain_look and not self._stop:
+            self._next_drain_look = now + DRAIN_POLL
+            if draining_ids() & {sign.node for sign in self._signs}:
+                self._warn("a node will be taken away: saving, then going on elsewhere.")
+                self._ask_to_stop(PREEMPTED)
+
+    def _ended(self) -> Outcome | Failure:
+        outcome = self._board.get("outcome")
+        if outcome:
+            # A worker process that dies after its work is done (gloo at interpreter exit) does not undo it.
+            if self._stop == PREEMPTED and outcome["status"] == "interrupted":
+                return Failure(Kind.PREEMPTED, f"a node was taken away at step {outcome['step']}")
+            return Outcome(**outcome)
+        told = told_by_worker(self._board.get("failure"))
+        return classify(told, self._fit.error, self._signs, self._hung, alive_ids())
+
+
+def classify(
+    told: Failure | None,
+    error: BaseException | None,
+    signs: Sequence[Sign],
+    hung: Sequence[Sign],
+    alive: set[str],
+) -> Failure:
+    """What ended a job: what a worker said of itself, what Ray says of its workers, which of them hung.
+
+    A worker that crashed while another one died did so because of it.
+    """
+    failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
+    dead = {rank: death for rank, one in failures.items() if (death := _death(one))}
+    if hung:
+        return Failure(Kind.HUNG_WORKER, "; ".join(_hang(sign) for sign in hung))
+    if told and not (dead and told.kind is Kind.CRASH):
+        return told
+    if not dead:
+        return Failure(Kind.CRASH if error and not failures else Kind.LOST_WORKER, _first_line(error))
+    places = {sign.rank: sign for sign in signs}
+    where = ", ".join(_place(rank, places.get(rank)) for rank in sorted(dead))
+    if any(death.preempted for death in dead.values()):
+        return Failure(Kind.PREEMPTED, f"the node of {where} was taken away")
+    gone = [rank for rank in dead if rank in places and places[rank].node not in alive]
+    if gone:
+        return Failure(Kind.LOST_NODE, f"the node of {where} is gone")
+    return Failure(Kind.LOST_WORKER, f"{where} died")
+
+
+def _death(error: Exception) -> RayActorError | None:
+    """Ray wraps the death of a worker's process in the failure of its health check."""
+    inner = getattr(error, "health_check_failure", error)
+    return inner if isinstance(inner, RayActorError) else None
+
+
+def _place(rank: int, sign: Sign | None) -> str:
+    return f"worker {rank} (process {sign.pid}, at step {sign.step})" if sign else f"worker {rank}"
+
+
+def _hang(sign: Sign) -> str:
+    return f"worker {sign.rank} (process {sign.pid}) gave no sign of progress at step {sign.step} ({sign.doing})"
+
+
+def _first_line(error: BaseException | None) -> str:
+    text = str(error or "the job ended without an outcome").strip()
+    return next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+class _Fit(threading.Thread):
+    """`fit` in a thread of its own, so that signals are ours."""
+
+    def __init__(self, trainer: TorchTrainer) -> None:
+        super().__init__(name="ray-train", daemon=True)
+        self._trainer = trainer
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._trainer.fit()
+        except BaseException as error:
+            self.error = error
+
+
+def _trainer(request: RunRequest, threads: int, name: str, launch: str) -> TorchTrainer:
+    resources = request.experiment().resources
+    use_gpu = resources.gpus_per_worker > 0
+    elastic: dict[str, Any] = {}
+    if not isinstance(resources.workers, int):
+        elastic = {"elastic_resize_monitor_interval_s": resources.workers.interval}
+    return TorchTrainer(
+        run_worker,
+        train_loop_config={"request": asdict(request), "launch": launch, "threads": threads},
+        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
+        scaling_config=ScalingConfig(
+            num_workers=(resources.min_workers, resources.max_workers) if elastic else resources.max_workers,
+            use_gpu=use_gpu,
+            resources_per_worker={"CPU": threads, **({"GPU": 1} if use_gpu else {})},
+            **elastic,
+        ),
+        run_config=RunConfig(
+            name=name,
+            storage_path=str(request.folder().path / "ray"),
+            failure_config=FailureConfig(max_failures=0, max_preemption_failures=0),  # `failures` decides
+            checkpoint_config=CheckpointConfig(num_to_keep=1),
+        ),
+    )

@@ -1,0 +1,45 @@
+"""What the cluster's nodes are and do: alive, about to be taken away; and an end for a process on one of them."""
+
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import ray
+
+
+def alive_nodes() -> list[dict[str, Any]]:
+    """Ray's description of each node that is there."""
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def alive_ids() -> set[str]:
+    """Ray's ids of the nodes that are there."""
+    return {node["NodeID"] for node in alive_nodes()}
+
+
+def draining_ids() -> set[str]:
+    """Nodes that the cluster has announced it will take away (a spot instance's notice, a scale-down)."""
+    state: Any = ray._private.state.state  # what Ray Train's own watcher asks; no public name exists
+    return set(state.get_draining_nodes())
+
+
+def kill(places: Iterable[tuple[str, int]], timeout: float = 20.0) -> None:
+    """SIGKILL for processes, (node id, pid) each. A node that does not answer is left to Ray's own health checks."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    there = alive_ids()
+    tasks = [
+        ray.remote(_kill_here)
+        .options(num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+        .remote(pid)
+        for node, pid in places
+        if node in there
+    ]
+    ray.wait(tasks, num_returns=len(tasks), timeout=timeout) if tasks else None
+
+
+def _kill_here(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

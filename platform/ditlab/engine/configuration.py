@@ -1,0 +1,78 @@
+"""DeepSpeed's configuration for an experiment, and DeepSpeed itself around a module."""
+
+import logging
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ditlab.engine.distributed import Rank
+from ditlab.engine.swapping import check_swapping
+from ditlab.errors import UserError
+from ditlab.spec.engine import Zero
+from ditlab.spec.experiment import Experiment
+
+
+def configuration(
+    experiment: Experiment, rank: Rank, micro_size: int, accumulation: int, swap: Path | None
+) -> dict[str, Any]:
+    """What DeepSpeed is told. Gradients are neither clipped nor measured by it: `engine.update` does both."""
+    precision, zero = experiment.training.precision, experiment.engine.zero
+    config: dict[str, Any] = {
+        "train_batch_size": micro_size * accumulation * rank.world_size,
+        "train_micro_batch_size_per_gpu": micro_size,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": 0.0,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": None,
+        "zero_optimization": _zero(zero, rank, swap),
+    }
+    if precision == "bf16":
+        # Its check for overflow waits for the GPU in every step.
+        config["bf16"] = {"enabled": True, "check_grad_overflow": False}
+    elif precision == "fp16":
+        config["fp16"] = {"enabled": True, "initial_scale_power": 16}
+    return config
+
+
+def _zero(zero: Zero, rank: Rank, swap: Path | None) -> dict[str, Any]:
+    config: dict[str, Any] = {"stage": zero.stage}
+    on_gpu = rank.device.type == "cuda"
+    if zero.stage in (1, 2) and not on_gpu:
+        # The copy into one contiguous gradient buffer costs 3 to 6% of a small step and saves no memory here.
+        config["contiguous_gradients"] = False
+    if zero.stage in (1, 2) and zero.offload == "none":
+        config["compute_grad_norm"] = False  # it waits for the GPU
+    for name, where in (("offload_optimizer", zero.offload), ("offload_param", zero.offload_parameters)):
+        if where != "none":
+            config[name] = {"device": where, "pin_memory": on_gpu}
+        if where == "nvme":
+            config[name]["nvme_path"] = str(swap)
+    return config
+
+
+def initialize(module: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], rank: Rank) -> Any:
+    """DeepSpeed's engine. Raises UserError for a precision or a kind of offload that this machine cannot do."""
+    os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "warning")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import deepspeed
+        from deepspeed.accelerator import get_accelerator
+
+        logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+        if "fp16" in config and not get_accelerator().is_fp16_supported():
+            raise UserError(
+                f"training.precision=fp16 is not supported on this {rank.device.type}; "
+                "set training.precision to bf16 or fp32."
+            )
+        # Set, so that nothing is probed (compiler runs) or built: the extensions that DeepSpeed would look for here are
+        # a shared-memory all-reduce and its own optimisers; gloo and torch's fused AdamW do without.
+        vars(deepspeed.ops)["__compatible_ops__"] = {}
+        if config["zero_optimization"].get("offload_optimizer", {}).get("device") == "nvme":
+            check_swapping()
+        deepspeed.init_distributed(dist_backend="nccl" if rank.device.type == "cuda" else "gloo")
+        return deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]

@@ -1,0 +1,107 @@
+"""Time for which a checkpoint holds up the step loop, over a plain synchronous torch.save of the same state.
+
+    python tests/benchmarks/checkpoint_stall.py [--parameters 12351760] [--rounds 10] [--folder DIR]
+
+The state is that of experiments/mnist/dit.yaml: 12.35M parameters with two moments and an average, float32. Both sides
+take turns in one process and write to the same disk; torch.save does no fsync, the platform's checkpoint does (and
+hashes, and verifies), beside the steps. The figure to quote is the median of the rounds' ratios. A step is a matrix
+product that keeps every core busy; what it slows down by while a checkpoint is written is printed as well. Nothing is
+asserted here.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from ditlab.checkpoints.manifest import Manifest
+from ditlab.checkpoints.saver import Saver
+from ditlab.checkpoints.shard import Key
+from ditlab.checkpoints.store import CheckpointStore
+
+FIELDS = ("master", "exp_avg", "exp_avg_sq", "ema")
+LAYERS = 100
+
+
+def whole_state(parameters: int) -> list[tuple[Key, torch.Tensor]]:
+    """Views of one flat tensor a field, as the engine gives them."""
+    size = parameters // LAYERS
+    flats = {name: torch.randn(size * LAYERS) for name in FIELDS}
+    return [
+        ((name, f"network.layer{layer}", 0), flat[layer * size : (layer + 1) * size])
+        for name, flat in flats.items()
+        for layer in range(LAYERS)
+    ]
+
+
+def step_seconds(steps: int, matrix: torch.Tensor) -> float:
+    """Mean time of a step."""
+    began = time.perf_counter()
+    for _ in range(steps):
+        matrix @ matrix
+    return (time.perf_counter() - began) / steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parameters", type=int, default=12_351_760)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--folder", type=Path, help="On the disk to measure; a temporary folder by default.")
+    arguments = parser.parse_args()
+    state = whole_state(arguments.parameters)
+    plain_state = {"/".join(map(str, key)): value for key, value in state}
+    # Each value once: torch.save writes the whole storage that a view belongs to.
+    plain_state = {name: value.clone() for name, value in plain_state.items()}
+    matrix = torch.randn(1024, 1024)
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        saver = Saver(CheckpointStore.at(Path(folder, "run")), 0, 1, lambda mine: [mine], keep=2)
+        saver.reserve(state)
+        measure(arguments.rounds, saver, state, plain_state, Path(folder, "plain.pt"), matrix)
+        saver.close()
+
+
+def measure(
+    rounds: int,
+    saver: Saver,
+    state: list[tuple[Key, torch.Tensor]],
+    plain_state: dict[str, torch.Tensor],
+    file: Path,
+    matrix: torch.Tensor,
+) -> None:
+    ratios, stalls, plains, written, slower = [], [], [], [], []
+    step_seconds(5, matrix)
+    for number in range(1, rounds + 2):
+        began = time.perf_counter()
+        torch.save(plain_state, file)
+        plain = time.perf_counter() - began
+        alone = step_seconds(10, matrix)
+        manifest = Manifest(number, number, {}, "", {}, {}, [])
+        began = time.perf_counter()
+        saver.save(manifest, state)
+        stall = time.perf_counter() - began
+        beside = []
+        while not (ended := saver.poll()):
+            beside.append(step_seconds(1, matrix))
+        assert ended[0].error is None, ended[0].error
+        if number == 1:
+            continue  # torch.save's file is new in the first round
+        for values, value in ((ratios, stall / plain), (stalls, stall), (plains, plain), (written, ended[0].seconds)):
+            values.append(value)
+        slower.append(statistics.mean(beside) / alone)
+        print(
+            f"  stall {stall * 1e3:6.1f} ms   torch.save {plain * 1e3:7.1f} ms   ratio {ratios[-1]:.3f}   "
+            f"written in {written[-1]:.2f} s   a step beside it {slower[-1]:.2f} of one alone",
+            flush=True,
+        )
+    print(
+        f"median ratio {statistics.median(ratios):.3f} (stall {statistics.median(stalls) * 1e3:.1f} ms, torch.save "
+        f"{statistics.median(plains) * 1e3:.1f} ms); steps beside the writing take {statistics.median(slower):.2f} of "
+        f"one alone, for {statistics.median(written):.2f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Every changed byte is found, whatever the change: never taken for whole, never anything but a sentence."""
+
+import json
+import os
+import random
+import shutil
+import socket
+
+import pytest
+
+from ditlab.checkpoints.manifest import MANIFEST, _serialised
+from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
+from ditlab.errors import UserError
+from support.checkpoints import edit_bytes, files_of, folder_of, is_step, save, shard_of
+
+CHANGES = 1000
+
+
+def change_at_random(file, draw):
+    """One change of one file; returns what to call it."""
+    content = bytearray(file.read_bytes())
+    kind = draw.choices(
+        ["bit", "byte", "cut", "insert", "append", "swap", "empty", "gone"], [40, 20, 10, 8, 8, 8, 3, 3]
+    )[0]
+    place = draw.randrange(len(content))
+    if kind == "gone":
+        file.unlink()
+        return kind
+    if kind == "bit":
+        content[place] ^= 1 << draw.randrange(8)
+    elif kind == "byte":
+        content[place] = (content[place] + draw.randrange(1, 256)) % 256
+    elif kind == "cut":
+        del content[place : place + draw.choice([1, 8, len(content)])]
+    elif kind == "insert":
+        content.insert(place, draw.choice([0x20, 0x0A, 0, draw.randrange(256)]))
+    elif kind == "append":
+        content += bytes([draw.choice([0x20, 0x0A, 0])])
+    elif kind == "swap":
+        other = draw.choice([index for index, value in enumerate(content) if value != content[place]])
+        content[place], content[other] = content[other], content[place]
+    else:
+        content.clear()
+    file.write_bytes(content)
+    return f"{kind} at {place} of {file.name}"
+
+
+def test_a_thousand_random_changes(tmp_path):
+    run, alone = tmp_path / "run", tmp_path / "alone"
+    for step in (1, 2):
+        save(run, step)
+    save(alone, 2)
+    draw = random.Random(0)
+    for number in range(CHANGES):
+        place = (run, alone)[number % 2]
+        file = files_of(place, 2)[draw.randrange(2)]
+        original = file.read_bytes()
+        what, warnings = change_at_random(file, draw), []
+        found = CheckpointStore.at(place).newest(warnings.append)
+        if place == run:
+            assert found is not None and found.manifest.step == 1, what
+        else:
+            assert found is None, what
+        assert len(warnings) == (0 if what == "gone" and file.name == MANIFEST else 1), what
+        with pytest.raises(UserError) as raised:
+            CheckpointStore.at(place).open(2)
+        assert "\n" not in str(raised.value) and len(str(raised.value)) < 600
+        file.write_bytes(original)
+    assert is_step(run, 2) and is_step(alone, 2)
+
+
+def vouched(change):
+    """An edit of the manifest under a digest that is right: not damage but somebody's hand, or a fault of a writer."""
+
+    def edit(raw):
+        content = json.loads(raw)
+        del content["digest"]
+        change(content)
+        return _serialised(content)
+
+    return lambda place: edit_bytes(folder_of(place, 2) / MANIFEST, edit)
+
+
+def replace_by_folder(file):
+    file.unlink()
+    file.mkdir()
+
+
+def replace_by_socket(file):
+    file.unlink()
+    os.chdir(file.parent)  # a socket's path may be 107 bytes long
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(file.name)
+
+
+def replace_by_pipe(file):
+    file.unlink()
+    os.mkfifo(file)
+
+
+DAMAGE = {
+    "manifest is a folder": lambda place: replace_by_folder(folder_of(place, 2) / MANIFEST),
+    "shard is a folder": lambda place: replace_by_folder(shard_of(place, 2)),
+    "shard is a pipe": lambda place: replace_by_pipe(shard_of(place, 2)),
+    "shard is a socket": lambda place: replace_by_socket(shard_of(place, 2)),
+    "a deep nest": lambda place: edit_bytes(folder_of(place, 2) / MANIFEST, lambda raw: b"[" * 10**5),
+    "a deep mapping": lambda place: edit_bytes(folder_of(place, 2) / MANIFEST, lambda raw: b'{"a":' * 10**5),
+    "a huge number": lambda place: edit_bytes(folder_of(place, 2) / MANIFEST, lambda raw: b'{"step":' + b"9" * 10**4),
+    "a list": lambda place: edit_bytes(folder_of(place, 2) / MANIFEST, lambda raw: b"[1]"),
+    "null": lambda place: edit_bytes(folder_of(place, 2) / MANIFEST, lambda raw: b"null"),
+    "spaces between": lambda place: edit_bytes(
+        folder_of(place, 2) / MANIFEST, lambda raw: json.dumps(json.loads(raw)).encode()
+    ),
+    "another format": vouched(lambda content: content.update(format=1)),
+    "a key more": vouched(lambda content: content.update(extra=1)),
+    "a key less": vouched(lambda content: content.pop("pieces")),
+    "step is text": vouched(lambda content: content.update(step="two")),
+    "step is below zero": vouched(lambda content: content.update(step=-2)),
+    "a piece too short": vouched(lambda content: content["pieces"][0].pop()),
+    "a piece of another shard": vouched(lambda content: content["pieces"][0].__setitem__(0, "shard-x")),
+    "another step": vouched(lambda content: content.update(step=3)),
+    "no shards": vouched(lambda content: content.update(shards={})),
+    "a path for a shard": vouched(
+        lambda content: content.update(
+            pieces=[], shards={f"../../{name}": shard for name, shard in content["shards"].items()}
+        )
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_is_no_checkpoint_is_passed_over_and_said_so(tmp_path, damage, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for step in (1, 2):
+        save(tmp_path / "run", step)
+    DAMAGE[damage](tmp_path / "run")
+    warnings = []
+    assert CheckpointStore.at(tmp_path / "run").newest(warnings.append).manifest.step == 1
+    assert len(warnings) <= 1 and all(text.endswith("Falling back to the one before.") for text in warnings)
+    with pytest.raises(UserError):
+        open_checkpoint(folder_of(tmp_path / "run", 2))
+
+
+READING = {
+    "no such tensor": lambda piece: piece.__setitem__(1, "ema"),
+    "past the end": lambda piece: piece.__setitem__(4, 13),
+    "another start": lambda piece: piece.__setitem__(3, 1),
+}
+
+
+@pytest.mark.parametrize("fault", READING)
+def test_pieces_that_are_not_in_the_shard(tmp_path, fault):
+    """In a manifest whose digest is right."""
+    for step in (1, 2):
+        save(tmp_path, step)
+    vouched(lambda content: READING[fault](content["pieces"][0]))(tmp_path)
+    reader = CheckpointStore.at(tmp_path).open(2)
+    with pytest.raises(UserError, match=r"is not whole|cannot be read|other values"):
+        reader.read("ema" if reader.has("ema") else "master", "network.weight", 0, 13 if "end" in fault else 12)
+
+
+def test_a_shard_of_another_checkpoint(tmp_path):
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    shutil.copyfile(shard_of(tmp_path, 1), shard_of(tmp_path, 2))
+    with pytest.raises(UserError, match="SHA-256"):
+        CheckpointStore.at(tmp_path).open(2)

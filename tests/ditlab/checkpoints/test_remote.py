@@ -1,0 +1,129 @@
+"""Checkpoints behind a URI: S3 (a real server on loopback) and fsspec."""
+
+import itertools
+import logging
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from ditlab.checkpoints.manifest import MANIFEST, folder_of
+from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
+from ditlab.errors import UserError
+from support.checkpoints import WEIGHT, is_step, manifest, save, saver, state
+from support.s3 import s3_server
+
+NAMES = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def query():
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    with s3_server("bucket") as query:
+        yield query
+
+
+@pytest.fixture(params=["s3", "memory", "file"])
+def place(request, tmp_path):
+    """A folder of its own behind each kind of URI."""
+    name = f"runs/{next(NAMES)}"
+    if request.param == "s3":
+        return f"s3://bucket/{name}?{request.getfixturevalue('query')}"
+    return f"memory://{name}" if request.param == "memory" else f"file://{tmp_path}/{name}"
+
+
+def damage(store, step, name=None):
+    """One bit of a shard, or of the file named."""
+    files = store.files
+    name = name or next(name for name in files.sizes(folder_of(step)) if name.startswith("shard"))
+    content = bytearray(files.read(folder_of(step), name))
+    content[-3] ^= 1
+    files.delete(folder_of(step), name)
+    files.write(folder_of(step), name, [bytes(content)])
+
+
+@pytest.mark.parametrize("mode", ["background", "blocking"])
+def test_from_beginning_to_end(place, mode):
+    store = CheckpointStore.at(place)
+    store.check_writable()
+    assert store.steps() == [] and store.newest() is None
+    run = store.child("run-1")
+    for step in (1, 2, 3, 3):
+        saved = save(run, step, keep=2, mode=mode)
+        assert saved.error is None and saved.note is None
+    assert CheckpointStore.at(run.location).steps() == run.steps() == [2, 3]
+    assert is_step(run.location, 3)
+    assert len(run.files.sizes(folder_of(3))) == 2, "the shard of the first attempt is gone"
+    with open_checkpoint(saved.location) as reader:
+        assert reader.manifest.step == 3 and reader.location == run.location_of(3)
+    assert store.steps() == [], "a run's checkpoints lie below the place, not in it"
+
+
+def test_what_was_altered_is_passed_over(place):
+    store = CheckpointStore.at(place)
+    for step, name in ((1, None), (2, None), (3, MANIFEST)):
+        assert save(place, step).error is None
+        if step > 1:
+            damage(store, step, name)
+    warnings = []
+    assert store.newest(warnings.append).manifest.step == 1
+    assert len(warnings) == 2 and all("Falling back" in text for text in warnings)
+
+
+def test_a_remote_checkpoint_leaves_nothing_on_this_machine(query, tmp_path, monkeypatch):
+    place = f"s3://bucket/fetched?{query}"
+    save(place, 1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with CheckpointStore.at(place).open(1, verify=False) as reader:
+        assert list(tmp_path.iterdir()) == []
+        values = reader.read("master", "network.weight", 0, 12)
+        assert len(list(tmp_path.rglob("*.safetensors"))) == 1
+    assert list(tmp_path.iterdir()) == []
+    assert values.tolist() == (100 + WEIGHT).tolist()
+    damage(CheckpointStore.at(place), 1)
+    with CheckpointStore.at(place).open(1, verify=False) as reader, pytest.raises(UserError, match="SHA-256"):
+        reader.weights()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bucket_that_is_not_there(query):
+    place = f"s3://nowhere/run?{query}"
+    with pytest.raises(UserError, match=r"checkpoint\.storage=s3://nowhere.*(?i:bucket)"):
+        CheckpointStore.at(place).check_writable()
+    failed = save(place, 1)
+    assert failed.kind == "write" and "worker 0" in str(failed.error)
+    one = saver(place)
+    one.save(manifest(2), state(2))
+    assert one.wait().kind == "write", "it goes on telling, and hangs nowhere"
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_does_not_answer():
+    """No answer is no reason to start a run anew, so it is not `no checkpoint`."""
+    place = "s3://bucket/run?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:9"
+    with pytest.raises(UserError, match=r"checkpoint\.storage=.* cannot be read"):
+        CheckpointStore.at(place).newest()
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["foo://bucket/run", "s3://", "s3:/bucket", "s3://b/p?nope=1", "s3://b /p", "://x", "az://c/p", "s3://[b/p"],
+)
+def test_a_place_that_nothing_here_opens(location):
+    with pytest.raises(UserError, match=r"checkpoint\.storage=") as raised:
+        CheckpointStore.at(location)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("location", ["s3://AKIA:hunter2@b/p", "s3://b/p?secret_key=hunter2", "abfs://b/p?sig=hunter2"])
+def test_a_secret_is_refused_and_not_repeated(location):
+    with pytest.raises(UserError, match="environment") as raised:
+        CheckpointStore.at(location)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_path_may_hold_anything(tmp_path):
+    for name in ("a b", "100%", "näme", "x?y=secret", "#1"):
+        place = Path(tmp_path, name)
+        save(place, 1)
+        assert is_step(str(place), 1) and open_checkpoint(place / folder_of(1)).manifest.step == 1

@@ -1,0 +1,223 @@
+"""What counts as a checkpoint, what is deleted, and what is read back from however many pieces."""
+
+import shutil
+import threading
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ditlab.checkpoints.manifest import MANIFEST, folder_of
+from ditlab.checkpoints.saver import Saver
+from ditlab.checkpoints.saving import Save
+from ditlab.checkpoints.staging import InPlace
+from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
+from ditlab.errors import UserError
+from support.checkpoints import WEIGHT, edit_bytes, is_step, manifest, save, saver, shard_of, state
+
+
+def write(place, step, cuts=(0, 12), skip=()):
+    """What workers that hold the weight between these cuts write, one after the other in this process."""
+    store, world = CheckpointStore.at(place), len(cuts) - 1
+    receipts, parts = [], [Save(store, rank, world, 99, manifest(step)) for rank in range(world)]
+    for rank, part in enumerate(parts):
+        mine = InPlace()
+        mine.take([] if rank in skip else state(step, cuts[rank], cuts[rank + 1]))
+        receipts.append(part.write(mine))
+    verdict = parts[0].commit(receipts, None)
+    assert verdict.error is None and verdict.note is None
+    return place / folder_of(step)
+
+
+def damage(place, step):
+    edit_bytes(shard_of(place, step), lambda content: content[:-1] + bytes([content[-1] ^ 1]))
+
+
+@pytest.mark.parametrize("cuts", [(0, 12), (0, 5, 12), (0, 1, 2, 11, 12)])
+def test_what_is_written_is_read_whatever_the_pieces(tmp_path, cuts):
+    reader = open_checkpoint(write(tmp_path, 2, cuts))
+    assert is_step(tmp_path, 2)
+    assert (reader.manifest.step, reader.manifest.position) == (2, 64)
+    assert len(reader.manifest.shards) == len(cuts) - 1
+    for start in range(12):
+        for stop in range(start + 1, 13):
+            assert torch.equal(reader.read("master", "network.weight", start, stop), 200 + WEIGHT[start:stop])
+
+
+def test_a_field_that_is_not_there(tmp_path):
+    save(tmp_path, 1)
+    reader = CheckpointStore.at(tmp_path).open(1)
+    assert not reader.has("ema") and reader.has("master")
+    with pytest.raises(UserError, match="is not whole"):
+        reader.read("exp_avg", "network.weight", 0, 12)
+    with pytest.raises(UserError, match=r"is not whole \(12 of 13"):
+        reader.read("master", "network.weight", 0, 13)
+
+
+def test_a_gap_is_not_filled(tmp_path):
+    reader = open_checkpoint(write(tmp_path, 2, (0, 4, 8, 12), skip=[1]))
+    with pytest.raises(UserError, match="is not whole"):
+        reader.read("master", "network.weight", 0, 12)
+
+
+@pytest.mark.parametrize("mode", ["background", "blocking"])
+def test_every_kind_of_number(tmp_path, mode):
+    """safetensors itself reads them from the shard."""
+    types = [torch.bool, torch.float32, torch.bfloat16, torch.uint8, torch.int64, torch.float16, torch.float64]
+    tensors = [(("master", f"w{n}", 0), torch.arange(5).to(dtype)) for n, dtype in enumerate(types)]
+    tensors += [(("buffer", "mask", 0), torch.tensor([-torch.inf])), (("master", "turned", 0), WEIGHT.view(3, 4).T)]
+    tensors += [(("master", "none", 7), torch.empty(0)), (("master", "näme/ü", 3), torch.tensor(1.5))]
+    one = saver(tmp_path, mode=mode)
+    one.save(manifest(1), tensors)
+    assert one.wait().error is None
+    found = load_file(shard_of(tmp_path, 1))
+    assert len(found) == len(tensors)
+    for (field, name, start), tensor in tensors:
+        same = found[f"{field}/{name}/{start}"]
+        assert same.dtype == tensor.dtype and torch.equal(same, tensor.reshape(-1))
+
+
+def test_a_save_is_of_the_step_at_which_it_was_asked_for(tmp_path):
+    """The loop goes on at once; the memory of the save before is used again only when that has ended."""
+    gate, values = threading.Event(), {step: state(step) for step in (1, 2, 3)}
+    one = saver(tmp_path, before_commit=lambda: gate.wait(20))
+    facts = manifest(1)
+    one.reserve(values[1])
+    one.save(facts, values[1])
+    values[1][0][1].fill_(-1)
+    facts.metrics["eval/loss"] = 7.0
+    assert one.poll() == [] and CheckpointStore.at(tmp_path).steps() == []
+    gate.set()
+    for step in (2, 3):
+        one.save(manifest(step), values[step])
+        values[step][0][1].fill_(-1)
+    one.wait()
+    assert [saved.step for saved in one.poll()] == [1, 2, 3]
+    assert is_step(tmp_path, 3)
+    store = CheckpointStore.at(tmp_path)
+    assert store.open(1).weights()["weight"][0, 1] == 101 and store.open(1).manifest.metrics["eval/loss"] == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("mode", ["background", "blocking"])
+def test_what_is_no_number_is_not_saved(tmp_path, value, mode):
+    save(tmp_path, 1)
+    for field in ("master", "exp_avg_sq", "ema"):
+        broken = torch.ones(70_000)
+        broken[65_537] = value
+        one = saver(tmp_path, mode=mode)
+        one.save(manifest(2), [*state(2), ((field, "network.other", 0), broken)])
+        ended = one.wait()
+        assert ended.kind == "not_finite" and f"{field} of network.other" in str(ended.error)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    assert save(tmp_path, 2, mode=mode).error is None
+
+
+def test_a_journal_that_cannot_be_synced_keeps_the_checkpoint_from_counting(tmp_path):
+    def broken():
+        raise OSError(28, "No space left on device", "/journal.jsonl")
+
+    failed = save(tmp_path, 1, before_commit=broken)
+    assert failed.kind == "write" and "No space left on device (/journal.jsonl)" in str(failed.error)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_peer_that_falls_silent(tmp_path):
+    def gather(mine):
+        raise RuntimeError("Connection closed by peer\nstack of C++")
+
+    one = Saver(CheckpointStore.at(tmp_path), 0, 2, gather, 3)
+    for step in (1, 2):
+        one.save(manifest(step), state(step))
+        assert one.wait().kind == "lost_worker" and "closed by peer" in str(one.wait().error)
+    one.close()
+    assert CheckpointStore.at(tmp_path).steps() == []
+
+
+def test_without_a_manifest_there_is_no_checkpoint(tmp_path):
+    store = CheckpointStore.at(tmp_path)
+    assert store.steps() == [] and CheckpointStore.at(tmp_path / "nowhere").newest() is None
+    for step in (1, 2):
+        save(tmp_path, step)
+    (tmp_path / folder_of(2) / MANIFEST).rename(tmp_path / folder_of(2) / f"{MANIFEST}.0.partial")
+    (tmp_path / folder_of(3)).mkdir()
+    (tmp_path / folder_of(4)).touch()
+    warnings = []
+    assert store.steps() == [1] and store.newest(warnings.append).manifest.step == 1 and warnings == []
+    with pytest.raises(UserError, match="no finished checkpoint"):
+        store.open(2)
+    with pytest.raises(UserError, match="name a folder such as step-00000200"):
+        open_checkpoint(tmp_path)
+
+
+def test_prune_keeps_the_newest(tmp_path):
+    store = CheckpointStore.at(tmp_path)
+    for step in (1, 2, 3, 4):
+        save(tmp_path, step)
+    (tmp_path / folder_of(0)).mkdir()
+    assert store.prune(2, 4) == [0, 1, 2]
+    assert store.steps() == [3, 4] and store.prune(2, 4) == []
+
+
+def test_prune_leaves_what_is_being_written(tmp_path):
+    save(tmp_path, 1)
+    (tmp_path / folder_of(2)).mkdir()
+    assert CheckpointStore.at(tmp_path).prune(1, 1) == []
+    assert (tmp_path / folder_of(2)).exists()
+
+
+def test_damaged_checkpoints_drive_out_no_whole_ones(tmp_path):
+    """Step 6 was damaged, the run went on from step 3 and has just saved step 5."""
+    for step in (3, 6):
+        save(tmp_path, step)
+    damage(tmp_path, 6)
+    assert save(tmp_path, 5, keep=1).note is None
+    assert is_step(tmp_path, 5) and CheckpointStore.at(tmp_path).steps() == [5, 6]
+    assert save(tmp_path, 6, keep=1).error is None  # written anew
+    assert is_step(tmp_path, 6) and CheckpointStore.at(tmp_path).steps() == [6]
+
+
+def test_a_step_saved_again_leaves_no_shard_of_other_workers(tmp_path):
+    write(tmp_path, 1, (0, 4, 8, 12))
+    folder = write(tmp_path, 1, (0, 12))
+    assert sorted(file.name for file in folder.iterdir()) == [MANIFEST, shard_of(tmp_path, 1).name]
+    assert is_step(tmp_path, 1)
+
+
+def test_a_copy_beside_the_checkpoints_is_neither_taken_nor_deleted(tmp_path):
+    for step in (1, 2):
+        save(tmp_path, step)
+    copies = [tmp_path / name for name in ("step-00000001.bak", "step-9", "step-٣٣٣٣٣٣٣٣")]
+    for copy in copies:
+        shutil.copytree(tmp_path / folder_of(1), copy)
+    store = CheckpointStore.at(tmp_path)
+    assert store.steps() == [1, 2] and store.prune(1, 2) == [1]
+    assert all((copy / MANIFEST).exists() for copy in copies)
+
+
+def test_a_checkpoint_under_another_steps_name(tmp_path):
+    save(tmp_path, 1)
+    shutil.copytree(tmp_path / folder_of(1), tmp_path / folder_of(9))
+    warnings = []
+    assert CheckpointStore.at(tmp_path).newest(warnings.append).manifest.step == 1
+    assert "is that of step 1" in warnings[0]
+
+
+def test_a_folder_that_cannot_be_written_or_read(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"checkpoint\.storage=.*; name a folder"):
+        CheckpointStore.at(tmp_path / "file" / "below").check_writable()
+    with pytest.raises(UserError, match=r"checkpoint\.storage=.* cannot be read"):
+        CheckpointStore.at(tmp_path / "file").newest()
+
+
+def test_no_memory_for_a_copy(tmp_path):
+    """Told like any other failure, or the other workers would wait; the next save works."""
+    save(tmp_path, 1)
+    one = saver(tmp_path)
+    endless = torch.zeros(1).expand(2**50)  # four PiB to copy, four bytes to hold
+    one.save(manifest(2), [(("master", "network.weight", 0), endless)])
+    assert one.wait().kind == "write" and "checkpoint.write=blocking" in str(one.wait().error)
+    assert is_step(tmp_path, 1)
+    one.save(manifest(2), state(2))
+    assert one.wait().error is None and is_step(tmp_path, 2)

@@ -1,0 +1,38 @@
+"""One Ray instance for all tests of the cluster room, and a home for each file."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ditlab.cluster.session import ray_session
+from ditlab.cluster.start import Result, start_run
+from ditlab.spec.experiment import Experiment
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[Any]:
+    with ray_session(None, num_cpus=2) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DITLAB_HOME", str(home))
+    return home
+
+
+@pytest.fixture
+def go(ray: Any, at_home: Path) -> Callable[..., Result]:
+    """`go(experiment, resume=None)`: `ditlab train`, on the instance that is there."""
+
+    def train(experiment: Experiment, resume: str | None = None) -> Result:
+        return start_run(experiment, resume, local=False, remote=False, dry_run=False).go(local=False)
+
+    return train

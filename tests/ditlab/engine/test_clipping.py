@@ -1,0 +1,103 @@
+"""Adaptive clipping: the limits it sets, and that a run goes on from its statistics exactly."""
+
+import json
+import math
+import statistics as plain
+
+import pytest
+import torch
+
+from ditlab.engine.clipping import Ratio, ZScore, statistics
+from ditlab.engine.distributed import single_process
+from ditlab.spec.optimisation import RatioZClip, ZClip
+from support.engines import Job, Pass, Step, drive_here, engine_for, pieces_of, put_together, run_step
+from support.workers import tiny
+
+
+def z_score(mean, variance, **fields):
+    clip = ZScore(ZClip(z=2.0, warmup=1, **fields))
+    clip.load({"clip.count": 1, "clip.mean": mean, "clip.variance": variance})
+    return clip
+
+
+def test_a_spike_is_clipped_by_its_own_z_score():
+    """Mean 1, deviation 0.5: a norm of 3 is 4 deviations out, twice z, so it is clipped to half of z deviations."""
+    clip = z_score(1.0, 0.25, max_norm=None)
+    assert clip.limit(3.0) == 1.5
+    # The clipped norm enters mean and then variance, as in the paper.
+    mean = 0.97 * 1.0 + 0.03 * 1.5
+    assert clip.mean == pytest.approx(mean, rel=1e-15)
+    assert clip.variance == pytest.approx(0.97 * 0.25 + 0.03 * (1.5 - mean) ** 2, rel=1e-15)
+    assert z_score(1.0, 0.25).limit(3.0) == 1.0  # the bound is in force
+    assert z_score(1.0, 0.25, max_norm=None).limit(2.0) == math.inf  # two deviations are no spike
+    assert z_score(1.0, 0.0, max_norm=None).limit(1.25) == 1.0  # nothing varied: back to the mean
+
+
+def test_warm_up_takes_mean_and_population_variance():
+    norms = [0.5, 4.0, 1.5, 2.25]
+    clip = ZScore(ZClip(warmup=4))
+    assert [clip.limit(norm) for norm in norms] == [1.0] * 4
+    assert clip.mean == pytest.approx(plain.fmean(norms)) and clip.variance == pytest.approx(plain.pvariance(norms))
+    assert ZScore(ZClip(max_norm=None)).limit(1e9) == math.inf
+
+
+def test_ratio_sets_the_limit_before_the_average_moves():
+    clip = Ratio(RatioZClip())
+    assert clip.limit(8.0) == math.inf and clip.mean == 8.0
+    assert clip.limit(4.0) == 20.0 and clip.mean == pytest.approx(7.96)
+    assert clip.limit(100.0) == pytest.approx(19.9) and clip.mean == pytest.approx(0.99 * 7.96 + 0.01 * 19.9)
+
+
+@pytest.mark.parametrize("spec", [ZClip(warmup=3), RatioZClip()], ids=["zscore", "ratio"])
+def test_statistics_survive_json_exactly(spec):
+    one, two = statistics(spec), statistics(spec)
+    norms = [float(x) for x in torch.rand(12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 9]
+    for norm in norms[:6]:
+        one.limit(norm)
+    two.load(json.loads(json.dumps(one.state())))
+    assert [one.limit(norm) for norm in norms[6:]] == [two.limit(norm) for norm in norms[6:]]
+
+
+def adaptive(stage, clip, **training):
+    return tiny(engine__zero={"stage": stage}, training={"steps": 6, "ema": {"decay": 0.9}, "clip": clip, **training})
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_the_limit_of_the_step_clips_the_gradient_that_adam_sees(stage):
+    """Two steps in, Adam's first moment shows what the last gradient was."""
+    with single_process(use_gpu=False) as rank:
+        engine = engine_for(adaptive(stage, {"kind": "zclip_ratio", "ratio": 1.0}), rank, 1)
+        first = run_step(engine, 0, [Pass(0)])[1]
+        before = put_together([pieces_of(engine)], {})
+        second = run_step(engine, 1, [Pass(0, 50.0)])[1]  # fifty times the gradient
+        after = put_together([pieces_of(engine)], {})
+        assert second > 10 * first
+        seen = math.sqrt(
+            sum(
+                float(((after.tensors[key] - 0.9 * before.tensors[key]) / 0.1).double().square().sum())
+                for key in after.tensors
+                if key[0] == "exp_avg"
+            )
+        )
+        assert seen == pytest.approx(first, rel=1e-3)
+        assert engine.scalars()["clip.mean"] == pytest.approx(first)  # what enters is the clipped norm
+        engine.close()
+
+
+def test_a_step_left_out_does_not_enter_the_statistics():
+    script = [Step([[Pass(0)]]), Step([[Pass(1, poison=True)]]), Step([[Pass(2)]], healthy=False)]
+    states = drive_here(Job(adaptive(1, {"kind": "zclip"}), script)).states
+    assert [state.scalars["clip.count"] for state in states] == [1, 1, 1]
+    assert states[0].scalars == states[2].scalars
+
+
+@pytest.mark.parametrize("clip", [{"kind": "zclip", "warmup": 2, "z": 0.5}, {"kind": "zclip_ratio", "ratio": 1.0}])
+@pytest.mark.parametrize("stage", [0, 3])
+def test_resume_is_bit_identical(tmp_path, stage, clip):
+    steps = [Step([[Pass(0), Pass(1)]], number=number) for number in range(6)]
+    experiment = adaptive(stage, clip)
+    unbroken = drive_here(Job(experiment, steps))
+    drive_here(Job(experiment, steps[:3], save=tmp_path / "half"))
+    resumed = drive_here(Job(experiment, steps[3:], load=tmp_path / "half"))
+    assert resumed.state.equals(unbroken.state)
+    assert unbroken.state.scalars["clip.mean"] > 0

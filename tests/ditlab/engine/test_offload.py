@@ -1,0 +1,129 @@
+"""State kept in CPU memory or in files: the same training, the same state, and it moves to any other place."""
+
+import math
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+
+from ditlab.engine.distributed import single_process
+from ditlab.errors import UserError
+from support.engines import Job, Pass, Step, drive_here, drive_workers, engine_for, run_step
+from support.workers import tiny
+
+CPU = [
+    {"stage": 1, "offload": "cpu"},
+    {"stage": 2, "offload": "cpu"},
+    {"stage": 3, "offload": "cpu"},
+    {"stage": 3, "offload_parameters": "cpu"},
+    {"stage": 3, "offload": "cpu", "offload_parameters": "cpu"},
+]
+NVME = [
+    {"stage": 3, "offload": "nvme"},
+    {"stage": 3, "offload": "nvme", "offload_parameters": "cpu"},
+]
+MISSING = [name for name in ("c++", "ninja") if shutil.which(name) is None]
+if not Path("/usr/include/libaio.h").exists():
+    MISSING.append("libaio.h")
+needs_libaio = pytest.mark.skipif(
+    bool(MISSING), reason=f"no {', '.join(MISSING)}: install libaio-dev, g++, ninja-build"
+)
+PLACES = [*CPU, *(pytest.param(zero, marks=[needs_libaio, pytest.mark.slow]) for zero in NVME)]
+
+
+def named(zero):
+    return "-".join(map(str, zero.values()))
+
+
+def experiment_of(zero, precision="fp32"):
+    # Wide enough that partitions exceed the megabyte below which DeepSpeed keeps state in memory after all.
+    model = {"family": "dit", "image_size": 8, "patch_size": 4, "width": 96, "depth": 2, "num_heads": 2}
+    return tiny(model=model, engine__zero=zero, training__precision=precision)
+
+
+def script(workers=1, numbers=range(6), **spoiled):
+    def passes(poison):
+        return [[Pass(2 * rank, poison=poison and rank == 0), Pass(2 * rank + 1)] for rank in range(workers)]
+
+    return [Step(passes(number == 3 and "poison" in spoiled), number=number) for number in numbers]
+
+
+@pytest.fixture(scope="module")
+def here():
+    return drive_here(Job(experiment_of({"stage": 3}), script()))
+
+
+@pytest.mark.parametrize("zero", PLACES, ids=named)
+def test_it_trains_like_without_and_resumes_bit_identically(here, tmp_path, zero):
+    experiment = experiment_of(zero)
+    found = drive_here(Job(experiment, script(), swap=tmp_path))
+    assert found.losses == pytest.approx(here.losses, rel=1e-6)
+    assert found.norms == pytest.approx(here.norms, rel=1e-5)
+    drive_here(Job(experiment, script(numbers=range(3)), save=tmp_path / "half", swap=tmp_path))
+    resumed = drive_here(Job(experiment, script(numbers=range(3, 6)), load=tmp_path / "half", swap=tmp_path))
+    assert resumed.losses == found.losses[3:]
+    assert resumed.state.equals(found.state)
+    for key, value in here.state.tensors.items():
+        # Adam divides by the root of tiny second moments: summation order shows.
+        torch.testing.assert_close(found.state.tensors[key], value, rtol=1e-3, atol=1e-4)
+    assert list(tmp_path.glob("swap-*")) == []
+
+
+@pytest.mark.parametrize("zero", PLACES, ids=named)
+def test_state_moves_there_and_back(here, tmp_path, zero):
+    plain, there = experiment_of({"stage": 1}), experiment_of(zero)
+    drive_here(Job(plain, script(numbers=range(2)), save=tmp_path / "two"))
+    drive_here(Job(there, script(numbers=range(2, 4)), load=tmp_path / "two", save=tmp_path / "four", swap=tmp_path))
+    found = drive_here(Job(plain, script(numbers=range(4, 6)), load=tmp_path / "four"))
+    assert found.losses == pytest.approx(here.losses[4:], rel=1e-6)
+    assert found.state.scalars == here.state.scalars
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("zero", PLACES, ids=named)
+def test_a_nan_changes_nothing(tmp_path, zero, precision):
+    experiment = experiment_of(zero, precision)
+    found = drive_here(Job(experiment, script(poison=True), swap=tmp_path))
+    reference = drive_here(Job(experiment, script(numbers=[0, 1, 2, 4, 5]), swap=tmp_path))
+    assert found.states[3].equals(found.states[2])
+    assert found.state.equals(reference.state)
+
+
+@pytest.mark.parametrize(
+    "places", [CPU, pytest.param(NVME, marks=[needs_libaio, pytest.mark.slow])], ids=["cpu", "nvme"]
+)
+def test_two_workers_offload_alike(tmp_path, places):
+    """Six steps, the fourth with a NaN in one worker's batch."""
+    places = [{"stage": 3}, *places]
+    script_of_two = script(2, poison=True)
+    expected, *traces = drive_workers([Job(experiment_of(zero), script_of_two, swap=tmp_path) for zero in places], 2)
+    for found, zero in zip(traces, places[1:], strict=True):
+        assert [math.isfinite(norm) for norm in found.norms] == [True, True, True, False, True, True], zero
+        assert found.losses[4:] == pytest.approx(expected.losses[4:], rel=1e-6), zero
+        assert found.state.scalars == expected.state.scalars
+
+
+@needs_libaio
+@pytest.mark.slow
+def test_state_really_lies_in_files_and_goes_with_the_engine(tmp_path):
+    experiment = experiment_of(NVME[0])
+    dead = tmp_path / f"swap-{socket.gethostname()}-999999999-x"  # of a process that was killed
+    dead.mkdir()
+    with single_process(use_gpu=False) as rank:
+        engine = engine_for(experiment, rank, 1, swap=tmp_path)
+        run_step(engine, 0, [Pass(0)])
+        (flat,) = engine.partitions.flats
+        numel = sum(values.numel() for field, _, values in engine.state() if field == "master")
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert flat.numel() == 0 and sum(path.stat().st_size for path in files) >= 3 * 4 * numel
+        assert not dead.exists()
+        engine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_libaio_the_message_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with single_process(use_gpu=False) as rank, pytest.raises(UserError, match=r"Debian package .*or set .*to cpu\."):
+        engine_for(experiment_of(NVME[0]), rank, 1, swap=tmp_path)

@@ -1,0 +1,80 @@
+"""The budget of points: dense early, then thinned, spikes kept, and the same however often a run is killed."""
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from ditlab.home import RunFolder
+from ditlab.tracking.budget import Thinning
+from ditlab.tracking.history import metric_history
+from ditlab.tracking.journal import Journal
+from ditlab.tracking.lines import read_records
+
+NewRun = Callable[..., RunFolder]
+MILLION = 10**6
+SHAPES: dict[str, Callable[[random.Random, int], float]] = {
+    "noise": lambda draw, step: draw.gauss(0, 1),
+    "outliers": lambda draw, step: math.tan(math.pi * (draw.random() - 0.5)),
+    "line": lambda draw, step: 1 - step / MILLION,
+    "cosine": lambda draw, step: math.cos(math.pi * step / MILLION),
+    "constant": lambda draw, step: 1.0,
+    "broken": lambda draw, step: math.nan,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_million_steps_stay_within_the_budget(shape: str) -> None:
+    draw, thinning = random.Random(0), Thinning(10_000)
+    sent = [step for step in range(MILLION) if thinning.sends(SHAPES[shape](draw, step))]
+    assert 1000 < len(sent) < 10_500
+    assert sent[:1000] == list(range(1000))
+
+
+def test_no_budget_sends_everything() -> None:
+    thinning = Thinning(None)
+    assert all(thinning.sends(1.0) for _ in range(50_000))
+
+
+@pytest.mark.parametrize("spike", [20.0, -20.0, math.nan, math.inf])
+def test_a_spike_of_one_step_is_sent(spike: float) -> None:
+    draw = random.Random(0)
+    for _ in range(20):
+        thinning = Thinning(1000)
+        for _ in range(draw.randrange(100, 30_000)):
+            thinning.sends(draw.gauss(0, 1))
+        assert thinning.sends(spike)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_kills_and_rollbacks_change_nothing_of_what_is_sent(new_run: NewRun, seed: int) -> None:
+    draw = random.Random(seed)
+    steps, budget = 2000, 300
+    values = [draw.choice([draw.gauss(0, 1), draw.gauss(0, 1), 0.0, math.nan]) for _ in range(steps)]
+    folder = new_run()
+    journal, step, kills = Journal(folder, budget=budget), 0, 12
+    while step < steps:
+        journal.metrics(step, {"train/loss": values[step], "train/lr": step})
+        if step % 100 == 0:
+            journal.metrics(step, {"eval/loss": values[step]})
+        step += 1
+        if kills and draw.random() < 0.01:
+            kills -= 1
+            if draw.random() < 0.7:
+                journal.close()
+                if draw.random() < 0.5:  # killed within a line
+                    with folder.journal.open("ab") as file:
+                        file.write(b'{"kind":"metrics","time":1,"step":99')
+                journal = Journal(folder, budget=budget)
+            step = max(0, step - draw.randrange(80))  # back to a checkpoint, in the same process or the next
+    journal.close()
+    thinning = Thinning(budget)
+    records = [record for record in read_records(folder.journal) if "train/loss" in record["values"]]
+    sent = {record["step"]: float(record["values"]["train/loss"]) for record in records}
+    expected = {step: value for step, value in enumerate(values) if thinning.sends(value)}
+    assert repr(sent) == repr(expected)  # by text, as NaN equals nothing
+    assert len(sent) < steps / 2
+    history = metric_history(folder)
+    assert history["train/loss"].steps == history["train/lr"].steps == list(range(steps))
+    assert history["eval/loss"].steps == list(range(0, steps, 100))

@@ -1,0 +1,299 @@
+"""A server's bad days and a process's end: no point lost, none twice, no step waits."""
+
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from ditlab.cli.runs import runs
+from ditlab.home import Home, RunFolder
+from ditlab.tracking.history import metric_history
+from ditlab.tracking.sync import sync
+from ditlab.tracking.tracker import RunTracker
+from support.proxy import Fault, Proxy
+
+NewRun = Callable[..., RunFolder]
+LONGEST_CALL = 1.0
+"""Seconds. A call takes 20 microseconds; a machine that is busy may stretch one, a call that waits for MLflow takes two
+seconds and more in these tests."""
+
+
+class Logging:
+    """A training loop as tracking sees it, which keeps the longest time that a call took."""
+
+    def __init__(self, folder: RunFolder, uri: str, home: Home) -> None:
+        self.tracker = RunTracker(folder, uri, home, warn=lambda message: None)
+        self.longest = 0.0
+        self.call("start", "digits-dit", "faults", "dit", {"depth": "9"})
+
+    def call(self, name: str, *arguments: Any) -> None:
+        begin = time.perf_counter()
+        getattr(self.tracker, name)(*arguments)
+        self.longest = max(self.longest, time.perf_counter() - begin)
+
+    def steps(self, first: int, end: int, seconds: float = 0.0) -> None:
+        """Logs steps `first` to `end` - 1 over about `seconds`, with a picture and a tag at every hundredth."""
+        for step in range(first, end):
+            self.call("log_metrics", step, {"train/loss": 1 / (step + 1), "train/lr": 1e-4})
+            if step % 100 == 0:
+                picture = self.tracker.folder.media / f"{step}.png"
+                picture.parent.mkdir(exist_ok=True)
+                Image.new("L", (8, 8), step % 256).save(picture)
+                self.call("log_image", "samples", step, picture)
+                self.call("set_tags", {"at": str(step)})
+            time.sleep(seconds / (end - first))
+
+
+def check_all_arrived(uri: str, folder: RunFolder, steps: int) -> None:
+    """One run, with every step of `Logging.steps` once."""
+    import mlflow
+
+    client = mlflow.MlflowClient(uri)
+    experiment = client.get_experiment_by_name("faults")
+    found = client.search_runs([experiment.experiment_id], f"tags.`ditlab.run` = '{folder.run_id}'")
+    assert len(found) == 1
+    run = found[0]
+    points = client.get_metric_history(run.info.run_id, "train/loss")
+    assert sorted((p.step, p.value) for p in points) == [(step, 1 / (step + 1)) for step in range(steps)]
+    assert len(client.get_metric_history(run.info.run_id, "train/lr")) == steps
+    assert run.data.tags["at"] == str((steps - 1) // 100 * 100) and run.data.params == {"depth": "9"}
+    images = [file.path for file in client.list_artifacts(run.info.run_id, "images")]
+    assert sorted(image_steps(images, ".png")) == sorted(image_steps(images, ".webp")) == list(range(0, steps, 100))
+
+
+def image_steps(paths: list[str], ending: str) -> list[int]:
+    return [int(re.findall(r"\+step\+(\d+)\+", path)[0]) for path in paths if path.endswith(ending)]
+
+
+@pytest.fixture
+def proxy(server: Any) -> Iterator[Proxy]:
+    server.start()
+    with Proxy(server.uri) as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize("fault", ["500", "drop"])
+@pytest.mark.parametrize("when", ["first", "later"])
+def test_faults_for_a_while(proxy: Proxy, home: Home, new_run: NewRun, fault: Fault, when: str) -> None:
+    folder = new_run(tracking_uri=proxy.uri)
+    proxy.fault = fault if when == "first" else "none"
+    run = Logging(folder, proxy.uri, home)
+    run.steps(0, 100)
+    while when == "later" and run.tracker.mlflow_run_id is None:
+        time.sleep(0.05)
+    proxy.fault = fault
+    run.steps(100, 300, seconds=2.5)
+    while not proxy.num_faulty:
+        time.sleep(0.05)
+    proxy.fault = "none"
+    run.steps(300, 400)
+    run.call("end", "finished")
+    assert run.tracker.close(40) == 0
+    assert run.longest < LONGEST_CALL
+    check_all_arrived(proxy.uri, folder, 400)
+
+
+@pytest.mark.parametrize("only", ["runs/create", "runs/log-batch", "PUT ", "runs/set-tag"])
+def test_answers_that_are_lost(proxy: Proxy, home: Home, new_run: NewRun, only: str) -> None:
+    """The server did what it was asked; what is asked of it again must change nothing."""
+    folder = new_run(tracking_uri=proxy.uri)
+    proxy.fault, proxy.only = "swallow", only
+    run = Logging(folder, proxy.uri, home)
+    run.steps(0, 200)
+    while proxy.num_faulty < 3:
+        run.call("flush")
+        time.sleep(0.05)
+    proxy.fault = "none"
+    assert run.tracker.close(40) == 0
+    check_all_arrived(proxy.uri, folder, 200)
+
+
+@pytest.mark.parametrize("delay", [2.0, pytest.param(5.0, marks=pytest.mark.slow)])
+def test_every_request_is_slow(proxy: Proxy, home: Home, new_run: NewRun, delay: float) -> None:
+    folder = new_run(tracking_uri=proxy.uri)
+    proxy.delay = delay
+    run = Logging(folder, proxy.uri, home)
+    run.steps(0, 500, seconds=3 * delay)
+    proxy.delay = 0
+    assert run.tracker.close(60) == 0
+    assert run.longest < LONGEST_CALL
+    check_all_arrived(proxy.uri, folder, 500)
+
+
+def test_killed_in_the_middle_and_down_at_the_end(server: Any, home: Home, new_run: NewRun) -> None:
+    server.start()
+    folder = new_run(tracking_uri=server.uri)
+    run = Logging(folder, server.uri, home)
+    run.steps(0, 300, seconds=3)
+    server.kill()
+    run.steps(300, 600, seconds=3)
+    server.start()
+    run.steps(600, 800, seconds=2)
+    server.kill()
+    run.steps(800, 900)
+    run.call("end", "finished")
+    assert run.tracker.close(5) > 0
+    assert run.longest < LONGEST_CALL
+    server.start()
+    done = CliRunner().invoke(runs, ["sync", "--json"], catch_exceptions=False)
+    (synced,) = json.loads(done.stdout.splitlines()[-1])["synced"]
+    assert synced["sent"] > 0 and synced["left"] == 0
+    check_all_arrived(server.uri, folder, 900)
+
+
+KILLED = """
+import itertools, sys, time
+from PIL import Image
+from ditlab.home import Home
+from ditlab.tracking.tracker import RunTracker
+run_id, uri, first, incarnation = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+home = Home.from_environment()
+tracker = RunTracker(home.run(run_id), uri, home, budget=1000, warn=lambda message: None)
+tracker.start("digits-dit", "faults", "dit", {"depth": "9"}, {f"incarnation.{incarnation}": "begun"})
+tracker.folder.media.mkdir(exist_ok=True)
+for step in itertools.count(first):
+    tracker.log_metrics(step, {"train/loss": ((step * 7919) % 1000 + incarnation / 8), "train/step": step})
+    if step % 250 == 0:
+        picture = tracker.folder.media / f"{step}.png"
+        Image.new("L", (8, 8), step % 256).save(picture)
+        tracker.log_image("samples", step, picture)
+    time.sleep(0.001)
+"""
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_a_process_killed_at_random_moments(server: Any, home: Home, new_run: NewRun, kills: int) -> None:
+    import mlflow
+
+    server.start()
+    folder, draw = new_run(tracking_uri=server.uri), random.Random(kills)
+    first = 0
+    for incarnation in range(kills):
+        command = [sys.executable, "-c", KILLED, folder.run_id, server.uri, str(first), str(incarnation)]
+        process = subprocess.Popen(command)
+        before = folder.journal.stat().st_size if folder.journal.exists() else 0
+        while not folder.journal.exists() or folder.journal.stat().st_size <= before:
+            assert process.poll() is None
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0.3, 4))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        first = max(0, metric_history(folder)["train/loss"].steps[-1] - draw.randrange(200))
+    assert sync(folder, server.uri, home, warn=pytest.fail) == 0
+
+    history = metric_history(folder)
+    steps = history["train/loss"].steps
+    assert len(steps) > 300 and steps == history["train/step"].steps == list(range(len(steps)))
+    client = mlflow.MlflowClient(server.uri)
+    experiment = client.get_experiment_by_name("faults").experiment_id
+    (run,) = client.search_runs([experiment], f"tags.`ditlab.run` = '{folder.run_id}'")
+    for key, points in sent_points(folder).items():
+        stored = client.get_metric_history(run.info.run_id, key)
+        assert sorted((p.step, p.value) for p in stored) == points
+    assert [run.data.tags[f"incarnation.{number}"] for number in range(kills)] == ["begun"] * kills
+    images = [file.path for file in client.list_artifacts(run.info.run_id, "images")]
+    pictured = {*image_steps(images, ".png")}
+    assert len(images) == 2 * len(pictured) and {*range(0, first, 250)} <= pictured
+
+
+def sent_points(folder: RunFolder) -> Mapping[str, list[tuple[int, float]]]:
+    """What the budget lets through of the journal's points."""
+    from ditlab.tracking.budget import Thinning
+
+    points = {}
+    for key, series in metric_history(folder).items():
+        thinning = Thinning(1000)
+        points[key] = [p for p in zip(series.steps, series.values, strict=True) if thinning.sends(p[1])]
+    return points
+
+
+HANGING = """
+import sys, time
+from pathlib import Path
+from ditlab.home import Home
+from ditlab.tracking.tracker import RunTracker
+run_id, uri = sys.argv[1], sys.argv[2]
+home = Home.from_environment()
+tracker = RunTracker(home.run(run_id), uri, home, warn=lambda message: None)
+tracker.start("digits-dit", "faults", "dit")
+while tracker.mlflow_run_id is None:
+    time.sleep(0.01)
+time.sleep(1)
+print("ready", flush=True)
+sys.stdin.readline()
+tree = tracker.folder.path / "tree"
+tree.mkdir()
+for name in "abcdefgh":
+    (tree / name).write_text(name)
+if sys.argv[3] == "files":
+    tracker.log_artifact(tree, "tree")
+tracker.log_metrics(1, {"train/loss": 1.0})
+time.sleep(1.5)
+print(tracker.close(2), flush=True)
+"""
+
+
+@pytest.mark.parametrize("what", ["metrics", "files"])
+def test_a_server_that_hangs_holds_no_process(proxy: Proxy, home: Home, new_run: NewRun, what: str) -> None:
+    folder = new_run()
+    command = [sys.executable, "-c", HANGING, folder.run_id, proxy.uri, what]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdin is not None
+    assert process.stdout.readline() == "ready\n"
+    proxy.fault = "hang"
+    begin = time.monotonic()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert int(process.stdout.readline()) > 0
+    assert process.wait(60) == 0
+    assert proxy.num_faulty > 0
+    assert time.monotonic() - begin < 3.5 + 4  # what it sleeps and waits, and an interpreter's end
+
+
+def test_a_disk_that_is_full_for_a_while(
+    home: Home, new_run: NewRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = new_run()
+    small = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder.path], check=False, capture_output=True
+    )
+    if small.returncode:
+        pytest.skip("a file system of its own cannot be mounted here")
+    try:
+        run = Logging(folder, f"sqlite:///{tmp_path}/store.db", home)
+        run.steps(0, 100)
+        filler = folder.path / "filler"
+        with filler.open("wb", buffering=0) as file, pytest.raises(OSError):
+            while True:
+                file.write(b"x" * 512)
+        for step in range(100, 3000):
+            run.call("log_metrics", step, {"train/loss": 1 / (step + 1), "train/lr": 1e-4})
+        run.call("log_text", "none of this fits" * 1000, "note.txt")
+        run.call("flush")
+        filler.unlink()
+        run.steps(2900, 3300)
+        assert run.tracker.close(40) == 0
+        history = metric_history(folder)["train/loss"].steps
+        assert history[:100] == list(range(100)) and history[-400:] == list(range(2900, 3300))
+        assert [record.message for record in caplog.records if "cannot be written" in record.message] == [
+            f"{folder.journal} cannot be written (No space left on device): metrics are being lost, training goes on"
+        ]
+        assert all(json.loads(line) for line in folder.journal.read_text().splitlines())
+        import mlflow
+
+        client = mlflow.MlflowClient(run.tracker.uri)
+        stored = client.get_metric_history(run.tracker.mlflow_run_id, "train/loss")
+        assert sorted(point.step for point in stored) == history
+        assert run.longest < LONGEST_CALL
+    finally:
+        subprocess.run(["umount", "-l", folder.path], check=True)

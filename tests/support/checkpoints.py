@@ -1,0 +1,76 @@
+"""Small checkpoints, written by the real saver."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ditlab.checkpoints.manifest import MANIFEST, Manifest
+from ditlab.checkpoints.saver import Saved, Saver
+from ditlab.checkpoints.store import CheckpointStore
+
+WEIGHT = torch.arange(12, dtype=torch.float32)
+
+
+def manifest(step: int, **changes: Any) -> Manifest:
+    """Of a network with one weight, (3, 4), and a buffer."""
+    content: dict[str, Any] = {
+        "step": step, "position": step * 32, "spec": {"name": "tiny"}, "spec_hash": "0",
+        "scalars": {"adam_step": float(step)}, "shapes": {"network.weight": [3, 4], "network.count": [1]},
+        "buffers": ["network.count"], "metrics": {"train/loss": float("nan"), "eval/loss": 1},
+    }  # fmt: skip
+    return Manifest(**{**content, **changes})
+
+
+def state(step: int, start: int = 0, stop: int = 12) -> list[tuple[tuple[str, str, int], Tensor]]:
+    """What a worker holds that has values `start` to `stop` of the weight."""
+    tensors = [(("master", "network.weight", start), step * 100 + WEIGHT[start:stop])]
+    if start == 0:
+        tensors.append((("buffer", "network.count", 0), torch.tensor([float(step)])))
+    return tensors
+
+
+def saver(place: Path | str, keep: int = 9, **options: Any) -> Saver:
+    """A run of one worker."""
+    store = place if isinstance(place, CheckpointStore) else CheckpointStore.at(place)
+    return Saver(store, 0, 1, lambda mine: [mine], keep, **options)
+
+
+def save(place: Path | str, step: int, keep: int = 9, **options: Any) -> Saved:
+    """One checkpoint, from beginning to end."""
+    one = saver(place, keep, **options)
+    one.save(manifest(step), state(step))
+    saved = one.wait()
+    assert saved is not None
+    one.close()
+    return saved
+
+
+def is_step(place: Path | str, step: int) -> bool:
+    """Whether the newest whole checkpoint is `step`'s, value for value."""
+    with CheckpointStore.at(place).newest(print) as reader:  # type: ignore[union-attr]
+        weights = reader.weights()
+        return (
+            reader.manifest.step == step
+            and torch.equal(weights["weight"], (step * 100 + WEIGHT).view(3, 4))
+            and torch.equal(weights["count"], torch.tensor([float(step)]))
+        )
+
+
+def folder_of(place: Path, step: int) -> Path:
+    return place / f"step-{step:08d}"
+
+
+def shard_of(place: Path, step: int) -> Path:
+    (shard,) = folder_of(place, step).glob("shard-*.safetensors")
+    return shard
+
+
+def edit_bytes(file: Path, change: Callable[[bytes], bytes]) -> None:
+    file.write_bytes(change(file.read_bytes()))
+
+
+def files_of(place: Path, step: int) -> list[Path]:
+    return [shard_of(place, step), folder_of(place, step) / MANIFEST]

@@ -1,0 +1,198 @@
+"""Drives engines alone, without loop, loader or checkpoint: each worker follows a script of passes and steps."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ditlab.engine.distributed import Rank, current_rank, single_process
+from ditlab.engine.engine import Engine, TrainingModule
+from ditlab.spec.experiment import Experiment, class_for
+from ditlab.training.noise import KeyedNoise
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward and backward pass."""
+
+    micro: int
+    """Which micro-batch of the step's."""
+    weight: float = 1.0
+    poison: bool = False
+    """Whether a NaN is in the batch."""
+    start: int = 0
+    """First sample, where only a part of the micro-batch is taken."""
+    stop: int = 4
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimiser step: each worker's passes, by rank."""
+
+    passes: Sequence[Sequence[Pass]]
+    healthy: bool | None = None
+    number: int | None = None
+    """Of the step, which draws depend on; null: its place in the script."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A script for an engine of so many samples a pass; `load` continues a state."""
+
+    experiment: Experiment
+    steps: Sequence[Step]
+    micro_size: int = 4
+    load: Path | None = None
+    save: Path | None = None
+    swap: Path | None = None
+
+
+@dataclass
+class State:
+    """Whole tensors by (field, name), put together from the pieces of all workers; and the engine's scalars."""
+
+    tensors: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    scalars: dict[str, float] = field(default_factory=dict)
+
+    def read(self, name: str, owner: str, start: int, stop: int) -> Tensor:
+        return self.tensors[name, owner][start:stop]
+
+    def equals(self, other: "State") -> bool:
+        """Bit for bit."""
+        return (
+            self.scalars == other.scalars
+            and self.tensors.keys() == other.tensors.keys()
+            and all(torch.equal(value, other.tensors[key]) for key, value in self.tensors.items())
+        )
+
+
+@dataclass
+class Trace:
+    """What a script gave."""
+
+    losses: list[float]
+    norms: list[float]
+    state: State
+    states: list[State]
+    """After each step, where one worker ran it."""
+
+
+def pieces_of(engine: Engine) -> list[tuple[str, str, int, Tensor]]:
+    return [(kind, piece.name, piece.start, values.clone()) for kind, piece, values in engine.state()]
+
+
+def put_together(workers: Sequence[list[tuple[str, str, int, Tensor]]], scalars: Mapping[str, float]) -> State:
+    """Pieces of all workers as whole tensors (at stage 0 every worker has them all)."""
+    places = {(kind, name, start): values for pieces in workers for kind, name, start, values in pieces}
+    state = State(scalars=dict(scalars))
+    for kind, name, start in sorted(places):
+        values = places[kind, name, start]
+        before = state.tensors.get((kind, name), values.new_empty(0))
+        assert before.numel() == start, (kind, name, start)
+        state.tensors[kind, name] = torch.cat([before, values])
+    return state
+
+
+def batch_of(step: int, part: Pass) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1000 * step + part.micro)
+    image = torch.rand(4, 1, 8, 8, generator=generator)[part.start : part.stop] * 2 - 1
+    if part.poison:
+        image[0, 0, 3, 3] = torch.nan
+    return {"image": image}
+
+
+def noise_of(step: int, part: Pass) -> KeyedNoise:
+    return KeyedNoise(0, "train", step, part.micro, 4, torch.device("cpu"), part.start)
+
+
+def module_for(experiment: Experiment) -> TrainingModule:
+    torch.manual_seed(0)
+    objective: Any = experiment.objective.build(experiment.model)
+    network: Any = experiment.model.build()
+    with torch.no_grad():
+        for parameter in network.parameters():  # layers that begin at zero would hide half of the network
+            parameter.add_(torch.randn_like(parameter) * 0.02)
+    return TrainingModule(network, objective)
+
+
+def engine_for(
+    experiment: Experiment, rank: Rank, accumulation: int, micro_size: int = 4, module: Any = None, swap: Any = None
+) -> Engine:
+    return Engine(module or module_for(experiment), experiment, rank, micro_size, accumulation, swap)
+
+
+def run_step(engine: Engine, number: int, passes: Sequence[Pass], healthy: bool | None = None) -> tuple[float, float]:
+    """(loss of the passes by their weights, norm)."""
+    total = 0.0
+    for at, part in enumerate(passes):
+        values = engine.forward_backward(
+            batch_of(number, part), noise_of(number, part), at == len(passes) - 1, weight=part.weight
+        )
+        total += part.weight * float(values["loss"]) / len(passes) if part.weight else 0.0
+    flag = None if healthy is None else torch.tensor(healthy)
+    return total, float(engine.step(number, 1e-3, flag))
+
+
+def drive(rank: Rank, job: Job) -> Any:
+    """One worker's part: (losses, norms, pieces, scalars, states)."""
+    engine = engine_for(job.experiment, rank, len(job.steps[0].passes[0]), job.micro_size, swap=job.swap)
+    if job.load:
+        start: State = torch.load(job.load, weights_only=False)
+        engine.load_state(start.read, start.scalars, has_ema=True)
+    losses, norms, states = [], [], []
+    for place, step in enumerate(job.steps):
+        number = place if step.number is None else step.number
+        loss, norm = run_step(engine, number, step.passes[rank.rank], step.healthy)
+        losses.append(loss)
+        norms.append(norm)
+        if rank.world_size == 1:
+            states.append(put_together([pieces_of(engine)], engine.scalars()))
+    result = losses, norms, pieces_of(engine), engine.scalars(), states
+    engine.close()
+    return result
+
+
+def drive_here(job: Job) -> Trace:
+    """One worker, in this process."""
+    with single_process(use_gpu=False) as rank:
+        return _trace(job, [drive(rank, job)])
+
+
+def drive_workers(jobs: Sequence[Job], world_size: int) -> list[Trace]:
+    """Several scripts, one after the other, on the same `world_size` processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        plain = [(job.experiment.to_dict(), job) for job in jobs]
+        arguments = (world_size, [(spec, _without_spec(job)) for spec, job in plain], folder)
+        torch.multiprocessing.spawn(_body, arguments, nprocs=world_size)
+        parts = [torch.load(Path(folder, f"{rank}.pt"), weights_only=False) for rank in range(world_size)]
+    return [_trace(job, [part[number] for part in parts]) for number, job in enumerate(jobs)]
+
+
+def _without_spec(job: Job) -> tuple[Any, ...]:
+    return tuple(job.steps), job.micro_size, job.load, job.save, job.swap
+
+
+def _body(rank: int, world_size: int, jobs: Any, folder: str) -> None:
+    torch.set_num_threads(1)
+    place = current_rank(False, rank, world_size, rank)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size
+    )
+    found = [drive(place, Job(class_for(spec).model_validate(spec), *rest)) for spec, rest in jobs]
+    torch.save(found, Path(folder, f"{rank}.pt"))
+    torch.distributed.destroy_process_group()
+
+
+def _trace(job: Job, parts: Sequence[Any]) -> Trace:
+    state = put_together([part[2] for part in parts], parts[0][3])
+    if job.save:
+        torch.save(state, job.save)
+    losses = [sum(values) / len(parts) for values in zip(*(part[0] for part in parts), strict=True)]
+    for part in parts:
+        assert part[3] == parts[0][3], "workers disagree on the scalars"
+        assert str(part[1]) == str(parts[0][1]), "workers disagree on the norms"
+    return Trace(losses, parts[0][1], state, parts[0][4])

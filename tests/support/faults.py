@@ -1,0 +1,96 @@
+"""Finds a run's processes and waits for its steps, for tests that break things."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import mlflow
+import psutil
+
+TIMINGS = ("train/samples_per_second", "system/")
+"""Metrics that no two runs share."""
+
+
+def worker_processes(of: psutil.Process | None = None) -> list[psutil.Process]:
+    """Ray Train's worker processes below a process, in the order of their ranks' start."""
+    found = []
+    for process in (of or psutil.Process()).children(recursive=True):
+        try:
+            if any("RayTrainWorker" in part for part in process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return sorted(found, key=lambda process: process.pid)
+
+
+def processes_of(home: Path) -> list[str]:
+    """Command lines of living processes that were started under a DITLAB_HOME."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("DITLAB_HOME") == str(home):
+                found.append(" ".join(process.cmdline())[:200])
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
+        time.sleep(0.01)
+
+
+def journal_of(home: Path, name: str) -> str:
+    """The journal of the run of a name; empty before there is one."""
+    for journal in home.glob("train/*/journal.jsonl"):
+        text = journal.read_text()
+        if f'"name":"{name}"' in text:
+            return text
+    return ""
+
+
+def has_step(home: Path, name: str, step: int) -> bool:
+    return '"kind":"metrics"' in (text := journal_of(home, name)) and f'"step":{step},' in text
+
+
+@contextmanager
+def once_at(home: Path, name: str, step: int, act: Callable[[], None]) -> Iterator[None]:
+    """Inside, `act` happens once when the run of a name has logged a step."""
+
+    def watch() -> None:
+        wait_until(lambda: has_step(home, name, step), 120, f"step {step} of {name}")
+        act()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    yield
+    thread.join(10)
+    assert not thread.is_alive(), f"step {step} of {name} never came"
+
+
+def kill_worker(index: int, number: int = signal.SIGKILL) -> Callable[[], None]:
+    """A signal for one of this process's Ray Train workers."""
+
+    def act() -> None:
+        workers = worker_processes()
+        os.kill(workers[index % len(workers)].pid, number)
+
+    return act
+
+
+def tracked(home: Path, name: str) -> tuple[dict[str, list[tuple[int, float]]], dict[str, str], str]:
+    """(points by metric, tags, status) of the one MLflow run of a name, timings left out."""
+    client = mlflow.MlflowClient(f"sqlite:///{home}/mlflow.db")
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    (run,) = client.search_runs(experiments, f"attributes.run_name = '{name}'")
+    keys = [key for key in run.data.metrics if not key.startswith(TIMINGS)]
+    points = {
+        key: [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, key)] for key in keys
+    }
+    return {key: sorted(values) for key, values in points.items()}, dict(run.data.tags), run.info.status
