@@ -12,7 +12,7 @@ from ditlab.cli.common import emit, json_option, say
 if TYPE_CHECKING:
     from denoisers.figures import Figure
 
-Makers = dict[str, Callable[[], "Figure"]]
+Makers = dict[str, Callable[[], "Figure | None"]]
 
 
 @click.command()
@@ -53,6 +53,11 @@ def figures(
     files = []
     for kind in kinds or makers:
         figure = makers[kind]()
+        if figure is None:
+            if kinds:
+                raise UserError(f"--kind {kind}: run {run} has nothing to draw it from; leave it out.")
+            say(f"no {kind}: the run has nothing to draw it from.")
+            continue
         files.append(save(figure, folder / f"{kind}{'.gif' if figure.frames else '.png'}"))
         click.echo(files[-1], err=as_json)
     if saved:
@@ -104,6 +109,10 @@ def _run_figures(saved: Any, seed: int) -> Makers:
         generator = torch.Generator(device).manual_seed(derived_seed(seed, "figures"))
         return next(iter(objective.figures(**parts, generator=generator, kinds=[kind])))[1]
 
+    def loss() -> "Figure | None":
+        history = metric_history(saved.folder)
+        return loss_figure(history) if "train/loss" in history else None
+
     def schedule() -> "Figure":
         plan = plan_run(experiment, saved.data())
         return schedule_figure(
@@ -116,6 +125,6 @@ def _run_figures(saved: Any, seed: int) -> Makers:
     makers: Makers = {kind: partial(trained, kind) for kind in objective.figure_kinds()}
     for kind, figure in experiment.model.static_figures().items():
         makers.setdefault(kind, partial(_done, figure))
-    makers["loss"] = lambda: loss_figure(metric_history(saved.folder))
+    makers["loss"] = loss
     makers["schedule"] = schedule
     return makers

@@ -16,8 +16,7 @@ from ditlab.data.sources import DataSplits, open_data
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, writable_folder
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import build_experiment
-from ditlab.spec.yaml_text import parse_yaml
+from ditlab.spec.loading import build_experiment, load_experiment
 from ditlab.tracking.records import RunRecord, find_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.export import load_network
@@ -68,7 +67,7 @@ def open_run(text: str) -> SavedRun:
     found = find_run(home, text)
     if found.note:
         say(found.note)
-    spec = parse_yaml(found.folder.spec.read_text(encoding="utf-8"), str(found.folder.spec))
+    spec = load_experiment(found.folder.spec).to_dict()
     checkpoint = checkpoint_store(found.folder, spec).newest(say)
     if checkpoint is None:
         raise UserError(

@@ -11,7 +11,7 @@ from ditlab.cluster.request import checkpoint_store
 from ditlab.errors import UserError
 from ditlab.home import RunFolder
 from ditlab.spec.experiment import NOT_CONTENT, Experiment
-from ditlab.spec.yaml_text import parse_yaml
+from ditlab.spec.loading import load_experiment
 
 LENGTH = ("steps", "epochs")  # of `training`: a longer run is the same experiment
 
@@ -64,7 +64,7 @@ def check_storage(experiment: Experiment) -> None:
 
 def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
     """Raises UserError where a run is to go on as another experiment. A longer run is the same experiment."""
-    old = parse_yaml(folder.spec.read_text(encoding="utf-8"), str(folder.spec))
+    old = load_experiment(folder.spec).to_dict()
     new = experiment.to_dict()
     changed = [
         f"{path}={after!r} (was {before!r})"

@@ -48,10 +48,12 @@ class TrackedReporter(SilentReporter):
         request: RunRequest,
         data: DataSplits,
         progress: Callable[[Progress], None],
+        num_workers: int = 1,
         num_nodes: int = 1,
         **rest: Any,
     ) -> None:
         super().__init__(**rest)
+        self._num_workers = num_workers
         self._request, self._data, self._on_progress = request, data, progress
         self._num_nodes = num_nodes
         self._folder = request.folder()
@@ -68,9 +70,8 @@ class TrackedReporter(SilentReporter):
         parameters |= {f"parameters.{name}": str(number) for name, number in counts.components.items()}
         parameters |= {"parameters.total": str(counts.total), "parameters.trainable": str(counts.trainable)}
         parameters["spec_hash"] = experiment.content_hash()
-        tracker.start(
-            experiment.name, experiment.tracking.experiment, experiment.model.family, parameters, self._request.tags
-        )
+        tags = {**self._request.tags, "ditlab.workers": str(self._num_workers)}
+        tracker.start(experiment.name, experiment.tracking.experiment, experiment.model.family, parameters, tags)
         if not self._request.resumed:
             tracker.log_artifact(self._folder.spec)
             tracker.log_text(environment(), "environment.txt")

@@ -75,7 +75,7 @@ def _train(request: RunRequest, board: Board, rank: Rank, pulse: Pulse) -> None:
         reporter: Any = SilentReporter(**common)
         if rank.is_first:
             stack.enter_context(writing(request.folder()))
-            reporter = TrackedReporter(request, data, board.put_progress, _num_nodes(), **common)
+            reporter = TrackedReporter(request, data, board.put_progress, rank.world_size, _num_nodes(), **common)
             stack.enter_context(reporter)
         elif rank.local_rank == 0 and experiment.tracking.system_metrics:
             stack.enter_context(_watch_node(request))

@@ -89,7 +89,7 @@ def read_manifest(path: Path) -> Manifest:
     """`store.json` of the store in a folder. Raises UserError where it is missing, unreadable or of another version."""
     file = path / MANIFEST_NAME
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_bytes()
     except OSError as error:
         raise UserError(
             f"{path} holds no store ({MANIFEST_NAME}: {error.strerror}); name the folder of one, or write one with "
@@ -103,7 +103,7 @@ def read_manifest(path: Path) -> Manifest:
                 "import the data again with `ditlab data import`."
             )
         manifest = Manifest.model_validate_json(text)
-    except (ValueError, KeyError, TypeError) as error:  # ValidationError and JSONDecodeError are ValueErrors
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's and json's are ValueErrors
         problem = str(error).splitlines()[0]
         raise UserError(f"{file} is not a store's manifest ({problem}); import the data again.") from error
     if content_fingerprint(manifest.rows, manifest.columns) != manifest.fingerprint:
@@ -129,7 +129,21 @@ def _check_shard(file: Path, shard: Shard, verify: bool) -> None:
 
 
 def _map_shard(file: Path, shard: Shard, columns: Mapping[str, StoredColumn]) -> dict[str, Tensor]:
-    """Tensors over a shard's memory map, (shard.rows, *shape) each. They keep the map alive."""
+    """Tensors over a shard's memory map, (shard.rows, *shape) each. They keep the map alive.
+
+    Raises UserError where the file is no Arrow file of these columns, although the manifest vouches for it.
+    """
+    try:
+        return _tensors(file, shard, columns)
+    except (pa.ArrowException, ValueError, LookupError, AttributeError, TypeError, RuntimeError) as error:
+        problem = str(error).splitlines()[0]
+        raise UserError(
+            f"{file} holds other things than its manifest says ({problem}); remove the store's folder and import the "
+            "data again with `ditlab data import`."
+        ) from error
+
+
+def _tensors(file: Path, shard: Shard, columns: Mapping[str, StoredColumn]) -> dict[str, Tensor]:
     with file.open("rb") as content:
         pages = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_COPY)
     whole = pa.py_buffer(pages)

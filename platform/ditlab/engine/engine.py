@@ -86,7 +86,11 @@ class Engine:
         config = configuration(
             experiment, rank, micro_size or experiment.micro_size, accumulation or experiment.accumulation, self._swap
         )
-        self._engine = initialize(module, optimizer, config, rank)
+        try:
+            self._engine = initialize(module, optimizer, config, rank)
+        except BaseException:
+            self._delete_swap()
+            raise
         if self.stage == 0 and rank.world_size == 1:
             # DeepSpeed would copy all gradients into a flat buffer and back, to sum them over one worker.
             self._engine.enable_backward_allreduce = False
@@ -163,9 +167,8 @@ class Engine:
 
     def _pieces(self, index: int) -> Iterator[tuple[str, Piece, Tensor]]:
         for field, flat in {**self.partitions.tensors(index), **self._average.tensors(index)}.items():
-            for piece in self.partitions.pieces:
-                if piece.flat == index:
-                    yield field, piece, piece.of(flat)
+            for piece in self.partitions.pieces_of[index]:
+                yield field, piece, piece.of(flat)
 
     def scalars(self) -> dict[str, float]:
         """State that every worker holds alike: Adam's step count, the loss scale's, adaptive clipping's."""
@@ -191,6 +194,9 @@ class Engine:
         """Lets go of the module. Safe in whatever state an exception left the engine."""
         self._engine.destroy()
         release(self._module)
+        self._delete_swap()
+
+    def _delete_swap(self) -> None:
         if self._swap is not None:
             shutil.rmtree(self._swap, ignore_errors=True)
 

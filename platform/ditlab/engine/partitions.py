@@ -40,7 +40,10 @@ class Partitions:
         self._stage = stage
         names = {parameter: name for name, parameter in engine.module.named_parameters()}
         layout = {0: _whole, 1: _sliced, 2: _sliced, 3: _sharded}[stage]
-        self.flats, self.pieces = layout(engine.optimizer, names)
+        self.flats, pieces = layout(engine.optimizer, names)
+        self.pieces_of: list[list[Piece]] = [[] for _ in self.flats]
+        for piece in pieces:
+            self.pieces_of[piece.flat].append(piece)
         self.adam = engine.optimizer if stage == 0 else engine.optimizer.optimizer
         for index, flat in enumerate(self.flats):
             # Adam makes its state at the first step; made here, a checkpoint from before it is like any other.

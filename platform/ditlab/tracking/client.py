@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,8 +63,22 @@ def connect(uri: str, home: Home) -> Any:
         # Made here first, with our artifact root, as the client's own default is ./mlruns in the working directory.
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
+        if uri.startswith("sqlite:") and not sqlite_path(uri).exists():
+            _make_database(sqlite_path(uri), home)
         SqlAlchemyStore(uri, str(home.artifacts))
     return mlflow.MlflowClient(uri)
+
+
+def _make_database(path: Path, home: Home) -> None:
+    """All tables or no file: a process killed among MLflow's fifty migrations would leave what none can go on from."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    for left in path.parent.glob(f".{path.name}-*"):  # by a process that was killed here: we hold the lock
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
+        whole = Path(folder, path.name)
+        SqlAlchemyStore(f"sqlite:///{whole}", str(home.artifacts)).engine.dispose()
+        whole.rename(path)
 
 
 @contextmanager

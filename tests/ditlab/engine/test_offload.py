@@ -8,9 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 
+from ditlab.engine.configuration import configuration
 from ditlab.engine.distributed import single_process
 from ditlab.errors import UserError
-from support.engines import Job, Pass, Step, drive_here, drive_workers, engine_for, run_step
+from support.engines import (
+    Job,
+    Pass,
+    Step,
+    drive_here,
+    drive_workers,
+    engine_for,
+    module_for,
+    pieces_of,
+    put_together,
+    run_step,
+)
 from support.workers import tiny
 
 CPU = [
@@ -105,6 +117,53 @@ def test_two_workers_offload_alike(tmp_path, places):
         assert found.state.scalars == expected.state.scalars
 
 
+@pytest.mark.parametrize("zero", [{"stage": 1}, {"stage": 3}, *PLACES], ids=named)
+def test_evaluation_sees_the_average_and_leaves_training_alone(tmp_path, zero):
+    with single_process(use_gpu=False) as rank:
+        module = module_for(experiment_of(zero))
+        engine = engine_for(experiment_of(zero), rank, 1, module=module, swap=tmp_path)
+        for number in range(3):
+            run_step(engine, number, [Pass(0)])
+        before = put_together([pieces_of(engine)], engine.scalars())
+        image, time = torch.ones(2, 1, 8, 8), torch.full((2,), 0.5)
+        with engine.evaluating():
+            seen = engine.network(image, time)
+        assert put_together([pieces_of(engine)], engine.scalars()).equals(before)
+        loss, norm = run_step(engine, 3, [Pass(1)])
+        engine.close()
+    reference = module_for(experiment_of(zero))
+    with torch.no_grad():
+        for name, value in reference.named_parameters():
+            value.copy_(before.tensors["ema", name].view(value.shape))
+        torch.testing.assert_close(seen, reference.eval()("network", image, time), rtol=1e-5, atol=1e-6)
+    unbroken = drive_here(Job(experiment_of(zero), [Step([[Pass(0)]])] * 3 + [Step([[Pass(1)]])], swap=tmp_path))
+    assert (loss, norm) == (unbroken.losses[3], unbroken.norms[3])
+
+
+@pytest.mark.parametrize(
+    "zero", [{"stage": 3}, CPU[2], pytest.param(NVME[0], marks=[needs_libaio, pytest.mark.slow])], ids=named
+)
+def test_a_partition_of_several_groups(here, tmp_path, monkeypatch, zero):
+    """DeepSpeed cuts partitions of more than 1e9 values; here of more than 3e5, which updates them one at a time."""
+
+    def cut(*arguments):
+        config = configuration(*arguments)
+        config["zero_optimization"]["sub_group_size"] = 300_000
+        return config
+
+    monkeypatch.setattr("ditlab.engine.engine.configuration", cut)
+    experiment = experiment_of(zero)
+    with single_process(use_gpu=False) as rank:
+        engine = engine_for(experiment, rank, 1, swap=tmp_path)
+        assert len(engine.partitions.flats) > 1
+        engine.close()
+    whole = drive_here(Job(experiment, script(), swap=tmp_path))
+    assert whole.losses == pytest.approx(here.losses, rel=1e-6)
+    spoiled = drive_here(Job(experiment, script(poison=True), swap=tmp_path))
+    spared = drive_here(Job(experiment, script(numbers=[0, 1, 2, 4, 5]), swap=tmp_path))
+    assert spoiled.states[3].equals(spoiled.states[2]) and spoiled.state.equals(spared.state)
+
+
 @needs_libaio
 @pytest.mark.slow
 def test_state_really_lies_in_files_and_goes_with_the_engine(tmp_path):
@@ -127,3 +186,4 @@ def test_without_libaio_the_message_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with single_process(use_gpu=False) as rank, pytest.raises(UserError, match=r"Debian package .*or set .*to cpu\."):
         engine_for(experiment_of(NVME[0]), rank, 1, swap=tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -64,11 +64,21 @@ def test_fillers_alone_give_no_gradient(stage, precision):
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize("stage", STAGES)
-def test_halved_after_an_error_it_goes_on_as_before(stage, where):
+@pytest.mark.parametrize(
+    ("zero", "precision"),
+    [
+        *(({"stage": stage}, "fp32") for stage in STAGES),
+        *(({"stage": stage}, "bf16") for stage in (1, 3)),
+        *(({"stage": stage, "offload": "cpu"}, "fp32") for stage in (1, 2, 3)),
+        ({"stage": 3, "offload_parameters": "cpu"}, "fp32"),
+    ],
+)
+def test_halved_after_an_error_it_goes_on_as_before(zero, precision, where):
     """Two steps of two passes, an error in the second pass of the third step; another engine around the same modules
     does that step and two more in four passes of half the size."""
-    experiment = experiment_of(stage, engine__activation_checkpointing=True)
+    experiment = tiny(
+        engine={"zero": zero, "activation_checkpointing": True}, training={"steps": 6, "precision": precision}
+    )
     reference = drive_here(Job(experiment, [Step([FOUR[:2]])] * 5))
     halves = [Pass(micro, 1.0, False, start, start + 2) for micro in (0, 1) for start in (0, 2)]
     with single_process(use_gpu=False) as rank:
@@ -85,10 +95,10 @@ def test_halved_after_an_error_it_goes_on_as_before(stage, where):
         losses += [run_step(engine, number, halves)[0] for number in range(2, 5)]
         final = put_together([pieces_of(engine)], engine.scalars())
         engine.close()
-    assert losses == pytest.approx(reference.losses, abs=1e-6)
+    assert losses == pytest.approx(reference.losses, abs=1e-6 if precision == "fp32" else 2e-2)
     assert final.scalars == reference.state.scalars
     for key, value in reference.state.tensors.items():
-        if key[0] != "exp_avg_sq":
+        if precision == "fp32":
             torch.testing.assert_close(final.tensors[key], value, rtol=1e-3, atol=2e-5)
 
 

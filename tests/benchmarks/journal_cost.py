@@ -1,0 +1,102 @@
+"""What journaling a step's metrics costs, over the step: `RunTracker.log_metrics` as the step loop calls it.
+
+    python tests/benchmarks/journal_cost.py [--spec experiments/digits/dit.yaml] [--seconds 40] [--set P=V]
+
+Every step of one training run is timed in two parts, the call and the rest, while the tracker's threads put the journal
+on the disk and send it to a SQLite store; so both parts meet the same machine, and the call the caches that a real step
+leaves. What those threads take from the step itself is not in this figure; `tracking_outage.py` compares whole steps.
+Nothing is asserted here.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.data.sources import open_data
+from ditlab.engine.distributed import single_process
+from ditlab.home import Home
+from ditlab.spec.loading import load_experiment
+from ditlab.tracking.records import create_run
+from ditlab.tracking.tracker import RunTracker
+from ditlab.training.loop import train
+from ditlab.training.pulse import Pulse
+
+WARM_UP = 20
+"""Steps that are not counted."""
+
+
+class Timed:
+    """A reporter that journals every step, and times the call and what lies between two calls."""
+
+    def __init__(self, tracker: RunTracker, seconds: float) -> None:
+        self.pulse = Pulse()
+        self.calls: list[float] = []
+        self.rests: list[float] = []
+        self.num_metrics = 0
+        self._tracker = tracker
+        self._seconds = seconds
+        self._begin = self._since = time.perf_counter()
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        begin = time.perf_counter()
+        self._tracker.log_metrics(step, values)
+        end = time.perf_counter()
+        if step > WARM_UP:
+            self.calls.append(end - begin)
+            self.rests.append(begin - self._since)
+        else:
+            self._begin = end
+        self._since = end
+        self.num_metrics = len(values)
+
+    def should_stop(self) -> bool:
+        return bool(self.calls) and time.perf_counter() - self._begin > self._seconds
+
+    def progress(self, progress: Any) -> None: ...
+
+    def samples(self, step: int, figure: Any) -> None: ...
+
+    def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None: ...
+
+    def before_checkpoint(self) -> None: ...
+
+    def tags(self, values: Mapping[str, str]) -> None: ...
+
+    def warn(self, message: str) -> None:
+        print(message)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--spec", type=Path, default=Path(__file__).parents[2] / "experiments/digits/dit.yaml")
+    parser.add_argument("--seconds", type=float, default=40)
+    parser.add_argument("--set", dest="overrides", action="append", default=[])
+    options = parser.parse_args()
+    length = ["training.steps=100000", "evaluation.every=null", "checkpoint.every=null"]
+    experiment = load_experiment(options.spec, [*length, *options.overrides])
+    with tempfile.TemporaryDirectory() as folder:
+        home = Home(Path(folder)).ensure()
+        run = create_run(home, experiment.name, family=experiment.model.family, spec_hash="")
+        tracker = RunTracker(run, None, home, budget=experiment.tracking.budget)
+        tracker.start(experiment.name, "benchmark", experiment.model.family)
+        while tracker.mlflow_run_id is None:  # making a new store takes seconds, once
+            time.sleep(0.1)
+        timed = Timed(tracker, options.seconds)
+        with single_process(use_gpu=False) as rank:
+            checkpoints = CheckpointStore.at(Path(folder, "checkpoints"))
+            train(experiment, open_data(experiment.data, home), checkpoints, rank, timed)
+        left = tracker.close(30)
+    print(f"{experiment.name}: {statistics.median(timed.rests) * 1e3:.2f} ms a step, journaling {timed.num_metrics} "
+          f"metrics {statistics.median(timed.calls) * 1e6:.0f} us (median; longest {max(timed.calls) * 1e3:.2f} ms), "
+          f"{len(timed.calls)} steps, {left} records left unsent")  # fmt: skip
+    print(f"ratio {statistics.fmean(timed.calls) / statistics.median(timed.rests):.5f} (mean call over median step; "
+          f"target at most 0.005)")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

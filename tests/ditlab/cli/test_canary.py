@@ -1,0 +1,215 @@
+"""A canary in the place of any file of a run, or beside them, never executes through any command, and crashes none."""
+
+import hashlib
+import json
+import pickle
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from ditlab.checkpoints.manifest import MANIFEST, Manifest, Shard
+from support.canary import KINDS
+from support.command import Said, run_here, run_process
+
+LOADERS: dict[str, Callable[[Path], Any]] = {
+    "pickle": lambda path: pickle.loads(path.read_bytes()),
+    "torch": lambda path: torch.load(path, weights_only=False),
+    "npy": lambda path: np.load(path, allow_pickle=True),
+    "npz": lambda path: np.load(path, allow_pickle=True)["state"],
+    "yaml": lambda path: yaml.unsafe_load(path.read_text()),
+}
+BAIT = (
+    "latest", "checkpoint.pt", "model.pt", "optimizer.pt", "rng_state.pkl", "pytorch_model.bin", "zero_to_fp32.py",
+    "mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt", "data.npz", "conftest.py", "config.yaml",
+    "shard-00000-of-00001-00000000.safetensors", "model/python_model.pkl", "global_step4/mp_rank_00_model_states.pt",
+)  # fmt: skip
+GROUPS = [
+    ("train/*/checkpoints/**/*", "torch"),
+    ("train/*/*", "pickle"),
+    ("train/*/spec.yaml", "pickle"),
+    ("train/*/spec.yaml", "yaml"),
+    ("train/*/spec.yaml", "json"),
+    ("train/*/*.cursor.json", "pickle"),
+    ("mlflow.db*", "pickle"),
+    ("stores/*/store.json", "npz"),
+    ("stores/*/*.arrow", "npy"),
+    ("train/*/media/**/* artifacts/**/* caches/**/*", "torch"),
+    ("**/*", "torch"),
+]
+
+
+@dataclass(frozen=True)
+class Cage:
+    """A home of its own with a run that is not finished, and the folder that must not appear."""
+
+    home: Path
+    run_id: str
+    spec: Path
+    marker: Path
+
+    @property
+    def run(self) -> Path:
+        return self.home / "train" / self.run_id
+
+    def files(self, pattern: str = "**/*") -> list[Path]:
+        """Those that one of several patterns finds."""
+        return sorted({path for one in pattern.split() for path in self.home.glob(one) if path.is_file()})
+
+    def plant(self, paths: Iterable[Path], kind: str) -> None:
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(KINDS[kind](self.marker))
+
+    def commands(self) -> Iterator[tuple[str | Path, ...]]:
+        """Every command that reads what a run left; the last ones write over some of it."""
+        saved = self.run / "spec.yaml"
+        yield ("runs",)
+        yield "sample", self.run_id, "--num", "2"
+        yield "evaluate", self.run_id
+        yield "figures", self.run_id, "--kind", "loss", "--kind", "samples"
+        yield "export", self.run_id, "--out", self.home.parent / "exported"
+        yield "data", "inspect", "digits"
+        for command in ("validate", "show", "params"):
+            yield command, saved
+        yield "train", saved, "--local", "--dry-run"
+        yield "runs", "sync", self.run_id
+        yield "runs", "sync"
+        yield "train", self.spec, "--local", "--resume", "auto"
+        yield "train", self.spec, "--local", "--resume", self.run_id, "--set", "training.steps=6"
+
+
+@pytest.fixture
+def cage(finished, tmp_path_factory) -> Callable[[], Cage]:
+    """Makes copies of the finished run that say that they were interrupted."""
+
+    def make() -> Cage:
+        folder = tmp_path_factory.mktemp("cage")
+        made = Cage(folder / "home", finished.run_id, finished.spec, folder / "executed")
+        shutil.copytree(finished.home, made.home)
+        record = made.run / "run.json"
+        record.write_text(json.dumps({**json.loads(record.read_text()), "status": "interrupted"}))
+        with sqlite3.connect(made.home / "mlflow.db") as database:  # it names its artifacts by absolute paths
+            for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+                database.execute(
+                    f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (str(finished.home), str(made.home))
+                )
+        return made
+
+    return make
+
+
+@pytest.fixture
+def survives(capfd, monkeypatch) -> Callable[[Cage, str], list[int]]:
+    """Runs every command in a cage and fails where one executes the canary or crashes; gives the exit codes."""
+
+    def run(cage: Cage, what: str) -> list[int]:
+        codes = []
+        monkeypatch.setenv("DITLAB_HOME", str(cage.home))
+        for command in cage.commands():
+            try:
+                said = run_here(capfd, monkeypatch, *command)
+            except Exception as error:
+                raise AssertionError(f"{what}: {command} crashed: {error!r}") from error
+            check(said, cage, f"{what}: {command}")
+            codes.append(said.code)
+        return codes
+
+    return run
+
+
+def check(said: Said, cage: Cage, what: str) -> None:
+    assert not cage.marker.exists(), f"{what} executed the canary"
+    assert "Traceback" not in said.err + said.out, f"{what}: {said.err}"
+    assert said.code in (0, 1, 2), f"{what}: exit code {said.code}"
+    assert said.code == 0 or any(line.startswith("ditlab: ") for line in said.err.splitlines()), f"{what}: {said.err}"
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_canary_fires_where_a_loader_is_careless(kind, tmp_path):
+    path, marker = tmp_path / "file", tmp_path / "executed"
+    path.write_bytes(KINDS[kind](marker))
+    LOADERS[kind](path)
+    assert marker.is_dir()
+
+
+def test_without_canaries_every_command_succeeds(cage, survives):
+    """Or what follows would show nothing."""
+    assert set(survives(cage(), "nothing")) == {0}
+
+
+@pytest.mark.parametrize(("pattern", "kind"), GROUPS)
+def test_files_of_a_pattern(pattern, kind, cage, survives):
+    place = cage()
+    files = place.files(pattern)
+    assert files
+    place.plant(files, kind)
+    survives(place, f"{kind} for {pattern}")
+
+
+def test_files_beside_the_real_ones(cage, survives):
+    """Names that loaders of other formats look for, a checkpoint that is newer by its name, a folder like a run's."""
+    place = cage()
+    newer = place.run / "checkpoints/step-00000099"
+    folders = [place.home, place.run, place.run / "checkpoints", *place.run.glob("checkpoints/*"), newer]
+    folders += [place.run / "media/export", place.run / "ray/checkpoint_000000", place.home / "stores/digits"]
+    place.plant((folder / name for folder in folders for name in BAIT), "pickle")
+    place.plant([newer / MANIFEST], "torch")
+    place.plant((place.home / "train/deadbeef" / name for name in ("run.json", "spec.yaml", *BAIT)), "pickle")
+    assert set(survives(place, "bait")) == {0}
+
+
+@pytest.mark.parametrize("kind", ["pickle", "torch"])
+def test_files_that_their_manifests_vouch_for(kind, cage, survives):
+    """Whoever can write the file can write its hash."""
+    place = cage()
+    for manifest in place.run.glob(f"checkpoints/*/{MANIFEST}"):
+        said = Manifest.from_bytes(manifest.read_bytes(), str(manifest))
+        (shard,) = said.shards
+        place.plant([manifest.with_name(shard)], kind)
+        manifest.write_bytes(replace(said, shards={shard: Shard(*size_and_hash(manifest.with_name(shard)))}).to_bytes())
+    survives(place, "a checkpoint's vouched-for shard")
+    place = cage()
+    manifest = place.home / "stores/digits/store.json"
+    said = json.loads(manifest.read_text())
+    (entry,) = said["shards"]
+    place.plant([manifest.with_name(entry["file"])], kind)
+    entry["bytes"], entry["sha256"] = size_and_hash(manifest.with_name(entry["file"]))
+    manifest.write_text(json.dumps(said))
+    survives(place, "a store's vouched-for shard")
+
+
+def size_and_hash(path: Path) -> tuple[int, str]:
+    return path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_file_alone(kind, cage, survives):
+    for number in range(len(cage().files())):
+        place = cage()
+        file = place.files()[number]
+        place.plant([file], kind)
+        survives(place, f"{kind} for {file.relative_to(place.home)}")
+        shutil.rmtree(place.home)
+
+
+@pytest.mark.slow
+def test_what_ray_left(cage, tmp_path):
+    """Ray Train pickles its controller's snapshot below the run: the next start must not look at it."""
+    place = cage()
+    resume = ["train", place.spec, "--resume", place.run_id, "--set"]
+    said = run_process(*resume, "training.steps=6", home=place.home, cwd=tmp_path)
+    assert said.code == 0, said.err
+    left = [path for path in place.files() if path.is_relative_to(place.run / "ray")]
+    assert left
+    place.plant(left, "pickle")
+    place.plant((folder / name for folder in {path.parent for path in left} for name in BAIT), "pickle")
+    check(run_process(*resume, "training.steps=8", home=place.home, cwd=tmp_path), place, "a start with Ray")

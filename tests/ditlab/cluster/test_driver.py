@@ -1,0 +1,119 @@
+"""The command is killed, stopped or started twice: the next one goes on in the same bits and the same MLflow run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ditlab.home import Home
+from ditlab.spec.yaml_text import dump_yaml
+from support.command import run_process
+from support.faults import has_step, processes_of, tracked, wait_until, worker_processes
+from support.workers import newest, same_state, tiny
+
+STEPS = 120
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory):
+    path = tmp_path_factory.mktemp("spec") / "driven.yaml"
+    experiment = tiny(name="driven", training__steps=STEPS, checkpoint={"every": 7, "keep": 2}, resources__workers=2)
+    path.write_text(dump_yaml(experiment.to_dict()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def unbroken(spec, tmp_path_factory):
+    home = tmp_path_factory.mktemp("unbroken")
+    said = run_process("train", spec, "--json", home=home)
+    assert said.code == 0, said.err
+    return newest(Home(home).run(said.json["run_id"]).checkpoints), tracked(home, "driven")[0]
+
+
+def start(spec: Path, home: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "ditlab", "train", str(spec), "--json", *more]
+    environment = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=200)
+    return process.returncode, out, err
+
+
+def nobody_is_left(home: Path) -> None:
+    wait_until(lambda: processes_of(home) == [], 30, f"the end of {processes_of(home)}")
+
+
+def test_a_killed_command_is_resumed_at_once_in_the_same_bits(spec, unbroken, tmp_path):
+    """The next command starts while the workers of the first still live: none of their points is logged twice."""
+    process = start(spec, tmp_path)
+    wait_until(lambda: has_step(tmp_path, "driven", 40), 150, "step 40")
+    process.kill()
+    process.wait(10)
+    said = run_process("train", spec, "--resume", "auto", "--json", home=tmp_path)
+    assert said.code == 0, said.err
+    state, points = unbroken
+    assert same_state(newest(Home(tmp_path).run(said.json["run_id"]).checkpoints), state)
+    found, _, status = tracked(tmp_path, "driven")
+    assert found == points and status == "FINISHED"
+    nobody_is_left(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_command_killed_again_and_again(spec, unbroken, tmp_path):
+    for step in (1, 20, 55, 100):
+        process = start(spec, tmp_path, "--resume", "auto")
+        wait_until(lambda step=step: has_step(tmp_path, "driven", step), 150, f"step {step}")
+        process.kill()
+        process.wait(10)
+    said = run_process("train", spec, "--resume", "auto", "--json", home=tmp_path)
+    assert said.code == 0, said.err
+    state, points = unbroken
+    assert same_state(newest(Home(tmp_path).run(said.json["run_id"]).checkpoints), state)
+    assert tracked(tmp_path, "driven")[0] == points
+
+
+def test_sigterm_saves_a_second_launch_is_refused_and_nobody_is_left(spec, unbroken, tmp_path):
+    process = start(spec, tmp_path, "--set", "training.steps=100000", "--set", "resources.workers=1")
+    wait_until(lambda: has_step(tmp_path, "driven", 10), 150, "step 10")
+    second = run_process("train", spec, "--resume", "driven", "--set", "training.steps=100000", home=tmp_path)
+    assert second.code == 2 and "is being trained by another process" in second.err
+    process.terminate()
+    code, out, err = finish(process)
+    assert code == 130, err
+    (line,) = out.splitlines()
+    result = json.loads(line)
+    assert result["status"] == "interrupted" and "Traceback" not in err
+    assert newest(Home(tmp_path).run(result["run_id"]).checkpoints).manifest.step == result["step"]
+    nobody_is_left(tmp_path)
+
+
+@pytest.mark.slow
+def test_ctrl_c_twice_ends_a_run_whose_worker_is_stopped(spec, tmp_path):
+    """The worker cannot save any more: the second Ctrl-C ends it all the same."""
+    process = start(spec, tmp_path, "--set", "training.steps=100000")
+    wait_until(lambda: has_step(tmp_path, "driven", 10), 150, "step 10")
+    worker_processes(psutil.Process(process.pid))[0].suspend()
+    process.send_signal(signal.SIGINT)
+    wait_until(lambda: process.poll() is not None or _again(process), 60, "the end")
+    _, _, err = finish(process)
+    assert process.returncode == 130 and "Traceback" not in err
+    nobody_is_left(tmp_path)
+
+
+def _again(process: subprocess.Popen[str]) -> bool:
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(3)
+    except subprocess.TimeoutExpired:
+        return False
+    return True

@@ -1,0 +1,115 @@
+"""Nodes that come, go and give notice: workers follow, and every step sees its own samples, once."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from ray.cluster_utils import Cluster
+
+from ditlab.home import Home
+from ditlab.spec.yaml_text import dump_yaml
+from support.faults import has_step, journal_of, tracked, wait_until
+from support.workers import newest, tiny, train_here
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+QUICK = {
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",  # or it waits a minute for a node that is gone
+    "RAY_health_check_initial_delay_ms": "0",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_failure_threshold": "4",
+}
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A head and one more node, one core each."""
+    for name, value in QUICK.items():
+        monkeypatch.setenv(name, value)
+    cluster = Cluster(initialize_head=True, connect=False, head_node_args={"num_cpus": 1})
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture
+def run(cluster, tmp_path):
+    """`run(**changes)`: a training on the cluster, as a process."""
+    started = []
+
+    def start(name, **changes):
+        workers = {"min": 1, "max": 2, "interval": 3.0}
+        experiment = tiny(name=name, **{"resources": {"workers": workers, "cpus_per_worker": 1}, **changes})
+        spec = tmp_path / f"{name}.yaml"
+        spec.write_text(dump_yaml(experiment.to_dict()))
+        command = [sys.executable, "-m", "ditlab", "train", str(spec), "--json", "--address", cluster.address]
+        environment = {**os.environ, "DITLAB_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+
+
+def groups(home, name):
+    """The numbers of workers that the run was carried on by, in order."""
+    records = map(json.loads, journal_of(home, name).splitlines())
+    tags = [record["values"] for record in records if record["kind"] == "tags"]
+    return [int(values["ditlab.workers"]) for values in tags if "ditlab.workers" in values]
+
+
+def last_step(home, name):
+    records = map(json.loads, journal_of(home, name).splitlines())
+    return max((record["step"] for record in records if record["kind"] == "metrics"), default=0)
+
+
+def test_a_lost_node_and_a_new_one_cost_no_sample(cluster, run, tmp_path):
+    home, name, steps = tmp_path / "home", "elastic", 4000
+    second = cluster.add_node(num_cpus=1)
+    experiment = tiny(training__steps=steps)
+    process = run(name, training__steps=steps, checkpoint={"every": 50, "keep": 2})
+    wait_until(lambda: has_step(home, name, 60), 120, "step 60")
+    cluster.remove_node(second, allow_graceful=False)
+    before = last_step(home, name)
+    wait_until(lambda: last_step(home, name) > before + 20 or process.poll() is not None, 150, "going on alone")
+    cluster.add_node(num_cpus=1)
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err
+    carried = groups(home, name)
+    assert carried[0] == 2 and 1 in carried and carried[-1] == 2, (carried, err)
+    result = json.loads(out.splitlines()[-1])
+    reader = newest(Home(home).run(result["run_id"]).checkpoints)
+    assert reader.manifest.position == steps * 32
+    points, tags, status = tracked(home, name)
+    assert [step for step, _ in points["train/loss"]] == sorted({step for step, _ in points["train/loss"]})
+    _, alone = train_here(experiment, tmp_path / "alone", tmp_path / "alone" / "checkpoints")
+    for step, loss in points["train/loss"][:300]:  # later on, rounding makes two trainings of any two runs
+        assert loss == pytest.approx(alone.losses[step], rel=1e-3)
+    assert tags["ditlab.failure"] in ("lost_node", "lost_worker") and status == "FINISHED"
+
+
+def test_a_notice_is_heeded_and_counts_for_nothing(cluster, run, tmp_path):
+    from ray._raylet import GcsClient
+    from ray.core.generated import autoscaler_pb2
+
+    home, name = tmp_path / "home", "spot"
+    second = cluster.add_node(num_cpus=1)
+    resources = {"workers": {"min": 1, "max": 2, "interval": 600.0}, "cpus_per_worker": 1, "max_failures": 0}
+    process = run(name, training__steps=3000, checkpoint={"every": None}, resources=resources)
+    wait_until(lambda: has_step(home, name, 60), 120, "step 60")
+    deadline = int((time.time() + 60) * 1000)
+    reason = autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
+    accepted, why = GcsClient(address=cluster.address).drain_node(second.node_id, reason, "spot", deadline)
+    assert accepted, why
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err
+    assert "a node will be taken away: saving" in err and "preempted:" in err
+    assert groups(home, name) == [2, 1], err
+    points, tags, _ = tracked(home, name)
+    assert [step for step, _ in points["train/loss"]] == list(range(1, 3001))
+    assert tags["ditlab.failure"] == "preempted"
