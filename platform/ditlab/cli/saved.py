@@ -58,7 +58,8 @@ class SavedRun:
 
     def tracker(self) -> RunTracker:
         """The run's tracker, reopened."""
-        return RunTracker(self.folder, self.spec["tracking"]["uri"], self.home, warn=say)
+        tracking = self.experiment().tracking
+        return RunTracker(self.folder, tracking.uri, self.home, warn=say, budget=tracking.budget)
 
 
 def open_run(text: str) -> SavedRun:

@@ -59,9 +59,8 @@ class TrackedReporter(SilentReporter):
         self._folder = request.folder()
         self._finished = False
         self._experiment = request.experiment()
-        self._tracker = RunTracker(
-            self._folder, self._experiment.tracking.uri, Home(Path(request.home)), warn=self.warn
-        )
+        tracking, home = self._experiment.tracking, Home(Path(request.home))
+        self._tracker = RunTracker(self._folder, tracking.uri, home, warn=self.warn, budget=tracking.budget)
 
     def __enter__(self) -> "TrackedReporter":
         experiment, tracker = self._experiment, self._tracker
@@ -78,7 +77,8 @@ class TrackedReporter(SilentReporter):
             rows = [*counts.components.items(), ("total", counts.total)]
             names, numbers = zip(*rows, strict=True)
             tracker.log_table({"component": names, "parameters": numbers}, "parameters.json")
-            sizes = {"train": len(self._data.train), "held_out": len(self._data.held_out)}
+            train, batch = len(self._data.train), experiment.batch.size
+            sizes = {"train": train, "held_out": len(self._data.held_out), "left_out_of_each_epoch": train % batch}
             tracker.log_dataset(self._data.name, self._data.fingerprint, experiment.data.kind, sizes)
         if experiment.tracking.system_metrics:
             tracker.watch_system(num_nodes=self._num_nodes)
@@ -97,7 +97,11 @@ class TrackedReporter(SilentReporter):
         self._on_progress(progress)
 
     def samples(self, step: int, figure: Figure) -> None:
-        picture = save(figure, self._folder.media / f"samples-{step:08d}.png")
+        try:
+            picture = save(figure, self._folder.media / f"samples-{step:08d}.png")
+        except OSError as error:
+            self.warn(f"the samples of step {step} cannot be stored ({error.strerror}); training goes on.")
+            return
         self._tracker.log_image("samples", step, picture)
 
     def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None:

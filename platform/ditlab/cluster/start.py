@@ -181,7 +181,8 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
                 total_steps=plan.total_steps, tracking_uri=tracking_uri if experiment.tracking.uri else "",
             )  # fmt: skip
             folder.spec.write_text(dump_yaml(experiment.to_dict()), encoding="utf-8")
-            lines.append(f"run {folder.run_id}: {plan.total_steps} steps on {plan.train_samples:,} samples")
+            left_out = f", {plan.left_out_samples} left out of each epoch" if plan.left_out_samples else ""
+            lines.append(f"run {folder.run_id}: {plan.total_steps} steps on {plan.train_samples:,} samples{left_out}")
         else:
             lines.append(f"run {folder.run_id}: going on, to {plan.total_steps} steps")
     return Start(experiment, data, plan, counts.total, home, tracking_uri, folder, found is not None, lines)

@@ -94,8 +94,8 @@ def _num_nodes() -> int:
 
 def _watch_node(request: RunRequest) -> RunTracker:
     """System metrics of a node that is not the first worker's, into the same tracked run."""
-    uri = request.spec["tracking"]["uri"]
-    tracker = RunTracker(request.folder(), uri, Home(Path(request.home)), node=train.get_context().get_node_rank())
+    tracking, node = request.experiment().tracking, train.get_context().get_node_rank()
+    tracker = RunTracker(request.folder(), tracking.uri, Home(Path(request.home)), node=node, budget=tracking.budget)
     tracker.watch_system(num_nodes=_num_nodes())
     return tracker
 

@@ -17,6 +17,8 @@ class RunPlan:
     """Steps of an epoch, its last partial batch left out."""
     train_samples: int
     held_out_samples: int
+    left_out_samples: int
+    """Of each epoch: less than a batch. Which ones changes from epoch to epoch."""
 
 
 def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
@@ -30,4 +32,5 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
         raise UserError(
             f"schedule.warmup={warmup} leaves nothing of the run's {total} steps; set schedule.warmup below {total}."
         )
-    return RunPlan(total, epoch_steps, len(data.train), len(data.held_out))
+    left_out = len(data.train) - epoch_steps * experiment.batch.size
+    return RunPlan(total, epoch_steps, len(data.train), len(data.held_out), left_out)

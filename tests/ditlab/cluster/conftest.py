@@ -1,5 +1,6 @@
 """One Ray instance for all tests of the cluster room, and a home for each file."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,14 @@ from ditlab.spec.experiment import Experiment
 
 @pytest.fixture(scope="session")
 def ray() -> Iterator[Any]:
-    with ray_session(None, num_cpus=2) as session:
-        yield session
+    """Its workers find the families of `support/plugins` as well."""
+    plugins = str(Path(__file__).parents[2] / "support" / "plugins")
+    path = os.pathsep.join(filter(None, [plugins, os.environ.get("PYTHONPATH")]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        with ray_session(None, num_cpus=2) as session:
+            patch.undo()
+            yield session
 
 
 @pytest.fixture(scope="module")

@@ -106,7 +106,7 @@ def test_a_notice_is_heeded_and_counts_for_nothing(cluster, run, tmp_path):
     reason = autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
     accepted, why = GcsClient(address=cluster.address).drain_node(second.node_id, reason, "spot", deadline)
     assert accepted, why
-    out, err = process.communicate(timeout=400)
+    _, err = process.communicate(timeout=400)
     assert process.returncode == 0, err
     assert "a node will be taken away: saving" in err and "preempted:" in err
     assert groups(home, name) == [2, 1], err

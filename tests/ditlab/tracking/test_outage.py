@@ -24,6 +24,7 @@ def points(uri: str, mlflow_run_id: str, key: str) -> list[tuple[int, float]]:
 
 
 def test_a_server_that_comes_after_the_run_gets_everything_once(server: Any, home: Home, new_run: NewRun) -> None:
+    server.stop()  # other tests may have started it
     folder = new_run(tracking_uri=server.uri)
     warnings: list[str] = []
     tracker = RunTracker(folder, server.uri, home, warn=warnings.append)

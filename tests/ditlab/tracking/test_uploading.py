@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -307,3 +308,15 @@ print(tracker.close(60))
 """
     processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
     assert [process.communicate(timeout=90)[0].strip() for process in processes] == [b"0", b"0"]
+
+
+def test_pictures_are_named_as_mlflow_names_them(home: Home, new_run: NewRun, tmp_path: Path) -> None:
+    """Its UI finds them by name; we choose the name, so that a picture sent twice shows once."""
+    tracker = open_run(new_run(), home)
+    tracker.log_image("samples/euler", 600, picture(tmp_path / "a.png"))
+    assert tracker.close(30) == 0
+    stored = Stored(tracker)
+    stored.client.log_image(stored.id, np.zeros((8, 8, 3), np.uint8), key="samples/euler", step=600)
+    shapes = [re.sub(r"timestamp\+\d+\+[0-9a-f-]{36}", "timestamp+T+UUID", path) for path in stored.files("images")]
+    assert len(shapes) == 4 and len(set(shapes)) == 2
+    assert stored.client.get_run(stored.id).data.tags["mlflow.loggedImages"] == "True"

@@ -1,0 +1,152 @@
+"""No draw of training or evaluation escapes the keyed source, and the source gives the same whoever draws."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from denoisers.families import families
+from denoisers.processes.velocity_objective import VelocityObjective
+from ditlab.data.manifest import Column, Source
+from ditlab.data.writer import StoreWriter
+from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.loading import load_experiment
+from ditlab.spec.yaml_text import dump_yaml
+from support.draws import Book, train_watched, train_written_down
+from support.workers import tiny
+
+FOLDER = Path(__file__).parents[3] / "experiments"
+SHIPPED = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.yaml"))
+SHORT = [
+    "training={steps: 2, epochs: null}", "batch={size: 4, micro: 2}", "checkpoint.every=null", "evaluation.every=1",
+    "evaluation.samples=2", "evaluation.limit=4", "sampling.steps=2", "schedule={kind: constant}",
+]  # fmt: skip
+NARROW = {"dit": ["model={width: 32, depth: 2, num_heads: 2}"], "unet": ["model.width=16"]}
+"""By family; one that is not here trains as it is shipped."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+def with_data(experiment: Experiment, folder: Path) -> Experiment:
+    """The same on a small store of random values that has what the model's batches need."""
+    fields = experiment.model.batch_fields()
+    columns, values, generator = {}, {}, np.random.default_rng(0)
+    for one in fields:
+        if one.value_range is not None:
+            columns[one.name] = Column(dtype="uint8", shape=one.shape, value_range=(0, 255))
+            values[one.name] = generator.integers(0, 256, (40, *one.shape), dtype=np.uint8)
+        elif one.dtype == "int64":
+            columns[one.name] = Column(dtype="int64", shape=one.shape, num_classes=one.num_classes)
+            values[one.name] = generator.integers(0, one.num_classes or 2, (40, *one.shape), dtype=np.int64)
+        else:
+            columns[one.name] = Column(dtype="float32", shape=one.shape)
+            values[one.name] = generator.random((40, *one.shape), dtype=np.float32)
+    with StoreWriter(folder, columns, name="random", source=Source(kind="test")) as writer:
+        writer.append(values)
+    spec = experiment.to_dict()
+    spec["data"] = {"kind": "arrow", "path": str(folder), "hold_out": 0.2}
+    return class_for(spec).model_validate(spec)
+
+
+def shortened(path: Path) -> Experiment:
+    whole = load_experiment(path)
+    return load_experiment(path, [*SHORT, *NARROW.get(whole.model.family, [])])
+
+
+def family_alone(name: str, folder: Path) -> Experiment:
+    """A family as it is without a word from an experiment."""
+    path = folder / f"{name}.yaml"
+    path.write_text(dump_yaml({"name": name, "model": {"family": name}, "training": {"steps": 2}}))
+    return shortened(path)
+
+
+@pytest.mark.parametrize("name", [*SHIPPED, *families()])
+def test_nothing_escapes(name, home, tmp_path):
+    """Every experiment that comes with the project, and every family that does not."""
+    experiment = family_alone(name, tmp_path) if name in families() else shortened(FOLDER / name)
+    recorder, escaped = train_watched(with_data(experiment, tmp_path / "store"), home, tmp_path / "run")
+    assert sorted(recorder.losses) == [1, 2] and recorder.pictures == [0, 1, 2]  # it trained, evaluated and sampled
+    assert recorder.values[2].keys() > {"train/loss"}
+    assert escaped == []
+
+
+def in_a_forked_generator() -> None:
+    """Puts torch's global generator back: its state tells nothing."""
+    with torch.random.fork_rng():
+        torch.rand(3)
+
+
+LEAKS: dict[str, tuple[Callable[[], Any], str]] = {
+    "rand": (lambda: torch.rand(3), "aten.rand.default"),
+    "randn_like": (lambda: torch.randn_like(torch.ones(3)), "aten.randn_like.default"),
+    "normal_": (lambda: torch.empty(3).normal_(), "aten.normal_.default"),
+    "randperm": (lambda: torch.randperm(3), "aten.randperm.default"),
+    "multinomial": (lambda: torch.multinomial(torch.ones(3), 1), "aten.multinomial.default"),
+    "dropout": (lambda: functional.dropout(torch.ones(3)), "aten.bernoulli_.float"),
+    "attention": (
+        lambda: functional.scaled_dot_product_attention(*torch.ones(3, 1, 2, 4, 8), dropout_p=0.5),
+        "aten.bernoulli_.float",
+    ),
+    "forked": (in_a_forked_generator, "aten.rand.default"),
+    "numpy": (lambda: np.random.rand(), "numpy's global generator"),
+    "python": (lambda: random.random(), "random's global generator"),
+}
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+@pytest.mark.parametrize("place", ["loss", "metrics"])
+def test_a_draw_that_escapes_is_found(leak, place, home, tmp_path, monkeypatch):
+    draw, name = LEAKS[leak]
+    original = getattr(VelocityObjective, place)
+
+    def leaking(self: Any, *inputs: Any) -> Any:
+        draw()
+        return original(self, *inputs)
+
+    monkeypatch.setattr(VelocityObjective, place, leaking)
+    experiment = tiny(training__steps=1, checkpoint__every=None, evaluation={"every": 1, "samples": 0, "limit": 4})
+    _, escaped = train_watched(experiment, home, tmp_path)
+    assert name in escaped
+
+
+def spread(workers: int) -> Experiment:
+    """Four micro-batches a step, for one worker, two or four; conditional, so that labels are dropped too."""
+    return tiny(
+        model__num_classes=10, training__steps=3, batch={"size": 32, "micro": 8}, resources={"workers": workers},
+        evaluation={"every": 3, "samples": 0, "limit": 50},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def alone(home, tmp_path_factory) -> dict[str, Any]:
+    """What one worker draws that accumulates four micro-batches."""
+    (left,) = train_written_down(spread(1), home, tmp_path_factory.mktemp("alone") / "run", 1)
+    return left
+
+
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_any_number_of_workers_draws_the_same(world_size, alone, home, tmp_path):
+    """Bytes of every draw, by step and sample; a worker draws for its own samples and no others."""
+    expected: Book = alone["book"]
+    training = {key for key in expected if key.startswith("train/")}
+    # 3 steps of 32 samples with a time, a noise and a label's dropping each, no two of them alike.
+    assert len(training) == len({tuple(expected[key]) for key in training}) == 3 * 32 * 3
+    assert any(key.startswith("evaluate/") for key in expected)
+    left = train_written_down(spread(world_size), home, tmp_path / "run", world_size)
+    books: list[Book] = [one["book"] for one in left]
+    for book in books:
+        assert all(expected[key] == digests for key, digests in book.items())
+        assert len(book.keys() & training) == len(training) // world_size
+    assert set.union(*map(set, books)) == set(expected)
+    for step, values in alone["values"].items():
+        values.pop("train/samples_per_second", None)
+        found = {name: left[0]["values"][step][name] for name in values}
+        assert found == pytest.approx(values, rel=1e-5), step

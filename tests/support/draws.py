@@ -1,0 +1,170 @@
+"""Finds random draws that nobody keyed, and writes down those that somebody did."""
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.data.sources import open_data
+from ditlab.engine.distributed import Rank, current_rank, single_process
+from ditlab.home import Home
+from ditlab.spec.experiment import Experiment, class_for
+from ditlab.training.loop import train
+from support.workers import Recorder
+
+
+def global_states() -> tuple[bytes, ...]:
+    """Of torch's, numpy's and Python's generators, which anybody may draw from."""
+    numpy_state = np.random.get_state(legacy=False)
+    return torch.get_rng_state().numpy().tobytes(), repr(numpy_state).encode(), repr(random.getstate()).encode()
+
+
+class UnkeyedDraws(TorchDispatchMode):
+    """Notes every random operation that got no generator of its own, in this thread and torch's backward passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
+            given |= kwargs
+            draws = given.get("dropout_p", 0.0) > 0 if "attention" in str(func) else True
+            if draws and given.get("generator") is None:
+                self.found.append(str(func))
+        return func(*args, **kwargs)
+
+
+@dataclass
+class Watched(Recorder):
+    """A recorder that watches from the first word of the step loop on: weights are drawn before it, and may be."""
+
+    unkeyed: UnkeyedDraws = field(default_factory=UnkeyedDraws)
+    before: tuple[bytes, ...] | None = None
+
+    def progress(self, progress: Any) -> None:
+        if self.before is None:
+            self.before = global_states()
+            self.unkeyed.__enter__()
+        super().progress(progress)
+
+    def escaped(self) -> list[str]:
+        """What escaped the keyed source: operations, and generators that are not as they were."""
+        assert self.before is not None, "the step loop never spoke"
+        self.unkeyed.__exit__(None, None, None)
+        names = ("torch", "numpy", "random")
+        moved = [name for name, old, new in zip(names, self.before, global_states(), strict=True) if old != new]
+        return self.unkeyed.found + [f"{name}'s global generator" for name in moved]
+
+
+def train_watched(experiment: Experiment, home: Path, checkpoints: Path) -> tuple[Watched, list[str]]:
+    """Trains in this process; gives what was recorded, and the draws that escaped the keyed source."""
+    recorder = Watched()
+    data = open_data(experiment.data, Home(home))
+    with single_process(use_gpu=False) as rank:
+        train(experiment, data, CheckpointStore.at(checkpoints), rank, recorder)
+        return recorder, recorder.escaped()
+
+
+Book = dict[str, list[str]]
+"""What was drawn, as digests, by `stream/step/sample/name`: a sample is known by its own bytes."""
+
+
+@contextmanager
+def written_down(experiment: Experiment) -> Iterator[Book]:
+    """Inside, the book fills with every draw that the experiment's objective gets, sample by sample.
+
+    Who draws what for which micro-batch is the code under test: a sample's own bytes say which one it is.
+    """
+    book: Book = {}
+    cls: Any = type(experiment.objective.build(experiment.model))
+    originals = {name: getattr(cls, name) for name in ("loss", "metrics")}
+
+    def writing(original: Any) -> Any:
+        def call(self: Any, network: Any, batch: Mapping[str, Tensor], noise: Any) -> Any:
+            return original(self, network, batch, _Scribe(noise, batch, book))
+
+        return call
+
+    for name, original in originals.items():
+        setattr(cls, name, writing(original))
+    try:
+        yield book
+    finally:
+        for name, original in originals.items():
+            setattr(cls, name, original)
+
+
+class _Scribe:
+    """A noise source that writes down what it gives."""
+
+    def __init__(self, noise: Any, batch: Mapping[str, Tensor], book: Book) -> None:
+        self._noise, self._book = noise, book
+        step = getattr(noise, "step", "fixed")
+        rows = zip(*(_digests(values) for _, values in sorted(batch.items())), strict=True)
+        self._keys = [f"{noise.stream}/{step}/{'-'.join(row)}" for row in rows]
+
+    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
+        return self._write(name, self._noise.uniform(name, shape))
+
+    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
+        return self._write(name, self._noise.normal(name, shape))
+
+    def _write(self, name: str, values: Tensor) -> Tensor:
+        for key, digest in zip(self._keys, _digests(values), strict=True):
+            drawn = self._book.setdefault(f"{key}/{name}", [])
+            if digest not in drawn:
+                drawn.append(digest)
+                drawn.sort()
+        return values
+
+
+def _digests(values: Tensor) -> list[str]:
+    return [hashlib.blake2b(row.contiguous().numpy().tobytes(), digest_size=8).hexdigest() for row in values]
+
+
+def train_written_down(experiment: Experiment, home: Path, folder: Path, world_size: int) -> list[dict[str, Any]]:
+    """Trains on so many workers, each of several a process; gives each one's `book` and the `values` by step."""
+    folder.mkdir()
+    if world_size == 1:
+        with single_process(use_gpu=False) as alone:
+            _train_and_write(experiment, home, folder, alone)
+    else:
+        inputs = experiment.to_dict(), home, folder, world_size
+        torch.multiprocessing.spawn(_worker, inputs, nprocs=world_size)
+    return [json.loads((folder / f"book-{rank}.json").read_text()) for rank in range(world_size)]
+
+
+def _worker(rank: int, spec: Mapping[str, Any], home: Path, folder: Path, world_size: int) -> None:
+    torch.set_num_threads(1)
+    place = current_rank(False, rank, world_size, rank)
+    meeting = f"file://{folder}/meeting"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size)
+    _train_and_write(class_for(spec).model_validate(spec), home, folder, place)
+    torch.distributed.destroy_process_group()
+
+
+def _train_and_write(experiment: Experiment, home: Path, folder: Path, rank: Rank) -> None:
+    recorder = Recorder()
+    with written_down(experiment) as book:
+        train(
+            experiment,
+            open_data(experiment.data, Home(home)),
+            CheckpointStore.at(folder / "checkpoints"),
+            rank,
+            recorder,
+        )
+    left = {"book": book, "values": recorder.values}
+    (folder / f"book-{rank.rank}.json").write_text(json.dumps(left))

@@ -1,0 +1,41 @@
+"""A family for tests: the DiT, whose objective breaks where it is told to, in the worker that it is told to."""
+
+from typing import Any, Literal
+
+from denoisers.contract import Family, Spec
+from denoisers.dit.spec import DiTObjectiveSpec, DiTSamplingSpec, DiTSpec
+
+
+class BreakingSpec(DiTSpec):
+    """The DiT."""
+
+    family: Literal["breaking"] = "breaking"  # type: ignore[assignment]
+    """For tests."""
+
+
+class Fault(Spec):
+    """What breaks, where."""
+
+    kind: Literal["none", "nan", "forward", "backward", "bug", "input"] = "none"
+    """NaN; out of memory, forward or backward; an exception; an exception that blames the user."""
+    step: int = 5
+    """Counted from 1."""
+    rank: int = 1
+    """The worker."""
+    above: int = 0
+    """Breaks only passes of more samples than this."""
+
+
+class BreakingObjectiveSpec(DiTObjectiveSpec):
+    """Velocity regression with a fault."""
+
+    fault: Fault = Fault()
+    """The fault."""
+
+    def build(self, model: Any) -> Any:
+        from denoisers.breaking.objective import breaking
+
+        return breaking(super().build(model), self.fault)
+
+
+FAMILY = Family(name="breaking", model=BreakingSpec, objective=BreakingObjectiveSpec, sampling=DiTSamplingSpec)
