@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,20 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Turns what a disk refuses into a UserError that names `--out`."""
+    from safetensors import SafetensorError
+
+    from ditlab.errors import UserError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"--out {out} cannot be written ({reason}); make room, or name another place.") from error
 
 
 def say(message: str) -> None:

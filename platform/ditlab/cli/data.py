@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ditlab.cli.common import emit, json_option, say
+from ditlab.cli.common import emit, json_option, say, writing
 
 if TYPE_CHECKING:
     from ditlab.data.store import Store
@@ -101,7 +101,9 @@ def inspect(path: str, out: Path | None, num: int, as_json: bool) -> None:
     else:
         from ditlab.reports.render import save
 
-        picture = save(figure, out or home.caches / "inspect" / f"{store.name}.png")
+        out = out or home.caches / "inspect" / f"{store.name}.png"
+        with writing(out):
+            picture = save(figure, out)
         say(f"picture: {picture}")
     emit(_summary(store, picture), as_json)
 

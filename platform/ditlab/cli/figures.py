@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ditlab.cli.common import emit, json_option, say
+from ditlab.cli.common import emit, json_option, say, writing
 
 if TYPE_CHECKING:
     from denoisers.figures import Figure
@@ -58,7 +58,8 @@ def figures(
                 raise UserError(f"--kind {kind}: run {run} has nothing to draw it from; leave it out.")
             say(f"no {kind}: the run has nothing to draw it from.")
             continue
-        files.append(save(figure, folder / f"{kind}{'.gif' if figure.frames else '.png'}"))
+        with writing(folder):
+            files.append(save(figure, folder / f"{kind}{'.gif' if figure.frames else '.png'}"))
         click.echo(files[-1], err=as_json)
     if saved:
         with saved.tracker() as tracker:

@@ -1,5 +1,6 @@
 """The command `ditlab`. Commands are loaded when they are called; `--help` imports nothing heavy."""
 
+import errno
 import importlib
 import json
 import os
@@ -23,6 +24,10 @@ COMMANDS = {
     "ui": ("ui", "Open the MLflow UI on the right store."),
     "doctor": ("doctor", "Say what is missing on this machine."),
 }
+
+
+# What a disk says that cannot be used as it is; any other OSError is a mistake of ours.
+REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 
 
 class LazyGroup(click.Group):
@@ -83,6 +88,11 @@ def main() -> None:
     except BrokenPipeError:  # `ditlab show ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        place = error.filename or f"DITLAB_HOME={os.environ.get('DITLAB_HOME', 'runs')}"
+        _fail(f"{place} cannot be used ({error.strerror}); make room there, or mend its permissions.", 1)
     else:
         sys.exit(code if isinstance(code, int) else 0)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ditlab.cli.common import emit, json_option, run_argument
+from ditlab.cli.common import emit, json_option, run_argument, writing
 
 CHUNK = 256  # samples drawn at once
 
@@ -70,10 +70,12 @@ def sample(
     tensors = {"values": drawn.values, **drawn.conditions}
     if drawn.trajectory is not None:
         tensors["trajectory"] = drawn.trajectory
-    save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, folder / "samples.safetensors")
-    files = [save(sampler.show(drawn), folder / "samples.png"), folder / "samples.safetensors"]
-    if trajectory:
-        files.append(save(_film(sampler, drawn), folder / "trajectory.gif"))
+    numbers = folder / "samples.safetensors"
+    with writing(folder):
+        save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, numbers)
+        files = [save(sampler.show(drawn), folder / "samples.png"), numbers]
+        if trajectory:
+            files.append(save(_film(sampler, drawn), folder / "trajectory.gif"))
     for file in files:
         click.echo(file, err=as_json)
     emit({"run_id": saved.folder.run_id, "step": saved.step, "files": [str(file) for file in files]}, as_json)

@@ -8,6 +8,7 @@ from denoisers.counts import count_parameters
 from denoisers.figures import Figure
 from ditlab.cluster.request import RunRequest
 from ditlab.data.sources import DataSplits
+from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.reports.render import save
 from ditlab.tracking.environment import environment
@@ -120,7 +121,9 @@ class TrackedReporter(SilentReporter):
         """Writes down how the run ended; a finished one leaves its weights as an artifact."""
         self._finished = True
         if outcome.status == "finished" and outcome.checkpoint:
-            folder = self._folder.media / "export"
-            for file in export_weights(outcome.checkpoint, folder):
-                self._tracker.log_artifact(file, "export")
+            try:
+                for file in export_weights(outcome.checkpoint, self._folder.media / "export"):
+                    self._tracker.log_artifact(file, "export")
+            except UserError as error:
+                self.warn(f"{error} The checkpoint holds the weights: `ditlab export` writes them later.")
         self._tracker.end(outcome.status)

@@ -76,11 +76,14 @@ class Start:
 
     def _go(self, folder: RunFolder, local: bool) -> Result:
         spec = self.experiment.to_dict()
-        if self.resumed:
-            # It may be longer now, or sampled otherwise: later commands go by what it is now.
-            write_atomically(folder, folder.spec.name, dump_yaml(spec))
+        try:
+            if self.resumed:
+                # It may be longer now, or sampled otherwise: later commands go by what it is now.
+                write_atomically(folder, folder.spec.name, dump_yaml(spec))
+            update_record(folder, status="running", message="", total_steps=self.plan.total_steps)
+        except OSError as error:
+            raise _refused(self.home, error) from error
         request = RunRequest(spec, folder.run_id, str(self.home.root), self.resumed, source_tags())
-        update_record(folder, status="running", message="", total_steps=self.plan.total_steps)
         try:
             with ProgressLine() as line:
                 if local:
@@ -93,7 +96,7 @@ class Start:
                     outcome = launch(request, os.cpu_count() or 1, line.update, line.warn, self._note_failure)
         except (UserError, RunFailed) as error:
             kind = error.kind if isinstance(error, RunFailed) else "user_error"
-            update_record(folder, status="failed", message=str(error).splitlines()[0])
+            _write_down(folder, status="failed", message=str(error).splitlines()[0])
             self._close_tracked_run("failed", str(error), {"ditlab.failure": kind})
             error.args = (f"run {folder.run_id} ({self.experiment.name}): {error}",)
             raise
@@ -101,10 +104,10 @@ class Start:
             status: Literal["failed", "interrupted"] = (
                 "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             )
-            update_record(folder, status=status, message=type(error).__name__)
+            _write_down(folder, status=status, message=type(error).__name__)
             self._close_tracked_run(status, type(error).__name__)
             raise
-        update_record(folder, status=outcome.status, step=outcome.step)
+        _write_down(folder, status=outcome.status, step=outcome.step)
         return Result(folder.run_id, outcome, self.tracking_uri, self._last_words(outcome))
 
     def _close_tracked_run(
@@ -176,16 +179,42 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
                 "`ditlab runs sync` sends what is missing."
             )
         if folder is None:
-            folder = create_run(
-                home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
-                total_steps=plan.total_steps, tracking_uri=tracking_uri if experiment.tracking.uri else "",
-            )  # fmt: skip
-            folder.spec.write_text(dump_yaml(experiment.to_dict()), encoding="utf-8")
+            folder = _create(experiment, plan, home, tracking_uri if experiment.tracking.uri else "")
             left_out = f", {plan.left_out_samples} left out of each epoch" if plan.left_out_samples else ""
             lines.append(f"run {folder.run_id}: {plan.total_steps} steps on {plan.train_samples:,} samples{left_out}")
         else:
             lines.append(f"run {folder.run_id}: going on, to {plan.total_steps} steps")
     return Start(experiment, data, plan, counts.total, home, tracking_uri, folder, found is not None, lines)
+
+
+def _create(experiment: Experiment, plan: RunPlan, home: Home, tracking_uri: str) -> RunFolder:
+    folder = None
+    try:
+        folder = create_run(
+            home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
+            total_steps=plan.total_steps, tracking_uri=tracking_uri,
+        )  # fmt: skip
+        write_atomically(folder, folder.spec.name, dump_yaml(experiment.to_dict()))
+    except OSError as error:
+        if folder is not None:
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise _refused(home, error) from error
+    return folder
+
+
+def _write_down(folder: RunFolder, **changes: Any) -> None:
+    """In the run's record, where the disk takes it: how a run ended is said all the same."""
+    try:
+        update_record(folder, **changes)
+    except OSError as error:
+        sys.stderr.write(f"warning: {folder.record} cannot be written ({error.strerror}).\n")
+
+
+def _refused(home: Home, error: OSError) -> UserError:
+    return UserError(
+        f"DITLAB_HOME={home.root} cannot be written ({error.strerror}); make room there, or point DITLAB_HOME at "
+        "another folder."
+    )
 
 
 def describe(experiment: Experiment, num_parameters: int) -> str:

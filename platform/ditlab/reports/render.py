@@ -89,8 +89,12 @@ def _same_size(frames: list[np.ndarray]) -> list[np.ndarray]:
 
 def _write(path: Path, images: list[Image.Image], durations: list[int] | None = None) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    if durations is None:
-        images[0].save(part, format="PNG")
-    else:
-        images[0].save(part, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
-    part.replace(path)
+    try:
+        if durations is None:
+            images[0].save(part, format="PNG")
+        else:
+            images[0].save(part, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)  # a full disk would fill with them
+        raise

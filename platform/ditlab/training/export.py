@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ditlab.checkpoints.store import open_checkpoint
+from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.yaml_text import dump_yaml
 
@@ -16,15 +18,22 @@ from ditlab.spec.yaml_text import dump_yaml
 def export_weights(checkpoint: str | Path, folder: Path, averaged: bool = True) -> list[Path]:
     """Writes `weights.safetensors` (float32, averaged weights where there are any) and `spec.yaml`; returns both.
 
-    `checkpoint` is the path or URI of one. Raises UserError where it is not whole.
+    `checkpoint` is the path or URI of one. Raises UserError where it is not whole, or the disk refuses.
     """
     with open_checkpoint(checkpoint) as reader:
         trained, tensors = reader.manifest, reader.weights(averaged)
-    folder.mkdir(parents=True, exist_ok=True)
     weights, spec = folder / "weights.safetensors", folder / "spec.yaml"
     metadata = {"format": "pt", "family": str(trained.spec["model"]["family"]), "step": str(trained.step)}
-    save_file(tensors, weights, metadata=metadata)
-    spec.write_text(dump_yaml(_portable(trained.spec)), encoding="utf-8")
+    partial = weights.with_suffix(".partial")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, partial, metadata=metadata)
+        spec.write_text(dump_yaml(_portable(trained.spec)), encoding="utf-8")
+        partial.replace(weights)
+    except (OSError, SafetensorError) as error:
+        partial.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{folder} cannot be written ({reason}); make room or name another folder.") from error
     return [weights, spec]
 
 

@@ -40,6 +40,8 @@ class Saving:
         )
         self.last: str | None = None
         """Where the last checkpoint lies."""
+        self._is_whole = True
+        """Whether the last save that was heard of gave a checkpoint; `report` may have heard of it before `settle`."""
 
     def load_newest(self, state: TrainingState) -> Mapping[str, float]:
         """Takes up the newest whole checkpoint, if there is one; returns the metrics that it holds."""
@@ -88,7 +90,8 @@ class Saving:
     def settle(self) -> bool:
         """Waits for what is under way and passes it on. Returns whether the last one that was begun is whole."""
         self._saver.wait()
-        return all([self._heard(saved) for saved in self._saver.poll()][-1:])
+        self.report()
+        return self._is_whole
 
     def finish(self) -> None:
         """Waits for the run's last checkpoint. Raises RunFailed where it could not be written."""
@@ -105,8 +108,9 @@ class Saving:
         with suppress(RunFailed, PeerLost):
             self.report()
 
-    def _heard(self, saved: Saved) -> bool:
+    def _heard(self, saved: Saved) -> None:
         error, report = saved.error, self._rank.is_first
+        self._is_whole = error is None
         if error is None:
             self.last = saved.location
             self._on_saved(saved.step)
@@ -114,7 +118,7 @@ class Saving:
                 self._reporter.checkpoint(saved.step, saved.location, saved.metrics)
                 if saved.note:
                     self._reporter.warn(saved.note)
-            return True
+            return
         if error.kind == "lost_worker":
             raise PeerLost(str(error)) from error
         if error.kind != "write":
@@ -123,4 +127,3 @@ class Saving:
         if report:
             self._reporter.warn(f"{error} Training goes on; the last whole checkpoint is {self.last or 'none'}.")
             self._reporter.tags({"ditlab.failure": "storage", "ditlab.checkpoint_error": str(error)[:1000]})
-        return False

@@ -19,7 +19,7 @@ def test_the_digits(tmp_path):
     """1,617 digits make twelve batches of 128; the 81 that are left are dropped."""
     experiment = tiny(batch={"size": 128}, training={"epochs": 3})
     plan = plan_run(experiment, open_data(experiment.data, Home(tmp_path)))
-    assert plan == RunPlan(total_steps=36, epoch_steps=12, train_samples=1617, held_out_samples=180, left_out_samples=81)
+    assert plan == RunPlan(36, epoch_steps=12, train_samples=1617, held_out_samples=180, left_out_samples=81)
 
 
 def test_mnist_has_468_steps_an_epoch():
