@@ -1,20 +1,54 @@
-"""An S3 server on loopback, for as long as a test session lasts."""
+"""An S3 server on loopback, for as long as a test session lasts; it can go down and come back."""
 
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+
+class S3Server:
+    """moto's server in a thread of this process. What it holds outlives its absences."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._server: Any = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def query(self) -> str:
+        """The query that sends an s3:// URI there."""
+        return f"scheme=http&region=us-east-1&endpoint_override={self.endpoint}"
+
+    def start(self) -> None:
+        """At the same port as before."""
+        from moto.server import DomainDispatcherApplication, create_backend_app
+        from werkzeug.serving import make_server
+
+        self._server = make_server(
+            "127.0.0.1", self.port, DomainDispatcherApplication(create_backend_app), threaded=True
+        )
+        self.port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Connections are refused from here on."""
+        if self._thread is not None:
+            self._server.shutdown()
+            self._thread.join()
+            self._server.server_close()
+            self._thread = None
 
 
 @contextmanager
-def s3_server(bucket: str) -> Iterator[str]:
-    """moto's server in a thread of this process; gives the query that sends an s3:// URI there.
-
-    Credentials stand in the environment meanwhile, as they would on a cluster.
-    """
+def s3_at_hand(bucket: str) -> Iterator[S3Server]:
+    """A running server that holds a bucket. Credentials stand in the environment meanwhile, as on a cluster."""
     import boto3
-    from moto.server import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import make_server
 
     settings = {
         "AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_EC2_METADATA_DISABLED": "true",
@@ -22,18 +56,22 @@ def s3_server(bucket: str) -> Iterator[str]:
     }  # fmt: skip
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
-    server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    server = S3Server()
+    server.start()
     try:
-        endpoint = f"127.0.0.1:{server.server_port}"
-        boto3.client("s3", endpoint_url=f"http://{endpoint}").create_bucket(Bucket=bucket)
-        yield f"scheme=http&region=us-east-1&endpoint_override={endpoint}"
+        boto3.client("s3", endpoint_url=f"http://{server.endpoint}").create_bucket(Bucket=bucket)
+        yield server
     finally:
-        server.shutdown()
-        thread.join()
+        server.stop()
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def s3_server(bucket: str) -> Iterator[str]:
+    """A server with a bucket; gives the query that sends an s3:// URI there."""
+    with s3_at_hand(bucket) as server:
+        yield server.query

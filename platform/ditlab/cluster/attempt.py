@@ -81,6 +81,9 @@ class Attempt:
         if now >= self._next_look:
             self._next_look = now + interval(self._resources.hang_timeout)
             self._signs = self._board.get_signs(self._resources.max_workers)
+            # Ray may have begun with new processes by itself, for more workers: those that hung are gone then.
+            pids = {sign.pid for sign in self._signs}
+            self._hung = [sign for sign in self._hung if sign.pid in pids]
             if not self._hung and (hung := self._watchman.hung(self._signs, now)):
                 self._hung = hung
                 kill((sign.node, sign.pid) for sign in hung)

@@ -34,7 +34,7 @@ _SETTINGS = {
 # The UI then shows runs and charts first, not the pages of language-model applications.
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})
-_NOISY = ("alembic", "mlflow.store.db.utils", "mlflow.store.tracking.sqlalchemy_store")
+_NOISY = ("alembic", "mlflow.store.tracking.sqlalchemy_store")
 
 
 class RunGoneError(Exception):
@@ -49,8 +49,9 @@ def load() -> ModuleType:
 
     for logger in _NOISY:
         logging.getLogger(logger).setLevel(logging.WARNING)
-    # An outage is told once by us, not once a retry by urllib3.
+    # An outage is told once by us, not once a retry by urllib3, nor with a traceback where a database's disk is full.
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     return mlflow
 
 

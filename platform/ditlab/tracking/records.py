@@ -5,7 +5,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -63,10 +63,15 @@ def create_run(
         except FileExistsError:
             continue
     now = _now()
-    _write(
-        folder,
-        RunRecord(folder.run_id, name, family, spec_hash, now, now, total_steps=total_steps, tracking_uri=tracking_uri),
+    record = RunRecord(
+        folder.run_id, name, family, spec_hash, now, now, total_steps=total_steps, tracking_uri=tracking_uri
     )
+    try:
+        _write(folder, record)
+    except OSError:
+        with suppress(OSError):
+            folder.path.rmdir()  # a full disk: no run has begun
+        raise
     return folder
 
 

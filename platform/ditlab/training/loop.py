@@ -54,6 +54,7 @@ class Worker:
         self.watch = NonFiniteWatch(experiment)
         self.metrics: dict[str, float] = {}
         self.saving = Saving(experiment, checkpoints, rank, self.channel, reporter, self.watch.saved)
+        self._steps = StepMetrics(rank.world_size)
         self._bad_step = 0
         self.state = self._build()
 
@@ -93,7 +94,7 @@ class Worker:
         stopped = False
         with self._loader() as loader:
             micro_batches = iter(loader)
-            meter, steps = Speedometer(experiment.batch.size), StepMetrics(self.rank.world_size)
+            meter, steps = Speedometer(experiment.batch.size), self._steps
             stepper = Stepper(
                 experiment, self.plan, self.rank, state, self._share, self.fields, self.data.train.columns, steps
             )
@@ -162,7 +163,7 @@ class Worker:
 
     def _roll_back(self, step: int) -> None:
         """Back to the last checkpoint, or the beginning; the step is left out when it comes by again."""
-        self._bad_step = 0
+        self._bad_step, self._steps = 0, StepMetrics(self.rank.world_size)  # what is done again is measured again
         self.room = replace(self.room, left_out=(*self.room.left_out, step - 1))
         self.saving.settle()
         self.state.close()

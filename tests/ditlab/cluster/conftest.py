@@ -10,6 +10,8 @@ import pytest
 from ditlab.cluster.session import ray_session
 from ditlab.cluster.start import Result, start_run
 from ditlab.spec.experiment import Experiment
+from support.faults import tracked
+from support.unbroken import Unbroken, broken, checkpoint_of
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +35,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DITLAB_HOME", str(home))
     return home
+
+
+@pytest.fixture(scope="session")
+def unbroken(ray: Any, tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
+    home = tmp_path_factory.mktemp("unbroken")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DITLAB_HOME", str(home))
+        start = start_run(broken("unbroken"), None, local=False, remote=False, dry_run=False)
+        result = start.go(local=False)
+    return Unbroken(checkpoint_of(home, result.run_id), tracked(home, "unbroken")[0])
 
 
 @pytest.fixture

@@ -10,29 +10,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ditlab.home import Home
 from ditlab.spec.yaml_text import dump_yaml
 from support.command import run_process
 from support.faults import has_step, processes_of, tracked, wait_until, worker_processes
-from support.workers import newest, same_state, tiny
-
-STEPS = 120
+from support.unbroken import broken, checkpoint_of
+from support.workers import same_state
 
 
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory):
     path = tmp_path_factory.mktemp("spec") / "driven.yaml"
-    experiment = tiny(name="driven", training__steps=STEPS, checkpoint={"every": 7, "keep": 2}, resources__workers=2)
-    path.write_text(dump_yaml(experiment.to_dict()))
+    path.write_text(dump_yaml(broken("driven").to_dict()))
     return path
-
-
-@pytest.fixture(scope="module")
-def unbroken(spec, tmp_path_factory):
-    home = tmp_path_factory.mktemp("unbroken")
-    said = run_process("train", spec, "--json", home=home)
-    assert said.code == 0, said.err
-    return newest(Home(home).run(said.json["run_id"]).checkpoints), tracked(home, "driven")[0]
 
 
 def start(spec: Path, home: Path, *more: str) -> subprocess.Popen[str]:
@@ -61,7 +50,7 @@ def test_a_killed_command_is_resumed_at_once_in_the_same_bits(spec, unbroken, tm
     said = run_process("train", spec, "--resume", "auto", "--json", home=tmp_path)
     assert said.code == 0, said.err
     state, points = unbroken
-    assert same_state(newest(Home(tmp_path).run(said.json["run_id"]).checkpoints), state)
+    assert same_state(checkpoint_of(tmp_path, said.json["run_id"]), state)
     found, _, status = tracked(tmp_path, "driven")
     assert found == points and status == "FINISHED"
     nobody_is_left(tmp_path)
@@ -78,11 +67,12 @@ def test_a_command_killed_again_and_again(spec, unbroken, tmp_path):
     said = run_process("train", spec, "--resume", "auto", "--json", home=tmp_path)
     assert said.code == 0, said.err
     state, points = unbroken
-    assert same_state(newest(Home(tmp_path).run(said.json["run_id"]).checkpoints), state)
+    assert same_state(checkpoint_of(tmp_path, said.json["run_id"]), state)
     assert tracked(tmp_path, "driven")[0] == points
 
 
-def test_sigterm_saves_a_second_launch_is_refused_and_nobody_is_left(spec, unbroken, tmp_path):
+@pytest.mark.slow
+def test_sigterm_saves_a_second_launch_is_refused_and_nobody_is_left(spec, tmp_path):
     process = start(spec, tmp_path, "--set", "training.steps=100000", "--set", "resources.workers=1")
     wait_until(lambda: has_step(tmp_path, "driven", 10), 150, "step 10")
     second = run_process("train", spec, "--resume", "driven", "--set", "training.steps=100000", home=tmp_path)
@@ -93,7 +83,7 @@ def test_sigterm_saves_a_second_launch_is_refused_and_nobody_is_left(spec, unbro
     (line,) = out.splitlines()
     result = json.loads(line)
     assert result["status"] == "interrupted" and "Traceback" not in err
-    assert newest(Home(tmp_path).run(result["run_id"]).checkpoints).manifest.step == result["step"]
+    assert checkpoint_of(tmp_path, result["run_id"]).manifest.step == result["step"]
     nobody_is_left(tmp_path)
 
 

@@ -1,0 +1,175 @@
+"""A disk that fills up costs no step and no crash; with room again the run ends as if nothing had been."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.cluster.recording import TrackedReporter
+from ditlab.spec.loading import load_experiment
+from support.command import Said, run_process
+from support.disk import SmallDisk, small_disk
+from support.workers import newest, same_state, train_here
+
+LONG = ["--set", "training.steps=8", "--set", "checkpoint.keep=9"]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "disk", "40m") as made:
+        yield made
+
+
+@pytest.fixture
+def unbroken(spec, tmp_path_factory) -> Path:
+    """Checkpoints of a run of eight steps that never met a full disk."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    train_here(load_experiment(spec, LONG[1::2]), folder / "home", folder / "checkpoints")
+    return folder / "checkpoints"
+
+
+@pytest.fixture
+def fills_at(disk: SmallDisk, monkeypatch) -> Callable[[int], None]:
+    """Fills the disk when a step has been logged."""
+
+    def arrange(step: int) -> None:
+        original = TrackedReporter.metrics
+
+        def metrics(self, at, values):
+            original(self, at, values)
+            if at == step and "train/loss" in values:
+                disk.fill()
+                monkeypatch.setattr(TrackedReporter, "metrics", original)
+
+        monkeypatch.setattr(TrackedReporter, "metrics", metrics)
+
+    return arrange
+
+
+def one_sentence(said: Said, code: int, words: str) -> None:
+    assert said.code == code, said.err
+    assert "Traceback" not in said.err
+    (last,) = [line for line in said.err.splitlines() if line.startswith("ditlab: ")]
+    assert words in last
+
+
+def logged_steps(run: Path) -> list[int]:
+    records = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines() if line.startswith("{")]
+    logged = [record for record in records if record["kind"] == "metrics"]
+    return [one["step"] for one in logged if "train/loss" in {**one["values"], **one.get("held", {})}]
+
+
+def test_a_full_checkpoint_storage(ditlab, home, spec, tmp_path, unbroken):
+    with small_disk(tmp_path / "disk", "2m") as disk:  # room for two checkpoints
+        options = ["--local", "--json", *LONG, "--set", f"checkpoint.storage={disk.path}"]
+        said = ditlab("train", spec, *options)
+        one_sentence(said, 1, "the last checkpoint could not be written; the last whole one is")
+        assert said.json["exit_code"] == 1
+        assert "the checkpoint of step 6 was not saved" in said.err and "No space left on device" in said.err
+        (run,) = (home / "train").iterdir()
+        assert logged_steps(run) == list(range(1, 9))  # training went on
+        store = CheckpointStore.at(disk.path / run.name)
+        assert store.steps() == [2, 4]
+        for step in store.steps():
+            store.open(step).close()
+        assert ditlab("sample", run.name, "--num", "2", "--json").json["step"] == 4
+
+        disk.resize("20m")
+        said = ditlab("train", spec, *options, "--resume", run.name)
+        assert said.code == 0, said.err
+        assert store.steps() == [2, 4, 6, 8]
+        assert same_state(newest(disk.path / run.name), newest(unbroken))
+        assert logged_steps(run) == list(range(1, 9))
+
+
+@pytest.mark.parametrize("step", [3, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 7, 8))])
+def test_a_full_home(step, ditlab, spec, disk, fills_at, monkeypatch, unbroken):
+    """Journal, record, pictures and MLflow's database are on it as well. At step 8 only the end is hit."""
+    home = disk.path / "home"
+    monkeypatch.setenv("DITLAB_HOME", str(home))
+    fills_at(step)
+    said = ditlab("train", spec, "--local", "--json", *LONG)
+    one_sentence(said, 1, "the last checkpoint could not be written")
+    (run,) = (home / "train").iterdir()
+    store = CheckpointStore.at(run / "checkpoints")
+    assert store.steps() == [saved for saved in (2, 4, 6) if saved < step]
+    for saved in store.steps():
+        store.open(saved).close()
+
+    for command in (
+        ["runs"], ["sample", run.name], ["evaluate", run.name], ["figures", run.name, "--kind", "loss"],
+        ["export", run.name, "--out", disk.path / "out"], ["data", "inspect", "digits"], ["runs", "sync"],
+        ["train", spec, "--local", *LONG], ["train", spec, "--local", *LONG, "--resume", run.name],
+    ):  # fmt: skip
+        said = ditlab(*command)
+        assert said.code in (0, 1, 2) and "Traceback" not in said.err, (command, said.err)
+        assert said.code == 0 or "ditlab: " in said.err
+
+    disk.make_room()
+    assert [path.name for path in (home / "train").iterdir()] == [run.name], "a run that never began left something"
+    assert not [path for path in home.rglob("*part*") if path.is_file()], "leftovers"
+    said = ditlab("train", spec, "--local", "--json", *LONG, "--resume", run.name)
+    assert said.code == 0, said.err
+    assert same_state(newest(run / "checkpoints"), newest(unbroken))
+    steps = logged_steps(run)
+    assert steps == sorted(set(steps)) and steps[-1] == 8
+    said = ditlab("runs", "sync", "--json")
+    assert said.code == 0 and [one["left"] for one in said.json["synced"]] == [0]
+
+
+def test_a_disk_that_is_full_from_the_start(ditlab, spec, disk, monkeypatch):
+    home = disk.path / "home"
+    monkeypatch.setenv("DITLAB_HOME", str(home))
+    assert ditlab("data", "import", "digits").code == 0
+    disk.fill()
+    one_sentence(ditlab("train", spec, "--local"), 2, f"DITLAB_HOME={home} cannot be written (No space left on device)")
+    assert not [path for path in home.glob("train/*/*") if path.is_file()]
+    one_sentence(ditlab("figures", "--kind", "schedules", "--out", disk.path / "out"), 2, "--out")
+    disk.make_room()
+    assert ditlab("train", spec, "--local").code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [["--local"], []], ids=["local", "ray"])
+def test_a_full_home_of_a_long_run(how, spec, disk, tmp_path):
+    """In processes of their own, where every library's log reaches the terminal. Ray writes below the run as well."""
+    home = disk.path / "home"
+    options = [
+        "train",
+        spec,
+        *how,
+        "--json",
+        "--set",
+        "training.steps=3000",
+        "--set",
+        "checkpoint={every: 50, keep: 2}",
+    ]
+    options += ["--set", "evaluation={every: 1000, samples: 4, limit: 32}"]
+    command = [sys.executable, "-m", "ditlab", *map(str, options)]
+    environment = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 120
+        while not list(home.glob("train/*/checkpoints/*/manifest.json")):
+            assert process.poll() is None and time.monotonic() < deadline, process.communicate(timeout=30)
+            time.sleep(0.05)
+        disk.fill()
+        out, err = process.communicate(timeout=150)
+    finally:
+        if process.poll() is None:
+            process.kill()
+    one_sentence(Said(process.returncode, out, err), 1, "the last checkpoint could not be written")
+    disk.make_room()
+    (run,) = (home / "train").iterdir()
+    said = run_process(*options, "--resume", run.name, home=home, cwd=tmp_path)
+    assert said.code == 0 and said.json["step"] == 3000, said.err
+    steps = logged_steps(run)
+    assert steps == sorted(set(steps)) and steps[-1] == 3000
+    said = run_process("runs", "sync", "--json", home=home, cwd=tmp_path)
+    assert said.code == 0 and [one["left"] for one in said.json["synced"]] == [0], said.err

@@ -1,0 +1,142 @@
+"""A run whose checkpoints lie in an object store: S3, a real server on loopback that can go down."""
+
+import itertools
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.cluster.recording import TrackedReporter
+from ditlab.spec.loading import load_experiment
+from ditlab.training.export import load_export
+from support.s3 import S3Server, s3_at_hand
+from support.workers import newest, same_state, train_here
+
+NAMES = itertools.count()
+LONG = ["--set", "training.steps=8", "--set", "checkpoint.every=4"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    with s3_at_hand("bucket") as running:
+        yield running
+
+
+@pytest.fixture
+def place(server) -> str:
+    """A prefix of its own."""
+    return f"s3://bucket/runs/{next(NAMES)}?{server.query}"
+
+
+@pytest.fixture
+def unbroken(spec, tmp_path) -> Path:
+    """Checkpoints of the same run on this machine, without an interruption."""
+    train_here(load_experiment(spec, LONG[1::2]), tmp_path / "there", tmp_path / "unbroken")
+    return tmp_path / "unbroken"
+
+
+@pytest.fixture
+def when(monkeypatch) -> Callable[[int, Callable[[], None]], None]:
+    """Does something once a step has been logged."""
+
+    def arrange(step: int, act: Callable[[], None]) -> None:
+        original = TrackedReporter.metrics
+
+        def metrics(self, at, values):
+            original(self, at, values)
+            if at == step and "train/loss" in values:
+                monkeypatch.setattr(TrackedReporter, "metrics", original)
+                act()
+
+        monkeypatch.setattr(TrackedReporter, "metrics", metrics)
+
+    return arrange
+
+
+def test_interrupted_resumed_and_used(ditlab, spec, home, place, unbroken, when, tmp_path):
+    options = [*LONG, "--set", f"checkpoint.storage={place}"]
+    when(3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    said = ditlab("train", spec, "--local", "--json", *options)
+    assert said.code == 130 and said.json["status"] == "interrupted", said.err
+    run, stopped = said.json["run_id"], said.json["step"]
+    store = CheckpointStore.at(place).child(run)
+    assert stopped in (3, 4) and store.steps() == [stopped]
+    assert said.json["checkpoint"] == store.location_of(stopped)
+
+    said = ditlab("train", spec, "--local", "--json", "--resume", "auto", *options)
+    assert said.code == 0 and said.json["run_id"] == run, said.err
+    with store.open(8) as reader:
+        assert same_state(reader, newest(unbroken))
+    assert not (home / "train" / run / "checkpoints").exists()
+
+    sampled = ditlab("sample", run, "--num", "2", "--json")
+    assert sampled.code == 0 and sampled.json["step"] == 8
+    evaluated = ditlab("evaluate", run, "--json")
+    assert evaluated.code == 0 and evaluated.json["metrics"].keys() >= {"held_out/velocity"}
+    assert ditlab("figures", run, "--kind", "samples").code == 0
+    assert ditlab("export", run, "--out", tmp_path / "out").code == 0
+    _, network = load_export(tmp_path / "out", torch.device("cpu"))
+    with newest(unbroken) as reader:
+        expected = reader.weights()
+    exported = network.state_dict()
+    assert all(torch.equal(exported[name], value) for name, value in expected.items())
+    assert server_address(place) not in (tmp_path / "out" / "spec.yaml").read_text()
+
+
+def server_address(place: str) -> str:
+    return place.rpartition("=")[2]
+
+
+WRONG = {
+    "no such bucket": ("s3://nowhere/x?{query}", "cannot be written"),
+    "nobody answers": ("s3://bucket/x?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:9", "cannot be written"),
+    "a password": ("s3://someone:hunter2@bucket/x?{query}", "holds a password or key"),
+    "a key in the query": ("s3://bucket/x?{query}&secret_key=hunter2", "holds a password or key"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_storage_that_cannot_be_used(case, ditlab, spec, home, server):
+    """One sentence, before anything starts, and no secret in it."""
+    place, words = WRONG[case]
+    said = ditlab("train", spec, "--local", "--set", f"checkpoint.storage={place.format(query=server.query)}")
+    assert said.code == 2 and said.out == ""
+    assert said.err.startswith("ditlab: ") and said.err.count("\n") == 1
+    assert "checkpoint.storage=s3://" in said.err and words in said.err
+    assert "hunter2" not in said.err
+    assert not (home / "train").exists()
+    assert not [path for path in home.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["background", "blocking"])
+def test_a_server_that_dies_in_the_middle(mode, ditlab, spec, home, server, place, unbroken, when):
+    """The client tries each request for some seconds before it gives up."""
+    options = ["--local", "--json", *LONG, "--set", f"checkpoint={{storage: '{place}', write: {mode}}}"]
+    when(7, server.stop)
+    try:
+        said = ditlab("train", spec, *options)
+        assert said.code == 1 and "Traceback" not in said.err, said.err
+        assert "the checkpoint of step 8 was not saved" in said.err
+        (last,) = [line for line in said.err.splitlines() if line.startswith("ditlab: ")]
+        assert "the last checkpoint could not be written; the last whole one is" in last
+        (run,) = [path.name for path in (home / "train").iterdir()]
+        journal = (home / "train" / run / "journal.jsonl").read_text()
+        assert all(f'"step":{step},' in journal for step in range(1, 9))  # no step was lost
+        for command in (["sample", run], ["train", spec, *options, "--resume", run]):
+            said = ditlab(*command)
+            assert said.code == 2 and "cannot be" in said.err and "Traceback" not in said.err, said.err
+    finally:
+        server.start()
+    store = CheckpointStore.at(place).child(run)
+    assert store.steps() in ([4], []) if mode == "background" else store.steps() == [4]
+    said = ditlab("train", spec, *options, "--resume", run)
+    assert said.code == 0, said.err
+    with store.open(8) as reader:
+        assert same_state(reader, newest(unbroken))
