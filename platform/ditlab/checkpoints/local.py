@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ditlab.errors import UserError
+from ditlab.checkpoints.manifest import Unreachable
 from ditlab.home import writable_folder
 
 
@@ -96,11 +96,11 @@ class LocalFiles:
 
     @contextmanager
     def named(self, what: str, remedy: str) -> Iterator[None]:
-        """Turns OSErrors into a UserError that names the knob."""
+        """Turns OSErrors into Unreachable, which names the knob."""
         try:
             yield
         except OSError as error:
-            raise UserError(f"checkpoint.storage={self.path} {what} ({error.strerror or error}); {remedy}.") from error
+            raise Unreachable(f"checkpoint.storage={self.path} {what} ({error.strerror or error}); {remedy}.") from error
 
 
 def plain_file(path: Path) -> Path:

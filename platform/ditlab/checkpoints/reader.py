@@ -15,9 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ditlab.checkpoints.local import LocalFiles, plain_file
-from ditlab.checkpoints.manifest import MANIFEST, Damaged, Manifest, folder_of
+from ditlab.checkpoints.manifest import MANIFEST, Damaged, Manifest, Unreachable, folder_of
 from ditlab.checkpoints.remote import RemoteFiles, first_line
-from ditlab.errors import UserError
 
 
 class CheckpointReader:
@@ -73,7 +72,7 @@ class CheckpointReader:
 
     @contextmanager
     def _reaching(self, name: str) -> Iterator[None]:
-        """A store that cannot be reached says nothing about a checkpoint: UserError, not Damaged."""
+        """A store that cannot be reached says nothing about a checkpoint."""
         if isinstance(self._files, LocalFiles):
             yield
             return
@@ -82,7 +81,7 @@ class CheckpointReader:
         except FileNotFoundError:
             raise
         except Exception as error:  # each of fsspec's libraries has exceptions of its own
-            raise UserError(
+            raise Unreachable(
                 f"{self.location}/{name} cannot be fetched ({first_line(error)}); check the network, the credentials "
                 "and the room in TMPDIR."
             ) from error

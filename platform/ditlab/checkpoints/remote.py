@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from ditlab.checkpoints.manifest import Unreachable
 from ditlab.errors import UserError
 
 WHOLE_OBJECTS = ("s3", "gcs", "abfs")
@@ -126,13 +127,13 @@ class RemoteFiles:
 
     @contextmanager
     def named(self, what: str, remedy: str) -> Iterator[None]:
-        """Turns whatever the store's library raises into a UserError that names the knob."""
+        """Turns whatever the store's library raises into Unreachable, which names the knob."""
         try:
             yield
         except UserError:
             raise
         except Exception as error:  # each of fsspec's libraries has exceptions of its own
-            raise UserError(f"checkpoint.storage={self.location} {what} ({first_line(error)}); {remedy}.") from error
+            raise Unreachable(f"checkpoint.storage={self.location} {what} ({first_line(error)}); {remedy}.") from error
 
 
 def first_line(error: BaseException) -> str:

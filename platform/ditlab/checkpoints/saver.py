@@ -98,6 +98,7 @@ class Saver:
         self._thread.start()
         if self._mode == "blocking":
             self._join()
+            self._state.take(())  # or a state that is built anew would find the old one still in memory
 
     def poll(self) -> list[Saved]:
         """Saves that have ended since this was last asked, oldest first."""

@@ -21,13 +21,20 @@ INTERRUPTED, PREEMPTED = "interrupted", "preempted"
 
 
 class Board:
-    """The words of one launch of a run."""
+    """The words of one launch of a run; below it, a board for each group of workers that carries it on."""
 
     def __init__(self, launch: str) -> None:
         self.launch = launch
 
     def put(self, topic: str, value: Any) -> None:
         internal_kv._internal_kv_put(self._key(topic), json.dumps(value).encode(), overwrite=True, namespace=NAMESPACE)
+
+    def group(self, name: str) -> "Board":
+        """The board of one group of workers: what an earlier group said is not on it."""
+        return Board(f"{self.launch}/{name}")
+
+    def remove(self, topic: str) -> None:
+        internal_kv._internal_kv_del(self._key(topic), namespace=NAMESPACE)
 
     def put_first(self, topic: str, value: Any) -> None:
         """Put, unless something is there: the first worker to fail says why, the others only that it is gone."""

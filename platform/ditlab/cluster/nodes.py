@@ -1,11 +1,10 @@
 """What the cluster's nodes are and do: alive, about to be taken away; and an end for a process on one of them."""
 
-import os
-import signal
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+import psutil
 import ray
 
 
@@ -25,21 +24,25 @@ def draining_ids() -> set[str]:
     return set(state.get_draining_nodes())
 
 
-def kill(places: Iterable[tuple[str, int]], timeout: float = 20.0) -> None:
-    """SIGKILL for processes, (node id, pid) each. A node that does not answer is left to Ray's own health checks."""
+def kill(places: Iterable[tuple[str, int, float]], timeout: float = 20.0) -> None:
+    """SIGKILL for processes, (node id, pid, time of its start) each. A node that does not answer is left to Ray's own
+    health checks."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     there = alive_ids()
     tasks = [
         ray.remote(_kill_here)
         .options(num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
-        .remote(pid)
-        for node, pid in places
+        .remote(pid, born)
+        for node, pid, born in places
         if node in there
     ]
-    ray.wait(tasks, num_returns=len(tasks), timeout=timeout) if tasks else None
+    if tasks:
+        ray.wait(tasks, num_returns=len(tasks), timeout=timeout)
 
 
-def _kill_here(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+def _kill_here(pid: int, born: float) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        if process.create_time() == born:  # or the number is another process's by now
+            process.kill()

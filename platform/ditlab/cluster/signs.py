@@ -4,9 +4,11 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+import psutil
 import ray
 
 from ditlab.training.pulse import Pulse
@@ -14,6 +16,7 @@ from ditlab.training.pulse import Pulse
 if TYPE_CHECKING:
     from ditlab.cluster.board import Board
 
+UNHEARD = (ConnectionError, RuntimeError, ray.exceptions.RayError)  # what Ray's store raises while it cannot be reached
 LONGEST_SILENCE = 2.0  # seconds between signs, at most: the last one says where a lost worker was
 
 
@@ -29,10 +32,13 @@ class Sign:
     """Of the sign, seconds since 1970 on its node: compared with itself only."""
     step: int
     doing: str
-    count: int
-    """Of things done; equal on workers that are equally far."""
+    laps: int
+    beats: int
+    """How far it has come: (laps, beats) is equal on workers that are equally far."""
     idle: float
-    """Seconds since something was done."""
+    """Seconds since something was done that should have been."""
+    born: float = 0.0
+    """When the process was started: its number may be another's by now."""
 
 
 class Signs(threading.Thread):
@@ -43,27 +49,33 @@ class Signs(threading.Thread):
         self._board, self._rank, self._pulse = board, rank, pulse
         self._pause = interval(timeout)
         self._node = ray.get_runtime_context().get_node_id()
+        self._born = psutil.Process().create_time()
         self._over = threading.Event()
 
     def run(self) -> None:
         while True:
             pulse = self._pulse
             sign = Sign(
-                self._rank, os.getpid(), self._node, time.time(), pulse.step, pulse.doing, pulse.count,
-                time.monotonic() - pulse.since,
+                self._rank, os.getpid(), self._node, time.time(), pulse.step, pulse.doing, pulse.laps, pulse.beats,
+                pulse.idle, self._born,
             )  # fmt: skip
-            self._board.put(f"sign/{self._rank}", asdict(sign))
+            with suppress(*UNHEARD):  # the next one may be
+                self._board.put(f"sign/{self._rank}", asdict(sign))
             if self._over.wait(self._pause):
                 return
 
     def stop(self) -> None:
+        """Takes the sign away: who is done is not silent."""
         self._over.set()
         self.join()
+        with suppress(*UNHEARD):
+            self._board.remove(f"sign/{self._rank}")
 
 
 def interval(timeout: float) -> float:
     """Seconds between signs, for a time after which silence means something."""
-    return min(LONGEST_SILENCE, timeout / 8)
+    return min(UNHEARD = (ConnectionError, RuntimeError, ray.exceptions.RayError)  # what Ray's store raises while it cannot be reached
+LONGEST_SILENCE, timeout / 8)
 
 
 class Watchman:
@@ -87,6 +99,6 @@ class Watchman:
         if silent:
             return silent
         if signs and all(sign.idle > self._timeout for sign in signs):
-            least = min(sign.count for sign in signs)
-            return [sign for sign in signs if sign.count == least]
+            least = min((sign.laps, sign.beats) for sign in signs)
+            return [sign for sign in signs if (sign.laps, sign.beats) == least]
         return []

@@ -14,7 +14,7 @@ from ditlab.data.sources import DataSplits
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.spec.experiment import Experiment
 from ditlab.training.evaluation import held_out_metrics, sample_grid
-from ditlab.training.memory import OutOfMemory, Room
+from ditlab.training.memory import OutOfMemory, Room, is_out_of_memory
 from ditlab.training.nonfinite import NonFiniteWatch
 from ditlab.training.plan import plan_run
 from ditlab.training.reporting import Outcome, Progress, Reporter, StepMetrics
@@ -53,14 +53,27 @@ class Worker:
         self.fields = experiment.model.batch_fields()
         self.watch = NonFiniteWatch(experiment)
         self.metrics: dict[str, float] = {}
-        self.saving = Saving(experiment, checkpoints, rank, self.channel, reporter, self.watch.saved)
-        self._steps = StepMetrics(rank.world_size)
+        self.saving = Saving(experiment, checkpoints, rank, self.channel, reporter)
+        self._steps, self._meter = StepMetrics(rank.world_size), Speedometer(experiment.batch.size)
         self._bad_step = 0
         self.state = self._build()
 
     def _build(self) -> TrainingState:
         self._share = share_out(self.experiment, self.rank.rank, self.rank.world_size, self.room.halvings)
         return TrainingState(self.experiment, self.rank, self._share, self._swap, self.reporter.pulse)
+
+    def _rebuild(self) -> None:
+        """Lets the old state go before the new one comes: memory may hold one only."""
+        self._let_go()
+        self.state = self._build()
+
+    def _let_go(self) -> None:
+        if hasattr(self, "state"):
+            self.state.close()
+            del self.state
+        gc.collect()
+        if self.rank.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def resume(self) -> int:
         """Takes up the newest whole checkpoint, if any; returns the step to go on from."""
@@ -87,49 +100,51 @@ class Worker:
 
     def close(self) -> None:
         self.saving.close()
-        self.state.close()
+        self._let_go()
 
     def _run(self) -> Outcome:
         experiment, total, state = self.experiment, self.plan.total_steps, self.state
         stopped = False
         with self._loader() as loader:
             micro_batches = iter(loader)
-            meter, steps = Speedometer(experiment.batch.size), self._steps
+            meter, pulse = self._meter, self.reporter.pulse
             stepper = Stepper(
-                experiment, self.plan, self.rank, state, self._share, self.fields, self.data.train.columns, steps
+                experiment, self.plan, self.rank, state, self._share, self.fields, self.data.train.columns, self._steps
             )
+            meter.restart()
             if state.step == 0 and experiment.evaluation.every is not None:
                 with meter.paused():
                     self._evaluate()  # what chance gives; and a sampler that fails does so before hours of training
             while state.step < total and not stopped:
-                self.reporter.pulse.at(state.step, "waiting for data")
+                pulse.at(state.step, "waiting for data")
                 batch = next(micro_batches)
-                self.reporter.pulse.at(state.step, "training")
+                pulse.at(state.step, "training")
                 if state.step in self.room.left_out:
                     stepper.pass_over()
                 else:
                     stepper.step(batch, _due(state.step + 1, experiment.tracking.every, state.step + 1 in (1, total)))
                 meter.tick()
-                self._log(steps, meter)
+                self._log()
                 last = state.step == total
-                stop, bad = self.channel.largest(self.reporter.should_stop(), self._bad_step)
+                stop, bad = self.channel.largest(self.reporter.should_stop(), self._bad_step > 0)
                 stopped = bool(stop) and not last
                 evaluates = not stopped and _due(state.step, experiment.evaluation.every, last)
                 saves = stopped or last or _due(state.step, experiment.checkpoint.every, last)
-                if evaluates or saves:
-                    # What is saved is looked at first: no checkpoint shall hold what has diverged. Every worker sees
-                    # the same numbers here.
-                    self._log(steps, meter, wait=True)
-                    bad = self._bad_step
-                if bad:
-                    raise _RollBack(bad)
+                if evaluates or saves or bad:
+                    # What is saved is looked at first: no checkpoint shall hold what has diverged. Once all numbers
+                    # are there, every worker has seen the same.
+                    self._log(wait=True)
+                if (evaluates or saves or bad) and self._bad_step:
+                    raise _RollBack(self._bad_step)
                 with meter.paused():
                     if evaluates:
                         self._evaluate()
                     if saves:
+                        pulse.at(state.step, "saving", is_patient=True)
                         self._progress("saving")
                         self.saving.begin(state, self.metrics)
                 self.saving.report()
+        pulse.at(state.step, "saving", is_patient=True)
         self.saving.finish()
         status = "interrupted" if stopped else "finished"
         return Outcome(status, state.step, self.metrics, self.saving.last)  # type: ignore[arg-type]
@@ -149,57 +164,61 @@ class Worker:
 
     def _make_room(self, step: int) -> None:
         """A rung down the ladder for a step that did not fit, with the state as it is."""
+        self._log(wait=True)
         self.room = self.room.after(step, self.experiment)
         message = self.room.sentence(step, self.experiment)
         self.reporter.warn(message)
         self.reporter.tags({"ditlab.failure": "out_of_memory", "ditlab.out_of_memory": message})
+        self.reporter.pulse.at(step, "building anew", is_patient=True)
         left = self.state.leave()
-        del self.state
-        gc.collect()
-        if self.rank.device.type == "cuda":
-            torch.cuda.empty_cache()
-        self.state = self._build()
+        self._rebuild()
         self.state.load(left, left.scalars, left.step, left.position)
 
     def _roll_back(self, step: int) -> None:
         """Back to the last checkpoint, or the beginning; the step is left out when it comes by again."""
         self._bad_step, self._steps = 0, StepMetrics(self.rank.world_size)  # what is done again is measured again
         self.room = replace(self.room, left_out=(*self.room.left_out, step - 1))
+        self.reporter.pulse.at(step, "rolling back", is_patient=True)
         self.saving.settle()
-        self.state.close()
-        self.state = self._build()
+        self._rebuild()
         at = self.resume()
+        self.watch.rolled_back(step, at)
         if self.rank.is_first:
             self.reporter.warn(f"step {step} was no number: rolled back to step {at}; its batch will be left out.")
             self.reporter.tags({"ditlab.failure": "non_finite", "ditlab.left_out_steps": _listed(self.room.left_out)})
 
-    def _log(self, steps: StepMetrics, meter: Speedometer, wait: bool = False) -> None:
-        for read in steps.read(wait):
+    def _log(self, wait: bool = False) -> None:
+        """Looks at every step whose numbers are there, and passes on those that are wanted."""
+        is_fp16 = self.experiment.training.precision == "fp16"  # whose gradients overflow until the scale fits
+        for read in self._steps.read(wait):
             values = {f"train/{name}": value for name, value in read.values.items()}
-            is_fp16 = self.experiment.training.precision == "fp16"  # whose gradients overflow until the scale fits
-            decision = self.watch.look(read.step, read.values["loss"], 0.0 if is_fp16 else read.values["grad_norm"])
-            if decision == "roll back":
-                self._bad_step = max(self._bad_step, read.step)
-            elif decision == "skipped" and self.rank.is_first:
-                self.reporter.warn(f"step {read.step} was left out: its loss or gradient was no number.")
-                self.reporter.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": str(self.watch.skipped)})
-            values["train/samples_per_second"] = meter.samples_per_second
-            if decision == "go on":
+            values["train/samples_per_second"] = self._meter.samples_per_second
+            is_bad = self.watch.is_bad(read.step, read.values["loss"], 0.0 if is_fp16 else read.values["grad_norm"])
+            if is_bad:
+                self._left_out(read.step)
+            else:
                 self.metrics.update(values)
-            if self.rank.is_first and (read.wanted or decision != "go on"):
+            if self.rank.is_first and (read.wanted or is_bad):
                 self.reporter.metrics(read.step, values)
-        if meter.due(self.state.step == self.plan.total_steps):
-            self._progress("training", meter.samples_per_second)
+        if self._meter.due(self.state.step == self.plan.total_steps):
+            self._progress("training", self._meter.samples_per_second)
+
+    def _left_out(self, step: int) -> None:
+        if self.experiment.training.non_finite.policy == "rollback":
+            self._bad_step = self._bad_step or step  # the first one: those after it come by again
+        elif self.rank.is_first:
+            self.reporter.warn(f"step {step} was left out: its loss or gradient was no number.")
+            self.reporter.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": str(self.watch.skipped)})
 
     def _progress(self, phase: Any, speed: float = 0.0) -> None:
         step, total = self.state.step, self.plan.total_steps
-        self.reporter.pulse.at(step, phase)
         if self.rank.is_first:
             left = (total - step) * self.experiment.batch.size / speed if speed else None
             self.reporter.progress(Progress(step, total, speed, dict(self.metrics), phase, left))
 
     def _evaluate(self) -> None:
         evaluation, rank, state = self.experiment.evaluation, self.rank, self.state
+        self.reporter.pulse.at(state.step, "evaluating")
         self._progress("evaluating")
         with state.engine.evaluating():
             found = held_out_metrics(
@@ -215,6 +234,7 @@ class Worker:
         self.metrics.update(values)
         if rank.is_first and values:
             self.reporter.metrics(state.step, values)
+        self.reporter.pulse.at(state.step, "waiting for the other workers")
         self.channel.barrier()
 
 
@@ -229,19 +249,28 @@ def train(
 ) -> Outcome:
     """Runs one worker to the end, from the newest checkpoint if there is one.
 
-    `room` says what an earlier try found out about memory; `swap` is where state
-    that is offloaded to NVMe lies.
+    `room` says what an earlier try found out about memory; `swap` is where state that is offloaded to NVMe lies.
 
     Raises:
         RunFailed: it diverged, does not fit, or cannot save its last checkpoint.
         OutOfMemory: a worker among several ran out of memory; `Room.after` says what to try next.
     """
-    worker = Worker(experiment, data, checkpoints, rank, reporter, room or Room(), swap or Path("swap"))
     try:
-        worker.resume()
-        return worker.run()
-    finally:
-        worker.close()
+        worker = Worker(experiment, data, checkpoints, rank, reporter, room or Room(), swap or Path("swap"))
+        try:
+            worker.resume()
+            return worker.run()
+        finally:
+            worker.close()
+    except Exception as error:
+        if not is_out_of_memory(error) or isinstance(error, RunFailed):
+            raise
+        doing, step = reporter.pulse.doing, reporter.pulse.step
+        raise RunFailed(
+            f"out of memory while {doing} at step {step}: lower evaluation.samples or the model's size, set "
+            "checkpoint.write=blocking, or raise engine.zero.stage.",
+            kind="out_of_memory",
+        ) from error
 
 
 def _listed(steps: tuple[int, ...]) -> str:

@@ -7,8 +7,8 @@ import torch
 from ditlab.errors import RunFailed
 from ditlab.spec.experiment import Experiment
 
-# A CUDA device says so by its own exception; torch's CPU allocator by a RuntimeError with one of these in it.
-_CPU_WORDS = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
+# A CUDA device says so by its own exception; torch's CPU allocator and NCCL by a RuntimeError with one of these in it.
+_WORDS = ("can't allocate memory", "not enough memory", "Cannot allocate memory", "out of memory")
 
 
 class OutOfMemory(Exception):
@@ -23,7 +23,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that memory, of the device or the host, is used up."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _CPU_WORDS)
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
 
 
 @dataclass(frozen=True)

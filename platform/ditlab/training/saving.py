@@ -1,6 +1,6 @@
 """A run's checkpoints as its step loop sees them: begin one, hear of those that are done, take up the newest."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from ditlab.checkpoints.manifest import Manifest
@@ -9,6 +9,7 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.distributed import ControlChannel, PeerLost, Rank
 from ditlab.errors import RunFailed, UserError
 from ditlab.spec.experiment import Experiment
+from ditlab.training.memory import is_out_of_memory
 from ditlab.training.reporting import Reporter
 from ditlab.training.state import TrainingState
 
@@ -25,10 +26,9 @@ class Saving:
         rank: Rank,
         channel: ControlChannel,
         reporter: Reporter,
-        on_saved: Callable[[int], None],
     ) -> None:
         self._experiment, self._store, self._rank = experiment, store, rank
-        self._channel, self._reporter, self._on_saved = channel, reporter, on_saved
+        self._channel, self._reporter = channel, reporter
         self._saver = Saver(
             store,
             rank.rank,
@@ -64,8 +64,19 @@ class Saving:
             )
 
     def reserve(self, state: TrainingState) -> None:
-        """Takes the host memory for copies of the state before the first step, not in the middle of the run."""
-        self._saver.reserve(state.tensors())
+        """Takes the host memory for copies of the state before the first step, not in the middle of the run.
+
+        Raises RunFailed where there is too little of it.
+        """
+        try:
+            self._saver.reserve(state.tensors())
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            raise RunFailed(
+                "the host has no memory for a copy of the state; set checkpoint.write=blocking, which needs none.",
+                kind="out_of_memory",
+            ) from error
 
     def begin(self, state: TrainingState, metrics: Mapping[str, float]) -> None:
         """Copies the state; the writing goes on beside the step loop. Waits where an earlier one is not done."""
@@ -113,7 +124,6 @@ class Saving:
         self._is_whole = error is None
         if error is None:
             self.last = saved.location
-            self._on_saved(saved.step)
             if report:
                 self._reporter.checkpoint(saved.step, saved.location, saved.metrics)
                 if saved.note:

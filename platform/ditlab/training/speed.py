@@ -15,6 +15,10 @@ class Speedometer:
         self._since, self._steps, self._reported = clock(), 0, 0.0
         self.samples_per_second = 0.0
 
+    def restart(self) -> None:
+        """What was done since the last step was something else."""
+        self._since, self._steps = self._clock(), 0
+
     def tick(self) -> None:
         """A step is done."""
         self._steps += 1

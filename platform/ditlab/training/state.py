@@ -70,12 +70,10 @@ class TrainingState:
         self.step, self.position = step, position
 
     def leave(self) -> "LeftState":
-        """Copies the whole state into host memory and ends the engine. One worker only: it holds the whole."""
+        """Copies the whole state into host memory. One worker only: it holds the whole."""
         assert self._rank.world_size == 1
         held = {key: values.detach().to("cpu", copy=True) for key, values in self.tensors()}
-        left = LeftState(held, self.engine.scalars(), self.step, self.position)
-        self.close()
-        return left
+        return LeftState(held, self.engine.scalars(), self.step, self.position)
 
     def close(self) -> None:
         self.engine.close()
