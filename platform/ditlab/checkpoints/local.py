@@ -100,7 +100,9 @@ class LocalFiles:
         try:
             yield
         except OSError as error:
-            raise Unreachable(f"checkpoint.storage={self.path} {what} ({error.strerror or error}); {remedy}.") from error
+            raise Unreachable(
+                f"checkpoint.storage={self.path} {what} ({error.strerror or error}); {remedy}."
+            ) from error
 
 
 def plain_file(path: Path) -> Path:

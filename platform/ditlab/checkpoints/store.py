@@ -1,6 +1,7 @@
 """Where a run's checkpoints lie, which of them count, and which of them go."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -53,6 +54,13 @@ class CheckpointStore:
     def steps(self) -> list[int]:
         """Steps whose checkpoints are committed, oldest first; whether they are whole shows when they are opened."""
         return committed(self._listing())
+
+    def last_step(self) -> int:
+        """Step of the newest checkpoint whose manifest is what was written, shards unseen; -1 where there is none."""
+        for step in reversed(self.steps()):
+            with suppress(Damaged), self.open(step, verify=False) as reader:
+                return reader.manifest.step
+        return -1
 
     def open(self, step: int, verify: bool = True) -> CheckpointReader:
         """One checkpoint. With `verify`, each shard is hashed first; without, a remote one still is, when fetched.

@@ -3,13 +3,18 @@
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from ray.exceptions import RayActorError
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2._internal.exceptions import (
+    WorkerGroupStartupFailedError,
+    WorkerGroupStartupTimeoutError,
+    WorkerHealthCheckTimeoutError,
+)
 
 from ditlab.cluster.board import INTERRUPTED, PREEMPTED, Board
 from ditlab.cluster.failures import Failure, Kind, told_by_worker
@@ -44,10 +49,11 @@ class Attempt:
         self._hung: list[Sign] = []
         self._stop = ""
         self._warned: dict[int, int] = {}
+        self._group = self._board  # until the workers have named theirs
         self._next_look, self._next_drain_look = 0.0, 0.0
 
     def run(self, wishes: Wishes) -> Outcome | Failure:
-        """Follows the job to its end. A first wish asks for a final checkpoint."""
+        """Follows the job to its end. A wish asks for a final checkpoint."""
         self._fit.start()
         try:
             while self._fit.is_alive():
@@ -55,8 +61,10 @@ class Attempt:
                 if wishes.count and self._stop != INTERRUPTED:
                     self._ask_to_stop(INTERRUPTED)
                     self._warn("stopping after a final checkpoint; once more ends at once.")
+                self._meet()
                 self._pass_on()
                 self._look()
+            self._meet()
             self._pass_on()
             return self._ended()
         finally:
@@ -66,11 +74,18 @@ class Attempt:
         self._stop = reason
         self._board.put("stop", reason)
 
+    def _meet(self) -> None:
+        """Turns to the group of workers that is there now: Ray begins a new one by itself when an elastic run grows."""
+        name = self._board.get("group")
+        if name and self._group.launch != self._board.group(name).launch:
+            self._group, self._warned = self._board.group(name), {}
+            self._signs, self._hung, self._watchman = [], [], Watchman(self._resources.hang_timeout)
+
     def _pass_on(self) -> None:
-        if progress := self._board.get_progress():
+        if progress := self._group.get_progress():
             self._on_progress(progress)
         for rank in range(self._resources.max_workers):
-            messages = self._board.get(f"warnings/{rank}") or []
+            messages = self._group.get(f"warnings/{rank}") or []
             for message in messages[self._warned.get(rank, 0) :]:
                 self._warn(message)
             self._warned[rank] = max(self._warned.get(rank, 0), len(messages))
@@ -80,13 +95,10 @@ class Attempt:
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + interval(self._resources.hang_timeout)
-            self._signs = self._board.get_signs(self._resources.max_workers)
-            # Ray may have begun with new processes by itself, for more workers: those that hung are gone then.
-            pids = {sign.pid for sign in self._signs}
-            self._hung = [sign for sign in self._hung if sign.pid in pids]
+            self._signs = self._group.get_signs(self._resources.max_workers) or self._signs
             if not self._hung and (hung := self._watchman.hung(self._signs, now)):
                 self._hung = hung
-                kill((sign.node, sign.pid) for sign in hung)
+                kill((sign.node, sign.pid, sign.born) for sign in hung)
         if now >= self._next_drain_look and not self._stop:
             self._next_drain_look = now + DRAIN_POLL
             if draining_ids() & {sign.node for sign in self._signs}:
@@ -94,14 +106,14 @@ class Attempt:
                 self._ask_to_stop(PREEMPTED)
 
     def _ended(self) -> Outcome | Failure:
-        outcome = self._board.get("outcome")
+        outcome = self._group.get("outcome")
         if outcome:
             # A worker process that dies after its work is done (gloo at interpreter exit) does not undo it.
             if self._stop == PREEMPTED and outcome["status"] == "interrupted":
                 return Failure(Kind.PREEMPTED, f"a node was taken away at step {outcome['step']}")
             return Outcome(**outcome)
-        told = told_by_worker(self._board.get("failure"))
-        return classify(told, self._fit.error, self._signs, self._hung, alive_ids())
+        told = told_by_worker(self._group.get("failure"))
+        return classify(told, self._fit.error, self._signs, self._hung, alive_ids(), self._group.get("peer_loss") or "")
 
 
 def classify(
@@ -110,22 +122,24 @@ def classify(
     signs: Sequence[Sign],
     hung: Sequence[Sign],
     alive: set[str],
+    peer_loss: str = "",
 ) -> Failure:
     """What ended a job: what a worker said of itself, what Ray says of its workers, which of them hung.
 
-    A worker that crashed while another one died did so because of it.
+    A worker that crashed while another one died did so because of it. `peer_loss` is what a worker said that lost
+    touch with another one.
     """
     failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
     dead = {rank: death for rank, one in failures.items() if (death := _death(one))}
-    if hung:
+    if hung and (dead or not told):
         return Failure(Kind.HUNG_WORKER, "; ".join(_hang(sign) for sign in hung))
     if told and not (dead and told.kind is Kind.CRASH):
         return told
     if not dead:
-        return Failure(Kind.CRASH if error and not failures else Kind.LOST_WORKER, _first_line(error))
+        return _without_a_death(error, failures, peer_loss)
     places = {sign.rank: sign for sign in signs}
     where = ", ".join(_place(rank, places.get(rank)) for rank in sorted(dead))
-    if any(death.preempted for death in dead.values()):
+    if any(getattr(death, "preempted", False) for death in dead.values()):
         return Failure(Kind.PREEMPTED, f"the node of {where} was taken away")
     gone = [rank for rank in dead if rank in places and places[rank].node not in alive]
     if gone:
@@ -133,10 +147,25 @@ def classify(
     return Failure(Kind.LOST_WORKER, f"{where} died")
 
 
-def _death(error: Exception) -> RayActorError | None:
+def _without_a_death(error: BaseException | None, failures: Mapping[int, Exception], peer_loss: str) -> Failure:
+    """No worker is known to be dead, and none has said what it died of."""
+    inner = getattr(error, "controller_failure", error)
+    if isinstance(inner, WorkerGroupStartupTimeoutError):
+        return Failure(Kind.NO_ROOM, "the cluster has no room for the workers yet")
+    if isinstance(inner, WorkerGroupStartupFailedError):
+        return Failure(Kind.LOST_WORKER, "a worker died while it was started")
+    if isinstance(inner, RayActorError):
+        return Failure(Kind.LOST_WORKER, "the process that leads the workers died")
+    if failures or peer_loss:
+        first = peer_loss or next((f"worker {rank}: {_first_line(one)}" for rank, one in failures.items()), "")
+        return Failure(Kind.LOST_WORKER, f"a worker lost touch with the others ({first})")
+    return Failure(Kind.CRASH, _first_line(inner))
+
+
+def _death(error: Exception) -> Exception | None:
     """Ray wraps the death of a worker's process in the failure of its health check."""
     inner = getattr(error, "health_check_failure", error)
-    return inner if isinstance(inner, RayActorError) else None
+    return inner if isinstance(inner, RayActorError | WorkerHealthCheckTimeoutError) else None
 
 
 def _place(rank: int, sign: Sign | None) -> str:
@@ -186,7 +215,8 @@ def _trainer(request: RunRequest, threads: int, name: str, launch: str) -> Torch
         run_config=RunConfig(
             name=name,
             storage_path=str(request.folder().path / "ray"),
-            failure_config=FailureConfig(max_failures=0, max_preemption_failures=0),  # `failures` decides
+            # Nothing is tried again by Ray itself: `failures` decides, counts and says so.
+            failure_config=FailureConfig(max_failures=0, max_preemption_failures=0, controller_failure_limit=0),
             checkpoint_config=CheckpointConfig(num_to_keep=1),
         ),
     )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ditlab.errors import UserError
+from ditlab.errors import RunFailed, UserError
 from ditlab.home import RunFolder
 
 
@@ -34,11 +34,12 @@ def claimed(folder: RunFolder) -> Iterator[None]:
 
 
 @contextmanager
-def writing(folder: RunFolder, patience: float = 60.0) -> Iterator[None]:
+def writing(folder: RunFolder, patience: float = 180.0) -> Iterator[None]:
     """Inside, this worker is the one that writes the run's journal.
 
     A worker whose launcher was killed lives on for some seconds: what it logs after its successor has read the journal
-    would be logged twice. Waits for its end, up to `patience` seconds. Raises UserError where it does not end.
+    would be logged twice. Waits for its end, up to `patience` seconds: a lock on NFS outlives a lost node by a minute
+    or two. Raises RunFailed where it does not end.
     """
     descriptor = os.open(folder.path / "journal.lock", os.O_RDWR | os.O_CREAT, 0o644)
     deadline = time.monotonic() + patience
@@ -49,8 +50,9 @@ def writing(folder: RunFolder, patience: float = 60.0) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise UserError(
-                        f"another worker still writes {folder.journal} after {patience:.0f} s; end that process first."
+                    raise RunFailed(
+                        f"another worker still writes {folder.journal} after {patience:.0f} s; end that process.",
+                        kind="lost_worker",
                     ) from None
                 time.sleep(0.1)
             except OSError:

@@ -29,9 +29,14 @@ class Kind(StrEnum):
     """Found by its silence, killed, replaced."""
     PREEMPTED = "preempted"
     """The cluster takes a node back: goes on elsewhere, and counts for nothing."""
+    NO_ROOM = "no_room"
+    """The cluster has no place for the workers yet: waits, and counts for nothing."""
+    UNREACHABLE = "storage_unreachable"
+    """The place of the checkpoints, which was there before, does not answer."""
 
 
-MAY_PASS = {Kind.LOST_WORKER, Kind.LOST_NODE, Kind.HUNG_WORKER}
+MAY_PASS = {Kind.LOST_WORKER, Kind.LOST_NODE, Kind.HUNG_WORKER, Kind.UNREACHABLE}
+UNCOUNTED = {Kind.PREEMPTED, Kind.NO_ROOM}
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Failure:
     message: str
     """A sentence, without its full stop."""
     step: int = -1
-    """For OUT_OF_MEMORY: the step (from 0)."""
+    """For OUT_OF_MEMORY: the step (from 0) that can be tried in smaller pieces, -1 for none."""
 
     def error(self) -> UserError | RunFailed:
         """What a person gets."""
@@ -72,27 +77,27 @@ class Recovery:
             saved_step: step of the newest checkpoint now, -1 for none.
         """
         limit = self.experiment.resources.max_failures
-        if failure.kind is Kind.PREEMPTED:
-            return replace(self, saved_step=saved_step)
-        if failure.kind is Kind.OUT_OF_MEMORY:
-            return replace(self, saved_step=saved_step, room=self.room.after(failure.step, self.experiment))
+        failures = 0 if saved_step > self.saved_step else self.failures
+        now = replace(self, saved_step=saved_step, failures=failures)
+        if failure.kind in UNCOUNTED:
+            return now
+        if failure.kind is Kind.OUT_OF_MEMORY and failure.step >= 0:
+            return replace(now, room=self.room.after(failure.step, self.experiment))
         if failure.kind not in MAY_PASS:
             raise failure.error()
-        failures = 1 if saved_step > self.saved_step else self.failures + 1
+        failures += 1
         if failures > limit:
             again = f" ({failures} in a row without a new checkpoint; resources.max_failures={limit})" if limit else ""
             error = failure.error()
             raise RunFailed(f"{error}{again}", kind=failure.kind.value)
-        return replace(self, failures=failures, saved_step=saved_step)
+        return replace(now, failures=failures)
 
     def sentence(self, failure: Failure) -> str:
         """What is done about a failure that may pass, for people."""
         if failure.kind is Kind.OUT_OF_MEMORY:
             return self.room.sentence(failure.step, self.experiment)
         where = f"step {self.saved_step}" if self.saved_step >= 0 else "the beginning"
-        count = (
-            "" if failure.kind is Kind.PREEMPTED else f" ({self.failures} of {self.experiment.resources.max_failures})"
-        )
+        count = "" if failure.kind in UNCOUNTED else f" ({self.failures} of {self.experiment.resources.max_failures})"
         return f"{failure.kind.value.replace('_', ' ')}: {failure.message}; going on from {where}{count}."
 
 

@@ -1,9 +1,10 @@
 """Runs a training as Ray Train workers, and again where what stopped it may pass."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from ditlab.checkpoints.manifest import Unreachable
 from ditlab.cluster.capacity import check_capacity, cpus_per_worker
 from ditlab.cluster.failures import Failure, Recovery
 from ditlab.cluster.request import RunRequest
@@ -51,14 +52,15 @@ def _until_done(
     from ditlab.cluster.attempt import Attempt
 
     experiment, store = request.experiment(), request.checkpoints()
-    recovery, number = Recovery(experiment), 0
+    recovery, number, saved = Recovery(experiment), 0, -1
     while True:
         ended = Attempt(request, threads, on_progress, warn).run(wishes)
         if isinstance(ended, Outcome):
             return ended
         number += 1
         on_failure(ended, number)
-        saved = max(store.steps(), default=-1)
+        with suppress(Unreachable):  # what is not known is taken for no progress
+            saved = store.last_step()
         recovery = recovery.after(ended, saved)
         if wishes.count:
             last = store.location_of(saved) if saved >= 0 else None

@@ -12,6 +12,7 @@ from ditlab.errors import UserError
 from ditlab.home import RunFolder
 from ditlab.spec.experiment import NOT_CONTENT, Experiment
 from ditlab.spec.loading import load_experiment
+from ditlab.tracking.records import read_record
 
 LENGTH = ("steps", "epochs")  # of `training`: a longer run is the same experiment
 
@@ -81,7 +82,13 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
             f"checkpoint.storage={after} is not where run {folder.run_id} keeps its checkpoints ({before}); "
             f"set checkpoint.storage={'null' if before is None else before}."
         )
-    longest = max(checkpoint_store(folder, new).steps(), default=0)
+    store = checkpoint_store(folder, new)
+    longest, reached = store.last_step(), read_record(folder).step
+    if reached > 0 and not store.steps():
+        raise UserError(
+            f"run {folder.run_id} had reached step {reached}, and there is no checkpoint at {store.location}: going on "
+            "would begin anew. Bring the checkpoints back (is the disk mounted?), or start a new run without --resume."
+        )
     steps = new["training"]["steps"]
     if steps is not None and steps < longest:
         raise UserError(

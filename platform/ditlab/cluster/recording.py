@@ -108,8 +108,9 @@ class TrackedReporter(SilentReporter):
     def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
         try:
             update_record(self._folder, step=step)
-        except OSError as error:
-            self.warn(f"{self._folder.record} cannot be written ({error.strerror}); training goes on.")
+        except (OSError, UserError) as error:
+            reason = getattr(error, "strerror", None) or error
+            self.warn(f"{self._folder.record} cannot be written ({reason}); training goes on.")
 
     def before_checkpoint(self) -> None:
         self._tracker.flush()

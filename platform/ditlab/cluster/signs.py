@@ -16,7 +16,8 @@ from ditlab.training.pulse import Pulse
 if TYPE_CHECKING:
     from ditlab.cluster.board import Board
 
-UNHEARD = (ConnectionError, RuntimeError, ray.exceptions.RayError)  # what Ray's store raises while it cannot be reached
+# What Ray's key-value store raises while it cannot be reached.
+UNHEARD = (ConnectionError, RuntimeError, ray.exceptions.RayError)
 LONGEST_SILENCE = 2.0  # seconds between signs, at most: the last one says where a lost worker was
 
 
@@ -74,8 +75,7 @@ class Signs(threading.Thread):
 
 def interval(timeout: float) -> float:
     """Seconds between signs, for a time after which silence means something."""
-    return min(UNHEARD = (ConnectionError, RuntimeError, ray.exceptions.RayError)  # what Ray's store raises while it cannot be reached
-LONGEST_SILENCE, timeout / 8)
+    return min(LONGEST_SILENCE, timeout / 8)
 
 
 class Watchman:

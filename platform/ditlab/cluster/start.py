@@ -104,10 +104,14 @@ class Start:
             status: Literal["failed", "interrupted"] = (
                 "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             )
-            _write_down(folder, status=status, message=type(error).__name__)
-            self._close_tracked_run(status, type(error).__name__)
+            message = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
+            _write_down(folder, status=status, message=message)
+            tags = {"ditlab.failure": "crash"} if status == "failed" else {}
+            self._close_tracked_run(status, message, tags)
             raise
         _write_down(folder, status=outcome.status, step=outcome.step)
+        if outcome.status == "interrupted" and not outcome.metrics:  # its workers died before they could say so
+            self._close_tracked_run("interrupted", "interrupted")
         return Result(folder.run_id, outcome, self.tracking_uri, self._last_words(outcome))
 
     def _close_tracked_run(
@@ -141,7 +145,7 @@ class Start:
         if outcome.status == "interrupted":
             return [
                 f"run {run} interrupted at step {outcome.step} of {self.plan.total_steps} · checkpoint: "
-                f"{_short(Path(outcome.checkpoint or '-'))} · go on: ditlab train SPEC --resume {run}"
+                f"{_place(outcome.checkpoint)} · go on: ditlab train SPEC --resume {run}"
             ]
         return [f"run {run} finished: {outcome.step} steps, loss {loss:.4f}", f"  {' · '.join(where)}"]
 
@@ -202,12 +206,17 @@ def _create(experiment: Experiment, plan: RunPlan, home: Home, tracking_uri: str
     return folder
 
 
+def _place(checkpoint: str | None) -> str:
+    return checkpoint if checkpoint and "://" in checkpoint else _short(Path(checkpoint or "-"))
+
+
 def _write_down(folder: RunFolder, **changes: Any) -> None:
     """In the run's record, where the disk takes it: how a run ended is said all the same."""
     try:
         update_record(folder, **changes)
-    except OSError as error:
-        sys.stderr.write(f"warning: {folder.record} cannot be written ({error.strerror}).\n")
+    except (OSError, UserError) as error:
+        reason = getattr(error, "strerror", None) or error
+        sys.stderr.write(f"warning: {folder.record} cannot be written ({reason}).\n")
 
 
 def _refused(home: Home, error: OSError) -> UserError:

@@ -1,20 +1,24 @@
 """What Ray Train runs on every worker."""
 
 import os
+import secrets
 import threading
 import traceback
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from ray import train
+from torch import distributed
 
+from ditlab.checkpoints.manifest import Unreachable
 from ditlab.cluster.board import PREEMPTED, Board
 from ditlab.cluster.claim import writing
 from ditlab.cluster.recording import SilentReporter, TrackedReporter
 from ditlab.cluster.request import RunRequest
-from ditlab.cluster.signs import Signs
+from ditlab.cluster.signs import UNHEARD, Signs
 from ditlab.data.sources import open_data
 from ditlab.engine.distributed import Rank, current_rank, is_peer_loss
 from ditlab.errors import RunFailed, UserError
@@ -42,21 +46,34 @@ def run_worker(config: dict[str, Any]) -> None:
         context.get_world_size(),
         context.get_local_rank(),
     )
-    pulse = Pulse()
-    signs = Signs(board, rank.rank, pulse, experiment.resources.hang_timeout)
+    pulse, group = Pulse(), _group(board, rank)
+    signs = Signs(group, rank.rank, pulse, experiment.resources.hang_timeout)
     signs.start()
     try:
-        _train(request, board, rank, pulse)
+        _train(request, board, group, rank, pulse)
     except Exception as error:
-        if not is_peer_loss(error):
-            board.put_first("failure", {"rank": rank.rank, **_told(error)})
+        if is_peer_loss(error):
+            group.put_first("peer_loss", f"worker {rank.rank}: {str(error).splitlines()[0][:300]}")
+        else:
+            group.put_first("failure", {"rank": rank.rank, **_told(error, request.resumed)})
         raise
     finally:
         signs.stop()
 
 
-def _told(error: Exception) -> dict[str, Any]:
+def _group(board: Board, rank: Rank) -> Board:
+    """The board of this group of workers, named by the first one."""
+    name = [secrets.token_hex(4)]
+    distributed.broadcast_object_list(name, 0)
+    if rank.is_first:
+        board.put("group", name[0])
+    return board.group(name[0])
+
+
+def _told(error: Exception, resumed: bool) -> dict[str, Any]:
     """What the launcher gets to know of an exception."""
+    if isinstance(error, Unreachable) and resumed:
+        return {"kind": "storage_unreachable", "message": str(error)}
     if isinstance(error, UserError):
         return {"kind": "user_error", "message": str(error)}
     if isinstance(error, RunFailed):
@@ -66,16 +83,18 @@ def _told(error: Exception) -> dict[str, Any]:
     return {"kind": "crash", "message": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
 
 
-def _train(request: RunRequest, board: Board, rank: Rank, pulse: Pulse) -> None:
+def _train(request: RunRequest, board: Board, group: Board, rank: Rank, pulse: Pulse) -> None:
     experiment = request.experiment()
     data = open_data(experiment.data, Home(Path(request.home)))
     with ExitStack() as stack:
         stop = stack.enter_context(_StopWatch(board))
-        common: dict[str, Any] = {"should_stop": stop.is_set, "warn": _warner(board, rank.rank), "pulse": pulse}
+        common: dict[str, Any] = {"should_stop": stop.is_set, "warn": _warner(group, rank.rank), "pulse": pulse}
         reporter: Any = SilentReporter(**common)
         if rank.is_first:
             stack.enter_context(writing(request.folder()))
-            reporter = TrackedReporter(request, data, board.put_progress, rank.world_size, _num_nodes(), **common)
+            reporter = TrackedReporter(
+                request, data, _heard(group.put_progress), rank.world_size, _num_nodes(), **common
+            )
             stack.enter_context(reporter)
         elif rank.local_rank == 0 and experiment.tracking.system_metrics:
             stack.enter_context(_watch_node(request))
@@ -84,7 +103,7 @@ def _train(request: RunRequest, board: Board, rank: Rank, pulse: Pulse) -> None:
         if rank.is_first:
             if stop.reason != PREEMPTED or outcome.status == "finished":
                 reporter.finish(outcome)
-            board.put("outcome", outcome.__dict__)
+            group.put("outcome", outcome.__dict__)
 
 
 def _num_nodes() -> int:
@@ -106,9 +125,19 @@ def _warner(board: Board, rank: int) -> Any:
 
     def warn(message: str) -> None:
         warnings.append(message)
-        board.put(f"warnings/{rank}", warnings)
+        _heard(board.put)(f"warnings/{rank}", warnings)
 
     return warn
+
+
+def _heard(say: Callable[..., None]) -> Callable[..., None]:
+    """The same, but news that cannot be put on the board is dropped: it costs no step."""
+
+    def said(*words: Any) -> None:
+        with suppress(*UNHEARD):
+            say(*words)
+
+    return said
 
 
 class _StopWatch:
@@ -122,10 +151,10 @@ class _StopWatch:
 
     def _look(self) -> None:
         while not self._over.wait(STOP_POLL):
-            if reason := self._board.get("stop"):
-                self.reason = reason
-                self._wanted.set()
-                return
+            with suppress(*UNHEARD):
+                if reason := self._board.get("stop"):
+                    self.reason = reason  # a person's wish may follow that of the cluster
+                    self._wanted.set()
 
     def __enter__(self) -> "_StopWatch":
         self._thread.start()

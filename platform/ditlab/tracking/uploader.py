@@ -59,7 +59,8 @@ class Uploader:
                     if closing and (self._is_late() or self._replay.is_caught_up()):
                         return
                 except NotReadyError:
-                    if closing and self._is_late():
+                    # The journal is closed by now: what node 0 misses in it will not come any more.
+                    if closing and (self._is_late() or self._replay.node == 0):
                         return
                 except RunGoneError as error:
                     self._warn(f"{error}; everything stays in {self._replay.path}")

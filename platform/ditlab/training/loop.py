@@ -12,6 +12,7 @@ from ditlab.data.loader import Loader
 from ditlab.data.sampler import SampleOrder
 from ditlab.data.sources import DataSplits
 from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.errors import RunFailed
 from ditlab.spec.experiment import Experiment
 from ditlab.training.evaluation import held_out_metrics, sample_grid
 from ditlab.training.memory import OutOfMemory, Room, is_out_of_memory

@@ -7,7 +7,6 @@ from ditlab.errors import RunFailed
 from ditlab.spec.experiment import Experiment
 
 
-
 @dataclass
 class NonFiniteWatch:
     """Counts steps that were left out. The engine has left them out by itself; this decides what follows.

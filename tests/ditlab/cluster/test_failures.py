@@ -11,8 +11,8 @@ from ditlab.errors import RunFailed, UserError
 from support.workers import tiny
 
 
-def sign(rank, count=5, idle=0.0, written=1.0, node="a"):
-    return Sign(rank, 1000 + rank, node, written, step=3, doing="training", count=count, idle=idle)
+def sign(rank, beats=5, idle=0.0, written=1.0, node="a"):
+    return Sign(rank, 1000 + rank, node, written, step=3, doing="training", laps=7, beats=beats, idle=idle)
 
 
 def death(preempted=False):
@@ -88,7 +88,7 @@ def test_silence_is_found_and_those_who_wait_are_not_blamed():
 
 def test_the_one_that_is_behind_is_blamed():
     watchman = Watchman(timeout=10)
-    waiting = [sign(0, count=12, idle=11), sign(1, count=11, idle=13), sign(2, count=12, idle=11)]
+    waiting = [sign(0, beats=12, idle=11), sign(1, beats=11, idle=13), sign(2, beats=12, idle=11)]
     assert [one.rank for one in watchman.hung(waiting, now=0)] == [1]
-    working = [sign(0, count=12, idle=11), sign(1, count=13, idle=2)]
+    working = [sign(0, beats=12, idle=11), sign(1, beats=13, idle=2)]
     assert watchman.hung(working, now=1) == []

@@ -2,13 +2,17 @@
 
 import random
 import signal
+import threading
+import time
+from contextlib import suppress
 
+import psutil
 import pytest
 
 from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.tracking.records import read_record
-from support.faults import kill_worker, once_at, tracked, worker_processes
+from support.faults import kill_worker, once_at, tracked, wait_until, worker_processes
 from support.unbroken import STEPS, broken, checkpoint_of
 from support.workers import same_state
 
@@ -63,3 +67,36 @@ def test_losses_without_progress_end_the_run_with_the_failures_name(go, home):
     (record,) = [read_record(run) for run in map(Home(home).run, [p.name for p in Home(home).runs.iterdir()])
                  if read_record(run).name == name]  # fmt: skip
     assert record.status == "failed" and "lost worker" in record.message
+
+
+def ray_processes(word):
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if any(word in part for part in process.cmdline()):
+                found.append(process)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("what", "delay"), [("RayTrainWorker", 0.0), ("RayTrainWorker", 1.5), ("TrainController", 6.0)]
+)
+def test_deaths_while_a_run_is_started_are_losses_too(go, home, unbroken, what, delay):
+    """Before the first step, and of the process that leads the workers: nothing has given a sign of life yet."""
+
+    def kill():
+        wait_until(lambda: bool(ray_processes(what)), 120, what)
+        time.sleep(delay)
+        ray_processes(what)[0].kill()
+
+    name = f"started-{what}-{delay:.0f}"
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    result = go(broken(name))
+    killer.join(5)
+    state, points = unbroken
+    found, tags, _ = tracked(home, name)
+    assert found == points and same_state(checkpoint_of(home, result.run_id), state)
+    assert tags["ditlab.failure"] == "lost_worker"

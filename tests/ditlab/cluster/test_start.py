@@ -54,7 +54,7 @@ def test_a_bug_in_one_process_is_a_failure_not_an_interruption(home, monkeypatch
     with pytest.raises(OSError, match="no space left"):
         go(tiny(name="broken", training__steps=2))
     (record,) = list_runs(home)
-    assert (record.status, record.message) == ("failed", "OSError")
+    assert (record.status, record.message) == ("failed", "OSError: no space left on device")
 
 
 def test_a_failed_run_says_which_step_it_can_go_on_from(home, monkeypatch):
