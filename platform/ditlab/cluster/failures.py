@@ -49,6 +49,14 @@ class Failure:
     step: int = -1
     """For OUT_OF_MEMORY: the step (from 0) that can be tried in smaller pieces, -1 for none."""
 
+    def tags(self, number: int) -> dict[str, str]:
+        """For the tracked run, of its `number`-th failure since the launch."""
+        return {
+            "ditlab.failure": self.kind.value,
+            "ditlab.failures": str(number),
+            "ditlab.failure_message": self.message[:1000],
+        }
+
     def error(self) -> UserError | RunFailed:
         """What a person gets."""
         if self.kind is Kind.USER_ERROR:

@@ -1,12 +1,12 @@
 """Runs a training as Ray Train workers, and again where what stopped it may pass."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from ditlab.checkpoints.manifest import Unreachable
 from ditlab.cluster.capacity import check_capacity, cpus_per_worker
-from ditlab.cluster.failures import Failure, Recovery
+from ditlab.cluster.failures import Recovery
 from ditlab.cluster.request import RunRequest
 from ditlab.cluster.session import ray_session
 from ditlab.cluster.signals import Wishes, stop_signals
@@ -19,13 +19,13 @@ def launch(
     cores: int,
     on_progress: Callable[[Progress], None],
     warn: Callable[[str], None],
-    on_failure: Callable[[Failure, int], None],
+    on_failure: Callable[[Mapping[str, str]], None],
 ) -> Outcome:
     """Trains on Ray, on the cluster that this process is connected to or else on an instance of its own; returns how it
     ended.
 
-    Ctrl-C or SIGTERM asks the workers for a final checkpoint; a second one ends them at once. `on_failure` hears of
-    each failure and its number before the run goes on or ends.
+    Ctrl-C or SIGTERM asks the workers for a final checkpoint; a second one ends them at once. `on_failure` gets the
+    tags of each failure before the run goes on or ends.
 
     Raises:
         UserError: the worker body says that the input is wrong.
@@ -47,7 +47,7 @@ def _until_done(
     wishes: Wishes,
     on_progress: Callable[[Progress], None],
     warn: Callable[[str], None],
-    on_failure: Callable[[Failure, int], None],
+    on_failure: Callable[[Mapping[str, str]], None],
 ) -> Outcome:
     from ditlab.cluster.attempt import Attempt
 
@@ -58,7 +58,7 @@ def _until_done(
         if isinstance(ended, Outcome):
             return ended
         number += 1
-        on_failure(ended, number)
+        on_failure(ended.tags(number))
         with suppress(Unreachable):  # what is not known is taken for no progress
             saved = store.last_step()
         recovery = recovery.after(ended, saved)
@@ -66,7 +66,9 @@ def _until_done(
             last = store.location_of(saved) if saved >= 0 else None
             return Outcome("interrupted", max(saved, 0), {}, last)  # asked to stop, and lost before it could
         warn(recovery.sentence(ended))
-        request = replace(request, resumed=True, room=recovery.room)
+        # With its tags, where the first worker died before it could keep a journal.
+        tags = {**request.tags, **ended.tags(number)}
+        request = replace(request, resumed=True, room=recovery.room, tags=tags)
 
 
 @contextmanager

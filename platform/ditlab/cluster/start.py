@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from denoisers.counts import count_parameters
 from ditlab.cluster.claim import claimed
-from ditlab.cluster.failures import Failure
 from ditlab.cluster.preflight import check_builds, check_devices, check_same_content, check_storage, portable
 from ditlab.cluster.progress import ProgressLine
 from ditlab.cluster.request import RunRequest
@@ -124,13 +123,12 @@ class Start:
                 tracker.set_tags({"ditlab.error": message[:5000], **(tags or {})})
                 tracker.end(status)
 
-    def _note_failure(self, failure: Failure, number: int) -> None:
+    def _note_failure(self, tags: Mapping[str, str]) -> None:
         """In the run's tags, before it goes on. The worker that goes on sends them."""
         assert self.folder is not None
         if self.folder.journal.exists():
             journal = Journal(self.folder)
-            values = {"ditlab.failure": failure.kind.value, "ditlab.failures": str(number)}
-            journal.append("tags", values={**values, "ditlab.failure_message": failure.message[:1000]})
+            journal.append("tags", values=dict(tags))
             journal.close()
 
     def _last_words(self, outcome: Outcome) -> list[str]:
