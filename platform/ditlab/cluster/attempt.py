@@ -18,7 +18,7 @@ from ray.train.v2._internal.exceptions import (
 
 from ditlab.cluster.board import INTERRUPTED, PREEMPTED, Board
 from ditlab.cluster.failures import Failure, Kind, told_by_worker
-from ditlab.cluster.nodes import alive_ids, draining_ids, kill
+from ditlab.cluster.nodes import alive_ids, draining_ids, give_back, kill
 from ditlab.cluster.request import RunRequest
 from ditlab.cluster.signals import Wishes
 from ditlab.cluster.signs import Sign, Watchman, interval
@@ -112,6 +112,8 @@ class Attempt:
             if self._stop == PREEMPTED and outcome["status"] == "interrupted":
                 return Failure(Kind.PREEMPTED, f"a node was taken away at step {outcome['step']}")
             return Outcome(**outcome)
+        if place := self._group.get("place"):
+            give_back(place)
         told = told_by_worker(self._group.get("failure"))
         return classify(told, self._fit.error, self._signs, self._hung, alive_ids(), self._group.get("peer_loss") or "")
 

@@ -24,6 +24,14 @@ def draining_ids() -> set[str]:
     return set(state.get_draining_nodes())
 
 
+def give_back(placement_group: str) -> None:
+    """The room of a job whose leader died: Ray keeps it reserved, where it has no dashboard to ask who is alive."""
+    from ray._raylet import PlacementGroupID
+    from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+    remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(placement_group))))
+
+
 def kill(places: Iterable[tuple[str, int, float]], timeout: float = 20.0) -> None:
     """SIGKILL for processes, (node id, pid, time of its start) each. A node that does not answer is left to Ray's own
     health checks."""

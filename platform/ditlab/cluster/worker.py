@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from ray import train
+from ray.util.placement_group import get_current_placement_group
 from torch import distributed
 
 from ditlab.checkpoints.manifest import Unreachable
@@ -65,9 +66,11 @@ def _group(board: Board, rank: Rank) -> Board:
     """The board of this group of workers, named by the first one."""
     name = [secrets.token_hex(4)]
     distributed.broadcast_object_list(name, 0)
+    group = board.group(name[0])
     if rank.is_first:
+        group.put("place", get_current_placement_group().id.hex())
         board.put("group", name[0])
-    return board.group(name[0])
+    return group
 
 
 def _told(error: Exception, resumed: bool) -> dict[str, Any]:

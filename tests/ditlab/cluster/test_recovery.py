@@ -80,18 +80,16 @@ def ray_processes(word):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("what", "delay"), [("RayTrainWorker", 0.0), ("RayTrainWorker", 1.5), ("TrainController", 6.0)]
-)
-def test_deaths_while_a_run_is_started_are_losses_too(go, home, unbroken, what, delay):
-    """Before the first step, and of the process that leads the workers: nothing has given a sign of life yet."""
+@pytest.mark.parametrize("delay", [0.0, 1.5])
+def test_a_worker_that_dies_while_it_is_started_is_a_loss_too(go, home, unbroken, delay):
+    """It has given no sign of life yet, and kept no journal."""
 
     def kill():
-        wait_until(lambda: bool(ray_processes(what)), 120, what)
+        wait_until(lambda: bool(ray_processes("RayTrainWorker")), 120, "a worker")
         time.sleep(delay)
-        ray_processes(what)[0].kill()
+        ray_processes("RayTrainWorker")[0].kill()
 
-    name = f"started-{what}-{delay:.0f}"
+    name = f"started-{delay:.0f}"
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     result = go(broken(name))
@@ -100,3 +98,14 @@ def test_deaths_while_a_run_is_started_are_losses_too(go, home, unbroken, what, 
     found, tags, _ = tracked(home, name)
     assert found == points and same_state(checkpoint_of(home, result.run_id), state)
     assert tags["ditlab.failure"] == "lost_worker"
+
+
+@pytest.mark.slow
+def test_the_process_that_leads_the_workers_may_die(go, home, unbroken):
+    name = "led"
+    with once_at(home, name, 30, lambda: ray_processes("TrainController")[0].kill()):
+        result = go(broken(name))
+    state, points = unbroken
+    found, tags, _ = tracked(home, name)
+    assert found == points and same_state(checkpoint_of(home, result.run_id), state)
+    assert "the process that leads the workers died" in tags["ditlab.failure_message"]
