@@ -50,7 +50,8 @@ def test_nan_in_one_workers_loss_is_left_out_by_all(go, home, capfd):
     assert "step 5 was left out: its loss or gradient was no number." in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("where", ["forward", pytest.param("backward", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["forward", "backward"])
 def test_memory_that_ends_in_one_worker_halves_the_micro_batch_of_all(go, home, where, capfd):
     whole = tracked_losses(go, home, experiment(f"whole-{where}"))
     result = go(experiment(f"oom-{where}", kind=where, step=5, above=8))
@@ -74,7 +75,7 @@ def tracked_losses(go, home, whole):
     ("kind", "error", "code", "words"),
     [
         ("bug", RunFailed, "crash", r"worker 1 failed: ValueError: a bug, by a test"),
-        ("input", UserError, "user_error", r"the input is wrong, by a test$"),
+        pytest.param("input", UserError, "user_error", r"the input is wrong, by a test$", marks=pytest.mark.slow),
     ],
 )
 def test_what_would_happen_again_fails_once(go, home, kind, error, code, words):

@@ -8,11 +8,14 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from ditlab.spec.yaml_text import dump_yaml
 from support.faults import processes_of
 from support.workers import tiny
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path):
     home, spec = tmp_path / "home", tmp_path / "spec.yaml"
     spec.write_text(dump_yaml(tiny(training__steps=100_000, checkpoint__every=None).to_dict()))

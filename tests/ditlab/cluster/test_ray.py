@@ -119,6 +119,7 @@ def test_ctrl_c_saves_and_resume_continues_the_same_tracked_run(go, home):
     assert sorted(steps) == list(range(1, at + 4))
 
 
+@pytest.mark.slow
 def test_a_diverging_run_fails_with_one_sentence(go, home):
     words = r"(nan|inf) at step \d+, as were 10 steps before it: training diverged; lower optimizer.lr"
     spec = {"optimizer": {"kind": "adamw", "lr": 1e30}, "training": {"steps": 40, "clip": {"kind": "none"}}}
