@@ -138,7 +138,7 @@ def classify(
     if told and not (dead and told.kind is Kind.CRASH):
         return told
     if not dead:
-        return _without_a_death(error, failures, peer_loss)
+        return _without_a_death(error, failures, signs, alive, peer_loss)
     places = {sign.rank: sign for sign in signs}
     where = ", ".join(_place(rank, places.get(rank)) for rank in sorted(dead))
     if any(getattr(death, "preempted", False) for death in dead.values()):
@@ -149,7 +149,13 @@ def classify(
     return Failure(Kind.LOST_WORKER, f"{where} died")
 
 
-def _without_a_death(error: BaseException | None, failures: Mapping[int, Exception], peer_loss: str) -> Failure:
+def _without_a_death(
+    error: BaseException | None,
+    failures: Mapping[int, Exception],
+    signs: Sequence[Sign],
+    alive: set[str],
+    peer_loss: str,
+) -> Failure:
     """No worker is known to be dead, and none has said what it died of."""
     inner = getattr(error, "controller_failure", error)
     if isinstance(inner, WorkerGroupStartupTimeoutError):
@@ -159,6 +165,8 @@ def _without_a_death(error: BaseException | None, failures: Mapping[int, Excepti
     if isinstance(inner, RayActorError):
         return Failure(Kind.LOST_WORKER, "the process that leads the workers died")
     if failures or peer_loss:
+        if gone := [sign for sign in signs if sign.node not in alive]:
+            return Failure(Kind.LOST_NODE, f"the node of {', '.join(_place(each.rank, each) for each in gone)} is gone")
         first = peer_loss or next((f"worker {rank}: {_first_line(one)}" for rank, one in failures.items()), "")
         return Failure(Kind.LOST_WORKER, f"a worker lost touch with the others ({first})")
     return Failure(Kind.CRASH, _first_line(inner))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ditlab.checkpoints.manifest import Unreachable
 from ditlab.cluster.capacity import check_capacity, cpus_per_worker
-from ditlab.cluster.failures import Recovery
+from ditlab.cluster.failures import Kind, Recovery
 from ditlab.cluster.request import RunRequest
 from ditlab.cluster.session import ray_session
 from ditlab.cluster.signals import Wishes, stop_signals
@@ -53,12 +53,15 @@ def _until_done(
 
     experiment, store = request.experiment(), request.checkpoints()
     recovery, number, saved = Recovery(experiment), 0, -1
+    tags: Mapping[str, str] = {}
     while True:
         ended = Attempt(request, threads, on_progress, warn).run(wishes)
         if isinstance(ended, Outcome):
             return ended
-        number += 1
-        on_failure(ended.tags(number))
+        if ended.kind is not Kind.NO_ROOM:  # to wait is no failure
+            number += 1
+            tags = ended.tags(number)
+            on_failure(tags)
         with suppress(Unreachable):  # what is not known is taken for no progress
             saved = store.last_step()
         recovery = recovery.after(ended, saved)
@@ -67,8 +70,7 @@ def _until_done(
             return Outcome("interrupted", max(saved, 0), {}, last)  # asked to stop, and lost before it could
         warn(recovery.sentence(ended))
         # With its tags, where the first worker died before it could keep a journal.
-        tags = {**request.tags, **ended.tags(number)}
-        request = replace(request, resumed=True, room=recovery.room, tags=tags)
+        request = replace(request, resumed=True, room=recovery.room, tags={**request.tags, **tags})
 
 
 @contextmanager

@@ -54,7 +54,8 @@ def run_worker(config: dict[str, Any]) -> None:
         _train(request, board, group, rank, pulse)
     except Exception as error:
         if is_peer_loss(error):
-            group.put_first("peer_loss", f"worker {rank.rank}: {str(error).splitlines()[0][:300]}")
+            first = str(error).splitlines()[0].split(". ")[0]  # the rest is gloo's advice
+            group.put_first("peer_loss", f"worker {rank.rank}: {first[:300]}")
         else:
             group.put_first("failure", {"rank": rank.rank, **_told(error, request.resumed)})
         raise
