@@ -41,7 +41,11 @@ def run(cluster, tmp_path):
 
     def start(name, **changes):
         workers = {"min": 1, "max": 2, "interval": 3.0}
-        experiment = tiny(name=name, **{"resources": {"workers": workers, "cpus_per_worker": 1}, **changes})
+        fixed = {
+            "resources": {"workers": workers, "cpus_per_worker": 1},
+            "tracking": {"system_metrics": False, "budget": None},  # every step is looked for
+        }
+        experiment = tiny(name=name, **{**fixed, **changes})
         spec = tmp_path / f"{name}.yaml"
         spec.write_text(dump_yaml(experiment.to_dict()))
         command = [sys.executable, "-m", "ditlab", "train", str(spec), "--json", "--address", cluster.address]
