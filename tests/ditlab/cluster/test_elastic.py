@@ -29,6 +29,8 @@ def cluster(monkeypatch):
     """A head and one more node, one core each."""
     for name, value in QUICK.items():
         monkeypatch.setenv(name, value)
+    # Its end would cut this process off from the instance that other tests share.
+    monkeypatch.setattr("ray.experimental.internal_kv._internal_kv_reset", lambda: None)
     cluster = Cluster(initialize_head=True, connect=False, head_node_args={"num_cpus": 1})
     yield cluster
     cluster.shutdown()
