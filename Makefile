@@ -33,9 +33,13 @@ format: $(VENV)/.installed-dev ## Let ruff format and sort.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-benchmarks: $(VENV)/.installed-dev ## Ratios: step over a bare torch loop, loader over a raw copy.
+benchmarks: $(VENV)/.installed-dev ## Ratios, against plain torch, a plain copy, a plain save, a fresh start.
 	$(BIN)/python tests/benchmarks/loader_throughput.py
 	$(BIN)/python tests/benchmarks/step_time.py
+	$(BIN)/python tests/benchmarks/checkpoint_stall.py
+	$(BIN)/python tests/benchmarks/journal_cost.py
+	$(BIN)/python tests/benchmarks/tracking_outage.py
+	$(BIN)/python tests/benchmarks/recovery_time.py
 
 clean: ## Remove the environment and caches; runs stay.
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache

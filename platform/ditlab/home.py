@@ -19,6 +19,15 @@ def writable_folder(path: Path, knob: str, remedy: str) -> Path:
     return path
 
 
+def sync_folder(path: Path) -> None:
+    """Makes what was created, renamed or deleted in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @dataclass(frozen=True)
 class Home:
     """Names every path below `DITLAB_HOME`; makes none of them until `ensure` is called."""

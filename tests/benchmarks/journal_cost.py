@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.sources import open_data
@@ -25,16 +24,17 @@ from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.loop import train
 from ditlab.training.pulse import Pulse
+from ditlab.training.reporting import SilentReporter
 
 WARM_UP = 20
 """Steps that are not counted."""
 
 
-class Timed:
+class Timed(SilentReporter):
     """A reporter that journals every step, and times the call and what lies between two calls."""
 
     def __init__(self, tracker: RunTracker, seconds: float) -> None:
-        self.pulse = Pulse()
+        super().__init__(self._is_over, print, Pulse())
         self.calls: list[float] = []
         self.rests: list[float] = []
         self.num_metrics = 0
@@ -54,21 +54,8 @@ class Timed:
         self._since = end
         self.num_metrics = len(values)
 
-    def should_stop(self) -> bool:
+    def _is_over(self) -> bool:
         return bool(self.calls) and time.perf_counter() - self._begin > self._seconds
-
-    def progress(self, progress: Any) -> None: ...
-
-    def samples(self, step: int, figure: Any) -> None: ...
-
-    def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None: ...
-
-    def before_checkpoint(self) -> None: ...
-
-    def tags(self, values: Mapping[str, str]) -> None: ...
-
-    def warn(self, message: str) -> None:
-        print(message)
 
 
 def main() -> None:

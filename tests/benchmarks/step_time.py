@@ -12,13 +12,14 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.manifest import Column, Source
 from ditlab.data.sources import open_data
 from ditlab.data.writer import StoreWriter
@@ -27,20 +28,23 @@ from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.training.loop import train
+from ditlab.training.pulse import Pulse
+from ditlab.training.reporting import SilentReporter
 
 NUM_IMAGES = 8192
 
 
-class TakingTurns:
+class TakingTurns(SilentReporter):
     """A reporter that lets the other side run between the platform's steps, and times both."""
 
     def __init__(self, bare_step: Callable[[], None], rounds: int, block: int) -> None:
+        super().__init__(self._take_turns, print, Pulse())
         self._bare_step, self._rounds, self._block = bare_step, rounds, block
         self._calls, self._since = 0, 0.0
         self.platform: list[float] = []
         self.bare: list[float] = []
 
-    def should_stop(self) -> bool:
+    def _take_turns(self) -> bool:
         """Called by the step loop after each step."""
         self._calls += 1
         if self._calls % self._block:
@@ -55,17 +59,6 @@ class TakingTurns:
             print(f"  platform {self.platform[-1] * 1e3:7.1f} ms   bare {self.bare[-1] * 1e3:7.1f} ms", flush=True)
         self._since = time.perf_counter()
         return len(self.bare) >= self._rounds
-
-    def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
-
-    def progress(self, progress: Any) -> None: ...
-
-    def samples(self, step: int, figure: Any) -> None: ...
-
-    def checkpoint(self, step: int, path: Path, metrics: Mapping[str, float]) -> None: ...
-
-    def warn(self, message: str) -> None:
-        print(message)
 
 
 def bare_loop(experiment: Experiment, images: torch.Tensor) -> Callable[[], None]:
@@ -118,7 +111,8 @@ def main() -> None:
         images = generated_store(store, experiment.model.image_size)  # type: ignore[attr-defined]
         turns = TakingTurns(bare_loop(experiment, images), options.rounds, options.block)
         with single_process(use_gpu=False) as rank:
-            train(experiment, open_data(experiment.data, Home(Path(folder))), Path(folder, "checkpoints"), rank, turns)
+            checkpoints = CheckpointStore.at(Path(folder, "checkpoints"))
+            train(experiment, open_data(experiment.data, Home(Path(folder))), checkpoints, rank, turns)
     ratios = [platform / bare for platform, bare in zip(turns.platform, turns.bare, strict=True)]
     print(f"{experiment.name}: platform {statistics.median(turns.platform) * 1e3:.1f} ms a step, "
           f"bare loop {statistics.median(turns.bare) * 1e3:.1f} ms")  # fmt: skip

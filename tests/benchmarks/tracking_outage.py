@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.sources import open_data
@@ -29,17 +28,18 @@ from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.loop import train
 from ditlab.training.pulse import Pulse
+from ditlab.training.reporting import SilentReporter
 
 WARM_UP = 20
 """Steps that are not counted."""
 TURNS = ("silent", "hanging", "silent", "refused")
 
 
-class TakingTurns:
+class TakingTurns(SilentReporter):
     """A reporter that tracks in some blocks of steps and not in others, and times each block."""
 
     def __init__(self, home: Home, addresses: Mapping[str, str], rounds: int, block: int) -> None:
-        self.pulse = Pulse()
+        super().__init__(self._is_over, print, Pulse())
         self.blocks: list[tuple[str, float]] = []
         """(kind, seconds a step)."""
         self._home, self._addresses, self._block = home, addresses, block
@@ -56,21 +56,8 @@ class TakingTurns:
         if self._steps in (0, self._block):
             self._begin_block()
 
-    def should_stop(self) -> bool:
+    def _is_over(self) -> bool:
         return len(self.blocks) >= self._num_blocks
-
-    def progress(self, progress: Any) -> None: ...
-
-    def samples(self, step: int, figure: Any) -> None: ...
-
-    def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None: ...
-
-    def before_checkpoint(self) -> None: ...
-
-    def tags(self, values: Mapping[str, str]) -> None: ...
-
-    def warn(self, message: str) -> None:
-        print(message)
 
     def _end_block(self, seconds: float) -> None:
         kind = TURNS[len(self.blocks) % len(TURNS)]

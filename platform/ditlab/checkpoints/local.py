@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ditlab.checkpoints.manifest import Unreachable
-from ditlab.home import writable_folder
+from ditlab.home import sync_folder, writable_folder
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class LocalFiles:
                 os.fsync(file.fileno())
             # The file's entry in its folder, the folder's in the run's, the run's in the one above.
             for made in (target.parent, self.path, self.path.parent):
-                _sync_folder(made)
+                sync_folder(made)
         except BaseException:
             with suppress(OSError):
                 target.unlink()
@@ -82,7 +82,7 @@ class LocalFiles:
             with suppress(OSError):
                 (parent / partial).unlink()
             raise
-        _sync_folder(parent)
+        sync_folder(parent)
 
     def delete(self, folder: str, name: str) -> None:
         (self.path / folder / name).unlink(missing_ok=True)
@@ -119,11 +119,3 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return sorted(entries, key=lambda entry: entry.name)
     except FileNotFoundError:
         return []
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

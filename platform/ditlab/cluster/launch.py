@@ -65,9 +65,9 @@ def _until_done(
         with suppress(Unreachable):  # what is not known is taken for no progress
             saved = store.last_step()
         recovery = recovery.after(ended, saved)
-        if wishes.count:
+        if wishes.count:  # before it could save, or between two tries
             last = store.location_of(saved) if saved >= 0 else None
-            return Outcome("interrupted", max(saved, 0), {}, last)  # asked to stop, and lost before it could
+            return Outcome("interrupted", max(saved, 0), {}, last)
         warn(recovery.sentence(ended))
         # With its tags, where the first worker died before it could keep a journal.
         request = replace(request, resumed=True, room=recovery.room, tags={**request.tags, **tags})

@@ -16,29 +16,9 @@ from ditlab.tracking.parameters import flatten
 from ditlab.tracking.records import update_record
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.export import export_weights
-from ditlab.training.pulse import Pulse
-from ditlab.training.reporting import Outcome, Progress
+from ditlab.training.reporting import Outcome, Progress, SilentReporter
 
 CATCH_UP = 30.0  # seconds that the end of a run waits for MLflow
-
-
-class SilentReporter:
-    """What all workers but the first need: a stop signal, and a pulse to be felt."""
-
-    def __init__(self, should_stop: Callable[[], bool], warn: Callable[[str], None], pulse: Pulse) -> None:
-        self.should_stop, self.warn, self.pulse = should_stop, warn, pulse
-
-    def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
-
-    def progress(self, progress: Progress) -> None: ...
-
-    def samples(self, step: int, figure: Figure) -> None: ...
-
-    def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None: ...
-
-    def before_checkpoint(self) -> None: ...
-
-    def tags(self, values: Mapping[str, str]) -> None: ...
 
 
 class TrackedReporter(SilentReporter):

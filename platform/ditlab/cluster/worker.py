@@ -17,7 +17,7 @@ from torch import distributed
 from ditlab.checkpoints.manifest import Unreachable
 from ditlab.cluster.board import PREEMPTED, Board
 from ditlab.cluster.claim import writing
-from ditlab.cluster.recording import SilentReporter, TrackedReporter
+from ditlab.cluster.recording import TrackedReporter
 from ditlab.cluster.request import RunRequest
 from ditlab.cluster.signs import UNHEARD, Signs
 from ditlab.data.sources import open_data
@@ -28,6 +28,7 @@ from ditlab.tracking.tracker import RunTracker
 from ditlab.training.loop import train as train_worker
 from ditlab.training.memory import OutOfMemory
 from ditlab.training.pulse import Pulse
+from ditlab.training.reporting import SilentReporter
 
 STOP_POLL = 0.5  # seconds between looks at the board
 

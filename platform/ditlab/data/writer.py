@@ -15,6 +15,7 @@ from torch import Tensor
 from ditlab.data.manifest import MANIFEST_NAME, Column, Manifest, Shard, Source, content_fingerprint
 from ditlab.data.statistics import RunningStatistics
 from ditlab.errors import UserError
+from ditlab.home import sync_folder
 
 SHARD_BYTES = 256 * 2**20
 """Size that shards are cut at unless the writer is told a row limit: what a writer holds in memory."""
@@ -153,14 +154,14 @@ class StoreWriter:
         )
         for file, shard in self._shards:
             file.replace(self.path / shard.file)
-        _sync_folder(self.path)
+        sync_folder(self.path)
         partial = self._temporary_file()
         with partial.open("w", encoding="utf-8") as sink:
             json.dump(manifest.model_dump(mode="json"), sink, indent=1)
             sink.flush()
             os.fsync(sink.fileno())
         partial.replace(self.path / MANIFEST_NAME)
-        _sync_folder(self.path)
+        sync_folder(self.path)
         self.manifest = manifest
         named = {shard.file for shard in manifest.shards}
         for stray in self.path.glob("shard-*.arrow"):  # of the store that this one replaces; open maps stay valid
@@ -187,12 +188,3 @@ def _arrow_field(name: str, column: Column) -> pa.Field:
 
 def _arrow_array(column: Column, values: np.ndarray) -> pa.Array:
     return pa.FixedShapeTensorArray.from_numpy_ndarray(values) if column.shape else pa.array(values)
-
-
-def _sync_folder(path: Path) -> None:
-    """Make renames inside a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,6 +1,6 @@
 """What a training run says while it runs, and to whom: a protocol that launchers implement."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -75,6 +75,25 @@ class Reporter(Protocol):
     def warn(self, message: str) -> None:
         """A sentence for people."""
         ...
+
+
+class SilentReporter:
+    """Says nothing: what all workers but the first need, a stop signal and a pulse to be felt."""
+
+    def __init__(self, should_stop: Callable[[], bool], warn: Callable[[str], None], pulse: Pulse) -> None:
+        self.should_stop, self.warn, self.pulse = should_stop, warn, pulse
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def progress(self, progress: Progress) -> None: ...
+
+    def samples(self, step: int, figure: Figure) -> None: ...
+
+    def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None: ...
+
+    def before_checkpoint(self) -> None: ...
+
+    def tags(self, values: Mapping[str, str]) -> None: ...
 
 
 @dataclass(frozen=True)

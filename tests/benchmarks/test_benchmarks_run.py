@@ -1,0 +1,30 @@
+"""Every benchmark still runs, on a size that measures nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SMALL = {
+    "checkpoint_stall": [],
+    "journal_cost": ["--seconds", "2"],
+    "loader_throughput": [],
+    "recovery_time": ["--rounds", "1"],
+    "step_time": ["--rounds", "2", "--block", "1"],
+    "tracking_outage": ["--rounds", "1", "--block", "3"],
+}
+
+
+def test_none_is_forgotten():
+    found = {path.stem for path in Path(__file__).parent.glob("*.py")} - {Path(__file__).stem}
+    assert found == set(SMALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_it_prints_a_ratio(name):
+    command = [sys.executable, Path(__file__).with_name(f"{name}.py"), *SMALL[name]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "ratio" in done.stdout.splitlines()[-1]
