@@ -140,6 +140,10 @@ class Objective(Protocol):
         """Held-out figures by name, each a mean over the batch: every loss component, whatever its weight, and more."""
         ...
 
+    def metric_names(self) -> Sequence[str]:
+        """The names that `metrics` gives, without computing them: what a sweep can rank by."""
+        ...
+
     def figures(
         self,
         network: nn.Module,

@@ -93,6 +93,9 @@ class VelocityObjective:
         means = {name: torch.stack([errors[name] for errors in quarters]).mean() for name in COMPONENTS}
         return means | {f"velocity_t{quarter}": errors["velocity"] for quarter, errors in enumerate(quarters)}
 
+    def metric_names(self) -> Sequence[str]:
+        return (*COMPONENTS, *(f"velocity_t{quarter}" for quarter in range(NUM_QUARTERS)))
+
     def figures(
         self,
         network: nn.Module,

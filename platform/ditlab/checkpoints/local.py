@@ -53,6 +53,12 @@ class LocalFiles:
         """A small file's bytes."""
         return plain_file(self.path / folder / name).read_bytes()
 
+    def chunks(self, folder: str, name: str, size: int = 8 << 20) -> Iterator[bytes]:
+        """A file's bytes, `size` at a time."""
+        with plain_file(self.path / folder / name).open("rb") as file:
+            while chunk := file.read(size):
+                yield chunk
+
     def write(self, folder: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
         """A new file, on disk when this returns; nothing of it is left where that fails."""
         target = self.path / folder / name

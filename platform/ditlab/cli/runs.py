@@ -14,7 +14,7 @@ from ditlab.cli.common import emit, json_option, say
 if TYPE_CHECKING:
     from ditlab.home import Home
 
-_COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "interrupted": "yellow"}
+_COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "stopped": "blue"}
 
 
 @click.group(invoke_without_command=True)

@@ -1,15 +1,11 @@
-"""One try at a run: a Ray Train job from its start to its end, watched."""
+"""One try at a run: a crew of workers trains it, watched."""
 
 import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
 
 from ray.exceptions import RayActorError
-from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train import WorkerGroupError
 from ray.train.v2._internal.exceptions import (
     WorkerGroupStartupFailedError,
     WorkerGroupStartupTimeoutError,
@@ -17,12 +13,12 @@ from ray.train.v2._internal.exceptions import (
 )
 
 from ditlab.cluster.board import INTERRUPTED, PREEMPTED, Board
+from ditlab.cluster.crew import Crew
 from ditlab.cluster.failures import Failure, Kind, told_by_worker
 from ditlab.cluster.nodes import alive_ids, draining_ids, give_back, kill
 from ditlab.cluster.request import RunRequest
 from ditlab.cluster.signals import Wishes
 from ditlab.cluster.signs import Sign, Watchman, interval
-from ditlab.cluster.worker import run_worker
 from ditlab.training.reporting import Outcome, Progress
 
 POLL = 0.25  # seconds between looks at the board
@@ -35,15 +31,16 @@ class Attempt:
     def __init__(
         self,
         request: RunRequest,
-        threads: int,
+        crew: Crew,
+        keeps_crew: bool,
         on_progress: Callable[[Progress], None],
         warn: Callable[[str], None],
     ) -> None:
+        """With `keeps_crew` it ends when the workers are done with it, not when they are gone."""
         self._request, self._on_progress, self._warn = request, on_progress, warn
+        self._crew, self._keeps_crew = crew, keeps_crew
         self._resources = request.experiment().resources
-        self._name = secrets.token_hex(4)  # of each attempt its own: Ray Train shall not restore by name
-        self._board = Board(f"{request.run_id}-{self._name}")
-        self._fit = _Fit(_trainer(request, threads, self._name, self._board.launch))
+        self._board = Board(f"{request.run_id}-{secrets.token_hex(4)}")
         self._watchman = Watchman(self._resources.hang_timeout)
         self._signs: list[Sign] = []
         self._hung: list[Sign] = []
@@ -53,14 +50,15 @@ class Attempt:
         self._next_look, self._next_drain_look = 0.0, 0.0
 
     def run(self, wishes: Wishes) -> Outcome | Failure:
-        """Follows the job to its end. A wish asks for a final checkpoint."""
-        self._fit.start()
+        """Follows the workers to the run's end. A wish asks for a final checkpoint."""
+        self._crew.give(self._request, self._board.launch, last=not self._keeps_crew)
         try:
-            while self._fit.is_alive():
-                self._fit.join(POLL)
-                if wishes.count and self._stop != INTERRUPTED:
-                    self._ask_to_stop(INTERRUPTED)
-                    self._warn("stopping after a final checkpoint; once more ends at once.")
+            while not (self._crew.is_over() or (self._keeps_crew and self._crew.is_free())):
+                self._crew.wait(POLL)
+                if wishes.count and self._stop != wishes.reason:
+                    self._ask_to_stop(wishes.reason)
+                    if wishes.reason == INTERRUPTED:
+                        self._warn("stopping after a final checkpoint; once more ends at once.")
                 self._meet()
                 self._pass_on()
                 self._look()
@@ -115,7 +113,9 @@ class Attempt:
         if place := self._group.get("place"):
             give_back(place)
         told = told_by_worker(self._group.get("failure"))
-        return classify(told, self._fit.error, self._signs, self._hung, alive_ids(), self._group.get("peer_loss") or "")
+        return classify(
+            told, self._crew.error, self._signs, self._hung, alive_ids(), self._group.get("peer_loss") or ""
+        )
 
 
 def classify(
@@ -189,44 +189,3 @@ def _hang(sign: Sign) -> str:
 def _first_line(error: BaseException | None) -> str:
     text = str(error or "the job ended without an outcome").strip()
     return next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-
-
-class _Fit(threading.Thread):
-    """`fit` in a thread of its own, so that signals are ours."""
-
-    def __init__(self, trainer: TorchTrainer) -> None:
-        super().__init__(name="ray-train", daemon=True)
-        self._trainer = trainer
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._trainer.fit()
-        except BaseException as error:
-            self.error = error
-
-
-def _trainer(request: RunRequest, threads: int, name: str, launch: str) -> TorchTrainer:
-    resources = request.experiment().resources
-    use_gpu = resources.gpus_per_worker > 0
-    elastic: dict[str, Any] = {}
-    if not isinstance(resources.workers, int):
-        elastic = {"elastic_resize_monitor_interval_s": resources.workers.interval}
-    return TorchTrainer(
-        run_worker,
-        train_loop_config={"request": asdict(request), "launch": launch, "threads": threads},
-        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
-        scaling_config=ScalingConfig(
-            num_workers=(resources.min_workers, resources.max_workers) if elastic else resources.max_workers,
-            use_gpu=use_gpu,
-            resources_per_worker={"CPU": threads, **({"GPU": 1} if use_gpu else {})},
-            **elastic,
-        ),
-        run_config=RunConfig(
-            name=name,
-            storage_path=str(request.folder().path / "ray"),
-            # Nothing is tried again by Ray itself: `failures` decides, counts and says so.
-            failure_config=FailureConfig(max_failures=0, max_preemption_failures=0, controller_failure_limit=0),
-            checkpoint_config=CheckpointConfig(num_to_keep=1),
-        ),
-    )

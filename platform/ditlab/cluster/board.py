@@ -16,8 +16,9 @@ from ditlab.training.reporting import Progress
 
 NAMESPACE = b"ditlab"
 
-# Why a launch shall stop, as the topic `stop` has it.
-INTERRUPTED, PREEMPTED = "interrupted", "preempted"
+# Why a launch shall stop, as the topic `stop` has it: by a person; with its node; for good, by a sweep's scheduler; for
+# a while, by a sweep's scheduler.
+INTERRUPTED, PREEMPTED, STOPPED, PAUSED = "interrupted", "preempted", "stopped", "paused"
 
 
 class Board:

@@ -1,6 +1,8 @@
 """How many workers fit on which nodes, and how many cores each gets."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment
@@ -9,21 +11,43 @@ Node = Mapping[str, float]
 """What a node has, by Ray's names: `CPU`, `GPU`."""
 
 
-def cpus_per_worker(experiment: Experiment, nodes: Sequence[Node]) -> int:
-    """CPU cores, and threads, of each worker: what the spec says, else an even share of all that fits on one node."""
+@dataclass(frozen=True)
+class Share:
+    """What one worker gets of its node's cores."""
+
+    threads: int
+    cpus: float
+    """As Ray counts them: less than 1 where more workers than cores run at once."""
+
+
+def worker_share(experiment: Experiment, nodes: Sequence[Node], concurrent: int | None = None) -> Share:
+    """What the spec says, else an even share of all cores, which fits on one node.
+
+    Of a run alone, a worker has a core at least, as Ray is told that there are enough of them. `concurrent` trials of a
+    sweep share the cores that there are.
+    """
+    if cpus := experiment.resources.cpus_per_worker:
+        return Share(cpus, float(cpus))
     cores = [node.get("CPU", 0) for node in nodes]
-    share = min(max(cores, default=1), sum(cores) / experiment.resources.max_workers)
-    return experiment.resources.cpus_per_worker or max(1, int(share))
+    share = min(max(cores, default=1), sum(cores) / (experiment.resources.max_workers * (concurrent or 1)))
+    if share >= 1 or concurrent is None:
+        return Share(max(1, int(share)), float(max(1, int(share))))
+    return Share(1, max(0.01, math.floor(share * 100) / 100))
 
 
-def check_capacity(experiment: Experiment, nodes: Sequence[Node]) -> None:
+def runs_that_fit(experiment: Experiment, share: Share, nodes: Sequence[Node]) -> int:
+    """How many such runs the nodes as they stand can hold at once."""
+    return _fit(experiment, share, nodes) // experiment.resources.min_workers
+
+
+def check_capacity(experiment: Experiment, nodes: Sequence[Node], share: Share | None = None) -> None:
     """Raises UserError where the nodes as they stand cannot hold all workers at once: Ray would wait for ever."""
     workers, gpus = experiment.resources.min_workers, experiment.resources.gpus_per_worker
-    cpus = cpus_per_worker(experiment, nodes)
-    fit = sum(_workers_on(node, cpus, gpus) for node in nodes)
+    share = share or worker_share(experiment, nodes)
+    fit = _fit(experiment, share, nodes)
     if fit >= workers:
         return
-    each = f"{cpus} CPU{'s' if cpus > 1 else ''}" + (" and 1 GPU" if gpus else "")
+    each = f"{share.cpus:g} CPU{'s' if share.cpus > 1 else ''}" + (f" and {gpus:g} GPU" if gpus else "")
     have = "; ".join(f"{node.get('CPU', 0):.0f} CPUs, {node.get('GPU', 0):.0f} GPUs" for node in nodes) or "no nodes"
     remedy = f"set resources.workers to at most {fit}" if fit else "lower resources.cpus_per_worker or gpus_per_worker"
     raise UserError(
@@ -31,6 +55,11 @@ def check_capacity(experiment: Experiment, nodes: Sequence[Node]) -> None:
     )
 
 
-def _workers_on(node: Node, cpus: int, gpus: int) -> int:
-    by_cpu = int(node.get("CPU", 0) // cpus)
-    return min(by_cpu, int(node.get("GPU", 0) // gpus)) if gpus else by_cpu
+def _fit(experiment: Experiment, share: Share, nodes: Sequence[Node]) -> int:
+    """Workers that the nodes hold."""
+    gpus = experiment.resources.gpus_per_worker
+    num = 0
+    for node in nodes:
+        by_cpu = math.floor(node.get("CPU", 0) / share.cpus + 1e-6)
+        num += min(by_cpu, math.floor(node.get("GPU", 0) / gpus + 1e-6)) if gpus else by_cpu
+    return num

@@ -5,32 +5,26 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import RunFolder
 
 
 @contextmanager
-def claimed(folder: RunFolder) -> Iterator[None]:
+def claimed(folder: RunFolder, patience: float = 0.0) -> Iterator[None]:
     """Inside, the run is this process's; a killed process's claim ends with it.
 
-    Raises UserError where another process trains it: two that write the same checkpoints would spoil them. Other
-    machines are seen as far as the file system shares its locks.
+    Raises UserError where another process still trains it after `patience` seconds: two that write the same checkpoints
+    would spoil them. Other machines are seen as far as the file system shares its locks.
     """
-    descriptor = os.open(folder.path / "run.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with _locked(folder.path / "run.lock", patience) as is_mine:
+        if not is_mine:
             raise UserError(
                 f"run {folder.run_id} is being trained by another process; stop that one first, or start a new run "
                 "without --resume."
-            ) from None
-        except OSError:
-            pass  # a file system without locks
+            )
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -41,22 +35,33 @@ def writing(folder: RunFolder, patience: float = 180.0) -> Iterator[None]:
     would be logged twice. Waits for its end, up to `patience` seconds: a lock on NFS outlives a lost node by a minute
     or two. Raises RunFailed where it does not end.
     """
-    descriptor = os.open(folder.path / "journal.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    with _locked(folder.path / "journal.lock", patience) as is_mine:
+        if not is_mine:
+            raise RunFailed(
+                f"another worker still writes {folder.journal} after {patience:.0f} s; end that process.",
+                kind="lost_worker",
+            )
+        yield
+
+
+@contextmanager
+def _locked(path: Path, patience: float) -> Iterator[bool]:
+    """Whether the lock was to be had within some seconds; a file system without locks always gives it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     deadline = time.monotonic() + patience
     try:
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
             except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise RunFailed(
-                        f"another worker still writes {folder.journal} after {patience:.0f} s; end that process.",
-                        kind="lost_worker",
-                    ) from None
-                time.sleep(0.1)
+                if time.monotonic() < deadline:
+                    time.sleep(0.1)
+                    continue
+                yield False
+                return
             except OSError:
-                break  # a file system without locks
-        yield
+                pass
+            yield True
+            return
     finally:
         os.close(descriptor)

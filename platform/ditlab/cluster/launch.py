@@ -3,15 +3,19 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ditlab.checkpoints.manifest import Unreachable
-from ditlab.cluster.capacity import check_capacity, cpus_per_worker
+from ditlab.cluster.capacity import Share, check_capacity, worker_share
 from ditlab.cluster.failures import Kind, Recovery
 from ditlab.cluster.request import RunRequest
 from ditlab.cluster.session import ray_session
 from ditlab.cluster.signals import Wishes, stop_signals
 from ditlab.spec.experiment import Experiment
 from ditlab.training.reporting import Outcome, Progress
+
+if TYPE_CHECKING:
+    from ditlab.cluster.crew import Crews
 
 
 def launch(
@@ -33,29 +37,38 @@ def launch(
     """
     experiment = request.experiment()
     resources = experiment.resources
-    needed = cpus_per_worker(experiment, [{"CPU": cores}]) * resources.min_workers
+    needed = worker_share(experiment, [{"CPU": cores}]).threads * resources.min_workers
     with ray_session(None, needed), stop_signals() as wishes:
+        from ditlab.cluster.crew import Crews
         from ditlab.cluster.nodes import alive_nodes
 
-        threads = cpus_per_worker(experiment, [node["Resources"] for node in alive_nodes()])
-        return _until_done(request, threads, wishes, on_progress, warn, on_failure)
+        share = worker_share(experiment, [node["Resources"] for node in alive_nodes()])
+        crews = Crews(request.folder().path / "ray", keep=False)
+        try:
+            return until_done(request, crews, share, wishes, on_progress, warn, on_failure)
+        finally:
+            crews.dismiss()
 
 
-def _until_done(
+def until_done(
     request: RunRequest,
-    threads: int,
+    crews: "Crews",
+    share: Share,
     wishes: Wishes,
     on_progress: Callable[[Progress], None],
     warn: Callable[[str], None],
     on_failure: Callable[[Mapping[str, str]], None],
 ) -> Outcome:
+    """Tries until the run has ended, or trying again would be in vain. Raises as `launch` does."""
     from ditlab.cluster.attempt import Attempt
+    from ditlab.cluster.crew import Shape
 
     experiment, store = request.experiment(), request.checkpoints()
+    shape = Shape(experiment.resources, share)
     recovery, number, saved = Recovery(experiment), 0, -1
     tags: Mapping[str, str] = {}
     while True:
-        ended = Attempt(request, threads, on_progress, warn).run(wishes)
+        ended = Attempt(request, crews.ready(shape), crews.keep, on_progress, warn).run(wishes)
         if isinstance(ended, Outcome):
             return ended
         if ended.kind is not Kind.NO_ROOM:  # to wait is no failure

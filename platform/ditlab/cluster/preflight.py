@@ -1,6 +1,6 @@
 """What can be checked before a run exists; each check raises UserError and leaves nothing behind."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,20 @@ LENGTH = ("steps", "epochs")  # of `training`: a longer run is the same experime
 def portable(experiment: Experiment, tracking_uri: str) -> Experiment:
     """The same with absolute paths: workers and later commands have other working directories. A tracking address of
     null stays null, so that DITLAB_HOME can be moved."""
-    spec = experiment.to_dict()
-    for section, key in (("data", "path"), ("checkpoint", "storage")):
-        if spec[section].get(key) and "://" not in spec[section][key]:
-            spec[section][key] = str(Path(spec[section][key]).expanduser().resolve())
+    spec = absolute_paths(experiment.to_dict())
     if experiment.tracking.uri is not None:
         spec["tracking"]["uri"] = tracking_uri
     return type(experiment).model_validate(spec)
+
+
+def absolute_paths(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec's mapping, whole or not, with its paths made absolute; URIs stay."""
+    found = dict(spec)
+    for section, key in (("data", "path"), ("checkpoint", "storage")):
+        part = found.get(section)
+        if isinstance(part, Mapping) and isinstance(part.get(key), str) and "://" not in part[key]:
+            found[section] = {**part, key: str(Path(part[key]).expanduser().resolve())}
+    return found
 
 
 def check_devices(experiment: Experiment, local: bool, remote: bool) -> None:

@@ -29,12 +29,13 @@ class TrackedReporter(SilentReporter):
         request: RunRequest,
         data: DataSplits,
         progress: Callable[[Progress], None],
+        on_evaluated: Callable[[int, Mapping[str, float]], None] | None = None,
         num_workers: int = 1,
         num_nodes: int = 1,
         **rest: Any,
     ) -> None:
         super().__init__(**rest)
-        self._num_workers = num_workers
+        self._num_workers, self._on_evaluated = num_workers, on_evaluated
         self._request, self._data, self._on_progress = request, data, progress
         self._num_nodes = num_nodes
         self._folder = request.folder()
@@ -91,6 +92,10 @@ class TrackedReporter(SilentReporter):
         except (OSError, UserError) as error:
             reason = getattr(error, "strerror", None) or error
             self.warn(f"{self._folder.record} cannot be written ({reason}); training goes on.")
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._on_evaluated:
+            self._on_evaluated(step, metrics)
 
     def before_checkpoint(self) -> None:
         self._tracker.flush()

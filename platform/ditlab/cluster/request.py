@@ -26,6 +26,10 @@ class RunRequest:
     """For the tracked run: where the code came from."""
     room: Room = field(default_factory=Room)
     """What earlier tries found out about memory."""
+    board: str = ""
+    """Of a sweep's trial, to put evaluations on; empty for a run of its own."""
+    gated: bool = False
+    """Whether training waits after each evaluation until the trial's board lets it go on."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunRequest":

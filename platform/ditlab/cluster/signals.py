@@ -7,9 +7,11 @@ from contextlib import contextmanager
 
 
 class Wishes:
-    """How often somebody asked this process to stop."""
+    """How often somebody asked a run to stop, and why."""
 
     count = 0
+    reason = "interrupted"
+    """As the board has it."""
 
 
 @contextmanager

@@ -4,27 +4,24 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from denoisers.counts import count_parameters
+from ditlab.cluster.books import Books, refused
 from ditlab.cluster.claim import claimed
 from ditlab.cluster.preflight import check_builds, check_devices, check_same_content, check_storage, portable
 from ditlab.cluster.progress import ProgressLine
-from ditlab.cluster.request import RunRequest
 from ditlab.data.fields import check_fields
 from ditlab.data.sources import DataSplits, open_data
-from ditlab.errors import RunFailed, UserError
+from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.address import check_reachable, redact, resolve_tracking_uri
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.journal import Journal
-from ditlab.tracking.records import create_run, find_run, find_unfinished, update_record, write_atomically
-from ditlab.tracking.tracker import RunTracker
+from ditlab.tracking.records import create_run, find_run, find_unfinished, write_atomically
 from ditlab.training.plan import RunPlan, plan_run
 from ditlab.training.reporting import Outcome
 
@@ -70,21 +67,10 @@ class Start:
     def go(self, local: bool) -> Result:
         """Trains to the end. Raises UserError and RunFailed as `launch` does; the run's record says so too."""
         assert self.folder is not None, "a dry run does not go"
+        books = Books(self.folder, self.experiment, self.home, self.plan.total_steps, self.resumed)
         with claimed(self.folder):
-            return self._go(self.folder, local)
-
-    def _go(self, folder: RunFolder, local: bool) -> Result:
-        spec = self.experiment.to_dict()
-        try:
-            if self.resumed:
-                # It may be longer now, or sampled otherwise: later commands go by what it is now.
-                write_atomically(folder, folder.spec.name, dump_yaml(spec))
-            update_record(folder, status="running", message="", total_steps=self.plan.total_steps)
-        except OSError as error:
-            raise _refused(self.home, error) from error
-        request = RunRequest(spec, folder.run_id, str(self.home.root), self.resumed, source_tags())
-        try:
-            with ProgressLine() as line:
+            request = books.begin(source_tags())
+            with books.kept(), ProgressLine() as line:
                 if local:
                     from ditlab.cluster.local import run_here
 
@@ -92,44 +78,9 @@ class Start:
                 else:
                     from ditlab.cluster.launch import launch
 
-                    outcome = launch(request, os.cpu_count() or 1, line.update, line.warn, self._note_failure)
-        except (UserError, RunFailed) as error:
-            kind = error.kind if isinstance(error, RunFailed) else "user_error"
-            _write_down(folder, status="failed", message=str(error).splitlines()[0])
-            self._close_tracked_run("failed", str(error), {"ditlab.failure": kind})
-            error.args = (f"run {folder.run_id} ({self.experiment.name}): {error}",)
-            raise
-        except BaseException as error:
-            status: Literal["failed", "interrupted"] = (
-                "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            )
-            message = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
-            _write_down(folder, status=status, message=message)
-            tags = {"ditlab.failure": "crash"} if status == "failed" else {}
-            self._close_tracked_run(status, message, tags)
-            raise
-        _write_down(folder, status=outcome.status, step=outcome.step)
-        if outcome.status == "interrupted" and not outcome.metrics:  # its workers died before they could say so
-            self._close_tracked_run("interrupted", "interrupted")
-        return Result(folder.run_id, outcome, self.tracking_uri, self._last_words(outcome))
-
-    def _close_tracked_run(
-        self, status: Literal["failed", "interrupted"], message: str, tags: Mapping[str, str] | None = None
-    ) -> None:
-        """A worker that was killed could not say so itself: MLflow would show its run as running for ever."""
-        assert self.folder is not None
-        if self.folder.journal.exists():
-            with RunTracker(self.folder, self.experiment.tracking.uri, self.home) as tracker:
-                tracker.set_tags({"ditlab.error": message[:5000], **(tags or {})})
-                tracker.end(status)
-
-    def _note_failure(self, tags: Mapping[str, str]) -> None:
-        """In the run's tags, before it goes on. The worker that goes on sends them."""
-        assert self.folder is not None
-        if self.folder.journal.exists():
-            journal = Journal(self.folder)
-            journal.append("tags", values=dict(tags))
-            journal.close()
+                    outcome = launch(request, os.cpu_count() or 1, line.update, line.warn, books.note_failure)
+            books.end(outcome)
+        return Result(self.folder.run_id, outcome, self.tracking_uri, self._last_words(outcome))
 
     def _last_words(self, outcome: Outcome) -> list[str]:
         assert self.folder is not None
@@ -200,28 +151,12 @@ def _create(experiment: Experiment, plan: RunPlan, home: Home, tracking_uri: str
     except OSError as error:
         if folder is not None:
             shutil.rmtree(folder.path, ignore_errors=True)
-        raise _refused(home, error) from error
+        raise refused(home, error) from error
     return folder
 
 
 def _place(checkpoint: str | None) -> str:
     return checkpoint if checkpoint and "://" in checkpoint else _short(Path(checkpoint or "-"))
-
-
-def _write_down(folder: RunFolder, **changes: Any) -> None:
-    """In the run's record, where the disk takes it: how a run ended is said all the same."""
-    try:
-        update_record(folder, **changes)
-    except (OSError, UserError) as error:
-        reason = getattr(error, "strerror", None) or error
-        sys.stderr.write(f"warning: {folder.record} cannot be written ({reason}).\n")
-
-
-def _refused(home: Home, error: OSError) -> UserError:
-    return UserError(
-        f"DITLAB_HOME={home.root} cannot be written ({error.strerror}); make room there, or point DITLAB_HOME at "
-        "another folder."
-    )
 
 
 def describe(experiment: Experiment, num_parameters: int) -> str:

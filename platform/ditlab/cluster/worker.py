@@ -1,11 +1,14 @@
 """What Ray Train runs on every worker."""
 
+import gc
 import os
 import secrets
 import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from ray.util.placement_group import get_current_placement_group
 from torch import distributed
 
 from ditlab.checkpoints.manifest import Unreachable
-from ditlab.cluster.board import PREEMPTED, Board
+from ditlab.cluster.board import PAUSED, PREEMPTED, STOPPED, Board
 from ditlab.cluster.claim import writing
 from ditlab.cluster.recording import TrackedReporter
 from ditlab.cluster.request import RunRequest
@@ -26,28 +29,58 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.loop import train as train_worker
-from ditlab.training.memory import OutOfMemory
+from ditlab.training.memory import OutOfMemory, is_out_of_memory
 from ditlab.training.pulse import Pulse
 from ditlab.training.reporting import SilentReporter
 
 STOP_POLL = 0.5  # seconds between looks at the board
+ORDER_POLL = 0.05  # seconds between looks for the next run
+ORDER_PATIENCE = 60.0  # seconds after which the other workers hear that there is none yet
 
 
 def run_worker(config: dict[str, Any]) -> None:
-    """Ray Train's training function: one worker of one run."""
-    request = RunRequest.from_dict(config["request"])
-    board = Board(config["launch"])
-    experiment = request.experiment()
-    context = train.get_context()
+    """Ray Train's training function: one worker of a crew, through all the runs that it is given."""
+    crew, context = Board(config["crew"]), train.get_context()
     torch.set_num_threads(config["threads"])
+    use_gpu = config["gpus"] > 0
+    rank = current_rank(use_gpu, context.get_world_rank(), context.get_world_size(), context.get_local_rank())
+    if use_gpu and config["gpus"] < 1:
+        torch.cuda.set_per_process_memory_fraction(config["gpus"])  # the rest is the neighbours'
+    while not (order := _next_order(crew, rank)).get("over"):
+        try:
+            _serve(RunRequest.from_dict(order["request"]), Board(order["launch"]), rank)
+        except Exception as error:
+            # What failed in one worker of several has left the others in the middle of a step.
+            if order["last"] or rank.world_size > 1 or is_out_of_memory(error):
+                raise
+        gc.collect()
+        if rank.is_first:
+            crew.put("done", order["number"])
+        if order["last"]:
+            return
+
+
+def _next_order(crew: Board, rank: Rank) -> dict[str, Any]:
+    """The first order that is not done, on all workers alike."""
+    found: list[dict[str, Any] | None] = [None]
+    while found[0] is None:
+        deadline = time.monotonic() + ORDER_PATIENCE
+        while rank.is_first and found[0] is None and time.monotonic() < deadline:
+            order = crew.get("order")
+            if order and order["number"] > (crew.get("done") or 0):
+                found = [order]
+            else:
+                time.sleep(ORDER_POLL)
+        if rank.world_size > 1:
+            distributed.broadcast_object_list(found, 0)  # `nothing yet` too: gloo gives up on those that say nothing
+    return found[0]
+
+
+def _serve(request: RunRequest, board: Board, rank: Rank) -> None:
+    """One run."""
+    experiment = request.experiment()
     for name, value in Home(Path(request.home)).cache_variables().items():
         os.environ.setdefault(name, value)
-    rank = current_rank(
-        experiment.resources.gpus_per_worker > 0,
-        context.get_world_rank(),
-        context.get_world_size(),
-        context.get_local_rank(),
-    )
     pulse, group = Pulse(), _group(board, rank)
     signs = Signs(group, rank.rank, pulse, experiment.resources.hang_timeout)
     signs.start()
@@ -97,16 +130,19 @@ def _train(request: RunRequest, board: Board, group: Board, rank: Rank, pulse: P
         reporter: Any = SilentReporter(**common)
         if rank.is_first:
             stack.enter_context(writing(request.folder()))
+            gate = _Gate(request, stop.is_set, pulse)
             reporter = TrackedReporter(
-                request, data, _heard(group.put_progress), rank.world_size, _num_nodes(), **common
+                request, data, _heard(group.put_progress), gate.evaluated, rank.world_size, _num_nodes(), **common
             )
             stack.enter_context(reporter)
         elif rank.local_rank == 0 and experiment.tracking.system_metrics:
             stack.enter_context(_watch_node(request))
         checkpoints, swap = request.checkpoints(), request.folder().path / "swap"
         outcome = train_worker(experiment, data, checkpoints, rank, reporter, request.room, swap)
+        if outcome.status == "interrupted" and stop.reason == STOPPED:
+            outcome = replace(outcome, status="stopped")
         if rank.is_first:
-            if stop.reason != PREEMPTED or outcome.status == "finished":
+            if outcome.status != "interrupted" or stop.reason not in (PREEMPTED, PAUSED):  # it goes on soon
                 reporter.finish(outcome)
             group.put("outcome", outcome.__dict__)
 
@@ -143,6 +179,28 @@ def _heard(say: Callable[..., None]) -> Callable[..., None]:
             say(*words)
 
     return said
+
+
+class _Gate:
+    """A sweep's trial tells its evaluations, and waits for leave to go on where its scheduler wants that."""
+
+    def __init__(self, request: RunRequest, is_stopping: Callable[[], bool], pulse: Pulse) -> None:
+        self._board = Board(request.board) if request.board else None
+        self._is_gated, self._is_stopping, self._pulse = request.gated, is_stopping, pulse
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._board is None:
+            return
+        self._pulse.at(step, "waiting for the sweep's scheduler", is_patient=True)
+        _heard(self._board.put)("report", {"step": step, "metrics": dict(metrics)})
+        while self._is_gated and not self._is_stopping() and self._allowed() < step:
+            time.sleep(ORDER_POLL)
+
+    def _allowed(self) -> int:
+        assert self._board
+        with suppress(*UNHEARD):
+            return self._board.get("go") or 0
+        return 0
 
 
 class _StopWatch:

@@ -37,6 +37,11 @@ def metric_history(folder: RunFolder) -> dict[str, Series]:
     return history
 
 
+def final_metrics(folder: RunFolder) -> dict[str, float]:
+    """The latest value of every metric."""
+    return {name: series.values[-1] for name, series in metric_history(folder).items()}
+
+
 def last_metrics(folder: RunFolder) -> dict[str, float]:
     """The latest value of each metric among the last 64 KiB of the journal: cheap, for lists of runs."""
     latest: dict[str, float] = {}

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home, RunFolder
 
-Status = Literal["running", "finished", "failed", "interrupted"]
+Status = Literal["running", "finished", "failed", "interrupted", "stopped"]
+"""Stopped: a trial that its sweep's scheduler ended early, for good."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,12 @@ class RunRecord:
     tracking_uri: str = ""
     message: str = ""
     """Why it failed or was interrupted."""
+    parent: str = ""
+    """Of a trial: its sweep's id."""
+    trial: int = -1
+    """Of a trial: its number in the sweep."""
+    trials: int = 0
+    """Of a sweep: how many it has; 0 for a training run."""
 
 
 @dataclass(frozen=True)
@@ -46,26 +53,24 @@ class FoundRun:
     """What a person should be told: that the newest of several runs of one name was taken."""
 
 
-def create_run(
-    home: Home, name: str, *, family: str, spec_hash: str, total_steps: int = 0, tracking_uri: str = ""
-) -> RunFolder:
-    """Make the folder of a new run and its record; the id is eight hexadecimal characters.
+def create_run(home: Home, name: str, *, family: str, spec_hash: str, run_id: str = "", **facts: Any) -> RunFolder:
+    """Make the folder of a new run and its record; the id is eight hexadecimal characters, new unless `run_id` is one.
 
-    Raises UserError where DITLAB_HOME cannot be written.
+    `facts` are other fields of the record. Raises UserError where DITLAB_HOME cannot be written.
     """
     home.ensure()
     home.runs.mkdir(exist_ok=True)
     while True:
-        folder = home.run(secrets.token_hex(4))
+        folder = home.run(run_id or secrets.token_hex(4))
         try:
             folder.path.mkdir()
             break
         except FileExistsError:
+            if run_id:
+                raise
             continue
     now = _now()
-    record = RunRecord(
-        folder.run_id, name, family, spec_hash, now, now, total_steps=total_steps, tracking_uri=tracking_uri
-    )
+    record = RunRecord(folder.run_id, name, family, spec_hash, now, now, **facts)
     try:
         _write(folder, record)
     except OSError:
@@ -132,7 +137,7 @@ def find_run(home: Home, text: str) -> FoundRun:
 def find_unfinished(home: Home, name: str, spec_hash: str) -> FoundRun | None:
     """The newest run of this name and spec hash that has not finished: what `--resume auto` takes."""
     for record in list_runs(home):
-        if record.name == name and record.spec_hash == spec_hash and record.status != "finished":
+        if record.name == name and record.spec_hash == spec_hash and record.status not in ("finished", "stopped"):
             return FoundRun(home.run(record.run_id), record)
     return None
 

@@ -19,7 +19,7 @@ from ditlab.tracking.names import PARAM_LENGTH, TAG_LENGTH, safe_image_key, safe
 
 _METRICS_PER_CALL = 500
 """The quickest size measured: 13,200 points a second, against 8,100 with 1000."""
-_STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+_STATUS = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 _DIGEST_LENGTH = 36
 """Characters that MLflow keeps of a dataset's digest."""
 

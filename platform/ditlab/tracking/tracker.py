@@ -150,7 +150,7 @@ class RunTracker:
             self._system = SystemMetrics(self._journal, interval, f"node_{self._node}" if num_nodes > 1 else None)
             self._system.start()
 
-    def end(self, status: Literal["finished", "failed", "interrupted"]) -> None:
+    def end(self, status: Literal["finished", "failed", "interrupted", "stopped"]) -> None:
         """The run is over, as far as this process knows."""
         if self._node == 0:
             self._journal.append("end", status=status)

@@ -13,11 +13,13 @@ from ditlab.data.sampler import SampleOrder
 from ditlab.data.sources import DataSplits
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import RunFailed
+from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
 from ditlab.training.evaluation import held_out_metrics, sample_grid
 from ditlab.training.memory import OutOfMemory, Room, is_out_of_memory
 from ditlab.training.nonfinite import NonFiniteWatch
 from ditlab.training.plan import plan_run
+from ditlab.training.quality.meter import QualityMeter
 from ditlab.training.reporting import Outcome, Progress, Reporter, StepMetrics
 from ditlab.training.saving import Saving
 from ditlab.training.shares import share_out
@@ -46,6 +48,7 @@ class Worker:
         reporter: Reporter,
         room: Room,
         swap: Path,
+        home: Home,
     ) -> None:
         self.experiment, self.data, self.rank, self.reporter = experiment, data, rank, reporter
         self.room, self._swap = room, swap
@@ -54,6 +57,7 @@ class Worker:
         self.fields = experiment.model.batch_fields()
         self.watch = NonFiniteWatch(experiment)
         self.metrics: dict[str, float] = {}
+        self.quality = QualityMeter(experiment, data, home, rank.device, reporter.warn, reporter.pulse.beat)
         self.saving = Saving(experiment, checkpoints, rank, self.channel, reporter)
         self._steps, self._meter = StepMetrics(rank.world_size), Speedometer(experiment.batch.size)
         self._bad_step = 0
@@ -141,14 +145,27 @@ class Worker:
                     if evaluates:
                         self._evaluate()
                     if saves:
-                        pulse.at(state.step, "saving", is_patient=True)
-                        self._progress("saving")
-                        self.saving.begin(state, self.metrics)
+                        self._save()
+                    if evaluates and not last:
+                        stopped = self._is_over_after_evaluation()
+                        if stopped and not saves:
+                            self._save()
                 self.saving.report()
         pulse.at(state.step, "saving", is_patient=True)
         self.saving.finish()
         status = "interrupted" if stopped else "finished"
         return Outcome(status, state.step, self.metrics, self.saving.last)  # type: ignore[arg-type]
+
+    def _save(self) -> None:
+        self.reporter.pulse.at(self.state.step, "saving", is_patient=True)
+        self._progress("saving")
+        self.saving.begin(self.state, self.metrics)
+
+    def _is_over_after_evaluation(self) -> bool:
+        """Passes an evaluation on; a sweep may end the run because of it."""
+        if self.rank.is_first:
+            self.reporter.evaluated(self.state.step, self.metrics)
+        return bool(self.channel.largest(self.reporter.should_stop())[0])
 
     def _loader(self) -> Loader:
         experiment = self.experiment
@@ -231,7 +248,13 @@ class Worker:
                 figure = sample_grid(state.network, self.experiment, evaluation.samples, rank.device)
                 if rank.is_first:
                     self.reporter.samples(state.step, figure)
+            if evaluation.quality and (rank.is_first or state.engine.stage == 3):
+                at_once = max(self._share.slice_size, evaluation.samples)  # both of which have been seen to fit
+                drawn = self.quality.draw(state.network, evaluation.quality, at_once)
         values = {f"eval/{name}": value for name, value in found.items()}
+        if evaluation.quality:
+            self.reporter.pulse.at(state.step, "measuring samples")
+            values |= self.quality.measure(drawn) if rank.is_first else {}
         self.metrics.update(values)
         if rank.is_first and values:
             self.reporter.metrics(state.step, values)
@@ -247,17 +270,20 @@ def train(
     reporter: Reporter,
     room: Room | None = None,
     swap: Path | None = None,
+    home: Home | None = None,
 ) -> Outcome:
     """Runs one worker to the end, from the newest checkpoint if there is one.
 
-    `room` says what an earlier try found out about memory; `swap` is where state that is offloaded to NVMe lies.
+    `room` says what an earlier try found out about memory; `swap` is where state that is offloaded to NVMe lies;
+    `home` where the classifier of quality figures does (None: DITLAB_HOME).
 
     Raises:
         RunFailed: it diverged, does not fit, or cannot save its last checkpoint.
         OutOfMemory: a worker among several ran out of memory; `Room.after` says what to try next.
     """
     try:
-        worker = Worker(experiment, data, checkpoints, rank, reporter, room or Room(), swap or Path("swap"))
+        home = home or Home.from_environment()
+        worker = Worker(experiment, data, checkpoints, rank, reporter, room or Room(), swap or Path("swap"), home)
         try:
             worker.resume()
             return worker.run()

@@ -29,7 +29,8 @@ class Progress:
 class Outcome:
     """How a run ended."""
 
-    status: Literal["finished", "interrupted"]
+    status: Literal["finished", "interrupted", "stopped"]
+    """Stopped: by a sweep's scheduler, for good."""
     step: int
     metrics: dict[str, float]
     """The last value of each metric, under its MLflow name."""
@@ -57,6 +58,10 @@ class Reporter(Protocol):
 
     def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
         """A checkpoint exists. First worker only."""
+        ...
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """An evaluation before the last step is done. Returns when training may go on. First worker only."""
         ...
 
     def before_checkpoint(self) -> None:
@@ -90,6 +95,8 @@ class SilentReporter:
     def samples(self, step: int, figure: Figure) -> None: ...
 
     def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None: ...
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def before_checkpoint(self) -> None: ...
 

@@ -2,18 +2,18 @@
 
 import pytest
 
-from ditlab.cluster.capacity import check_capacity, cpus_per_worker
+from ditlab.cluster.capacity import Share, check_capacity, runs_that_fit, worker_share
 from ditlab.errors import UserError
 from support.workers import tiny
 
 
 def test_cores_are_shared_out_and_fit_on_a_node():
     one = [{"CPU": 8.0}]
-    assert cpus_per_worker(tiny(), one) == 8
-    assert cpus_per_worker(tiny(resources__workers=2), one) == 4
-    assert cpus_per_worker(tiny(), [{"CPU": 4.0}, {"CPU": 16.0}]) == 16
-    assert cpus_per_worker(tiny(resources__workers=2), [{"CPU": 4.0}, {"CPU": 4.0}]) == 4
-    assert cpus_per_worker(tiny(resources={"workers": 2, "cpus_per_worker": 3}), one) == 3
+    assert worker_share(tiny(), one).threads == 8
+    assert worker_share(tiny(resources__workers=2), one).threads == 4
+    assert worker_share(tiny(), [{"CPU": 4.0}, {"CPU": 16.0}]).threads == 16
+    assert worker_share(tiny(resources__workers=2), [{"CPU": 4.0}, {"CPU": 4.0}]).threads == 4
+    assert worker_share(tiny(resources={"workers": 2, "cpus_per_worker": 3}), one).threads == 3
 
 
 def test_more_than_the_nodes_hold_is_refused():

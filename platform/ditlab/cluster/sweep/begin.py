@@ -1,0 +1,275 @@
+"""From a sweep's file to trials that may start: every check, the sweep's folder, what an earlier session left."""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from denoisers.counts import count_parameters
+from ditlab.cluster.books import refused
+from ditlab.cluster.capacity import Node, Share, check_capacity, runs_that_fit, worker_share
+from ditlab.cluster.preflight import absolute_paths, check_builds, check_devices, check_storage
+from ditlab.cluster.sweep.folder import SweepFolder, record_of
+from ditlab.cluster.sweep.trials import PastTrial, PlannedTrial, trial_experiment
+from ditlab.data.fields import check_fields
+from ditlab.data.sources import open_data
+from ditlab.errors import UserError, nearest
+from ditlab.home import Home
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.space import check_sweep, differences, enumerate_trials, written
+from ditlab.spec.sweep import Pbt, Sweep
+from ditlab.spec.yaml_text import dump_yaml
+from ditlab.tracking.address import redact, resolve_tracking_uri
+from ditlab.tracking.history import final_metrics
+from ditlab.tracking.records import create_run, find_run, write_atomically
+from ditlab.training.metric_names import metric_names
+from ditlab.training.plan import plan_run
+
+# The sections of a spec that the checks of a run look at.
+CHECKED = ("model", "objective", "sampling", "data", "batch", "training", "schedule", "resources", "checkpoint",
+           "evaluation")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CheckedTrial:
+    """What is known of a trial before it starts."""
+
+    trial: PlannedTrial
+    experiment: Experiment
+    num_parameters: int
+    total_steps: int
+
+
+@dataclass
+class ReadySweep:
+    """A sweep that has passed every check and may go."""
+
+    sweep: Sweep
+    home: Home
+    tracking_uri: str
+    experiment: Experiment
+    """The base with what is fixed; for Optuna, which has no trials yet, all that is known."""
+    checked: list[CheckedTrial]
+    """Those that can be enumerated."""
+    total_steps: int
+    """Of the longest trial."""
+    share: Share
+    concurrent: int
+    folder: SweepFolder | None = None
+    past: list[PastTrial] = field(default_factory=list)
+    """What the ledger holds, by number."""
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def num_trials(self) -> int:
+        return len(self.checked) or self.sweep.trials or 0
+
+    @property
+    def num_remaining(self) -> int:
+        """Trials that are still to run, or to go on."""
+        return self.num_trials - sum(one.has_ended for one in self.past)
+
+
+def ready_sweep(sweep: Sweep, source: str, nodes: Sequence[Node], *, remote: bool) -> ReadySweep:
+    """Checks everything that can be checked before a process is started. Raises UserError; leaves nothing behind.
+
+    `nodes` is what the machine or cluster has.
+    """
+    home = Home.from_environment()
+    sweep, tracking_uri = _portable(sweep, home)
+    check_sweep(sweep, source)
+    values = enumerate_trials(sweep)
+    base = trial_experiment(sweep, PlannedTrial(0, "", {} if values is None else values[0]))
+    checks = _Checks(home, remote)
+    checked = [_checked(sweep, number, each, checks) for number, each in enumerate(values or [])]
+    longest = max([checks.run(base)[1], *(each.total_steps for each in checked)])
+    _check_metrics(sweep, base, home)
+    share, concurrent, note = _room(sweep, base, nodes, len(checked) or sweep.trials or 1)
+    ready = ReadySweep(sweep, home, tracking_uri, base, checked, longest, share, concurrent)
+    ready.lines += [_describe(ready), *([note] if note else [])]
+    return ready
+
+
+def create_sweep(ready: ReadySweep) -> None:
+    """Makes the sweep's folder, with the plan of what can be enumerated. Raises UserError where the disk refuses."""
+    sweep, home = ready.sweep, ready.home
+    home.ensure()
+    folder = None
+    try:
+        folder = create_run(
+            home, sweep.name, family=ready.experiment.model.family, spec_hash="", total_steps=ready.num_trials,
+            trials=ready.num_trials, tracking_uri=ready.tracking_uri if ready.experiment.tracking.uri else "",
+        )  # fmt: skip
+        ready.folder = SweepFolder(folder)
+        write_atomically(folder, ready.folder.spec.name, dump_yaml(sweep.to_dict()))
+        _plan_rest(ready)
+    except OSError as error:
+        if folder is not None:
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise refused(home, error) from error
+    ready.lines.append(f"sweep {folder.run_id}: {ready.num_trials} trials, {ready.concurrent} at once")
+
+
+def resumed_sweep(home: Home, sweep_id: str, given: Sweep | None) -> tuple[SweepFolder, Sweep]:
+    """An earlier sweep, as it was or with what may change. Raises UserError for what may not, saying what changed."""
+    found = find_run(home, sweep_id)
+    folder = SweepFolder(found.folder)
+    stored = folder.sweep()
+    if given is None:
+        return folder, stored
+    given, _ = _portable(given, home)
+    if changed := differences(stored, given):
+        raise UserError(
+            f"sweep {found.folder.run_id} was started as another one: {'; '.join(changed)}. Resume it with its own "
+            "file, or without one, or start a new sweep without --resume."
+        )
+    return folder, given
+
+
+def take_up(ready: ReadySweep, folder: SweepFolder) -> None:
+    """Goes on with an earlier sweep's trials."""
+    ready.folder = folder
+    ready.past = [_past(ready, trial) for trial in folder.trials()]
+    for one, checked in zip(ready.past, ready.checked, strict=False):
+        assert one.trial.values == checked.trial.values, f"trial {one.trial.number} is another one"
+    try:
+        write_atomically(folder.folder, folder.spec.name, dump_yaml(ready.sweep.to_dict()))
+        _plan_rest(ready)
+    except OSError as error:
+        raise refused(ready.home, error) from error
+    done = sum(one.has_ended for one in ready.past)
+    ready.lines.append(f"sweep {folder.folder.run_id}: going on, {done} of {ready.num_trials} trials are done")
+
+
+def _plan_rest(ready: ReadySweep) -> None:
+    """Writes down the enumerated trials that the ledger does not have yet."""
+    assert ready.folder
+    for number in range(len(ready.past), len(ready.checked)):
+        values = ready.checked[number].trial.values
+        trial = ready.folder.plan(ready.home, number, values)
+        ready.past.append(PastTrial(trial, "waiting", 0, ()))
+    for place, one in enumerate(ready.past[: len(ready.checked)]):
+        checked = ready.checked[place]
+        ready.checked[place] = CheckedTrial(one.trial, checked.experiment, checked.num_parameters, checked.total_steps)
+
+
+def _past(ready: ReadySweep, trial: PlannedTrial) -> PastTrial:
+    record = record_of(ready.home, trial.run_id)
+    if record is None:
+        return PastTrial(trial, "waiting", 0, ())
+    metrics = final_metrics(ready.home.run(trial.run_id))
+    values = tuple(metrics[name] for name in ready.sweep.metrics if name in metrics)
+    return PastTrial(trial, record.status, record.step, values)
+
+
+def _portable(sweep: Sweep, home: Home) -> tuple[Sweep, str]:
+    """The same with absolute paths, as workers and later commands have other working directories; and the address."""
+    base, fixed = absolute_paths(sweep.base), dict(sweep.fixed)
+    for path in ("data.path", "checkpoint.storage"):
+        section, key = path.split(".")
+        if path in fixed:
+            fixed[path] = absolute_paths({section: {key: fixed[path]}})[section][key]
+    uri = fixed.get("tracking.uri", base.get("tracking", {}).get("uri"))
+    resolved = resolve_tracking_uri(uri, home)
+    if redact(resolved) != resolved:
+        raise UserError(
+            f"tracking.uri={redact(resolved)} holds a password, which would be written into every checkpoint; "
+            "give it by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
+        )
+    if uri is not None:
+        fixed["tracking.uri"] = resolved
+    return sweep.model_copy(update={"base": base, "fixed": fixed}), resolved
+
+
+def _checked(sweep: Sweep, number: int, values: dict[str, Any], checks: "_Checks") -> CheckedTrial:
+    trial = PlannedTrial(number, "", values)
+    experiment = trial_experiment(sweep, trial)
+    try:
+        num, steps = checks.run(experiment)
+    except UserError as error:
+        raise UserError(f"trial {number} ({written(values)}): {error}") from None
+    return CheckedTrial(trial, experiment, num, steps)
+
+
+class _Checks:
+    """What each run is checked for; what was checked of one trial is not checked of another."""
+
+    def __init__(self, home: Home, remote: bool) -> None:
+        self._home, self._remote = home, remote
+        self._known: dict[str, tuple[int, int]] = {}
+
+    def run(self, experiment: Experiment) -> tuple[int, int]:
+        """(parameters, steps) of a run that could start. Raises UserError for one that could not."""
+        spec = experiment.to_dict()
+        key = json.dumps([spec[part] for part in CHECKED], sort_keys=True)
+        if key not in self._known:
+            self._known[key] = self._check(experiment)
+        return self._known[key]
+
+    def _check(self, experiment: Experiment) -> tuple[int, int]:
+        check_devices(experiment, False, self._remote)
+        check_builds(experiment)
+        check_storage(experiment)
+        data = open_data(experiment.data, self._home)
+        check_fields(data.train, experiment.model.batch_fields())
+        counts = count_parameters(experiment.model, experiment.objective)
+        return counts.total, plan_run(experiment, data).total_steps
+
+
+def _check_metrics(sweep: Sweep, experiment: Experiment, home: Home) -> None:
+    """Raises UserError for a metric that no trial would report."""
+    known = metric_names(experiment, open_data(experiment.data, home))
+    for name in sweep.metrics:
+        if name not in known:
+            raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, known)}")
+
+
+def _room(sweep: Sweep, experiment: Experiment, nodes: Sequence[Node], trials: int) -> tuple[Share, int, str]:
+    """(each worker's share, trials at once, a note). Raises UserError where not one trial fits."""
+    resources = experiment.resources
+    wanted = trials if isinstance(sweep.scheduler, Pbt) else sweep.concurrent
+    if wanted is None:
+        alone = Share(1, 1.0) if resources.cpus_per_worker is None else worker_share(experiment, nodes)
+        wanted = max(1, runs_that_fit(experiment, alone, nodes))
+    wanted = min(wanted, trials)
+    share = worker_share(experiment, nodes, wanted)
+    check_capacity(experiment, nodes, share)
+    fit = runs_that_fit(experiment, share, nodes)
+    if fit >= wanted:
+        return share, wanted, ""
+    if isinstance(sweep.scheduler, Pbt):
+        raise UserError(
+            f"scheduler.kind=pbt trains all of trials={trials} at once, and {fit} of them fit; lower trials, or "
+            "resources.cpus_per_worker or resources.gpus_per_worker under `fixed`."
+        )
+    return share, fit, f"{fit} trials at once fit, instead of concurrent={sweep.concurrent}."
+
+
+def local_nodes() -> list[Node]:
+    """This machine."""
+    return [{"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}]
+
+
+def cluster_nodes() -> list[Node]:
+    """The nodes of the cluster that this process is connected to."""
+    from ditlab.cluster.nodes import alive_nodes
+
+    return [node["Resources"] for node in alive_nodes()]
+
+
+def _describe(ready: ReadySweep) -> str:
+    sweep, resources = ready.sweep, ready.experiment.resources
+    threads, gpus = ready.share.threads, resources.gpus_per_worker
+    where = f"{gpus:g} GPU" if gpus else f"{threads} CPU thread{'s' if threads > 1 else ''}"
+    each = f"{resources.max_workers} worker{'s' if resources.max_workers > 1 else ''} with {where} a trial"
+    parts = [
+        f"{len(sweep.space)} ax{'e' if len(sweep.space) > 1 else 'i'}s",
+        f"{sweep.search.kind} search",
+        f"scheduler {sweep.scheduler.kind}",
+        each,
+    ]
+    return f"{sweep.name}: {ready.experiment.model.family}, {', '.join(parts)}"

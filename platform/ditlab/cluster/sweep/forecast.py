@@ -1,0 +1,138 @@
+"""What a sweep will take: its trials, and for how long, by what earlier runs or a few timed steps say."""
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from ditlab.cluster.sweep.begin import CheckedTrial, ReadySweep
+from ditlab.cluster.sweep.table import short
+from ditlab.cluster.sweep.trials import PlannedTrial
+from ditlab.data.fields import held_out_batches, to_device
+from ditlab.data.sources import open_data
+from ditlab.home import Home
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.loading import load_experiment
+from ditlab.tracking.history import metric_history
+from ditlab.tracking.records import list_runs
+from ditlab.training.noise import RowNoise
+
+TIMED_PASSES = 3  # after one that is not counted
+NEWEST = 50  # runs that are looked through for one alike
+SAME_SPEED = ("model", "batch", "resources", "engine")
+"""Sections of a spec that decide how fast it trains, as far as a forecast goes; precision is looked at as well."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Seconds of training by trial number, None where nobody can tell from here."""
+
+    seconds: dict[int, float | None]
+    total: float | None
+    lines: list[str]
+
+    def as_dict(self, ready: ReadySweep) -> dict[str, Any]:
+        """For `--json`."""
+        trials = [
+            {"number": each.trial.number, "values": each.trial.values, "parameters": each.num_parameters,
+             "steps": each.total_steps, "seconds": self.seconds.get(each.trial.number)}
+            for each in ready.checked
+        ]  # fmt: skip
+        return {"trials": trials, "num_trials": ready.num_trials, "concurrent": ready.concurrent, "seconds": self.total}
+
+
+def forecast(ready: ReadySweep) -> Forecast:
+    """Times one pass of each kind of network where no earlier run tells its speed; a GPU's speed only runs can tell."""
+    speeds: dict[str, tuple[float | None, str]] = {}
+    seconds: dict[int, float | None] = {}
+    trials = ready.checked or [_unknown(ready, number) for number in range(ready.num_trials)]
+    for each in trials:
+        key = _speed_key(each.experiment)
+        if key not in speeds:
+            speeds[key] = _speed(each.experiment, ready.home, ready.concurrent)
+        speed = speeds[key][0]
+        seconds[each.trial.number] = each.total_steps * each.experiment.batch.size / speed if speed else None
+    known = [value for value in seconds.values() if value is not None]
+    total = sum(known) / ready.concurrent if len(known) == len(seconds) else None
+    sources = sorted({source for _, source in speeds.values()})
+    lines = [f"expected: {_clock(total)} with {ready.concurrent} at once, by {', '.join(sources)}"] if total else [
+        f"expected: unknown ({', '.join(sources)})"]  # fmt: skip
+    if ready.sweep.scheduler.kind in ("asha", "median") and total:
+        lines.append(f"scheduler {ready.sweep.scheduler.kind} stops some trials earlier: this is the most it takes")
+    return Forecast(seconds, total, lines)
+
+
+def forecast_table(ready: ReadySweep, expected: Forecast) -> Table:
+    """A row a trial; for a search that proposes as it goes, one for all."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    paths = list(ready.sweep.space)
+    for heading in ("trial", *paths, "workers", "parameters", "steps", "time"):
+        table.add_column(heading, justify="right" if heading not in paths else "left", overflow="fold")
+    for each in ready.checked:
+        values = each.trial.values
+        table.add_row(
+            str(each.trial.number), *(short(values[path]) if path in values else "" for path in paths),
+            _workers(each.experiment, ready), f"{each.num_parameters:,}", f"{each.total_steps:,}",
+            _clock(expected.seconds.get(each.trial.number)),
+        )  # fmt: skip
+    if not ready.checked:
+        axes = [f"{axis.kind}" for axis in ready.sweep.space.values()]
+        table.add_row(f"{ready.num_trials} of", *axes, _workers(ready.experiment, ready), "", f"{ready.total_steps:,}",
+                      _clock(expected.seconds.get(0)))  # fmt: skip
+    return table
+
+
+def _workers(experiment: Experiment, ready: ReadySweep) -> str:
+    gpus = experiment.resources.gpus_per_worker
+    each = f"{gpus:g} GPU" if gpus else f"{ready.share.threads} CPU"
+    return f"{experiment.resources.max_workers} x {each}"
+
+
+def _unknown(ready: ReadySweep, number: int) -> CheckedTrial:
+    return CheckedTrial(PlannedTrial(number, "", {}), ready.experiment, 0, ready.total_steps)
+
+
+def _speed_key(experiment: Experiment) -> str:
+    spec = experiment.to_dict()
+    return repr([{**spec[part], "max_failures": 0} for part in SAME_SPEED] + [spec["training"]["precision"]])
+
+
+def _speed(experiment: Experiment, home: Home, concurrent: int) -> tuple[float | None, str]:
+    """(samples a second, how it is known)."""
+    for record in [record for record in list_runs(home) if record.step > 0 and not record.trials][:NEWEST]:
+        folder = home.run(record.run_id)
+        if record.family == experiment.model.family and folder.spec.exists():
+            found = metric_history(folder).get("train/samples_per_second")
+            if found and _speed_key(load_experiment(folder.spec)) == _speed_key(experiment):
+                return statistics.median(found.values), "the speed of earlier runs of this kind"
+    if experiment.resources.gpus_per_worker:
+        return None, "no earlier run on a GPU tells its speed"
+    return _timed(experiment, home) / concurrent, "timed steps on this machine"
+
+
+def _timed(experiment: Experiment, home: Home) -> float:
+    """Samples a second of forward and backward passes on all of this machine's cores."""
+    data, fields = open_data(experiment.data, home), experiment.model.batch_fields()
+    size = min(experiment.micro_size, len(data.train))
+    objective: Any = experiment.objective.build(experiment.model)
+    network: Any = experiment.model.build()
+    (raw,) = list(held_out_batches(data.train, fields, size, size))[:1]
+    batch = to_device(raw, fields, data.train.columns, torch.device("cpu"))
+    times = []
+    for number in range(TIMED_PASSES + 1):
+        begin = time.perf_counter()
+        losses = objective.loss(network, batch, RowNoise(number, "forecast", 0, torch.device("cpu")))
+        sum(losses.values()).backward()
+        times.append(time.perf_counter() - begin)
+    return size / statistics.median(times[1:])
+
+
+def _clock(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"

@@ -1,0 +1,142 @@
+"""A sweep from its first trial to its report."""
+
+import json
+import time
+
+from ditlab.cluster.board import INTERRUPTED, Board
+from ditlab.cluster.claim import claimed
+from ditlab.cluster.signals import Wishes, stop_signals
+from ditlab.cluster.sweep.begin import ReadySweep
+from ditlab.cluster.sweep.ending import SweepResult, end_sweep, num_ended
+from ditlab.cluster.sweep.folder import record_of
+from ditlab.cluster.sweep.parent import ParentRun
+from ditlab.cluster.sweep.results import collect, past_curves
+from ditlab.cluster.sweep.table import Row, SweepTable
+from ditlab.cluster.sweep.trials import ENDED
+from ditlab.cluster.sweep.tuning import Tuning
+from ditlab.errors import RunFailed
+from ditlab.tracking.history import final_metrics
+from ditlab.tracking.records import update_record, write_atomically
+
+LOOK = 0.5  # seconds between looks at the trials
+CLOCK = 10.0  # seconds between notes of the time that was used
+
+
+class Running:
+    """One session of a sweep. Ray is connected."""
+
+    def __init__(self, ready: ReadySweep) -> None:
+        assert ready.folder
+        self._ready, self._folder = ready, ready.folder
+        self._id = ready.folder.folder.run_id
+        self._board = Board(f"sweep-{self._id}")
+        self._before, self._began = ready.folder.elapsed(), time.monotonic()
+        self._noted = 0.0
+        self._ended: dict[int, Row] = {}
+        self._warned: dict[int, int] = {}
+        self._is_late = False
+
+    def run(self) -> SweepResult:
+        """Raises RunFailed where no trial gave a value, or Tune itself failed; the sweep can be resumed then."""
+        ready, folder = self._ready, self._folder.folder
+        with claimed(folder), ParentRun(ready) as parent:
+            update_record(folder, status="running", message="", trials=ready.num_trials, total_steps=ready.num_trials)
+            self._board.clear()
+            past = past_curves(ready.sweep, collect(ready, self._seconds()))
+            tuning = Tuning(ready, self._board, past)
+            status = "interrupted"
+            try:
+                with stop_signals() as wishes:
+                    self._follow(tuning, wishes, parent)
+                status = self._status(wishes)
+            finally:
+                self._note_time()
+                self._board.clear()
+                result = end_sweep(ready, status, self._seconds(), parent)
+        if tuning.error:
+            raise RunFailed(
+                f"sweep {self._id}: Ray Tune failed ({type(tuning.error).__name__}: {tuning.error}); "
+                f"`ditlab tune --resume {self._id}` goes on.",
+                kind="crash",
+            ) from tuning.error
+        return result
+
+    def _follow(self, tuning: Tuning, wishes: Wishes, parent: ParentRun) -> None:
+        sweep = self._ready.sweep
+        with SweepTable(f"{sweep.name} ({self._id})", sweep.metrics, list(sweep.space)) as table:
+            table.known([one.trial.number for one in self._ready.past if one.has_ended])
+            tuning.start()
+            is_stopping = False
+            while tuning.is_alive():
+                tuning.join(LOOK)
+                self._is_late = sweep.time_budget is not None and self._seconds() > sweep.time_budget
+                if (wishes.count or self._is_late) and not is_stopping:
+                    is_stopping = True
+                    self._board.put("stop", INTERRUPTED)
+                    tuning.stop()
+                    why = "time_budget is used up" if self._is_late else "stopping"
+                    more = "" if self._is_late else "; once more ends at once"
+                    table.warn(f"{why}: trials that run save a checkpoint{more}.")
+                rows = self._rows(table)
+                leader = self._leader(rows)
+                table.update(rows, leader, self._counts(rows))
+                parent.show(rows, leader)
+                self._note_time_now_and_then()
+
+    def _rows(self, table: SweepTable) -> list[Row]:
+        rows = []
+        for trial in self._folder.trials():
+            number = trial.number
+            if number not in self._ended:
+                self._pass_on_warnings(number, table)
+                record = record_of(self._ready.home, trial.run_id)
+                progress = self._board.get(f"progress/{number}") or {}
+                row = Row(
+                    number, trial.run_id, trial.values, record.status if record else "waiting",
+                    max(progress.get("step", 0), record.step if record else 0), record.total_steps if record else 0,
+                    progress.get("metrics", {}), record.message if record else "",
+                )  # fmt: skip
+                if row.status in ENDED:
+                    metrics = final_metrics(self._ready.home.run(trial.run_id))
+                    self._ended[number] = row = Row(**{**row.__dict__, "metrics": metrics})
+                rows.append(row)
+            else:
+                rows.append(self._ended[number])
+        return rows
+
+    def _pass_on_warnings(self, number: int, table: SweepTable) -> None:
+        messages = self._board.get(f"warnings/{number}") or []
+        for message in messages[self._warned.get(number, 0) :]:
+            table.warn(f"trial {number}: {message}")
+        self._warned[number] = len(messages)
+
+    def _leader(self, rows: list[Row]) -> int | None:
+        """The number of the best trial that has finished, by the first metric."""
+        name, sign = self._ready.sweep.metrics[0], -1 if self._ready.sweep.modes[0] == "max" else 1
+        done = [
+            row
+            for row in rows
+            if row.status == "finished" and row.metrics.get(name, float("nan")) == row.metrics.get(name)
+        ]
+        return min(done, key=lambda row: (sign * row.metrics[name], row.number)).number if done else None
+
+    def _counts(self, rows: list[Row]) -> str:
+        counts = {status: sum(row.status == status for row in rows) for status in ("running", *ENDED)}
+        told = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+        return f"{told or 'starting'} of {self._ready.num_trials}"
+
+    def _status(self, wishes: Wishes) -> str:
+        if num_ended(self._ready) >= self._ready.num_trials:
+            return "finished"
+        return "interrupted" if wishes.count else "stopped" if self._is_late else "interrupted"
+
+    def _seconds(self) -> float:
+        return self._before + time.monotonic() - self._began
+
+    def _note_time_now_and_then(self) -> None:
+        if time.monotonic() - self._noted > CLOCK:
+            self._noted = time.monotonic()
+            self._note_time()
+
+    def _note_time(self) -> None:
+        write_atomically(self._folder.folder, self._folder.clock.name, json.dumps({"seconds": self._seconds()}))

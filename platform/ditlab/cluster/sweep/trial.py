@@ -1,0 +1,211 @@
+"""One trial: a run like any other, made or taken up again, told to a sweep as it goes."""
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ditlab.checkpoints.handover import take_over
+from ditlab.cluster.board import INTERRUPTED, PAUSED, Board
+from ditlab.cluster.books import Books
+from ditlab.cluster.capacity import Share
+from ditlab.cluster.claim import claimed
+from ditlab.cluster.crew import Crews
+from ditlab.cluster.launch import until_done
+from ditlab.cluster.request import RunRequest, checkpoint_store
+from ditlab.cluster.signals import Wishes
+from ditlab.cluster.signs import UNHEARD
+from ditlab.cluster.sweep.exploits import Exploit, note_exploit
+from ditlab.cluster.sweep.folder import SweepFolder
+from ditlab.cluster.sweep.trials import PlannedTrial, trial_experiment
+from ditlab.data.sources import open_data
+from ditlab.errors import RunFailed, UserError
+from ditlab.home import Home, RunFolder
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.loading import load_experiment
+from ditlab.spec.sweep import NoScheduler, Sweep
+from ditlab.spec.yaml_text import dump_yaml
+from ditlab.tracking.client import PARENT_TAG
+from ditlab.tracking.environment import source_tags
+from ditlab.tracking.records import create_run, read_record, write_atomically
+from ditlab.training.plan import plan_run
+from ditlab.training.reporting import Outcome, Progress
+
+POLL = 0.05  # seconds between looks for an evaluation
+PATIENCE = 60.0  # seconds that the process which a killed sweep left behind has to end
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """What Tune carries from trial to trial in place of a checkpoint."""
+
+    run_id: str
+    step: int
+
+    def write(self, folder: Path) -> None:
+        (folder / "pointer.json").write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> "Pointer":
+        return cls(**json.loads((folder / "pointer.json").read_text(encoding="utf-8")))
+
+
+class TrialWishes(Wishes):
+    """Asks the sweep's board whether the trial shall stop: its own process has no terminal."""
+
+    def __init__(self, board: Board, number: int) -> None:
+        self._board, self._topics = board, (f"stop/{number}", "stop")
+        self.local = ""
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        return int(bool(self._wish()))
+
+    @property
+    def reason(self) -> str:  # type: ignore[override]
+        return self._wish() or INTERRUPTED
+
+    def _wish(self) -> str:
+        with suppress(*UNHEARD):
+            for topic in self._topics:
+                if wish := self._board.get(topic):
+                    return str(wish)
+        return self.local
+
+
+class TrialRun(threading.Thread):
+    """Trains a trial beside the thread that Tune calls."""
+
+    def __init__(self, home: Home, sweep_id: str, trial: PlannedTrial, share: Share, crews: Crews) -> None:
+        super().__init__(name=f"trial-{trial.number}", daemon=True)
+        self.trial = trial
+        self.origin: Pointer | None = None
+        """Where to begin: at another trial's checkpoint; None for the trial's own."""
+        self._home, self._share, self._crews = home, share, crews
+        self._sweep_folder = SweepFolder(home.run(sweep_id))
+        self._sweep_board = Board(f"sweep-{sweep_id}")
+        self._board = Board(f"trial-{trial.run_id}")
+        self._wishes = TrialWishes(self._sweep_board, trial.number)
+        self._warnings: list[str] = []
+        self._reported = 0
+        self._outcome: Outcome | None = None
+        self._failure: tuple[str, str] | None = None
+
+    def next_result(self) -> dict[str, Any]:
+        """The next evaluation, or how it ended (`ended`). Lets training go on from the evaluation before."""
+        if self.ident is None:
+            self._board.clear()
+            self.start()
+        else:
+            self._board.put("go", self._reported)
+        while self.is_alive():
+            report = self._board.get("report")
+            if report and report["step"] > self._reported:
+                self._reported = report["step"]
+                return {"step": report["step"], **report["metrics"]}
+            self.join(POLL)
+        return self._last_result()
+
+    def _last_result(self) -> dict[str, Any]:
+        if self._outcome is None:
+            kind, message = self._failure or ("crash", "")
+            return {"step": self._reported, "ended": True, "done": True, "failed": kind, "message": message[:500]}
+        status = self._outcome.status
+        return {"step": self._outcome.step, **self._outcome.metrics, "ended": True, "done": True, "status": status}
+
+    def point(self) -> Pointer:
+        """To the checkpoint of the last evaluation, once it is there; to an older one where it could not be written."""
+        store = checkpoint_store(self._home.run(self.trial.run_id), self._experiment().to_dict())
+        deadline = time.monotonic() + PATIENCE
+        while (newest := store.last_step()) < self._reported and time.monotonic() < deadline and self.is_alive():
+            time.sleep(POLL)
+        return Pointer(self.trial.run_id, newest)
+
+    def end(self, reason: str = PAUSED) -> None:
+        """Ends the training, where it goes on, after a checkpoint."""
+        if self.is_alive():
+            self._wishes.local = reason
+            self.join()
+        self._board.clear()
+
+    def run(self) -> None:
+        try:
+            self._outcome = self._train()
+        except (UserError, RunFailed) as error:
+            self._failure = (getattr(error, "kind", "user_error"), str(error))
+        except Exception as error:
+            self._failure = ("crash", f"{type(error).__name__}: {error}")
+
+    def _sweep(self) -> Sweep:
+        return self._sweep_folder.sweep()
+
+    def _experiment(self) -> Experiment:
+        return trial_experiment(self._sweep(), self.trial)
+
+    def _train(self) -> Outcome:
+        sweep, experiment = self._sweep(), self._experiment()
+        data = open_data(experiment.data, self._home)
+        folder = self._home.run(self.trial.run_id)
+        is_new = not folder.record.exists()
+        if is_new:
+            self._make(folder, experiment)
+        with claimed(folder, PATIENCE):
+            if self.origin and self.origin.run_id != self.trial.run_id:
+                self._take_over(folder, experiment, self.origin)
+            books = Books(folder, experiment, self._home, plan_run(experiment, data).total_steps, not is_new)
+            tags = {**source_tags(), PARENT_TAG: self._sweep_folder.folder.run_id}
+            tags["ditlab.trial"] = str(self.trial.number)
+            request = books.begin(tags, board=self._board.launch, gated=not isinstance(sweep.scheduler, NoScheduler))
+            with books.kept():
+                outcome = self._until_done(request, books)
+            books.end(outcome)
+        return outcome
+
+    def _until_done(self, request: RunRequest, books: Books) -> Outcome:
+        try:
+            return until_done(
+                request, self._crews, self._share, self._wishes, self._show, self._warn, books.note_failure
+            )
+        finally:
+            if not self._crews.keep:
+                self._crews.dismiss()
+
+    def _make(self, folder: RunFolder, experiment: Experiment) -> None:
+        """The run's folder; what a process that was killed here has left is no run yet."""
+        shutil.rmtree(folder.path, ignore_errors=True)
+        create_run(
+            self._home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
+            run_id=folder.run_id, tracking_uri=experiment.tracking.uri or "",
+            parent=self._sweep_folder.folder.run_id, trial=self.trial.number,
+        )  # fmt: skip
+        write_atomically(folder, folder.spec.name, dump_yaml(experiment.to_dict()))
+
+    def _take_over(self, folder: RunFolder, experiment: Experiment, origin: Pointer) -> None:
+        """Another trial's checkpoint in place of the own ones."""
+        before = load_experiment(folder.spec)
+        donor = self._home.run(origin.run_id)
+        donor_store = checkpoint_store(donor, load_experiment(donor.spec).to_dict())
+        at = take_over(checkpoint_store(folder, experiment.to_dict()), donor_store, origin.step)
+        reached = read_record(folder).step
+        note_exploit(folder, Exploit(reached, origin.run_id, at, dict(self.trial.values)), before)
+
+    def _show(self, progress: Progress) -> None:
+        self._say(f"progress/{self.trial.number}", asdict(progress))
+
+    def _warn(self, message: str) -> None:
+        self._warnings.append(message)
+        self._say(f"warnings/{self.trial.number}", self._warnings)
+
+    def _say(self, topic: str, value: Any) -> None:
+        with suppress(*UNHEARD):
+            self._sweep_board.put(topic, value)
+
+
+def trial_of(config: Mapping[str, Any]) -> PlannedTrial:
+    """From Tune's configuration."""
+    return PlannedTrial(config["trial"]["number"], config["trial"]["run_id"], dict(config["trial"]["values"]))

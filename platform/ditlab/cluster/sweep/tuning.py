@@ -1,0 +1,135 @@
+"""Ray Tune, set up for a sweep and run in a thread of its own."""
+
+import logging
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ray import tune
+
+from ditlab.cluster.board import STOPPED, Board
+from ditlab.cluster.sweep.begin import ReadySweep
+from ditlab.cluster.sweep.exploits import exploits
+from ditlab.cluster.sweep.schedulers import make_scheduler
+from ditlab.cluster.sweep.search import OptunaTrials
+from ditlab.cluster.sweep.trainable import trainable
+from ditlab.cluster.sweep.trials import PastCurve
+from ditlab.spec.sweep import OptunaSearch
+
+# Set before Tune reads them. Results are in each run's journal, so Tune keeps none; a trial that failed reports no
+# metric; as many trials may be started at once as may run; how trials fail is told by us.
+SETTINGS = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "3600",
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "TUNE_WARN_THRESHOLD_S": "60",
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
+MAX_LOST = 3  # times that the process which leads a trial may be lost
+
+
+class Tuning(threading.Thread):
+    """Tune's own loop, from the first trial to the last."""
+
+    def __init__(self, ready: ReadySweep, board: Board, past: Sequence[PastCurve]) -> None:
+        super().__init__(name="ray-tune", daemon=True)
+        assert ready.folder
+        self._ready, self._past = ready, past
+        self._stopper, self._callback = _Stopper(), _StopTrials(board)
+        self._path = ready.folder.folder.path / "tune"
+        self.error: Exception | None = None
+
+    def stop(self) -> None:
+        """Starts no more trials, and ends when those that run have ended."""
+        self._stopper.wanted.set()
+
+    def run(self) -> None:
+        for name, value in {**SETTINGS, "TUNE_MAX_PENDING_TRIALS_PG": str(self._ready.concurrent)}.items():
+            os.environ.setdefault(name, value)
+        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+        try:
+            if self._ready.num_remaining:
+                self._tuner().fit()
+        except Exception as error:
+            self.error = error
+        finally:
+            shutil.rmtree(self._path, ignore_errors=True)  # what counts is in the ledger and the runs
+
+    def _tuner(self) -> tune.Tuner:
+        ready, sweep = self._ready, self._ready.sweep
+        assert ready.folder
+        leader = trainable(str(ready.home.root), ready.folder.folder.run_id, ready.share, sweep.reuse_workers)
+        config: dict[str, Any] = {
+            "max_concurrent_trials": ready.concurrent,
+            "reuse_actors": sweep.reuse_workers,
+            "scheduler": make_scheduler(sweep, ready.total_steps, self._past),
+        }
+        space: dict[str, Any] = {}
+        if isinstance(sweep.search, OptunaSearch):
+            folder, home = ready.folder, ready.home
+            config["search_alg"] = OptunaTrials(sweep, ready.past, lambda *trial: folder.plan(home, *trial))
+            config["num_samples"] = ready.num_remaining
+        else:
+            space["trial"] = tune.grid_search(self._remaining())
+        return tune.Tuner(
+            # The workers take the resources; Tune refuses none at all, and with a little CPU would starve the last one.
+            tune.with_resources(leader, {"cpu": 0, "memory": 2**20}),
+            param_space=space,
+            tune_config=tune.TuneConfig(**config),
+            run_config=tune.RunConfig(
+                name=secrets.token_hex(4),
+                storage_path=str(self._path),
+                callbacks=[self._callback],
+                stop=self._stopper,
+                failure_config=tune.FailureConfig(max_failures=MAX_LOST),
+                verbose=0,
+            ),
+        )
+
+    def _remaining(self) -> list[dict[str, Any]]:
+        """Trials that have not ended, with the values that they had last."""
+        remaining = []
+        for one in self._ready.past:
+            if not one.has_ended:
+                taken = exploits(self._ready.home.run(one.trial.run_id))
+                values = taken[-1].values if taken else one.trial.values
+                remaining.append({"number": one.trial.number, "run_id": one.trial.run_id, "values": values})
+        return remaining
+
+
+class _Shared:
+    """What Tune copies with its settings, and shall not."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
+        return (type(self), ())
+
+
+class _Stopper(_Shared, tune.Stopper):
+    """Ends the sweep when that is wanted."""
+
+    def __init__(self) -> None:
+        self.wanted = threading.Event()
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self.wanted.is_set()
+
+
+class _StopTrials(tune.Callback):
+    """Tells a trial that its scheduler has stopped it: its process is kept for the next one, and hears nothing else."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        if not trial.last_result.get("ended"):
+            self._board.put(f"stop/{trial.config['trial']['number']}", STOPPED)

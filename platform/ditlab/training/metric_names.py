@@ -1,0 +1,16 @@
+"""What a run's evaluations and steps will report, before it has begun."""
+
+from typing import Any
+
+from ditlab.data.sources import DataSplits
+from ditlab.spec.experiment import Experiment
+
+
+def metric_names(experiment: Experiment, data: DataSplits) -> list[str]:
+    """Names under which MLflow will have them: of every step, then of every evaluation."""
+    objective: Any = experiment.objective.build(experiment.model)
+    trained = [name for name, weight in objective.weights.items() if weight]
+    names = [f"train/{name}" for name in ("loss", *trained, "grad_norm", "lr", "samples_per_second")]
+    if experiment.evaluation.every is not None and len(data.held_out):
+        names += [f"eval/{name}" for name in objective.metric_names()]
+    return names
