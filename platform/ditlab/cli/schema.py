@@ -9,14 +9,15 @@ from ditlab.cli.common import emit, json_option
 
 
 @click.command()
+@click.option("--sweep", is_flag=True, help="The schema of sweeps, not that of experiments.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write it to this file instead of standard output.")
 @json_option
-def schema(out: Path | None, as_json: bool) -> None:
-    """Print the JSON schema of experiments, for editors and for reading: every field with its meaning."""
+def schema(sweep: bool, out: Path | None, as_json: bool) -> None:
+    """Print the JSON schema of experiments, or of sweeps, for editors and for reading: every field with its meaning."""
     from ditlab.errors import UserError
-    from ditlab.spec.schema import experiment_schema
+    from ditlab.spec.schema import experiment_schema, sweep_schema
 
-    found = experiment_schema()
+    found = sweep_schema() if sweep else experiment_schema()
     if out is None:
         click.echo(json.dumps(found, indent=None if as_json else 2))
         return

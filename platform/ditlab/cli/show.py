@@ -12,10 +12,17 @@ from ditlab.cli.common import emit, json_option, set_option, spec_argument
 @set_option
 @json_option
 def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print a spec with its parents, overrides and defaults resolved: YAML that gives the same experiment."""
-    from ditlab.spec.loading import load_experiment
+    """Print an experiment or a sweep with its parents, overrides and defaults resolved: YAML that gives the same."""
+    from ditlab.spec.loading import is_sweep, load_experiment, load_sweep
+    from ditlab.spec.space import check_sweep
     from ditlab.spec.yaml_text import dump_yaml
 
-    experiment = load_experiment(spec, overrides)
-    click.echo(dump_yaml(experiment.to_dict()), nl=False, err=as_json)
-    emit({"spec": experiment.to_dict(), "spec_hash": experiment.content_hash()}, as_json)
+    if is_sweep(spec):
+        sweep = load_sweep(spec, overrides)
+        check_sweep(sweep, str(spec))
+        shown, hashes = sweep.to_dict(), {}
+    else:
+        experiment = load_experiment(spec, overrides)
+        shown, hashes = experiment.to_dict(), {"spec_hash": experiment.content_hash()}
+    click.echo(dump_yaml(shown), nl=False, err=as_json)
+    emit({"spec": shown, **hashes}, as_json)

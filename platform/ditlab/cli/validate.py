@@ -12,18 +12,27 @@ from ditlab.cli.common import emit, json_option, set_option
 @set_option
 @json_option
 def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool) -> None:
-    """Check specs without running them. Every mistake of every file is named before the command fails."""
+    """Check experiments and sweeps without running them. Every file is checked before the command fails."""
     from ditlab.errors import UserError
-    from ditlab.spec.loading import load_experiment
+    from ditlab.spec.loading import is_sweep, load_experiment, load_sweep
+    from ditlab.spec.space import check_sweep, enumerate_trials
 
-    mistakes, hashes = [], {}
+    mistakes, valid, hashes = [], [], {}
     for path in specs:
+        remark = ""
         try:
-            hashes[str(path)] = load_experiment(path, overrides).content_hash()
+            if is_sweep(path):
+                sweep = load_sweep(path, overrides)
+                check_sweep(sweep, str(path))
+                planned = enumerate_trials(sweep)
+                remark = f" (sweep, {sweep.trials if planned is None else len(planned):,} trials)"
+            else:
+                hashes[str(path)] = load_experiment(path, overrides).content_hash()
         except UserError as error:
             mistakes.append(str(error))
         else:
-            click.echo(f"{path}: valid", err=as_json)
+            valid.append(str(path))
+            click.echo(f"{path}: valid{remark}", err=as_json)
     if mistakes:
         raise UserError("\n".join(mistakes))
-    emit({"valid": list(hashes), "spec_hash": hashes}, as_json)
+    emit({"valid": valid, "spec_hash": hashes}, as_json)

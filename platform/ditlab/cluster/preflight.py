@@ -46,9 +46,9 @@ def check_devices(experiment: Experiment, local: bool, remote: bool) -> None:
         )
     have = torch.cuda.device_count()
     if not remote and gpus * workers > have:
-        needed = f"{gpus * workers} GPU{'s' if gpus * workers > 1 else ''}"
+        needed = f"{gpus * workers:g} GPU{'s' if gpus * workers > 1 else ''}"
         raise UserError(
-            f"resources.workers={workers} with resources.gpus_per_worker={gpus} needs {needed}, "
+            f"resources.workers={workers} with resources.gpus_per_worker={gpus:g} needs {needed}, "
             f"this machine has {have}; set resources.gpus_per_worker=0, or name a cluster with --address."
         )
 

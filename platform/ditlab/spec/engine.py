@@ -93,8 +93,9 @@ class Resources(Spec):
 
     workers: Count | ElasticWorkers = 1
     """Training processes, each with its share of every batch; `{min: 2, max: 8}` follows the size of the cluster."""
-    gpus_per_worker: Annotated[int, Field(ge=0, le=1)] = 0
-    """GPUs of each worker: 1 trains on CUDA, 0 on the CPU."""
+    gpus_per_worker: Annotated[float, Field(ge=0, le=1)] = 0
+    """GPUs of each worker: 1 trains on CUDA, 0 on the CPU. A part of one (0.25) lets runs of one worker, such as a
+    sweep's trials, share a GPU and its memory."""
     cpus_per_worker: Count | None = None
     """CPU cores, and threads, of each worker. Null: this machine's cores divided by the workers."""
     max_failures: Annotated[int, Field(ge=0, le=10**6)] = 3
@@ -103,6 +104,16 @@ class Resources(Spec):
     retried."""
     hang_timeout: Annotated[float, Field(gt=0, le=10**6)] = 600.0
     """Seconds without progress after which a worker counts as hung, is named and replaced."""
+
+    @model_validator(mode="after")
+    def whole_gpus_together(self) -> "Resources":
+        """NCCL wants a GPU for each worker of a run."""
+        if 0 < self.gpus_per_worker < 1 and self.max_workers > 1:
+            raise ValueError(
+                f"resources.gpus_per_worker={self.gpus_per_worker:g} shares a GPU, and workers of one run need one "
+                "each; set resources.workers to 1, or resources.gpus_per_worker to 1."
+            )
+        return self
 
     @property
     def min_workers(self) -> int:
@@ -151,6 +162,17 @@ class Evaluation(Spec):
     """Samples drawn for the grid at each evaluation; 0 for none."""
     limit: Count = 2048
     """Held-out samples used, the first ones in a fixed order."""
+    quality: Annotated[int, Field(ge=0, le=50_000)] = 0
+    """Samples drawn for the quality figures at each evaluation (`quality/...`: distances to the run's own real images,
+    on features of a small classifier that DiTLab trains on them once); at least 100, 0 for none."""
+
+    @field_validator("quality")
+    @classmethod
+    def enough_for_quality(cls, quality: int) -> int:
+        """Fewer samples than features give figures of chance."""
+        if 0 < quality < 100:
+            raise ValueError(f"evaluation.quality={quality} samples are too few; set it to at least 100, or to 0.")
+        return quality
 
 
 class Tracking(Spec):

@@ -61,7 +61,7 @@ class Experiment(Spec):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ValueError(
                 f"name={shown(name)} must begin with a letter or digit and hold only letters, digits, '.', '_' and '-' "
-                "(at most 100); rename the experiment."
+                "(at most 100); rename it."
             )
         return name
 

@@ -1,4 +1,4 @@
-"""The JSON schema of experiments, for editors: one alternative a family."""
+"""The JSON schemas of experiments, one alternative a family, and of sweeps: for editors."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from pydantic import TypeAdapter
 
 from denoisers.families import families
 from ditlab.spec.experiment import experiment_class
+from ditlab.spec.sweep import Sweep
 
 
 def experiment_schema() -> dict[str, Any]:
@@ -14,17 +15,32 @@ def experiment_schema() -> dict[str, Any]:
     union: Any = classes[0]
     for cls in classes[1:]:
         union = union | cls
-    schema = _loosen(TypeAdapter(union).json_schema())
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["title"] = "DiTLab experiment"
+    schema = _finished(TypeAdapter(union).json_schema(), "DiTLab experiment")
     for cls in classes:
-        definition = schema["$defs"][cls.__name__]
-        definition["properties"]["extends"] = {
-            "type": "string",
-            "description": "A parent file, relative to this one: mappings merge, lists replace, later wins.",
-        }
-        definition["anyOf"] = [{"required": ["extends"]}, {"required": definition.pop("required")}]
+        _allow_parent(schema["$defs"][cls.__name__])
     return schema
+
+
+def sweep_schema() -> dict[str, Any]:
+    """JSON schema (2020-12). A file may leave out what its `extends` parent gives, and name its `base` by a path."""
+    schema = _finished(Sweep.model_json_schema(), "DiTLab sweep")
+    _allow_parent(schema)
+    base = schema["properties"]["base"]
+    written_out = {key: base.pop(key) for key in ("type", "additionalProperties")}
+    base["anyOf"] = [{"type": "string", "minLength": 1}, written_out]
+    return schema
+
+
+def _finished(schema: dict[str, Any], title: str) -> dict[str, Any]:
+    return {**_loosen(schema), "$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+
+
+def _allow_parent(definition: dict[str, Any]) -> None:
+    definition["properties"]["extends"] = {
+        "type": "string",
+        "description": "A parent file, relative to this one: mappings merge, lists replace, later wins.",
+    }
+    definition["anyOf"] = [{"required": ["extends"]}, {"required": definition.pop("required")}]
 
 
 def _loosen(schema: Any) -> Any:

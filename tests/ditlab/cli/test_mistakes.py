@@ -14,7 +14,6 @@ FILES = {
     "no parent": ("extends: nowhere.yaml\n", "extends=nowhere.yaml names no file"),
     "no family": ("name: a\nmodel: {depth: 3}\n", "model.family is missing; set it to one of dit, unet"),
     "unknown family": ("name: a\nmodel: {family: dti}\n", "model.family='dti' is no known family; did you mean 'dit'?"),
-    "sweep": ("base: dit.yaml\nspace: {}\n", "a file with `base` is a sweep"),
 }
 OVERRIDES = [
     ("trainign.steps=3", "did you mean 'training'?"),
@@ -66,6 +65,13 @@ def no_gpu(monkeypatch):
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+
+
+def test_a_sweep_is_not_trained(ditlab, home, tmp_path):
+    path = tmp_path / "sweep.yaml"
+    path.write_text("base: dit.yaml\nspace: {}\n")
+    check(ditlab("train", path), "a file with `base` is a sweep; name an experiment, or use `ditlab tune`")
+    assert not home.exists()
 
 
 @pytest.mark.parametrize(("text", "message"), FILES.values(), ids=FILES)

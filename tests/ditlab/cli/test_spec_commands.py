@@ -4,8 +4,25 @@ import json
 
 import pytest
 
-from ditlab.spec.loading import build_experiment, load_experiment
+from ditlab.spec.loading import build_experiment, load_experiment, load_sweep
 from ditlab.spec.yaml_text import parse_yaml
+
+SWEEP = """\
+name: small-sweep
+base: small.yaml
+space:
+  optimizer.lr: {kind: loguniform, low: 1.0e-4, high: 1.0e-2}
+  model.depth: {kind: grid, values: [1, 2]}
+metric: eval/velocity
+trials: 8
+"""
+
+
+@pytest.fixture
+def sweep(spec):
+    path = spec.with_name("sweep.yaml")
+    path.write_text(SWEEP, encoding="utf-8")
+    return path
 
 
 def test_validate_names_each_file(ditlab, spec, home):
@@ -27,6 +44,36 @@ def test_validate_as_json(ditlab, spec):
     said = ditlab("validate", spec, "--json")
     assert said.out.count("\n") == 1
     assert said.json == {"valid": [str(spec)], "spec_hash": {str(spec): load_experiment(spec).content_hash()}}
+
+
+def test_validate_takes_sweeps_beside_experiments(ditlab, spec, sweep, home):
+    said = ditlab("validate", sweep, spec)
+    assert (said.code, said.out) == (0, f"{sweep}: valid (sweep, 8 trials)\n{spec}: valid\n")
+    as_json = ditlab("validate", sweep, spec, "--json").json
+    assert as_json["valid"] == [str(sweep), str(spec)] and list(as_json["spec_hash"]) == [str(spec)]
+    assert not home.exists()
+
+
+def test_validate_counts_a_whole_grid(ditlab, sweep):
+    grid = ["--set", "search.kind=grid", "--set", "trials=null", "--set", "space.optimizer.lr=null"]
+    assert ditlab("validate", sweep, *grid).out == f"{sweep}: valid (sweep, 2 trials)\n"
+
+
+@pytest.mark.parametrize("command", ["validate", "show"])
+def test_a_sweep_is_checked_through(ditlab, sweep, command):
+    said = ditlab(command, sweep, "--set", "trials=7")
+    assert said.code == 2 and said.out == ""
+    assert f"{sweep}: trials=7 is no multiple of the 2 combinations" in said.err and len(said.err.splitlines()) == 1
+
+
+def test_show_gives_the_sweep_back(ditlab, sweep, tmp_path):
+    said = ditlab("show", sweep, "--set", "time_budget=2h", "--set", "fixed.training.steps=9")
+    again = tmp_path / "elsewhere" / "again.yaml"
+    again.parent.mkdir()
+    again.write_text(said.out)
+    assert load_sweep(again) == load_sweep(sweep, ["time_budget=2h", "fixed.training.steps=9"])
+    assert ditlab("show", again).out == said.out
+    assert ditlab("show", again, "--json").json == {"spec": load_sweep(again).to_dict()}
 
 
 def test_show_gives_the_experiment_back(ditlab, spec, tmp_path):
@@ -65,6 +112,12 @@ def test_schema(ditlab, tmp_path):
     written = ditlab("schema", "--json", "--out", file)
     assert written.json == {"files": [str(file)]}
     assert json.loads(file.read_text()) == compact.json
+
+
+def test_schema_of_sweeps(ditlab):
+    schema = ditlab("schema", "--sweep", "--json").json
+    assert schema == json.loads(ditlab("schema", "--sweep").out)
+    assert schema["title"] == "DiTLab sweep" and "LogUniform" in schema["$defs"]
 
 
 def test_schema_to_nowhere(ditlab, spec):

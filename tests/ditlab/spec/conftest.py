@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from ditlab.spec.sweep import Sweep
 
 
 @pytest.fixture
@@ -15,6 +18,18 @@ def small() -> dict[str, Any]:
         "model": {"family": "dit", "image_size": 8, "patch_size": 2, "width": 32, "depth": 1, "num_heads": 2},
         "training": {"steps": 2},
     }
+
+
+@pytest.fixture
+def sweep_of(small: dict[str, Any]) -> Callable[..., "Sweep"]:
+    """A sweep of the small experiment, 8 random draws along the axes given; `**changes` are fields of the sweep."""
+    from ditlab.spec.loading import build_sweep
+
+    def build(space: dict[str, Any], **changes: Any) -> "Sweep":
+        mapping = {"name": "small", "base": small, "space": space, "metric": "eval/velocity", "trials": 8}
+        return build_sweep({**mapping, **changes}, "sweep.yaml")
+
+    return build
 
 
 @pytest.fixture

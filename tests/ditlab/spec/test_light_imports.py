@@ -3,12 +3,12 @@
 import subprocess
 import sys
 
-HEAVY = ("torch", "ray", "mlflow", "deepspeed", "pyarrow", "matplotlib", "numpy")
+HEAVY = ("torch", "ray", "mlflow", "deepspeed", "pyarrow", "matplotlib", "numpy", "optuna")
 
 
 def test_reading_a_spec_needs_no_heavy_library():
     code = (
-        "import sys, ditlab.spec.loading, ditlab.spec.schema\n"
+        "import sys, ditlab.spec.loading, ditlab.spec.schema, ditlab.spec.space\n"
         "ditlab.spec.schema.experiment_schema()\n"
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )

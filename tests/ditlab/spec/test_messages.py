@@ -3,7 +3,8 @@
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.loading import build_experiment, merge
+from ditlab.spec.loading import build_experiment
+from ditlab.spec.overrides import merge
 from ditlab.spec.wording import shown
 
 MISTAKES = [
@@ -53,7 +54,7 @@ MISTAKES = [
     ({"seed": -1}, "seed=-1 must be at least 0."),
     ({"seed": 2**63}, "seed=9223372036854775808 must be below 2^63."),
     ({"tracking": {"experiment": ""}}, "tracking.experiment='' must be at least a character long."),
-    ({"base": "dit.yaml"}, "a file with `base` is a sweep, and sweeps are not available yet"),
+    ({"base": "dit.yaml"}, "a file with `base` is a sweep; name an experiment, or use `ditlab tune`"),
     ({"model": None}, "model.family is missing; set it to one of dit, unet."),
     ({"model": {"family": "dti"}}, "model.family='dti' is no known family; did you mean 'dit'?"),
 ]  # fmt: skip

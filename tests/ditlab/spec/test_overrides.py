@@ -3,7 +3,8 @@
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.loading import apply_overrides, load_experiment
+from ditlab.spec.loading import load_experiment
+from ditlab.spec.overrides import apply_overrides
 
 
 @pytest.fixture

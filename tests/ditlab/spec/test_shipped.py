@@ -1,4 +1,4 @@
-"""Every experiment that comes with the project is valid, and builds the network that it says."""
+"""What comes with the project is valid: experiments, which build the networks that they say, and sweeps."""
 
 from pathlib import Path
 
@@ -6,12 +6,14 @@ import pytest
 
 from denoisers.counts import count_parameters
 from ditlab.spec.experiment import class_for
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.schema import experiment_schema
+from ditlab.spec.loading import is_sweep, load_experiment, load_sweep
+from ditlab.spec.schema import experiment_schema, sweep_schema
+from ditlab.spec.space import check_sweep
 from ditlab.spec.yaml_text import parse_yaml
 
 FOLDER = Path(__file__).parents[3] / "experiments"
-FILES = sorted(FOLDER.glob("*/*.yaml"))
+SWEEPS = [path for path in sorted(FOLDER.glob("*/*.yaml")) if is_sweep(path)]
+FILES = [path for path in sorted(FOLDER.glob("*/*.yaml")) if path not in SWEEPS]
 COUNTS = {"mnist/dit.yaml": 12_351_760, "mnist/unet.yaml": 1_837_185}
 
 
@@ -44,6 +46,13 @@ def test_fits_the_json_schema(path, validator):
     validator.validate(load_experiment(path).to_dict())
 
 
+@pytest.mark.parametrize("path", SWEEPS, ids=label)
+def test_sweeps_are_checked_through(path):
+    jsonschema = pytest.importorskip("jsonschema")
+    check_sweep(load_sweep(path), label(path))
+    jsonschema.Draft202012Validator(sweep_schema()).validate(parse_yaml(path.read_text(encoding="utf-8"), path.name))
+
+
 def test_names_are_unique():
-    names = [load_experiment(path).name for path in FILES]
+    names = [load_experiment(path).name for path in FILES] + [load_sweep(path).name for path in SWEEPS]
     assert len(set(names)) == len(names)

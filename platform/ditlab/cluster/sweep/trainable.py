@@ -7,7 +7,7 @@ from ray import tune
 
 from ditlab.cluster.capacity import Share
 from ditlab.cluster.crew import Crews
-from ditlab.cluster.sweep.trial import Pointer, TrialRun, trial_of
+from ditlab.cluster.sweep.trial import TrialRun, trial_of
 from ditlab.home import Home
 
 
@@ -23,7 +23,7 @@ def trainable(home: str, sweep_id: str, share: Share, keep: bool) -> type[tune.T
             self._take(config)
 
         def _take(self, config: dict[str, Any]) -> None:
-            self._run = TrialRun(Home(Path(home)), sweep_id, trial_of(config), share, self._crews)
+            self._run = TrialRun(Home(Path(home)), sweep_id, *trial_of(config), share, self._crews)
 
         def reset_config(self, new_config: dict[str, Any]) -> bool:
             self._run.end()
@@ -32,12 +32,6 @@ def trainable(home: str, sweep_id: str, share: Share, keep: bool) -> type[tune.T
 
         def step(self) -> dict[str, Any]:
             return self._run.next_result()
-
-        def save_checkpoint(self, checkpoint_dir: str) -> None:
-            self._run.point().write(Path(checkpoint_dir))
-
-        def load_checkpoint(self, checkpoint: str) -> None:
-            self._run.origin = Pointer.read(Path(checkpoint))
 
         def cleanup(self) -> None:
             self._run.end()

@@ -1,13 +1,11 @@
 """One trial: a run like any other, made or taken up again, told to a sweep as it goes."""
 
-import json
 import shutil
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from ditlab.checkpoints.handover import take_over
@@ -20,7 +18,7 @@ from ditlab.cluster.launch import until_done
 from ditlab.cluster.request import RunRequest, checkpoint_store
 from ditlab.cluster.signals import Wishes
 from ditlab.cluster.signs import UNHEARD
-from ditlab.cluster.sweep.exploits import Exploit, note_exploit
+from ditlab.cluster.sweep.exploits import Exploit, exploits, note_exploit
 from ditlab.cluster.sweep.folder import SweepFolder
 from ditlab.cluster.sweep.trials import PlannedTrial, trial_experiment
 from ditlab.data.sources import open_data
@@ -41,18 +39,13 @@ PATIENCE = 60.0  # seconds that the process which a killed sweep left behind has
 
 
 @dataclass(frozen=True)
-class Pointer:
-    """What Tune carries from trial to trial in place of a checkpoint."""
+class Origin:
+    """Where a trial begins anew: at another trial's checkpoint."""
 
     run_id: str
     step: int
-
-    def write(self, folder: Path) -> None:
-        (folder / "pointer.json").write_text(json.dumps(asdict(self)), encoding="utf-8")
-
-    @classmethod
-    def read(cls, folder: Path) -> "Pointer":
-        return cls(**json.loads((folder / "pointer.json").read_text(encoding="utf-8")))
+    key: str
+    """Of this takeover: it is done once, however often the process that leads the trial is replaced."""
 
 
 class TrialWishes(Wishes):
@@ -81,11 +74,11 @@ class TrialWishes(Wishes):
 class TrialRun(threading.Thread):
     """Trains a trial beside the thread that Tune calls."""
 
-    def __init__(self, home: Home, sweep_id: str, trial: PlannedTrial, share: Share, crews: Crews) -> None:
+    def __init__(
+        self, home: Home, sweep_id: str, trial: PlannedTrial, origin: Origin | None, share: Share, crews: Crews
+    ) -> None:
         super().__init__(name=f"trial-{trial.number}", daemon=True)
-        self.trial = trial
-        self.origin: Pointer | None = None
-        """Where to begin: at another trial's checkpoint; None for the trial's own."""
+        self.trial, self._origin = trial, origin
         self._home, self._share, self._crews = home, share, crews
         self._sweep_folder = SweepFolder(home.run(sweep_id))
         self._sweep_board = Board(f"sweep-{sweep_id}")
@@ -118,14 +111,6 @@ class TrialRun(threading.Thread):
         status = self._outcome.status
         return {"step": self._outcome.step, **self._outcome.metrics, "ended": True, "done": True, "status": status}
 
-    def point(self) -> Pointer:
-        """To the checkpoint of the last evaluation, once it is there; to an older one where it could not be written."""
-        store = checkpoint_store(self._home.run(self.trial.run_id), self._experiment().to_dict())
-        deadline = time.monotonic() + PATIENCE
-        while (newest := store.last_step()) < self._reported and time.monotonic() < deadline and self.is_alive():
-            time.sleep(POLL)
-        return Pointer(self.trial.run_id, newest)
-
     def end(self, reason: str = PAUSED) -> None:
         """Ends the training, where it goes on, after a checkpoint."""
         if self.is_alive():
@@ -155,8 +140,8 @@ class TrialRun(threading.Thread):
         if is_new:
             self._make(folder, experiment)
         with claimed(folder, PATIENCE):
-            if self.origin and self.origin.run_id != self.trial.run_id:
-                self._take_over(folder, experiment, self.origin)
+            if self._origin and all(done.key != self._origin.key for done in exploits(folder)):
+                self._take_over(folder, experiment, self._origin)
             books = Books(folder, experiment, self._home, plan_run(experiment, data).total_steps, not is_new)
             tags = {**source_tags(), PARENT_TAG: self._sweep_folder.folder.run_id}
             tags["ditlab.trial"] = str(self.trial.number)
@@ -185,14 +170,16 @@ class TrialRun(threading.Thread):
         )  # fmt: skip
         write_atomically(folder, folder.spec.name, dump_yaml(experiment.to_dict()))
 
-    def _take_over(self, folder: RunFolder, experiment: Experiment, origin: Pointer) -> None:
-        """Another trial's checkpoint in place of the own ones."""
-        before = load_experiment(folder.spec)
+    def _take_over(self, folder: RunFolder, experiment: Experiment, origin: Origin) -> None:
+        """Another trial's checkpoint in place of the own ones. Waits for it: it may still be on its way to the disk."""
+        before, reached = load_experiment(folder.spec), read_record(folder).step
         donor = self._home.run(origin.run_id)
         donor_store = checkpoint_store(donor, load_experiment(donor.spec).to_dict())
+        deadline = time.monotonic() + PATIENCE
+        while donor_store.last_step() < origin.step and time.monotonic() < deadline:
+            time.sleep(POLL)
         at = take_over(checkpoint_store(folder, experiment.to_dict()), donor_store, origin.step)
-        reached = read_record(folder).step
-        note_exploit(folder, Exploit(reached, origin.run_id, at, dict(self.trial.values)), before)
+        note_exploit(folder, Exploit(reached, origin.run_id, at, dict(self.trial.values), origin.key), before)
 
     def _show(self, progress: Progress) -> None:
         self._say(f"progress/{self.trial.number}", asdict(progress))
@@ -206,6 +193,8 @@ class TrialRun(threading.Thread):
             self._sweep_board.put(topic, value)
 
 
-def trial_of(config: Mapping[str, Any]) -> PlannedTrial:
+def trial_of(config: Mapping[str, Any]) -> tuple[PlannedTrial, Origin | None]:
     """From Tune's configuration."""
-    return PlannedTrial(config["trial"]["number"], config["trial"]["run_id"], dict(config["trial"]["values"]))
+    told = config["trial"]
+    origin = Origin(**told["origin"]) if told.get("origin") else None
+    return PlannedTrial(told["number"], told["run_id"], dict(told["values"])), origin

@@ -86,6 +86,7 @@ class Tuning(threading.Thread):
                 callbacks=[self._callback],
                 stop=self._stopper,
                 failure_config=tune.FailureConfig(max_failures=MAX_LOST),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # runs keep their own
                 verbose=0,
             ),
         )

@@ -1,0 +1,125 @@
+"""Single fields set by dotted path: `--set` on a command line, `fixed` and the values of a sweep's trials."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from denoisers.contract import Spec
+from ditlab.errors import UserError
+from ditlab.spec.experiment import class_for
+from ditlab.spec.paths import SELECTORS, check_path, spec_at
+from ditlab.spec.yaml_text import parse_yaml
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A value for one field."""
+
+    path: str
+    """Dotted: `optimizer.lr`."""
+    value: Any
+    source: str
+    """What a message about it begins with: `--set optimizer.lr=fast`."""
+
+    @property
+    def keys(self) -> list[str]:
+        """The path's parts."""
+        return self.path.split(".")
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` over `below`: mappings merge, lists replace; another `family` or `kind` replaces the whole mapping."""
+    if any(key in above and key in below and above[key] != below[key] for key in SELECTORS):
+        return dict(above)
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def apply_overrides(mapping: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """`model.depth=9` and the like, in turn. The value is YAML: `null`, `[0.9, 0.99]`, `{kind: norm}` all work.
+
+    Raises UserError for a path that leads nowhere, and for a change of kind that undoes an earlier override.
+    """
+    return assign(mapping, parse_overrides(overrides))
+
+
+def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
+    """The text of `--set`, one by one. Raises UserError for what is no path and value."""
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        path = path.strip()
+        source = f"--set {override if len(override) <= 80 else override[:60] + '...'}"
+        if not equals or not all(path.split(".")):
+            raise UserError(f"{source}: write a dotted path and a value, such as --set optimizer.lr=1e-4.")
+        yield Assignment(path, parse_yaml(text, source), source)
+
+
+def depth(path: str) -> tuple[int, bool]:
+    """Sorts paths so that none undoes another: a mapping before its kind, its kind before its other fields."""
+    keys = path.split(".")
+    selector = keys[-1] in SELECTORS
+    return len(keys) - selector, selector
+
+
+def outermost_first(assignments: Iterable[Assignment]) -> list[Assignment]:
+    """By `depth`, otherwise as given."""
+    return sorted(assignments, key=lambda assignment: depth(assignment.path))
+
+
+def assign(
+    mapping: dict[str, Any],
+    assignments: Iterable[Assignment],
+    class_of: Callable[[dict[str, Any]], type[Spec]] = class_for,
+) -> dict[str, Any]:
+    """The mapping with each field set in turn; `class_of` gives the spec class that a mapping is written for.
+
+    Raises UserError for a path that leads nowhere, and for a change of kind that undoes an earlier assignment.
+    """
+    done: list[Assignment] = []
+    for assignment in assignments:
+        keys, value = assignment.keys, assignment.value
+        mapping = _with_default_kinds(mapping, keys, assignment.source, class_of)
+        if keys[-1] in SELECTORS and value_at(mapping, keys) != value:
+            for earlier in done:
+                if earlier.keys[:-1] == keys[:-1] and earlier.keys[-1] not in SELECTORS:
+                    raise UserError(
+                        f"{assignment.source} would undo {earlier.source}, given before it; give {assignment.path} "
+                        "first."
+                    )
+        mapping = merge(mapping, nested(keys, value))
+        done.append(assignment)
+    return mapping
+
+
+def nested(keys: Sequence[str], value: Any) -> Any:
+    """A value under its path: `{optimizer: {lr: 0.1}}`."""
+    for key in reversed(keys):
+        value = {key: value}
+    return value
+
+
+def value_at(mapping: Any, keys: Sequence[str]) -> Any:
+    """What stands at a path, None where nothing does."""
+    for key in keys:
+        mapping = mapping.get(key) if isinstance(mapping, Mapping) else None
+    return mapping
+
+
+def _with_default_kinds(
+    mapping: dict[str, Any], keys: Sequence[str], source: str, class_of: Callable[[dict[str, Any]], type[Spec]]
+) -> dict[str, Any]:
+    """What a value goes into, where a file leaves it to its default: that default's kind, or the value's other
+    fields would belong to no kind. Checks the path on the way."""
+    try:
+        cls = class_of(mapping)
+    except UserError:
+        return mapping  # said later, of the whole experiment
+    check_path(cls, mapping, keys, source)
+    for depth in range(1, len(keys)):
+        spec = spec_at(cls, mapping, keys[:depth])
+        if value_at(mapping, keys[:depth]) is None and spec and "kind" in spec.model_fields:
+            mapping = merge(mapping, nested(keys[:depth], {"kind": spec.model_fields["kind"].default}))
+    return mapping

@@ -1,0 +1,237 @@
+"""From axes to trials: distributions, numbers, crossings, grids, and the experiment that a trial is."""
+
+import math
+import random
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from ditlab.errors import UserError
+from ditlab.spec.axes import Axis
+from ditlab.spec.conditions import num_combinations
+from ditlab.spec.loading import build_sweep
+from ditlab.spec.space import differences, draw_values, enumerate_trials, experiment_for
+
+LR = {"kind": "loguniform", "low": 1e-4, "high": 1e-2}
+DECAY = {"kind": "uniform", "low": 0.9, "high": 0.999}
+KIND = {"kind": "choice", "values": ["constant", "warmup_cosine"]}
+FINAL = {"kind": "uniform", "low": 0.0, "high": 0.2, "when": {"schedule.kind": "warmup_cosine"}}
+
+
+def axis(**fields):
+    return TypeAdapter(Axis).validate_python(fields)
+
+
+def draws(num=2000, **fields):
+    one = axis(**fields)
+    return [one.draw(random.Random(f"{number}")) for number in range(num)]
+
+
+def test_uniform_fills_its_range():
+    values = draws(kind="uniform", low=-1.0, high=3.0)
+    assert -1 <= min(values) < -0.95 and 2.95 < max(values) <= 3
+    assert statistics.mean(values) == pytest.approx(1, abs=4 * 4 / math.sqrt(12 * 2000))
+
+
+def test_loguniform_has_its_median_at_the_geometric_mean():
+    """log10 is U[-4, -2]: median -3, deviation of a median of n about half the range over sqrt(n)."""
+    logs = [math.log10(value) for value in draws(**LR)]
+    assert -4 <= min(logs) < -3.98 and -2.02 < max(logs) <= -2
+    assert statistics.median(logs) == pytest.approx(-3, abs=4 * 1 / math.sqrt(2000))
+
+
+def test_whole_numbers_reach_both_ends_evenly():
+    values = draws(kind="int", low=2, high=8, step=3)
+    assert set(values) == {2, 5, 8} and all(type(value) is int for value in values)
+    assert all(abs(values.count(each) - 2000 / 3) < 4 * math.sqrt(2000 * 2 / 9) for each in (2, 5, 8))
+
+
+@pytest.mark.parametrize("kind", ["choice", "grid"])
+def test_choices_are_drawn_as_they_are_written(kind):
+    values = [None, {"kind": "norm", "max_norm": 0.5}, [0.9, 0.95], True, "x"]
+    drawn = draws(200, kind=kind, values=values)
+    assert all(value in values for value in drawn) and all(value in drawn for value in values)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ends=st.lists(st.floats(1e-300, 1e300), min_size=2, max_size=2, unique=True).map(sorted),
+    kind=st.sampled_from(["uniform", "loguniform"]),
+    seed=st.integers(),
+)
+def test_no_draw_leaves_its_range(ends, kind, seed):
+    low, high = ends
+    assert low <= axis(kind=kind, low=low, high=high).draw(random.Random(seed)) <= high
+
+
+def test_values_stay_with_more_trials_and_more_axes(sweep_of):
+    few = enumerate_trials(sweep_of({"optimizer.lr": LR, "training.ema.decay": DECAY}))
+    more = enumerate_trials(
+        sweep_of({"seed": {"kind": "int", "low": 0, "high": 99}, "training.ema.decay": DECAY, "optimizer.lr": LR},
+                 trials=20)
+    )  # fmt: skip
+    assert [{path: trial[path] for path in one} for one, trial in zip(few, more, strict=False)] == few
+    assert len({trial["optimizer.lr"] for trial in more}) == 20
+
+
+def test_another_seed_gives_other_values_and_the_same_one_the_same(sweep_of):
+    first, again = (enumerate_trials(sweep_of({"optimizer.lr": LR})) for _ in range(2))
+    assert first == again != enumerate_trials(sweep_of({"optimizer.lr": LR}, seed=1))
+
+
+def test_draws_are_the_same_everywhere(sweep_of):
+    """Other numbers here would be other trials of every sweep that is resumed."""
+    space = {"optimizer.lr": LR, "seed": {"kind": "int", "low": 0, "high": 99}}
+    trials = enumerate_trials(sweep_of(space, trials=3))
+    assert [trial["seed"] for trial in trials] == [40, 64, 84]
+    rates = [0.00019687376258928135, 0.00038474220713555245, 0.0012602852036466806]
+    assert [trial["optimizer.lr"] for trial in trials] == pytest.approx(rates, rel=1e-12)
+
+
+@pytest.mark.parametrize("order", [["schedule.kind", "schedule.final"], ["schedule.final", "schedule.kind"]])
+def test_an_axis_exists_only_where_its_condition_holds(sweep_of, order):
+    space = {path: {"schedule.kind": KIND, "schedule.final": FINAL}[path] for path in order}
+    trials = enumerate_trials(sweep_of(space, trials=30))
+    kinds = {trial["schedule.kind"] for trial in trials}
+    assert kinds == {"constant", "warmup_cosine"}
+    for trial in trials:
+        assert ("schedule.final" in trial) == (trial["schedule.kind"] == "warmup_cosine")
+        assert list(trial) == [path for path in order if path in trial]
+
+
+def test_conditions_are_drawn_before_what_depends_on_them(sweep_of):
+    space = sweep_of(
+        {
+            "c": {"kind": "choice", "values": [1, 2], "when": {"b": [1, 3]}},
+            "b": {"kind": "choice", "values": [1, 2, 3], "when": {"a": True}},
+            "a": {"kind": "choice", "values": [True, 1]},
+        }
+    ).space
+    asked = []
+
+    def draw(path, axis):
+        asked.append(path)
+        return {"a": True, "b": 3, "c": 2}[path]
+
+    assert draw_values(space, draw) == {"c": 2, "b": 3, "a": True} and asked == ["a", "b", "c"]
+    assert draw_values(space, lambda path, axis: 1) == {"a": 1}
+    assert draw_values(space, lambda path, axis: True if path == "a" else 2) == {"b": 2, "a": True}
+
+
+def test_grid_axes_are_crossed_with_the_same_draws(sweep_of):
+    weights, seeds = {"kind": "grid", "values": [0.0, 0.1, 1.0]}, {"kind": "grid", "values": [0, 1]}
+    space = {"objective.weights.direction": weights, "optimizer.lr": LR, "seed": seeds}
+    crossed = enumerate_trials(sweep_of(space, trials=12))
+    plain = enumerate_trials(sweep_of({"optimizer.lr": LR}, trials=2))
+    pairs = [(trial["objective.weights.direction"], trial["seed"]) for trial in crossed]
+    assert pairs == [(0.0, 0), (0.0, 1), (0.1, 0), (0.1, 1), (1.0, 0), (1.0, 1)] * 2
+    assert [trial["optimizer.lr"] for trial in crossed] == [trial["optimizer.lr"] for trial in plain for _ in range(6)]
+
+
+def test_a_grid_is_the_product_in_the_files_order(sweep_of):
+    space = {"model.depth": {"kind": "int", "low": 1, "high": 3}, "seed": {"kind": "choice", "values": [5, 4]}}
+    found = enumerate_trials(sweep_of(space, search={"kind": "grid"}, trials=None))
+    assert [(one["model.depth"], one["seed"]) for one in found] == [(1, 5), (1, 4), (2, 5), (2, 4), (3, 5), (3, 4)]
+
+
+@pytest.mark.parametrize("first", ["schedule.kind", "schedule.final"])
+def test_a_grid_holds_no_combination_twice(sweep_of, first):
+    space = {"schedule.kind": KIND, "schedule.final": {**FINAL, "kind": "grid", "values": [0.0, 0.1]}}
+    del space["schedule.final"]["low"], space["schedule.final"]["high"]
+    space = {first: space[first], **space, "seed": {"kind": "int", "low": 0, "high": 1}}
+    found = enumerate_trials(sweep_of(space, search={"kind": "grid"}, trials=None))
+    kinds = [(one["schedule.kind"], one.get("schedule.final"), one["seed"]) for one in found]
+    cosine = [("warmup_cosine", final, seed) for final in (0.0, 0.1) for seed in (0, 1)]
+    assert kinds == [("constant", None, 0), ("constant", None, 1), *cosine]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_combinations_are_counted_as_they_are_made(data):
+    """Random spaces of five axes, each with conditions on those before it."""
+    space = {}
+    for name in "abcde":
+        when = {
+            other: data.draw(st.one_of(st.integers(0, 3), st.lists(st.integers(0, 3), min_size=1, max_size=3)))
+            for other in data.draw(
+                st.lists(st.sampled_from(list(space)), unique=True, max_size=2) if space else st.just([])
+            )
+        }
+        values = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True))
+        space[name] = axis(kind="choice", values=values, when=when)
+    mapping = {"name": "x", "base": {}, "metric": "eval/x", "search": {"kind": "grid"}}
+    made = enumerate_trials(build_sweep({**mapping, "space": space}, "x"))
+    assert num_combinations(space) == len(made) == len({tuple(one.items()) for one in made})
+
+
+def test_optuna_enumerates_nothing(sweep_of):
+    assert enumerate_trials(sweep_of({"optimizer.lr": LR}, search={"kind": "optuna"})) is None
+
+
+def test_a_trial_is_the_base_with_fixed_and_its_values(sweep_of):
+    sweep = sweep_of({"optimizer.lr": LR}, fixed={"training.steps": 7, "training.clip.max_norm": 2.0})
+    experiment = experiment_for(sweep, {"optimizer.lr": 1e-3}, name="small-3")
+    assert (experiment.name, experiment.training.steps, experiment.optimizer.lr) == ("small-3", 7, 1e-3)
+    assert (experiment.training.clip.max_norm, experiment.model.width) == (2.0, 32)
+    assert experiment_for(sweep, {}).name == "small"
+    assert sweep.base["training"] == {"steps": 2}
+
+
+def test_kinds_are_set_before_their_fields_whatever_the_order(sweep_of):
+    sweep = sweep_of({"optimizer.lr": LR}, fixed={"schedule.warmup": 1, "objective.time.std": 2.0})
+    values = {"schedule.final": 0.1, "objective.time.kind": "logit_normal", "schedule.kind": "warmup_cosine"}
+    experiment = experiment_for(sweep, values)
+    assert (experiment.schedule.kind, experiment.schedule.final, experiment.schedule.warmup) == (
+        "warmup_cosine",
+        0.1,
+        1,
+    )
+    assert experiment.objective.time.std == 2.0
+
+
+def test_whole_mappings_are_values(sweep_of):
+    value = {"kind": "logit_normal", "mean": 0.5}
+    time = experiment_for(sweep_of({"optimizer.lr": LR}), {"objective.time": value}).objective.time
+    assert (time.kind, time.mean, time.std) == ("logit_normal", 0.5, 1.0)
+    assert experiment_for(sweep_of({"optimizer.lr": LR}), {"training.ema": None}).training.ema is None
+
+
+def test_a_trial_that_is_none_names_axis_and_value(sweep_of):
+    with pytest.raises(UserError, match=r"^with optimizer\.lr=-1\.0, seed=3: optimizer\.lr=-1\.0 must be above 0\.$"):
+        experiment_for(sweep_of({"optimizer.lr": LR}), {"optimizer.lr": -1.0, "seed": 3})
+    with pytest.raises(UserError, match=r"space\.schedule\.final=0\.1: schedule\.kind=constant has no field 'final'"):
+        experiment_for(sweep_of({"optimizer.lr": LR}), {"schedule.final": 0.1})
+
+
+def test_what_may_change_between_sessions_is_no_difference(sweep_of, small):
+    old = sweep_of({"optimizer.lr": LR})
+    new = sweep_of(
+        {"optimizer.lr": {**LR, "when": {}}}, name="other", concurrent=3, time_budget="2h", reuse_workers=False,
+        trials=9, base={**small, "seed": 0}, search={"kind": "random"},
+    )  # fmt: skip
+    assert differences(old, new) == []
+
+
+def test_what_makes_other_trials_is_a_difference(sweep_of, small):
+    old = sweep_of({"optimizer.lr": LR, "seed": {"kind": "int", "low": 0, "high": 9}}, fixed={"training.steps": 4})
+    new = sweep_of(
+        {"optimizer.lr": {**LR, "high": 0.1}, "training.ema.decay": DECAY}, fixed={"training.steps": 5}, trials=4,
+        seed=1, search={"kind": "optuna"}, metric="eval/loss", mode="max", base={**small, "batch": {"size": 64}},
+        scheduler={"kind": "median", "grace": 2},
+    )  # fmt: skip
+    assert differences(old, new) == [
+        "base.batch.size=64 (was 128)",
+        "fixed.training.steps=5 (was 4)",
+        "space.optimizer.lr.high=0.1 (was 0.01)",
+        "space.seed=null (was {kind: 'int', low: 0, high: 9, step: 1, when: {}})",
+        "space.training.ema.decay={kind: 'uniform', low: 0.9, high: 0.999, when: {}} (was null)",
+        "search={kind: 'optuna', sampler: 'tpe', startup: 10} (was {kind: 'random'})",
+        "scheduler={kind: 'median', grace: 2, min_trials: 3} (was {kind: 'none'})",
+        "metric='eval/loss' (was 'eval/velocity')",
+        "mode='max' (was 'min')",
+        "seed=1 (was 0)",
+        "trials=4 (was 8)",
+    ]
