@@ -6,7 +6,7 @@ any process may draw.
 
 from __future__ import annotations
 
-import os
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
 from denoisers.figures import Figure
+from ditlab.reports.files import write_whole
 from ditlab.reports.panels import Size, draw_panel, panel_size
 from ditlab.reports.wrapping import wrap
 
@@ -34,7 +35,6 @@ def save(figure: Figure, path: Path) -> Path:
     and its still, a `.png` beside it. Folders are made as needed; files appear whole or not at all.
     """
     stem = path.with_suffix("") if path.suffix.lower() in {".png", ".gif"} else path
-    stem.parent.mkdir(parents=True, exist_ok=True)
     still = stem.with_name(stem.name + ".png")
     _write(still, [Image.fromarray(to_image(figure))])
     if not figure.frames:
@@ -49,7 +49,17 @@ def save(figure: Figure, path: Path) -> Path:
 
 def to_image(figure: Figure) -> np.ndarray:
     """The still as an array, (height, width, 3) uint8; without panels of its own, the last frame."""
-    canvas = _draw(figure if figure.panels or not figure.frames else figure.frames[-1])
+    return _pixels(_draw(figure if figure.panels or not figure.frames else figure.frames[-1]))
+
+
+def save_canvas(canvas: Canvas, path: Path) -> Path:
+    """Write a matplotlib figure as the PNG `path`, whole or not at all; raises OSError where the disk refuses."""
+    _write(path, [Image.fromarray(_pixels(canvas))])
+    return path
+
+
+def _pixels(canvas: Canvas) -> np.ndarray:
+    """(height, width, 3) uint8."""
     agg = FigureCanvasAgg(canvas)
     agg.draw()
     return np.asarray(agg.buffer_rgba())[..., :3].copy()  # (H, W, 3)
@@ -88,13 +98,9 @@ def _same_size(frames: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def _write(path: Path, images: list[Image.Image], durations: list[int] | None = None) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        if durations is None:
-            images[0].save(part, format="PNG")
-        else:
-            images[0].save(part, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
-        part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)  # a full disk would fill with them
-        raise
+    content = BytesIO()
+    if durations is None:
+        images[0].save(content, format="PNG", dpi=(DPI, DPI))
+    else:
+        images[0].save(content, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
+    write_whole(path, content.getvalue())

@@ -1,0 +1,1 @@
+"""Several runs side by side: records in, figures and a page out."""

@@ -1,0 +1,277 @@
+"""Comparisons: what the curves say at equal budgets, and a page that stands whatever the runs are."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from denoisers.figures import Figure, ImageGrid, Text
+from ditlab.reports.comparison.curves import Track, equal_budget, smoothed, track, training_clock
+from ditlab.reports.comparison.figures import Row, draw_curves, side_by_side
+from ditlab.reports.comparison.page import write_comparison
+from ditlab.reports.comparison.records import ComparedRun, Comparison, Drawing
+from ditlab.reports.comparison.sentences import duration, lead
+from ditlab.reports.panels import COLOURS
+
+
+def line(steps: list[float], start: float, slope: float, batch: int = 10, pace: float = 1.0) -> Track:
+    """value = start + slope * step."""
+    at = np.array(steps, dtype=float)
+    return Track(at, at * batch, at * pace, start + slope * at)
+
+
+def run(run_id: str = "aaaa", **changes: Any) -> ComparedRun:
+    """A run of 100 steps in 100 s, from 2 to 1."""
+    values: dict[str, Any] = {
+        "run_id": run_id, "name": f"run-{run_id}", "family": "dit", "status": "finished", "step": 100,
+        "batch_size": 10, "spec": {"name": run_id, "model.family": "dit", "objective.time.kind": "uniform"},
+        "weights": ["velocity", "direction"], "data": "digits", "components": {"blocks": 900, "head": 100},
+        "tracks": {
+            "train/loss": line(list(range(1, 101)), 2.0, -0.01),
+            "eval/direction": line([0, 50, 100], 1.0, -0.005),
+            "eval/velocity": line([0, 50, 100], 2.0, -0.01),
+        },
+        "samples_per_second": 10.0,
+    }  # fmt: skip
+    return ComparedRun(**{**values, **changes})
+
+
+def compared(*runs: ComparedRun) -> Comparison:
+    return Comparison(runs, seed=0, batch=64, device="cpu", quality_note="on features")
+
+
+def velocity(**changes: Any) -> dict[str, Track]:
+    return {"eval/velocity": line(**{"steps": [0, 50, 100], "start": 2.0, "slope": -0.01, **changes})}
+
+
+# Time
+
+
+def test_evaluations_resumes_and_sleep_take_no_training_time() -> None:
+    """A second a step, whatever else went on in between."""
+    steps = list(range(1, 101))
+    times = 1000.0 * np.arange(1, 101)
+    times[30:] += 25_000  # evaluated after step 30
+    times[60:] += 3_600_000  # killed after step 60, resumed an hour later
+    times[80:] += 600_000  # asleep for ten minutes
+    clock = training_clock(steps, times.astype(int).tolist(), [0, int(times[60]) - 1500], [0, 30, 90, 100])
+    np.testing.assert_allclose(clock.at(np.array([0, 1, 30, 31, 61, 81, 100])), [0, 1, 30, 31, 61, 81, 100], atol=1e-6)
+
+
+def test_a_resume_on_a_faster_machine_counts_at_its_own_pace() -> None:
+    """50 steps of 20 s, then 50 steps of 0.01 s: the slow ones are no pauses."""
+    times = [20_000 * step for step in range(1, 51)] + [2_000_000 + 10 * step for step in range(1, 51)]
+    clock = training_clock(list(range(1, 101)), times, [0, 2_000_000])
+    np.testing.assert_allclose(clock.at(np.array([1, 50, 51, 100])), [20, 1000, 1000.01, 1000.5])
+
+
+def test_a_slow_step_is_training() -> None:
+    times = [1000 * step + (20_000 if step > 5 else 0) for step in range(1, 11)]
+    assert training_clock(list(range(1, 11)), times).at(np.array([10.0])) == 30
+
+
+def test_metrics_that_are_logged_now_and_then() -> None:
+    """After 1, 10, 20, ... steps of a tenth of a second; evaluated after 10; linear between the points."""
+    steps = [1, *range(10, 101, 10)]
+    times = [100 * step + (7000 if step > 10 else 0) for step in steps]
+    clock = training_clock(steps, times, [0], [10])
+    np.testing.assert_allclose(clock.at(np.array([0, 5, 10, 15, 100])), [0, 0.5, 1.0, 1.5, 10.0])
+
+
+@pytest.mark.parametrize("points", [0, 1])
+def test_time_that_nothing_tells(points: int) -> None:
+    assert np.isnan(training_clock(list(range(points)), list(range(points))).at(np.array([0.0, 3.0]))).all()
+
+
+def test_a_clock_that_goes_back() -> None:
+    clock = training_clock([1, 2, 3, 4, 5], [1000, 2000, 3000, 1000, 2000])
+    assert clock.at(np.array([5.0])) == 5 and (np.diff(clock.seconds) >= 0).all()
+
+
+# Curves
+
+
+def test_a_spike_and_a_nan_leave_the_smoothed_curve_alone() -> None:
+    values = [1.0] * 400
+    values[100], values[200], values[201] = 1e6, float("nan"), float("inf")
+    soft = smoothed(track(range(400), values, 1, training_clock([], [])))
+    assert (soft.values == 1.0).all() and soft.steps[0] == 0 and soft.steps[-1] == 399
+
+
+def test_a_smoothed_curve_does_not_lag() -> None:
+    soft = smoothed(line(list(range(300)), 300.0, -1.0))
+    inner = slice(5, -5)
+    np.testing.assert_allclose(soft.values[inner], 300.0 - soft.steps[inner], atol=0.5)
+
+
+def test_long_curves_are_smoothed_at_few_points() -> None:
+    assert len(smoothed(line(list(range(100_000)), 1.0, 0.0)).values) <= 500
+
+
+def test_only_numbers_of_no_number() -> None:
+    assert np.isnan(smoothed(Track(*[np.arange(3.0)] * 3, np.full(3, np.nan))).values).all()
+
+
+def test_the_first_of_two_values_of_a_step_stays() -> None:
+    assert track([0, 5, 5, 9], [3.0, 2.0, 7.0, 1.0], 4, training_clock([], [])).values.tolist() == [3.0, 2.0, 1.0]
+
+
+# Equal budgets
+
+
+@pytest.mark.parametrize(
+    ("axis", "amount", "values"),
+    [("steps", 100, (1.0, 1.5)), ("samples", 1000, (1.0, 1.75)), ("seconds", 50, (1.0, 1.875))],
+)
+def test_equal_budgets_are_exact_on_straight_lines(axis: Any, amount: float, values: tuple[float, float]) -> None:
+    """100 steps of 10 samples in 0.5 s against 200 steps of 20 samples in 2 s, evaluated anywhere."""
+    first = line([0, 30, 100], 2.0, -0.01, batch=10, pace=0.5)
+    second = line([0, 7, 150, 200], 2.0, -0.005, batch=20, pace=2.0)
+    budget = equal_budget([first, second], axis)
+    assert budget is not None and budget.amount == pytest.approx(amount)
+    assert budget.values == pytest.approx(values)
+
+
+def test_a_diverged_run_has_no_value_and_does_not_win() -> None:
+    broken = Track(*[np.array([0.0, 50.0, 100.0])] * 3, np.array([2.0, 0.1, np.nan]))
+    comparison = compared(run("good"), run("bad", tracks={"eval/velocity": broken}))
+    steps = comparison.budgets[0]
+    assert steps.values[0] == 1.0 and np.isnan(steps.values[1])
+    assert "run-good is lower" in lead(comparison)
+
+
+def test_runs_that_were_evaluated_at_their_start_alone_have_no_budget() -> None:
+    assert equal_budget([line([0], 2.0, 0.0), line([0, 10], 2.0, 0.0)], "steps") is None
+
+
+def test_unknown_time_leaves_the_others() -> None:
+    blind = line([0, 100], 2.0, -0.015)
+    blind = replace(blind, seconds=np.full(2, np.nan))
+    comparison = compared(run("a"), run("b", tracks={"eval/velocity": blind}))
+    assert [budget.axis for budget in comparison.budgets] == ["steps", "samples"]
+
+
+# Sentences
+
+
+def test_the_lead_says_who_is_lower_where_both_have_spent_the_same() -> None:
+    """A step of b brings more than one of a, and takes three times as long: the order turns with the clock."""
+    slow = run("b", tracks=velocity(slope=-0.012, pace=3.0), components={"x": 2000}, samples_per_second=3.3)
+    said = lead(compared(run("a"), slow))
+    assert "run-b is lower: 0.8 against 1 at equal steps (100 steps)" in said
+    assert "run-a is lower: 1 against 1.6 at equal time (1 min 40 s)" in said
+    assert "run-a has 1,000 parameters and trained at 10 samples/s; run-b has 2,000" in said
+
+
+def test_runs_within_a_percent_are_level() -> None:
+    said = lead(compared(run("a"), run("b", tracks=velocity(start=2.005))))
+    assert "the runs are level (within 1%)" in said and "lower" not in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"data": "mnist"}, "the runs differ in their data"),
+        (
+            {"tracks": {"eval/tokens": line([0, 100], 2.0, -0.01)}, "weights": ["tokens"]},
+            "no held-out metric in common",
+        ),
+        ({"weights": ["other"]}, "no loss component in common"),
+        ({"tracks": {}}, "fewer than two of the runs have held-out metrics"),
+    ],
+)
+def test_what_cannot_be_compared_is_not(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    comparison = compared(run("a"), run("b", **changes))
+    said = lead(comparison)
+    assert reason in said and "lower" not in said and comparison.budgets == []
+    page = write_comparison(comparison, tmp_path)[1].read_text()
+    assert "Held-out metrics are not compared" in page and reason in page
+
+
+def test_runs_that_are_not_finished_are_named() -> None:
+    assert lead(compared(run("a", status="running"), run("b"))).endswith("Not finished: run-a (running).")
+
+
+@pytest.mark.parametrize(("schedule", "is_said"), [("warmup_cosine", True), ("constant", False)])
+def test_a_longer_run_is_met_before_its_learning_rate_has_fallen(tmp_path: Path, schedule: str, is_said: bool) -> None:
+    long = run("b", tracks=velocity(steps=[0, 100, 200]), spec={"schedule.kind": schedule})
+    page = write_comparison(compared(run("a", spec={"schedule.kind": schedule}), long), tmp_path)[1].read_text()
+    assert ("in the middle of its learning-rate schedule" in page) == is_said
+
+
+def test_two_runs_of_one_name_are_told_apart() -> None:
+    assert compared(run("a", name="x"), run("b", name="x"), run("c")).labels == ["x (a)", "x (b)", "run-c"]
+
+
+def test_the_heaviest_common_component_ranks() -> None:
+    comparison = compared(run("a", weights=["other", "direction", "velocity"]), run("b"))
+    assert comparison.main == "direction" and comparison.common[0] == "direction"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.5, "0.5 s"), (59.7, "1 min 0 s"), (3599.6, "1 h 0 min"), (12_345, "3 h 25 min")]
+)
+def test_durations(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+# Figures and page
+
+
+def inks(path: Path) -> set[str]:
+    """Which of three runs' colours a picture holds."""
+    pixels = {tuple(pixel) for pixel in np.asarray(Image.open(path).convert("RGB")).reshape(-1, 3).tolist()}
+    return {colour for colour in COLOURS[:3] if tuple(bytes.fromhex(colour[1:])) in pixels}
+
+
+def test_a_run_keeps_its_colour_where_others_are_missing(tmp_path: Path) -> None:
+    rows = [Row("loss", {0: line([0, 9], 1.0, 0.1), 2: line([0, 9], 2.0, 0.1)}), Row("other", {2: line([1], 1.0, 0.0)})]
+    assert inks(draw_curves(rows, ["a", "b", "c"], tmp_path / "a.png")) == {COLOURS[0], COLOURS[2]}
+
+
+def grid(num: int, size: int = 8, captions: int = 0) -> Figure:
+    return Figure([ImageGrid(np.zeros((num, size, size)), [str(i) for i in range(captions)])])
+
+
+def test_samples_side_by_side() -> None:
+    together = side_by_side([("a", grid(25)), ("b", grid(25, 32)), ("c", grid(20, captions=20))])
+    assert together is not None
+    assert [panel.title for panel in together.panels] == ["a", "b", "c"]
+    assert [panel.columns for panel in together.panels if isinstance(panel, ImageGrid)] == [5, 5, 8]
+    assert side_by_side([("a", grid(4))]) is None
+    assert side_by_side([("a", grid(4)), ("b", Figure([Text(["x"]), Text(["y"])]))]) is None
+
+
+def test_the_page_of_eight_runs_in_every_state(tmp_path: Path) -> None:
+    drawing = Drawing(100, "solver=euler, steps=4", 100, 0.01, 4.0, grid(25), {"quality/frechet": 1.5})
+    nothing = Track(*[np.arange(3.0)] * 3, np.full(3, np.nan))
+    runs = [
+        run("a", drawing=drawing),
+        run("b", drawing=replace(drawing, quality={}, no_quality="it draws no images", grid=Figure([Text(["hello"])]))),
+        run("c", status="running", no_drawing="it has no checkpoint yet", tracks={}, samples_per_second=None),
+        run("d", tracks={"train/loss": nothing, "eval/velocity": nothing, "eval/direction": nothing}),
+        run("e", spec={"name": "e", "model.family": "unet", "model.new": "3"}, components={"down": 7}),
+        run("f", status="failed", step=0, training_only={"guide": 5}),
+        run("g", drawing=replace(drawing, grid=grid(9, 64), evaluations=None), name="<b>|*odd*"),
+        run("h", data="other", batch_size=3),
+    ]
+    files = write_comparison(compared(*runs), tmp_path)
+    assert [file.name for file in files[:2]] == ["comparison.html", "comparison.md"]
+    assert {file.name for file in tmp_path.iterdir()} == {file.name for file in files}
+    html, markdown = (file.read_text() for file in files[:2])
+    assert "<b>|" not in html and "it has no checkpoint yet" in html and "it draws no images" in html
+    assert not re.findall(r'src="(?!data:)', html)
+    pictures = set(re.findall(r"!\[[^]]*\]\(([^)]*)\)", markdown))
+    assert pictures and pictures <= {file.name for file in files}
+    assert "| model.new |  |  |  |  | 3 |  |  |  |" in markdown
+    assert "| guide (training only, not in the total) |  |  |  |  |  | 5 |  |  |" in markdown
+    assert "heights of these curves are not comparable" in html
+
+
+def test_equal_specs_are_said_to_be(tmp_path: Path) -> None:
+    two = [run("a", spec={"name": "a", "tracking.uri": "x"}), run("b", spec={"name": "b", "tracking.uri": "y"})]
+    assert "differ in nothing but names and places" in write_comparison(compared(*two), tmp_path)[1].read_text()

@@ -1,0 +1,163 @@
+"""Pages: everything is shown as it is, in one file, whole or not at all."""
+
+import base64
+import errno
+import math
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from PIL import Image
+
+from ditlab.reports.cells import cell, duration, markdown_text, shorten, value_text
+from ditlab.reports.page import Code, Page, Picture, Section, Table, Text, write_html, write_markdown
+
+NASTY = "<script>alert('1')</script> & \"x\" | `y` *z* _a_ [b](c) \\"
+
+
+class _Reader(HTMLParser):
+    """Texts of cells and paragraphs, and every tag with its attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def _picture(folder: Path, name: str = "a picture (1).png") -> Picture:
+    folder.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (3, 2), "red").save(folder / name)
+    return Picture(folder / name, f"what to see in {NASTY}")
+
+
+def _page(*parts: Table | Picture | Text | Code) -> Page:
+    return Page(
+        f"Title {NASTY}", f"Lead {NASTY}", [Section(f"Section {NASTY}", parts), Section("b", []), Section("c", [])]
+    )
+
+
+def test_html_shows_every_text_as_it_is_and_runs_nothing(tmp_path: Path) -> None:
+    table = Table([NASTY, "n"], [[NASTY, 1], [None, 2]], NASTY)
+    page = _page(table, Text(f"one\n\n{NASTY}"), Code(NASTY, "yaml"), _picture(tmp_path))
+    html = write_html(page, tmp_path / "page.html").read_text()
+    reader = _Reader(html)
+    names = [tag for tag, _ in reader.tags]
+    assert "script" not in names and not any(key.startswith("on") for _, attrs in reader.tags for key in attrs)
+    # title, h1, lead, navigation, heading, column, cell, caption, paragraph, code, caption of the picture
+    assert sum(NASTY in text for text in reader.texts) == 11
+
+
+def test_html_needs_no_other_file(tmp_path: Path) -> None:
+    picture = _picture(tmp_path / "pictures")
+    html = write_html(_page(picture), tmp_path / "page.html").read_text()
+    assert not re.search(r"https?://|url\(|@import", html)
+    addresses = [value for _, attrs in _Reader(html).tags for key, value in attrs.items() if key in {"src", "href"}]
+    assert all(address and address.startswith(("data:", "#")) for address in addresses)
+    data = next(address for address in addresses if address and address.startswith("data:image/png;base64,"))
+    assert base64.b64decode(data.partition(",")[2]) == picture.path.read_bytes()
+
+
+def test_columns_of_numbers_are_aligned_to_the_right(tmp_path: Path) -> None:
+    table = Table(["name", "value", "mixed"], [["a", 1.5, 1], ["b", None, "x"], ["c", math.nan, None]])
+    assert table.numeric == [False, True, False]
+    html = write_html(_page(table), tmp_path / "page.html").read_text()
+    assert '<td class="number">nan</td>' in html and '<td class="number"></td>' in html
+    assert "| --- | ---: | --- |" in write_markdown(_page(table), tmp_path / "page.md").read_text()
+
+
+def test_a_markdown_table_keeps_its_columns(tmp_path: Path) -> None:
+    table = Table(["a|b", "c"], [[NASTY, 1], ["two\nlines", None]])
+    lines = write_markdown(_page(table), tmp_path / "page.md").read_text().splitlines()
+    rows = [line for line in lines if line.startswith("|")]
+    assert len(rows) == 4
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows)
+    assert not any("<script>" in line for line in lines)
+
+
+def test_markdown_names_pictures_by_their_way_from_the_file(tmp_path: Path) -> None:
+    page = _page(_picture(tmp_path / "figures"))
+    text = write_markdown(page, tmp_path / "out" / "page.md").read_text()
+    assert "](../figures/a%20picture%20%281%29.png)" in text
+
+
+def test_code_in_markdown_may_hold_fences(tmp_path: Path) -> None:
+    text = write_markdown(_page(Code("a\n```\nb\n", "yaml")), tmp_path / "page.md").read_text()
+    assert "````yaml\na\n```\nb\n````\n" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""), (0, "0"), (1234567, "1,234,567"), (True, "true"), (0.0, "0"), (0.123456, "0.1235"),
+        (1.5e-5, "1.5e-5"), (1e-4, "0.0001"), (12345.678, "12,346"), (600.0, "600"), (0.99999, "1"), (2.5e9, "2.5e9"),
+        (-0.25, "-0.25"), (math.nan, "nan"), (math.inf, "inf"), ("a", "a"),
+    ],
+)  # fmt: skip
+def test_cells(value: str | int | float | None, text: str) -> None:
+    assert cell(value) == text
+
+
+@given(st.floats(-1e300, 1e300))
+def test_a_number_is_written_to_four_digits(value: float) -> None:
+    assert float(cell(value).replace(",", "")) == pytest.approx(value, rel=5.1e-4, abs=0)
+
+
+@given(st.text(st.sampled_from("ab1 .)-+#=*_`~|<>[]()!&;\\\\$:/\n\u00e9"), max_size=24))
+def test_markdown_shows_a_text_as_it_is(text: str) -> None:
+    """In a paragraph and in a cell, by a reader of Markdown of another hand."""
+    reader = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    line, escaped = " ".join(text.split()), markdown_text(text)
+    assert "".join(_Reader(reader.render(escaped)).texts).strip() == line
+    shown = _Reader(reader.render(f"| head |\n| --- |\n| x{escaped} |"))
+    assert [tag for tag, _ in shown.tags] == ["table", "thead", "tr", "th", "tbody", "tr", "td"]
+    assert "".join(shown.texts).split("\n")[-5:].count(f"x{line}".strip()) == 1
+
+
+def test_values_durations_and_long_texts() -> None:
+    assert (
+        value_text({"kind": "cosine", "warmup": 50, "inner": {"a": [1, 0.5]}})
+        == "cosine (warmup 50, inner {a [1, 0.5]})"
+    )
+    assert value_text({"kind": "constant"}) == "constant" and value_text(None) == "null" and value_text(True) == "true"
+    assert [duration(s) for s in (0, 0.25, 42, 59.7, 200, 3900, 7200, 183600)] == [
+        "0 s", "0.25 s", "42 s", "1 min", "3 min 20 s", "1 h 5 min", "2 h", "2 d 3 h",
+    ]  # fmt: skip
+    assert shorten("short", 10) == "short" and len(shorten("a long name that goes on", 12)) <= 12
+
+
+def test_control_characters_and_half_characters_are_replaced(tmp_path: Path) -> None:
+    page = Page("t", "red \x1b[31m and \ud800 half", [])
+    for write, name in ((write_html, "p.html"), (write_markdown, "p.md")):
+        assert "\N{REPLACEMENT CHARACTER}" in write(page, tmp_path / name).read_text(encoding="utf-8")
+
+
+def test_a_full_disk_is_told_and_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_html(Page("old", "", []), tmp_path / "page.html")
+
+    def full(self: Path, content: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(content[:10])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_html(Page("new", "", []), path)
+    assert "old" in path.read_text() and [file.name for file in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_missing_picture_is_an_oserror(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_html(_page(Picture(tmp_path / "none.png")), tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()

@@ -1,0 +1,127 @@
+"""Rankings, against definitions spelled out in full."""
+
+import math
+import subprocess
+import sys
+from itertools import pairwise
+from typing import Literal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ditlab.reports.ranking import Summary, Trial, best, objectives, pareto, rank
+
+STATUSES = ("finished", "stopped", "interrupted", "running", "failed", "waiting")
+# Few values, so that ties and dominance by equality come often.
+VALUES = st.sampled_from([0.0, 1.0, 2.0, 3.0, -1.5, math.nan, math.inf])
+
+
+def _trial(number: int, status: str, metrics: dict[str, float]) -> Trial:
+    return Trial(number, f"run-{number}", {}, status, 1, 1, 1.0, metrics, {})
+
+
+def _summary(trials: list[Trial], modes: tuple[Literal["min", "max"], ...]) -> Summary:
+    names = tuple("abc"[: len(modes)])
+    return Summary("s", "s", names, modes, [], trials, "random", "none", 1.0, len(trials), "base.yaml")
+
+
+@st.composite
+def summaries(draw: st.DrawFn, least: int = 1, most: int = 3) -> Summary:
+    modes = tuple(draw(st.lists(st.sampled_from(("min", "max")), min_size=least, max_size=most)))
+    names = "abc"[: len(modes)]
+    numbers = draw(st.lists(st.integers(0, 50), unique=True, max_size=14))
+    trials = [
+        _trial(number, draw(st.sampled_from(STATUSES)), draw(st.dictionaries(st.sampled_from(names), VALUES)))
+        for number in numbers
+    ]
+    return _summary(trials, modes)
+
+
+def _dominates(summary: Summary, one: Trial, other: Trial) -> bool:
+    pairs = [(one.metrics[name], other.metrics[name], mode)
+             for name, mode in zip(summary.metrics, summary.modes, strict=True)]  # fmt: skip
+    no_worse = all(a <= b if mode == "min" else a >= b for a, b, mode in pairs)
+    return no_worse and any(a != b for a, b, _ in pairs)
+
+
+def _has_values(summary: Summary, trial: Trial) -> bool:
+    return all(math.isfinite(trial.metrics.get(name, math.nan)) for name in summary.metrics)
+
+
+def _group(summary: Summary, trial: Trial) -> int:
+    if trial.status in ("failed", "waiting"):
+        return 10 + STATUSES.index(trial.status)
+    return STATUSES.index(trial.status) if _has_values(summary, trial) else 9
+
+
+@given(summaries())
+def test_every_trial_is_ranked_once_and_kinds_keep_together(summary: Summary) -> None:
+    ranked = rank(summary)
+    assert sorted(trial.number for trial in ranked) == sorted(trial.number for trial in summary.trials)
+    groups = [_group(summary, trial) for trial in ranked]
+    assert groups == sorted(groups)
+
+
+@given(summaries(least=1, most=1))
+def test_one_metric_ranks_by_its_value_then_by_number(summary: Summary) -> None:
+    sign = 1 if summary.modes[0] == "min" else -1
+    for before, after in pairwise(rank(summary)):
+        if _group(summary, before) == _group(summary, after):
+            known = _has_values(summary, before) and before.status in STATUSES[:4]
+            keys = [(sign * trial.metrics["a"] if known else 0, trial.number) for trial in (before, after)]
+            assert keys[0] < keys[1]
+
+
+@given(summaries(least=2))
+def test_several_metrics_rank_front_by_front(summary: Summary) -> None:
+    sign = 1 if summary.modes[0] == "min" else -1
+    ranked = rank(summary)
+    for status in STATUSES[:4]:
+        left = [trial for trial in summary.trials if trial.status == status and _has_values(summary, trial)]
+        expected: list[int] = []
+        while left:
+            front = [trial for trial in left if not any(_dominates(summary, other, trial) for other in left)]
+            front.sort(key=lambda trial: (sign * trial.metrics["a"], trial.number))
+            expected += [trial.number for trial in front]
+            left = [trial for trial in left if trial not in front]
+        members = [trial for trial in ranked if trial.status == status and _has_values(summary, trial)]
+        assert [trial.number for trial in members] == expected
+
+
+@given(summaries(least=2))
+def test_the_pareto_front_is_what_no_finished_trial_dominates(summary: Summary) -> None:
+    done = [trial for trial in summary.trials if trial.status == "finished" and _has_values(summary, trial)]
+    expected = {trial.number for trial in done if not any(_dominates(summary, other, trial) for other in done)}
+    front = [trial.number for trial in pareto(summary)]
+    assert set(front) == expected and len(front) == len(expected)
+    assert front == [trial.number for trial in rank(summary) if trial.number in expected]
+
+
+@given(summaries(least=1, most=1))
+def test_with_one_metric_the_front_is_the_best_finished_trial(summary: Summary) -> None:
+    done = [trial for trial in summary.trials if trial.status == "finished" and _has_values(summary, trial)]
+    pick = min if summary.modes[0] == "min" else max
+    assert len(pareto(summary)) == min(1, len(done))
+    if done:
+        assert pareto(summary)[0].metrics["a"] == pick(trial.metrics["a"] for trial in done)
+        assert best(summary) is pareto(summary)[0]
+
+
+@given(summaries())
+def test_the_best_has_every_value_and_did_not_fail(summary: Summary) -> None:
+    candidates = [t for t in summary.trials if t.status in STATUSES[:4] and _has_values(summary, t)]
+    first = best(summary)
+    assert (first is None) == (not candidates)
+    assert first is None or (first is rank(summary)[0] and objectives(summary, first) is not None)
+
+
+def test_a_failed_trial_with_the_lowest_loss_is_not_best() -> None:
+    trials = [_trial(0, "failed", {"a": 0.0}), _trial(1, "stopped", {"a": 1.0}), _trial(2, "finished", {"a": 5.0})]
+    assert [trial.number for trial in rank(_summary(trials, ("min",)))] == [2, 1, 0]
+
+
+def test_ranking_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, ditlab.reports.ranking as _; print({'numpy', 'torch', 'matplotlib', 'sklearn'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -1,0 +1,219 @@
+"""Reports of sweeps: they stand for every sweep, and say what its numbers say."""
+
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ditlab.reports.axes import column, metric_column
+from ditlab.reports.importance import importance
+from ditlab.reports.ranking import AxisInfo, Curve, Summary, Trial, best
+from ditlab.reports.sweep_report import write_sweep_report
+from ditlab.reports.sweep_words import lead, short_names
+
+LR, KIND, SCALE = AxisInfo("optimizer.lr", "log"), AxisInfo("time.kind", "category"), AxisInfo("time.scale", "linear")
+FIGURES = ["effects.png", "parallel-coordinates.png", "objective.png", "curves.png"]
+
+
+def _trial(number: int, values: dict[str, Any], loss: float, status: str = "finished", **more: Any) -> Trial:
+    step = {"finished": 100, "waiting": 0}.get(status, 40)
+    curve = Curve([10, step], [2.0, loss])
+    curves = {} if status == "waiting" else {"eval/loss": curve, "train/loss": curve}
+    metrics = {} if status in {"waiting", "failed"} else {"eval/loss": loss, **more}
+    note = "out_of_memory: the step needs 4 GiB more <here>" if status == "failed" else ""
+    return Trial(number, f"run-{number}", values, status, step, 100, 12.0, metrics, curves, note)
+
+
+def _sweep(
+    num: int, loss: Callable[[dict[str, Any]], float], status: Callable[[int], str] = lambda _: "finished"
+) -> Summary:
+    """Random trials of three axes, the third of which is used by the second's kind `shifted` alone."""
+    generator = np.random.default_rng(0)
+    trials = []
+    for number in range(num):
+        values: dict[str, Any] = {LR.path: float(10 ** generator.uniform(-5, -2))}
+        values[KIND.path] = ("uniform", "shifted")[generator.integers(2)]
+        if values[KIND.path] == "shifted":
+            values[SCALE.path] = float(generator.uniform(1, 4))
+        trials.append(_trial(number, values, loss(values), status(number)))
+    return _of(trials, [LR, KIND, SCALE])
+
+
+def _of(trials: list[Trial], axes: list[AxisInfo]) -> Summary:
+    return Summary(
+        "sweep-1", "lr & more", ("eval/loss",), ("min",), axes, trials, "random", "asha", 90.0, len(trials), "base.yaml"
+    )
+
+
+def _bowl(values: dict[str, Any]) -> float:
+    return 0.1 + (math.log10(values[LR.path]) + 3) ** 2
+
+
+def _wide() -> Summary:
+    scales: tuple[Literal["linear", "log", "category"], ...] = ("linear", "log", "category")
+    axes = [AxisInfo(f"a.section_{index}.quite_a_long_name_{index}", scales[index % 3]) for index in range(12)]
+
+    def values(number: int) -> dict[str, Any]:
+        texts = (1.0 + number % 5, 1.0 + number % 7, "long " * 12 + str(number % 4))
+        return {axis.path: texts[index % 3] for index, axis in enumerate(axes)}
+
+    return _of([_trial(number, values(number), number) for number in range(20)], axes)
+
+
+def _mappings() -> Summary:
+    axes = [
+        AxisInfo("schedule", "category"),
+        AxisInfo("$x_{1}$.<b>|", "linear"),
+        AxisInfo("optimizer.betas", "category"),
+    ]
+    values = [{"kind": "cosine", "warmup": 50}, {"a": {"b": 1}}, None, [0.9, 0.99], True]
+    return _of(
+        [
+            _trial(n, {axes[0].path: values[n % 5], axes[1].path: "auto" if n else 3, axes[2].path: 2}, n / 7)
+            for n in range(9)
+        ],
+        axes,
+    )
+
+
+NAN = (math.nan, math.inf, -math.inf, 0.5)
+STATUSES = ("finished", "stopped", "running", "interrupted", "failed", "waiting")
+CASES: dict[str, Summary] = {
+    "one": _sweep(1, _bowl),
+    "none": _of([], [LR]),
+    "all failed": _sweep(5, _bowl, lambda _: "failed"),
+    "all waiting": _sweep(5, _bowl, lambda _: "waiting"),
+    "equal": _sweep(12, lambda _: 0.5),
+    "not finite": _of([_trial(n, {LR.path: 1e-4 * (n + 1)}, NAN[n % 4]) for n in range(9)], [LR]),
+    "partial": replace(_sweep(18, _bowl, lambda number: STATUSES[number % 6]), total_trials=40),
+    "many": _sweep(200, _bowl, lambda number: ("finished", "stopped")[number % 2]),
+    "diverged": _sweep(20, lambda values: _bowl(values) * (1e12 if values[LR.path] > 3e-3 else 1)),
+    "twelve axes": _wide(),
+    "mappings": _mappings(),
+    "no axes": _of([_trial(0, {}, 1.0), _trial(1, {}, -1.0)], []),
+    "strange numbers": _of([_trial(n, {LR.path: (0.0, -1.0, math.nan, 1e300)[n]}, -1e300) for n in range(4)], [LR]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_sweep_has_a_report(name: str, tmp_path: Path) -> None:
+    summary = CASES[name]
+    paths = write_sweep_report(
+        summary, tmp_path / "r", "name: x\n" if best(summary) else "", "ditlab tune --resume sweep-1"
+    )
+    assert [path.name for path in paths[:2]] == ["report.html", "report.md"]
+    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == sorted(path.name for path in paths)
+    html, markdown = paths[0].read_text(), paths[1].read_text()
+    assert html.count("<img") == markdown.count("![") == len(paths) - 2
+    for path in paths[2:]:
+        with Image.open(path) as picture:
+            assert picture.info["dpi"][0] == pytest.approx(120, abs=1)
+            inked = (np.asarray(picture) < 128).any(axis=2)
+        assert inked.any() and not any(edge.any() for edge in (inked[:2], inked[-2:], inked[:, :2], inked[:, -2:]))
+    for trial in summary.trials:
+        assert f"{trial.run_id}</td>" in html
+    assert ("ditlab train best.yaml" in html) == (best(summary) is not None)
+    assert ("ditlab tune --resume" in html) == (name in {"partial", "all waiting"})
+    assert ("the step needs 4 GiB more &lt;here&gt;" in html) == (name in {"partial", "all failed"})
+
+
+def test_two_reports_of_a_sweep_are_the_same(tmp_path: Path) -> None:
+    one, two = (write_sweep_report(_sweep(8, _bowl), tmp_path / name, "a: 1", "resume") for name in "ab")
+    assert [path.name for path in one[2:]] == FIGURES
+    assert all(a.read_bytes() == b.read_bytes() for a, b in zip(one, two, strict=True))
+
+
+def test_a_picture_of_an_earlier_report_does_not_stay(tmp_path: Path) -> None:
+    (tmp_path / "effects.png").write_bytes(b"of an earlier sweep")
+    paths = write_sweep_report(CASES["all waiting"], tmp_path, "", "resume")
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+
+
+def test_several_metrics_show_their_front(tmp_path: Path) -> None:
+    points = [(1.0, 9.0), (2.0, 5.0), (3.0, 6.0), (4.0, 1.0)]
+    trials = [_trial(n, {LR.path: 1e-3}, x, speed=y) for n, (x, y) in enumerate(points)]
+    summary = replace(_of(trials, [LR]), metrics=("eval/loss", "speed"), modes=("min", "min"))
+    assert lead(summary, {}).startswith("3 trials are Pareto-optimal in eval/loss (lower is better), speed")
+    markdown = write_sweep_report(summary, tmp_path, "a: 1", "resume")[1].read_text()
+    cells = [line.split(" | ") for line in markdown.splitlines() if "| run-" in line]
+    assert [(row[0], row[6]) for row in cells] == [("| 0", "yes"), ("| 1", "yes"), ("| 3", "yes"), ("| 2", "")]
+
+
+def test_the_lead_tells_the_best_and_its_distance() -> None:
+    trials = [_trial(n, {LR.path: 10.0 ** -(n + 2)}, loss) for n, loss in enumerate((0.4, 0.2, 0.25))]
+    assert lead(_of(trials, [LR]), {}) == (
+        "Trial 1 is the best of the 3 trials: eval/loss = 0.2 (lower is better), with optimizer.lr = 0.001. The next, "
+        "trial 2, is at 0.25 (25 % worse); the median finished trial is at 0.25 (25 % worse)."
+    )
+    close = [*trials, _trial(3, {}, 0.2005)]
+    assert "Trial 3 is within 1 % of it" in lead(_of(close, [LR]), {})
+    assert "the axes made no difference" in lead(CASES["equal"], {})
+    assert "All 5 trials failed" in lead(CASES["all failed"], {})
+    assert "9 of 40 trials have ended" in lead(CASES["partial"], {})
+
+
+def test_importance_finds_the_axis_that_matters() -> None:
+    shares = importance(_sweep(60, _bowl))
+    assert sum(shares.shares.values()) == pytest.approx(1) and shares.shares[LR.path] > 0.9
+    assert shares.explained is not None and shares.explained > 0.8
+    by_kind = importance(_sweep(60, lambda values: values.get(SCALE.path, 0.0) * 1e-9 + 1))
+    assert by_kind.shares[LR.path] < 0.1  # what the kind switches on shares its effect, and lr has none
+
+
+def test_importance_ranks_what_was_stopped_behind_what_went_on() -> None:
+    """Values of early steps do not compare with those of late ones; the order of stopping does."""
+    sweep = _sweep(40, _bowl)
+    trials = [
+        replace(trial, status="stopped", step=10, metrics={"eval/loss": 0.0})
+        if _bowl(dict(trial.values)) > 0.5
+        else trial
+        for trial in sweep.trials
+    ]
+    assert importance(replace(sweep, trials=trials)).shares[LR.path] > 0.8
+
+
+def test_importance_says_why_there_is_none() -> None:
+    generator = np.random.default_rng(1)
+    assert "Too few trials" in importance(_sweep(5, _bowl)).reason
+    assert "same eval/loss" in importance(CASES["equal"]).reason
+    assert "explain nothing" in importance(_sweep(40, lambda _: float(generator.random()))).reason
+    assert not importance(_sweep(5, _bowl)).shares
+
+
+def test_columns_lie_between_their_ends() -> None:
+    trials = [_trial(n, {LR.path: value}, 0.0) for n, value in enumerate((1e-5, 1e-4, 1e-3))]
+    each = column(LR, trials)
+    assert [each.positions[n] for n in range(3)] == pytest.approx([0, 0.5, 1])
+    assert [tick.label for tick in each.ticks] == ["1e-5", "3e-5", "1e-4", "3e-4", "0.001"]
+    for summary in CASES.values():
+        columns = [metric_column(summary), *(column(axis, summary.trials) for axis in summary.axes)]
+        assert all(0 <= at <= 1 for each in columns for at in each.positions.values())
+        assert all(-1e-6 <= tick.position <= 1 + 1e-6 for each in columns for tick in each.ticks)
+
+
+def test_a_diverged_trial_does_not_press_the_others_together() -> None:
+    summary = _of([_trial(n, {}, loss) for n, loss in enumerate((1.0, 1.1, 1.2, 1.3, 1.4, 1e9))], [])
+    each = metric_column(summary)
+    assert each.positions[5] == 1.0 and each.positions[4] == pytest.approx(0.5)
+    assert re.fullmatch("\N{GREATER-THAN OR EQUAL TO} 1.8", each.ticks[-1].label)
+
+
+def test_short_names_are_told_apart() -> None:
+    axes = [AxisInfo(path, "linear") for path in ("optimizer.lr", "a.b.scale", "c.b.scale", "x.step", "lr")]
+    names = short_names(_of([], axes))
+    assert list(names.values()) == ["optimizer.lr", "a.b.scale", "c.b.scale", "x.step", "lr"]
+    assert len(set(names.values())) == len(axes)
+
+
+def test_pyplot_and_the_forest_are_not_loaded_in_vain() -> None:
+    heavy = "{'matplotlib.pyplot', 'sklearn', 'torch'}"
+    code = f"import sys, ditlab.reports.sweep_report as _; print({heavy} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
