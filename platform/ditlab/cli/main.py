@@ -11,8 +11,10 @@ import click
 # Name -> (module, what the list of commands says).
 COMMANDS = {
     "train": ("train", "Train an experiment."),
+    "tune": ("tune", "Run a sweep: trials, ranking, report."),
     "sample": ("sample", "Draw samples from a run's weights."),
     "evaluate": ("evaluate", "Held-out metrics of a run, added to it."),
+    "compare": ("compare", "Put runs side by side: parameters, curves, speed, samples."),
     "params": ("params", "Count a model's parameters by component."),
     "figures": ("figures", "Draw the pictures of a run's family, and those that need no run."),
     "validate": ("validate", "Check specs without running them."),

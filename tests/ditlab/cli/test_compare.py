@@ -1,0 +1,220 @@
+"""`compare` on two runs that have finished, and on what is left of runs that have not."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ditlab.cli.comparing import open_runs, summarise
+from ditlab.cli.comparing_samples import Wish, draw
+from ditlab.cli.saved import SavedRun
+from support.command import Said, run_here, run_process
+
+SECOND = """\
+extends: small.yaml
+name: second
+model: {family: unet, image_size: 8, width: 8, time_width: 8}
+"""
+ALL = ("eval/velocity", "train/loss")
+
+
+@pytest.fixture(scope="module")
+def both(finished, tmp_path_factory) -> Path:
+    """A home with a DiT, `small`, and a U-Net, `second`. Read it only; `mine` is a copy."""
+    folder = tmp_path_factory.mktemp("both")
+    shutil.copytree(finished.home, folder / "home")
+    shutil.copy(finished.spec, folder / "small.yaml")
+    (folder / "second.yaml").write_text(SECOND)
+    said = run_process("train", folder / "second.yaml", "--local", "--json", home=folder / "home", cwd=folder)
+    assert said.code == 0, said.err
+    return folder / "home"
+
+
+@pytest.fixture
+def mine(both, tmp_path, monkeypatch) -> Path:
+    """A home of this test's own."""
+    home = tmp_path / "mine"
+    shutil.copytree(both, home, ignore=shutil.ignore_patterns("mlflow.db*", "caches"))
+    monkeypatch.setenv("DITLAB_HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    return home
+
+
+@pytest.fixture
+def compare(mine, capfd, monkeypatch) -> Callable[..., Said]:
+    """`ditlab compare ...` without quality metrics, whose classifier takes a while, unless they are asked for."""
+
+    def call(*arguments: str | Path) -> Said:
+        few = [] if "--samples" in arguments else ["--samples", "0"]
+        return run_here(capfd, monkeypatch, "compare", *arguments, *few)
+
+    return call
+
+
+def folder_of(home: Path, name: str) -> Path:
+    (found,) = [path.parent for path in home.glob("train/*/run.json") if json.loads(path.read_text())["name"] == name]
+    return found
+
+
+def another(home: Path, name: str, **record: Any) -> Path:
+    """A copy of the run `small` under a name of its own."""
+    folder = home / "train" / name.encode().hex()[:8].ljust(8, "0")
+    shutil.copytree(folder_of(home, "small"), folder)
+    values = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**values, "name": name, **record}))
+    return folder
+
+
+def page(said: Said) -> str:
+    assert said.code == 0, said.err
+    (file,) = [Path(file) for file in said.json["files"] if file.endswith(".md")]
+    return file.read_text()
+
+
+def test_two_runs_become_a_page(compare, mine):
+    said = compare("small", "second", "--no-log", "--json")
+    assert said.code == 0, said.err
+    assert said.out.count("\n") == 1
+    first, second = said.json["runs"]
+    files = {Path(file).name: Path(file) for file in said.json["files"]}
+    assert files["comparison.html"].parent == mine / "comparisons" / f"{first['run_id']}-{second['run_id']}"
+    assert {"comparison.html", "comparison.md", "training-loss.png", "held-out-velocity.png", "samples.png"} <= set(
+        files
+    )
+    assert (first["family"], second["family"]) == ("dit", "unet")
+    for run in (first, second):
+        assert run["status"] == "finished" and run["step"] == 4 and run["samples"] == 128
+        assert run["seconds"] > 0 and run["samples_per_second"] > 0 and set(ALL) <= set(run["metrics"])
+    text = page(said)
+    assert f"| total | {first['parameters']:,} | {second['parameters']:,} |" in text
+    assert "| steps | 4 steps |" in text and "| network evaluations a sample | 4 | 4 |" in text
+    assert "| model.width | 32 | 8 |" in text and "tracking." not in text
+    html = files["comparison.html"].read_text()
+    assert not re.findall(r'src="(?!data:)', html) and html.count("<img") == text.count("![")
+
+
+def test_the_page_says_the_same_to_a_person(compare, tmp_path):
+    said = compare("small", "second", "--no-log", "--out", tmp_path / "out", "--grid", "0")
+    assert [Path(line).name for line in said.out.splitlines()][:2] == ["comparison.html", "comparison.md"]
+    assert "Held-out error (velocity): " in said.err
+    assert not list((tmp_path / "out").glob("samples*"))
+
+
+def test_the_page_is_an_artifact_of_every_run(compare, mine):
+    assert compare("small", "second").code == 0
+    for name in ("small", "second"):
+        records = [json.loads(line) for line in (folder_of(mine, name) / "journal.jsonl").read_text().splitlines()]
+        (logged,) = [record for record in records if (record.get("artifact_path") or "").startswith("comparisons")]
+        assert Path(logged["path"]).name == "comparison.html" and Path(logged["path"]).exists()
+
+
+def test_quality_is_measured_on_equally_many_samples(compare):
+    said = compare("small", "second", "--samples", "100", "--no-log", "--json")
+    text = page(said)
+    assert all(run["metrics"]["quality/frechet"] > 0 for run in said.json["runs"])
+    assert "| samples | 100 | 100 |" in text and "never with published FID" in text
+
+
+def test_samples_are_drawn_in_chunks_and_are_those_of_one_chunk(mine, monkeypatch):
+    sizes: list[int] = []
+    build = SavedRun.network
+
+    def watched(self: SavedRun, device: torch.device) -> torch.nn.Module:
+        network = build(self, device)
+        network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+        return network
+
+    monkeypatch.setattr(SavedRun, "network", watched)
+    (small, _) = open_runs(["small", "second"])
+    saved = small.saved()
+    drawn = [draw(saved, Wish(0, 9, 3, batch, torch.device("cpu"))) for batch in (4, 64)]
+    assert set(sizes) == {4, 1, 9}
+    images = [drawing.grid.panels[0].images for drawing in drawn]
+    assert images[0] == pytest.approx(images[1], abs=1e-5)
+    assert [drawing.evaluations for drawing in drawn] == [4, 4]
+
+
+def test_a_resumed_run_counts_its_own_steps_alone(mine):
+    """An hour between step 2 and step 3, and a start at its end."""
+    journal, hour = folder_of(mine, "small") / "journal.jsonl", 3_600_000
+    before = summarise(open_runs(["small", "second"])[0]).seconds
+    records = [json.loads(line) for line in journal.read_text().splitlines()]
+    third = next(i for i, record in enumerate(records) if record["kind"] == "metrics" and record["step"] == 3)
+    later = [{**record, "time": record["time"] + hour} for record in records[third:]]
+    again = {**records[0], "time": records[third - 1]["time"] + hour}
+    journal.write_text("".join(f"{json.dumps(record)}\n" for record in [*records[:third], again, *later]))
+    after = summarise(open_runs(["small", "second"])[0])
+    assert before is not None and after.seconds is not None
+    assert after.step == 4 and after.seconds < before + 60
+
+
+def test_a_run_without_a_checkpoint_has_no_samples_and_a_page(compare, mine):
+    shutil.rmtree(another(mine, "bare", status="running", step=0) / "checkpoints")
+    text = page(compare("small", "bare", "--no-log", "--json"))
+    assert "bare: it has no checkpoint yet." in text and "Not finished: bare (running)." in text
+    assert "| steps | 4 steps |" in text  # its journal is whole
+
+
+def test_runs_without_a_journal_have_a_page(compare, mine):
+    for name in ("mute", "silent"):
+        (another(mine, name) / "journal.jsonl").unlink()
+    assert "Without training metrics in the journal: mute." in page(compare("mute", "second", "--no-log", "--json"))
+    text = page(compare("mute", "silent", "--no-log", "--json", "--grid", "0"))
+    assert "fewer than two of the runs have held-out metrics" in text
+
+
+def test_a_failed_run_of_no_numbers_has_a_page(compare, mine):
+    folder = another(mine, "broken", status="failed", message="it diverged")
+    journal = folder / "journal.jsonl"
+    journal.write_text(re.sub(r'("(?:eval/velocity|train/loss)"):[0-9.e-]+', r'\1:"NaN"', journal.read_text()))
+    said = compare("second", "broken", "--no-log", "--json")
+    assert said.json["runs"][1]["metrics"]["train/loss"] is None
+    assert "second is lower" in page(said) and "broken (failed)" in page(said)
+
+
+@pytest.mark.parametrize("change", [("limit: 32", "limit: 16"), ("hold_out: 0.1", "hold_out: 0.2")])
+def test_other_held_out_samples_are_not_compared(compare, mine, change):
+    spec = another(mine, "other") / "spec.yaml"
+    assert change[0] in spec.read_text()
+    spec.write_text(spec.read_text().replace(*change))
+    text = page(compare("small", "other", "--no-log", "--json", "--grid", "0"))
+    assert "the runs differ in their data" in text and "lower" not in text.split("##")[0]
+
+
+MISTAKES = [
+    ([], "RUN names no run: a comparison needs two"),
+    (["small"], "RUN names 1 run: a comparison needs two"),
+    (["small", "small"], "is named already"),
+    (["small", "nope"], "run 'nope' is unknown"),
+    (["a", "b", "c", "d", "e", "f", "g", "h", "i"], "RUN names 9 runs: a comparison shows at most 8"),
+    (["small", "swept"], "RUN swept is a sweep of 3 trials; none of them has begun"),
+    (["small", "second", "--samples", "5"], "--samples 5 are too few for quality metrics"),
+    (["small", "second", "--out", "small.yaml/below"], "--out small.yaml/below cannot be written"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
+def test_mistakes(compare, mine, tmp_path, arguments, message):
+    another(mine, "swept", trials=3)
+    (tmp_path / "small.yaml").write_text("")
+    before = {path for path in mine.rglob("*") if "caches" not in path.parts}
+    said = compare(*arguments)
+    assert said.code == 2 and said.out == "" and message in said.err
+    assert said.err.startswith("ditlab: ") and said.err.count("\n") == 1
+    assert {path for path in mine.rglob("*") if "caches" not in path.parts} == before
+
+
+def test_a_run_named_by_id_and_by_name_is_named_twice(compare, mine):
+    said = compare("small", folder_of(mine, "small").name)
+    assert said.code == 2 and "which is named already" in said.err
+
+
+def test_a_sweep_is_told_by_its_trials(compare, mine):
+    sweep = another(mine, "swept", trials=1).name
+    trial = another(mine, "trial", parent=sweep, trial=0).name
+    assert f"name its trials: {trial}." in compare("small", "swept").err
