@@ -53,6 +53,11 @@ class Home:
         return self.root / "stores"
 
     @property
+    def classifiers(self) -> Path:
+        """Small classifiers that sample quality is measured by, a folder a data set: safe to delete."""
+        return self.root / "classifiers"
+
+    @property
     def caches(self) -> Path:
         """Compiled extensions and the like: safe to delete."""
         return self.root / "caches"

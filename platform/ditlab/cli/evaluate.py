@@ -4,14 +4,21 @@ from typing import Any
 
 import click
 
-from ditlab.cli.common import emit, json_option, run_argument
+from ditlab.cli.common import emit, json_option, run_argument, say
 
 
 @click.command()
 @run_argument
 @click.option("--batch", default=256, show_default=True, type=click.IntRange(min=1), help="Samples at once.")
+@click.option(
+    "--quality",
+    metavar="NUM",
+    type=click.IntRange(100, 50_000),
+    help="Draw NUM samples (100 to 50000) and measure their quality, added as `quality/...`: distances to the real "
+    "images on features of DiTLab's own classifier of this data set, so never to be compared with published FID.",
+)
 @json_option
-def evaluate(run: str, batch: int, as_json: bool) -> None:
+def evaluate(run: str, batch: int, quality: int | None, as_json: bool) -> None:
     """Held-out metrics of RUN's averaged weights over all held-out samples, added to the run as `held_out/...`."""
     import torch
     from rich.console import Console
@@ -21,11 +28,16 @@ def evaluate(run: str, batch: int, as_json: bool) -> None:
     from ditlab.engine.distributed import ControlChannel, Rank
     from ditlab.errors import UserError
     from ditlab.training.evaluation import held_out_metrics
+    from ditlab.training.quality.applies import quality_applies
+    from ditlab.training.quality.meter import QualityMeter
+    from ditlab.training.quality.names import QUALITY_NOTE
 
     saved = open_run(run)
     experiment, data = saved.experiment(), saved.data()
     if not len(data.held_out):
         raise UserError(f"{data.note or 'nothing is held out'}; set data.hold_out in the next run.")
+    if quality and (reason := quality_applies(experiment, data)):
+        raise UserError(f"--quality {quality} cannot be measured, as {reason}; leave it out.")
     device = default_device()
     objective: Any = experiment.objective.build(experiment.model)
     network = saved.network(device)
@@ -35,11 +47,15 @@ def evaluate(run: str, batch: int, as_json: bool) -> None:
             network, objective, data.held_out, fields, batch, len(data.held_out), rank, ControlChannel(rank)
         )
     metrics = {f"held_out/{name}": value for name, value in values.items()}
+    if quality:
+        meter = QualityMeter(experiment, data, saved.home, device, say)
+        metrics |= meter.measure(meter.draw(network, quality, batch))
     with saved.tracker() as tracker:
         tracker.log_metrics(saved.step, metrics)
     table = Table(
-        "metric", "value", title=f"run {saved.folder.run_id}, step {saved.step}, {len(data.held_out)} samples"
-    )
+        "metric", "value", title=f"run {saved.folder.run_id}, step {saved.step}, {len(data.held_out)} samples",
+        caption=f"quality, of {quality} drawn samples: {QUALITY_NOTE}" if quality else None,
+    )  # fmt: skip
     for name, value in metrics.items():
         table.add_row(name, f"{value:.5f}")
     Console(stderr=as_json).print(table)

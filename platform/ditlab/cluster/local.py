@@ -20,7 +20,8 @@ def run_here(
 ) -> Outcome:
     """Trains in this process; Ctrl-C or SIGTERM ends it after a final checkpoint. Raises as the worker body does."""
     experiment = request.experiment()
-    for name, value in Home(Path(request.home)).cache_variables().items():
+    home = Home(Path(request.home))
+    for name, value in home.cache_variables().items():
         os.environ.setdefault(name, value)
     with stop_signals() as wishes, single_process(experiment.resources.gpus_per_worker > 0) as rank:
         reporter = TrackedReporter(
@@ -28,6 +29,6 @@ def run_here(
         )
         with reporter:
             swap = request.folder().path / "swap"
-            outcome = train(experiment, data, request.checkpoints(), rank, reporter, request.room, swap)
+            outcome = train(experiment, data, request.checkpoints(), rank, reporter, request.room, swap, home)
             reporter.finish(outcome)
         return outcome

@@ -23,6 +23,7 @@ from ditlab.tracking.address import check_reachable, redact, resolve_tracking_ur
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.records import create_run, find_run, find_unfinished, write_atomically
 from ditlab.training.plan import RunPlan, plan_run
+from ditlab.training.quality import check_quality
 from ditlab.training.reporting import Outcome
 
 
@@ -121,6 +122,7 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
     check_storage(experiment)
     data = open_data(experiment.data, home)
     check_fields(data.train, experiment.model.batch_fields())
+    check_quality(experiment, data)
     plan = plan_run(experiment, data)
     home.ensure()
     lines = [describe(experiment, counts.total), *([data.note] if data.note else [])]

@@ -123,7 +123,8 @@ def _told(error: Exception, resumed: bool) -> dict[str, Any]:
 
 def _train(request: RunRequest, board: Board, group: Board, rank: Rank, pulse: Pulse) -> None:
     experiment = request.experiment()
-    data = open_data(experiment.data, Home(Path(request.home)))
+    home = Home(Path(request.home))
+    data = open_data(experiment.data, home)
     with ExitStack() as stack:
         stop = stack.enter_context(_StopWatch(board))
         common: dict[str, Any] = {"should_stop": stop.is_set, "warn": _warner(group, rank.rank), "pulse": pulse}
@@ -138,7 +139,7 @@ def _train(request: RunRequest, board: Board, group: Board, rank: Rank, pulse: P
         elif rank.local_rank == 0 and experiment.tracking.system_metrics:
             stack.enter_context(_watch_node(request))
         checkpoints, swap = request.checkpoints(), request.folder().path / "swap"
-        outcome = train_worker(experiment, data, checkpoints, rank, reporter, request.room, swap)
+        outcome = train_worker(experiment, data, checkpoints, rank, reporter, request.room, swap, home)
         if outcome.status == "interrupted" and stop.reason == STOPPED:
             outcome = replace(outcome, status="stopped")
         if rank.is_first:

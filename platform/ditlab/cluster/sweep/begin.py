@@ -28,6 +28,7 @@ from ditlab.tracking.history import final_metrics
 from ditlab.tracking.records import create_run, find_run, write_atomically
 from ditlab.training.metric_names import metric_names
 from ditlab.training.plan import plan_run
+from ditlab.training.quality import check_quality
 
 # The sections of a spec that the checks of a run look at.
 CHECKED = ("model", "objective", "sampling", "data", "batch", "training", "schedule", "resources", "checkpoint",
@@ -216,6 +217,7 @@ class _Checks:
         check_storage(experiment)
         data = open_data(experiment.data, self._home)
         check_fields(data.train, experiment.model.batch_fields())
+        check_quality(experiment, data)
         counts = count_parameters(experiment.model, experiment.objective)
         return counts.total, plan_run(experiment, data).total_steps
 

@@ -1,0 +1,49 @@
+"""Quality figures of an experiment's network: the same noise at every call."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ditlab.data.sources import DataSplits
+from ditlab.home import Home
+from ditlab.spec.experiment import Experiment
+from ditlab.training.noise import derived_seed
+from ditlab.training.quality.measure import Reference, ignore
+
+
+@dataclass
+class QualityMeter:
+    """Draws samples and measures them, as often as wanted. Nothing is read or trained before the first measurement."""
+
+    experiment: Experiment
+    data: DataSplits
+    home: Home
+    device: torch.device
+    warn: Callable[[str], None] = ignore
+    beat: Callable[[], None] = ignore
+    """Called all along a measurement: the first one trains a classifier, which takes a while."""
+    _reference: Reference | None = field(default=None, init=False)
+
+    def draw(self, network: nn.Module, num: int, batch_size: int) -> Tensor:
+        """`num` samples under the experiment's sampling settings, in the host's memory, `batch_size` drawn at a time.
+
+        Their noise is a function of the experiment's seed, and the first k do not depend on `num`.
+        """
+        sampler: Any = self.experiment.sampling.build(self.experiment.model, self.experiment.objective)
+        generator = torch.Generator(self.device).manual_seed(derived_seed(self.experiment.seed, "quality"))
+        conditions, parts = sampler.conditions(num), []
+        for start in range(0, num, batch_size):
+            size = min(batch_size, num - start)
+            part = {name: values[start : start + size].to(self.device) for name, values in conditions.items()}
+            parts.append(sampler.sample(network, part, size, generator).values.float().cpu())
+        return torch.cat(parts)
+
+    def measure(self, samples: Tensor) -> dict[str, float]:
+        """`Reference.measure` of them. Raises UserError as `quality` does."""
+        if self._reference is None:
+            shape = tuple(samples.shape[1:])
+            self._reference = Reference.open(self.data, shape, self.home, self.device, self.warn, self.beat)
+        return self._reference.measure(samples)

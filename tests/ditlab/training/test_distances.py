@@ -1,0 +1,130 @@
+"""Distances between sets of points: closed forms, invariants, and what is left of them with few samples."""
+
+import math
+
+import pytest
+import torch
+
+from ditlab.training.quality.distances import frechet_distance, kernel_distance, nearest_distances
+
+
+def drawn(num, dim, seed, mean=0.0, std=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    return mean + std * torch.randn(num, dim, generator=generator, dtype=torch.float64)
+
+
+def with_moments(points, mean, covariance):
+    """The points moved and mixed so that their sample mean and covariance are exactly these."""
+    centred = points - points.mean(0)
+    whitened = centred @ torch.linalg.inv(torch.linalg.cholesky(centred.T @ centred / (len(points) - 1))).T
+    return whitened @ torch.linalg.cholesky(covariance).T + mean
+
+
+def covariance(dim, seed):
+    half = drawn(dim, dim, seed)
+    return half @ half.T + 0.1 * torch.eye(dim)
+
+
+def test_frechet_of_gaussians_that_share_their_axes():
+    """|m1 - m2|^2 + sum (s1 - s2)^2, where covariances are diag(s1^2) and diag(s2^2)."""
+    s1, s2 = torch.tensor([1.0, 2.0, 0.5]).double(), torch.tensor([1.5, 0.5, 3.0]).double()
+    mean = torch.tensor([3.0, 0.0, -4.0]).double()
+    one = with_moments(drawn(50, 3, 0), torch.zeros(3).double(), torch.diag(s1**2))
+    two = with_moments(drawn(80, 3, 1), mean, torch.diag(s2**2))
+    assert frechet_distance(one, two) == pytest.approx(25 + float((s1 - s2).square().sum()), rel=1e-9)
+
+
+def test_frechet_of_two_dimensional_gaussians():
+    """tr (S1 S2)^1/2 of 2 x 2 matrices is sqrt(tr(S1 S2) + 2 sqrt(det(S1 S2)))."""
+    s1, s2 = covariance(2, 3), covariance(2, 4)
+    cross = math.sqrt(float((s1 @ s2).trace()) + 2 * math.sqrt(float(torch.linalg.det(s1 @ s2))))
+    expected = float(s1.trace() + s2.trace()) - 2 * cross
+    zero = torch.zeros(2).double()
+    found = frechet_distance(with_moments(drawn(40, 2, 5), zero, s1), with_moments(drawn(40, 2, 6), zero, s2))
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("num", [5, 40, 300])
+def test_frechet_of_a_set_with_itself_and_of_two_sets_both_ways(num):
+    """Fewer points than dimensions, too."""
+    one, two = drawn(num, 20, 7) @ covariance(20, 8), drawn(num + 3, 20, 9)
+    assert frechet_distance(one, one) == pytest.approx(0, abs=1e-9 * float(one.square().sum()))
+    assert frechet_distance(one, two) == pytest.approx(frechet_distance(two, one), rel=1e-9)
+    assert frechet_distance(one, two) > 1
+
+
+def test_frechet_where_covariances_have_no_full_rank():
+    """In a space with dimensions that nothing moves in, it is the distance in the space without them."""
+    one, two = drawn(60, 4, 10), drawn(70, 4, 11, mean=0.3, std=2.0)
+    flat = [torch.cat([points, torch.full((len(points), 6), 2.0).double()], 1) for points in (one, two)]
+    turn = torch.linalg.qr(drawn(10, 10, 12)).Q
+    assert frechet_distance(flat[0] @ turn, flat[1] @ turn) == pytest.approx(frechet_distance(one, two), rel=1e-6)
+
+
+def test_frechet_is_biased_upwards_and_less_so_with_more_samples():
+    found = [frechet_distance(drawn(num, 16, 13), drawn(num, 16, 14)) for num in (8, 64, 512, 4096)]
+    assert all(math.isfinite(value) for value in found)
+    assert found == sorted(found, reverse=True) and found[0] > 5
+    many = [frechet_distance(drawn(1024, 16, 2 * seed), drawn(1024, 16, 2 * seed + 1)) for seed in range(20)]
+    assert sum(many) / 20 == pytest.approx(16 * (16 + 5) / (2 * 1024), rel=0.1)  # as the docstring has it
+
+
+def test_frechet_takes_any_dtype_and_passes_nan_on():
+    one, two = drawn(50, 4, 15), drawn(50, 4, 16)
+    assert frechet_distance(one.float(), two.float()) == pytest.approx(frechet_distance(one, two), rel=1e-4)
+    two[3, 1] = float("nan")
+    assert math.isnan(frechet_distance(one, two)) and math.isnan(kernel_distance(one, two).value)
+
+
+def test_kernel_distance_is_the_average_over_pairs():
+    """Written out pair by pair, no point with itself."""
+    one, two = drawn(23, 3, 17), drawn(31, 3, 18, mean=0.5)
+
+    def mean(xs, ys, same):
+        values = [
+            (float(x @ y) / 3 + 1) ** 3 for i, x in enumerate(xs) for j, y in enumerate(ys) if not (same and i == j)
+        ]
+        return sum(values) / len(values)
+
+    expected = mean(one, one, True) + mean(two, two, True) - 2 * mean(one, two, False)
+    assert kernel_distance(one, two).value == pytest.approx(expected, rel=1e-9)
+    assert kernel_distance(one, two, 5).value == pytest.approx(expected, rel=1e-9)
+
+
+def test_kernel_distance_of_shifted_gaussians():
+    """One dimension, N(0, 1) and N(m, 1): with (xy + 1)^3 the squared difference of means of the features
+    x^3, sqrt(3) x^2, sqrt(3) x is (m^3 + 3m)^2 + 3 m^4 + 3 m^2."""
+    m = 0.7
+    expected = (m**3 + 3 * m) ** 2 + 3 * m**4 + 3 * m**2
+    pairs = [(drawn(500, 1, 2 * seed), drawn(500, 1, 2 * seed + 1, mean=m)) for seed in range(100)]
+    found = torch.tensor([kernel_distance(one, two).value for one, two in pairs])
+    assert float(found.mean()) == pytest.approx(expected, abs=3 * float(found.std()) / 10)
+
+
+def test_kernel_distance_is_unbiased_and_knows_its_error():
+    """Of one distribution: as often below 0 as above. Of two: the spread over draws is the standard error."""
+
+    def distances(mean):
+        pairs = [(drawn(40, 8, 2 * seed), drawn(40, 8, 2 * seed + 1, mean=mean)) for seed in range(150)]
+        return [kernel_distance(one, two, 5) for one, two in pairs]
+
+    same = torch.tensor([one.value for one in distances(0.0)])
+    assert abs(same.mean()) < 3 * same.std() / 150**0.5
+    other = distances(0.5)
+    errors, values = (torch.tensor([getattr(one, name) for one in other]) for name in ("standard_error", "value"))
+    assert float(errors.mean()) == pytest.approx(float(values.std()), rel=0.25)
+
+
+def test_kernel_distance_refuses_too_few_points():
+    with pytest.raises(ValueError, match="19 and 500 points"):
+        kernel_distance(drawn(19, 4, 21), drawn(500, 4, 22))
+
+
+@pytest.mark.parametrize("chunk", [7, 1024])
+def test_nearest_distances(chunk):
+    reference = drawn(40, 5, 23).float()
+    samples = torch.cat([reference[[3, 17]], drawn(11, 5, 24).float()])
+    found = nearest_distances(samples, reference, chunk)
+    expected = (samples.double()[:, None] - reference.double()).square().sum(2).sqrt().amin(1)
+    assert found.dtype == torch.float64 and found[:2].tolist() == [0, 0]
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
