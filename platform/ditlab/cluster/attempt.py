@@ -110,7 +110,7 @@ class Attempt:
             if self._stop == PREEMPTED and outcome["status"] == "interrupted":
                 return Failure(Kind.PREEMPTED, f"a node was taken away at step {outcome['step']}")
             return Outcome(**outcome)
-        if place := self._group.get("place"):
+        if self._crew.is_over() and (place := self._group.get("place")):
             give_back(place)
         told = told_by_worker(self._group.get("failure"))
         return classify(

@@ -7,18 +7,31 @@ from typing import Any
 
 import pytest
 
+import denoisers
+from denoisers.families import families
 from ditlab.cluster.session import ray_session
 from ditlab.cluster.start import Result, start_run
 from ditlab.spec.experiment import Experiment
 from support.faults import tracked
 from support.unbroken import Unbroken, broken, checkpoint_of
 
+PLUGINS = Path(__file__).parents[2] / "support" / "plugins"
+
+
+@pytest.fixture
+def breaking_family(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The family of `support/plugins`, in this process as in Ray's."""
+    monkeypatch.setattr(denoisers, "__path__", [*denoisers.__path__, str(PLUGINS / "denoisers")])
+    families.cache_clear()
+    yield
+    monkeypatch.undo()
+    families.cache_clear()
+
 
 @pytest.fixture(scope="session")
 def ray() -> Iterator[Any]:
     """Its workers find the families of `support/plugins` as well."""
-    plugins = str(Path(__file__).parents[2] / "support" / "plugins")
-    path = os.pathsep.join(filter(None, [plugins, os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(PLUGINS), os.environ.get("PYTHONPATH")]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)
         with ray_session(None, num_cpus=2) as session:

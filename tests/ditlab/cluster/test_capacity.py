@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.cluster.capacity import Share, check_capacity, runs_that_fit, worker_share
+from ditlab.cluster.capacity import check_capacity, worker_share
 from ditlab.errors import UserError
 from support.workers import tiny
 

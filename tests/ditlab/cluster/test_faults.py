@@ -1,12 +1,9 @@
 """One worker of two breaks: each class of failure ends as promised, under its name."""
 
 import math
-from pathlib import Path
 
 import pytest
 
-import denoisers
-from denoisers.families import families
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.spec.experiment import class_for
@@ -14,16 +11,7 @@ from ditlab.tracking.records import list_runs
 from support.faults import tracked, worker_processes
 from support.workers import newest, tiny
 
-PLUGINS = Path(__file__).parents[2] / "support" / "plugins" / "denoisers"
-
-
-@pytest.fixture(autouse=True)
-def breaking_family(monkeypatch):
-    monkeypatch.setattr(denoisers, "__path__", [*denoisers.__path__, str(PLUGINS)])
-    families.cache_clear()
-    yield
-    monkeypatch.undo()
-    families.cache_clear()
+pytestmark = pytest.mark.usefixtures("breaking_family")
 
 
 def experiment(name, **fault):

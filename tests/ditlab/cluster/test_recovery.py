@@ -59,7 +59,8 @@ def test_a_worker_that_stops_answering_is_named_and_replaced(go, home, unbroken,
 def test_losses_without_progress_end_the_run_with_the_failures_name(go, home):
     name = "hopeless"
     hopeless = broken(name, checkpoint={"every": None}, resources={"workers": 2, "max_failures": 0})
-    with once_at(home, name, 10, kill_worker(0)), pytest.raises(RunFailed, match=r"lost worker: worker \d .* died") as e:
+    said = r"lost worker: worker \d .* died"
+    with once_at(home, name, 10, kill_worker(0)), pytest.raises(RunFailed, match=said) as e:
         go(hopeless)
     assert e.value.exit_code == 1 and e.value.kind == "lost_worker"
     _, tags, status = tracked(home, name)

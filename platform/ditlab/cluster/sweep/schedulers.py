@@ -37,7 +37,7 @@ def make_scheduler(sweep: Sweep, total_steps: int, past: Sequence[PastCurve]) ->
                 **ranked,
             )
         case Median() as median:
-            scheduler = MedianStoppingRule(
+            scheduler = _Median(
                 grace_period=median.grace, min_samples_required=median.min_trials, hard_stop=True, **ranked
             )
         case Pbt() as pbt:
@@ -66,8 +66,20 @@ def _show(scheduler: TrialScheduler, curve: PastCurve, metric: str) -> None:
     result: dict[str, Any] = {}
     for step, value in zip(curve.steps, curve.values, strict=True):
         result = {"step": step, metric: value, "time_total_s": 0.0}
-        scheduler.on_trial_result(controller, trial, result)
-    scheduler.on_trial_complete(controller, trial, result)
+        if isinstance(scheduler, _Median):  # it shall remember, and decide nothing: this trial has ended
+            scheduler.on_trial_complete(controller, trial, result)
+        else:
+            scheduler.on_trial_result(controller, trial, result)
+    if not isinstance(scheduler, _Median):
+        scheduler.on_trial_complete(controller, trial, result)
+
+
+class _Median(MedianStoppingRule):
+    """Tune's, which takes for granted that the last word of every trial has the metric: that of a failed one has not."""
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        if self._metric in result:
+            super().on_trial_complete(tune_controller, trial, result)
 
 
 @dataclass(frozen=True)
