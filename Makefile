@@ -33,13 +33,14 @@ format: $(VENV)/.installed-dev ## Let ruff format and sort.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-benchmarks: $(VENV)/.installed-dev ## Ratios, against plain torch, a plain copy, a plain save, a fresh start.
+benchmarks: $(VENV)/.installed-dev ## Ratios, against plain torch, a plain copy, a plain save, fresh processes.
 	$(BIN)/python tests/benchmarks/loader_throughput.py
 	$(BIN)/python tests/benchmarks/step_time.py
 	$(BIN)/python tests/benchmarks/checkpoint_stall.py
 	$(BIN)/python tests/benchmarks/journal_cost.py
 	$(BIN)/python tests/benchmarks/tracking_outage.py
 	$(BIN)/python tests/benchmarks/recovery_time.py
+	$(BIN)/python tests/benchmarks/sweep_cost.py
 
 clean: ## Remove the environment and caches; runs stay.
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache

@@ -21,7 +21,7 @@ from ditlab.spec.loading import load_experiment
 from ditlab.tracking.history import Series, metric_history
 from ditlab.tracking.lines import read_records
 from ditlab.tracking.parameters import flatten
-from ditlab.tracking.records import RunRecord, find_run, list_runs
+from ditlab.tracking.records import RunRecord, find_training_run
 from ditlab.tracking.tracker import RunTracker
 
 MAX_RUNS = 8
@@ -57,21 +57,14 @@ def open_runs(texts: Sequence[str]) -> list[OpenedRun]:
         raise UserError(f"RUN names {len(texts)} runs: a comparison shows at most {MAX_RUNS}; name fewer.")
     home, opened = Home.from_environment(), dict[str, OpenedRun]()
     for text in texts:
-        found = find_run(home, text)
+        found = find_training_run(home, text)
         run_id = found.folder.run_id
         if run_id in opened:
             raise UserError(f"RUN {text} is run {run_id}, which is named already; name each run once, by its id.")
-        if found.record.trials:
-            raise UserError(f"RUN {text} is a sweep of {found.record.trials} trials; {_trials(home, run_id)}")
         if found.note:
             say(found.note)
         opened[run_id] = OpenedRun(home, found.folder, found.record, load_experiment(found.folder.spec))
     return list(opened.values())
-
-
-def _trials(home: Home, sweep: str) -> str:
-    trials = [record.run_id for record in list_runs(home) if record.parent == sweep]
-    return f"name its trials: {', '.join(trials[:MAX_RUNS])}." if trials else "none of them has begun."
 
 
 def summarise(run: OpenedRun) -> ComparedRun:

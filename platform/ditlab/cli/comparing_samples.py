@@ -19,6 +19,7 @@ from ditlab.errors import UserError
 from ditlab.reports.comparison.records import ComparedRun, Drawing
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.parameters import flatten
+from ditlab.training.drawing import draw_samples
 from ditlab.training.noise import derived_seed
 from ditlab.training.quality.applies import quality_applies
 from ditlab.training.quality.measure import quality
@@ -117,14 +118,8 @@ def _count_evaluations(network: nn.Module) -> list[int]:
 
 def _draw(sampler: Any, network: nn.Module, num: int, wish: Wish) -> Samples:
     """`num` samples on the CPU, `wish.batch` at a time; the first ones are those of `ditlab sample` with this seed."""
-    conditions: dict[str, Tensor] = sampler.conditions(num)
     generator = torch.Generator(wish.device).manual_seed(derived_seed(wish.seed, "samples"))
-    values = []
-    for start in range(0, num, wish.batch):
-        part = {name: tensor[start : start + wish.batch].to(wish.device) for name, tensor in conditions.items()}
-        drawn = sampler.sample(network, part, min(wish.batch, num - start), generator)
-        values.append(drawn.values.cpu())
-    return Samples(torch.cat(values), {name: tensor.cpu() for name, tensor in conditions.items()}, fields=drawn.fields)
+    return draw_samples(sampler, network, sampler.conditions(num), num, generator, wish.batch)
 
 
 def _first(samples: Samples, num: int) -> Samples:

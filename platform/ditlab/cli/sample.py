@@ -39,6 +39,7 @@ def sample(
 
     from ditlab.cli.saved import default_device, open_run, output_folder
     from ditlab.errors import UserError
+    from ditlab.training.drawing import draw_samples
     from ditlab.training.noise import derived_seed
 
     saved = open_run(run)
@@ -55,12 +56,7 @@ def sample(
         raise UserError(str(error)) from error
     network = saved.network(device)
     generator = torch.Generator(device).manual_seed(derived_seed(seed, "samples"))
-    chunks = []
-    for start in range(0, num, CHUNK):
-        size = min(CHUNK, num - start)
-        part = {name: values[start : start + size].to(device) for name, values in conditions.items()}
-        chunks.append(sampler.sample(network, part, size, generator, trajectory))
-    drawn = _joined(chunks)
+    drawn = draw_samples(sampler, network, conditions, num, generator, CHUNK, trajectory)
     settings = "-".join(
         str(value) for value in experiment.sampling.model_dump().values() if not isinstance(value, dict)
     )
@@ -79,21 +75,6 @@ def sample(
     for file in files:
         click.echo(file, err=as_json)
     emit({"run_id": saved.folder.run_id, "step": saved.step, "files": [str(file) for file in files]}, as_json)
-
-
-def _joined(chunks: list[Any]) -> Any:
-    import torch
-
-    from denoisers.contract import Samples
-
-    if len(chunks) == 1:
-        return chunks[0]
-    frames = [chunk.trajectory for chunk in chunks]
-    return Samples(
-        torch.cat([chunk.values for chunk in chunks]),
-        {name: torch.cat([chunk.conditions[name] for chunk in chunks]) for name in chunks[0].conditions},
-        torch.cat(frames, 1) if frames[0] is not None else None,
-    )
 
 
 def _film(sampler: Any, drawn: Any) -> Any:

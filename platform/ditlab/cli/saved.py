@@ -17,7 +17,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, writable_folder
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import build_experiment, load_experiment
-from ditlab.tracking.records import RunRecord, find_run
+from ditlab.tracking.records import RunRecord, find_training_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.export import load_network
 
@@ -65,7 +65,7 @@ class SavedRun:
 def open_run(text: str) -> SavedRun:
     """The run that `text` means, with its newest whole checkpoint. Raises UserError where there is none."""
     home = Home.from_environment()
-    found = find_run(home, text)
+    found = find_training_run(home, text)
     if found.note:
         say(found.note)
     spec = load_experiment(found.folder.spec).to_dict()

@@ -21,7 +21,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.address import check_reachable, redact, resolve_tracking_uri
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.records import create_run, find_run, find_unfinished, write_atomically
+from ditlab.tracking.records import create_run, find_training_run, find_unfinished, write_atomically
 from ditlab.training.plan import RunPlan, plan_run
 from ditlab.training.quality import check_quality
 from ditlab.training.reporting import Outcome
@@ -180,7 +180,7 @@ def _find(experiment: Experiment, resume: str | None, home: Home) -> RunFolder |
     if resume == "auto":
         unfinished = find_unfinished(home, experiment.name, experiment.content_hash())
         return unfinished.folder if unfinished else None
-    return find_run(home, resume).folder
+    return find_training_run(home, resume).folder
 
 
 def _command() -> str:

@@ -134,10 +134,21 @@ def find_run(home: Home, text: str) -> FoundRun:
     raise UserError(f"run '{text}' is unknown under {home.runs} ({_nearest(text, known)}); `ditlab runs` lists them.")
 
 
+def find_training_run(home: Home, text: str) -> FoundRun:
+    """As `find_run`; raises UserError for a sweep, naming its trials."""
+    found = find_run(home, text)
+    if found.record.trials:
+        begun = [record.run_id for record in list_runs(home) if record.parent == found.record.run_id]
+        trials = f"name one of its trials: {', '.join(begun[:8])}" if begun else "none of its trials has begun"
+        raise UserError(f"run '{text}' is a sweep of {found.record.trials} trials; {trials}.")
+    return found
+
+
 def find_unfinished(home: Home, name: str, spec_hash: str) -> FoundRun | None:
     """The newest run of this name and spec hash that has not finished: what `--resume auto` takes."""
     for record in list_runs(home):
-        if record.name == name and record.spec_hash == spec_hash and record.status not in ("finished", "stopped"):
+        is_open = record.status not in ("finished", "stopped") and not record.trials
+        if is_open and record.name == name and record.spec_hash == spec_hash:
             return FoundRun(home.run(record.run_id), record)
     return None
 

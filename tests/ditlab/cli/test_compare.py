@@ -192,7 +192,7 @@ MISTAKES = [
     (["small", "small"], "is named already"),
     (["small", "nope"], "run 'nope' is unknown"),
     (["a", "b", "c", "d", "e", "f", "g", "h", "i"], "RUN names 9 runs: a comparison shows at most 8"),
-    (["small", "swept"], "RUN swept is a sweep of 3 trials; none of them has begun"),
+    (["small", "swept"], "run 'swept' is a sweep of 3 trials; none of its trials has begun"),
     (["small", "second", "--samples", "5"], "--samples 5 are too few for quality metrics"),
     (["small", "second", "--out", "small.yaml/below"], "--out small.yaml/below cannot be written"),
 ]
@@ -217,4 +217,4 @@ def test_a_run_named_by_id_and_by_name_is_named_twice(compare, mine):
 def test_a_sweep_is_told_by_its_trials(compare, mine):
     sweep = another(mine, "swept", trials=1).name
     trial = another(mine, "trial", parent=sweep, trial=0).name
-    assert f"name its trials: {trial}." in compare("small", "swept").err
+    assert f"name one of its trials: {trial}." in compare("small", "swept").err

@@ -29,3 +29,49 @@ def test_more_than_the_nodes_hold_is_refused():
         UserError, match=r"1 GPU each do not fit: the cluster has 4 CPUs, 1 GPUs; set resources\.workers"
     ):
         check_capacity(gpus, [{"CPU": 4.0, "GPU": 1.0}])
+
+
+def test_the_trials_of_a_sweep_share_the_cores_that_there_are():
+    two, eight = [{"CPU": 2.0}], [{"CPU": 8.0}]
+    assert worker_share(tiny(), two, 1) == Share(2, 2.0)
+    assert worker_share(tiny(), two, 2) == Share(1, 1.0)
+    assert worker_share(tiny(), two, 3) == Share(1, 0.66)  # rounded down: three of them fit
+    assert worker_share(tiny(), two, 1000) == Share(1, 0.01)  # the least that Ray counts well
+    assert worker_share(tiny(), eight, 3) == Share(2, 2.0)
+    assert worker_share(tiny(resources__workers=2), eight, 2) == Share(2, 2.0)
+    assert worker_share(tiny(), [{"CPU": 2.0}, {"CPU": 16.0}], 1) == Share(16, 16.0)
+    assert worker_share(tiny(resources={"cpus_per_worker": 3}), two, 4) == Share(3, 3.0)
+
+
+@pytest.mark.parametrize("cores", [1.0, 2.0, 3.0, 16.0, 96.0])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_as_many_trials_fit_as_share_the_cores_of_one_machine(cores, workers):
+    experiment, machine = tiny(resources__workers=workers), [{"CPU": cores}]
+    for concurrent in (1, 2, 3, 7, 16):
+        if cores / (workers * concurrent) >= 0.01:
+            assert runs_that_fit(experiment, worker_share(experiment, machine, concurrent), machine) >= concurrent
+
+
+def test_how_many_runs_fit():
+    assert runs_that_fit(tiny(), Share(1, 1.0), [{"CPU": 8.0}]) == 8
+    assert runs_that_fit(tiny(resources__workers=2), Share(3, 3.0), [{"CPU": 8.0}, {"CPU": 4.0}]) == 1
+    assert runs_that_fit(tiny(resources__workers={"min": 2, "max": 4}), Share(1, 1.0), [{"CPU": 8.0}]) == 4
+    assert runs_that_fit(tiny(), Share(1, 0.1), [{"CPU": 1.0}]) == 10  # 1 / 0.1 is 10, and 0.1 no binary fraction
+    assert runs_that_fit(tiny(), Share(64, 64.0), [{"CPU": 8.0}]) == 0
+    assert runs_that_fit(tiny(), Share(1, 1.0), []) == 0
+
+
+@pytest.mark.parametrize(("gpus", "on_one", "on_two"), [(0.25, 4, 8), (0.1, 10, 20), (0.4, 2, 5), (1, 1, 2), (2, 0, 1)])
+def test_parts_of_a_gpu(gpus, on_one, on_two):
+    experiment = tiny(resources__gpus_per_worker=gpus)
+    assert runs_that_fit(experiment, Share(1, 1.0), [{"CPU": 64.0, "GPU": 1.0}]) == on_one
+    assert runs_that_fit(experiment, Share(1, 1.0), [{"CPU": 64.0, "GPU": 2.0}]) == on_two
+    assert runs_that_fit(experiment, Share(1, 1.0), [{"CPU": 3.0, "GPU": 2.0}]) == min(3, on_two)
+    assert runs_that_fit(experiment, Share(1, 1.0), [{"CPU": 64.0}]) == 0
+
+
+def test_a_trial_that_does_not_fit_beside_others_may_fit_alone():
+    experiment, machine = tiny(resources={"workers": 2, "cpus_per_worker": 1}), [{"CPU": 2.0}]
+    check_capacity(experiment, machine, worker_share(experiment, machine, 5))
+    with pytest.raises(UserError, match=r"workers=2 at 0\.5 CPU and 0\.25 GPU each do not fit"):
+        check_capacity(tiny(resources={"workers": 2, "gpus_per_worker": 0.25}), machine, Share(1, 0.5))

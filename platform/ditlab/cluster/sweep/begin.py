@@ -163,7 +163,8 @@ def _past(ready: ReadySweep, trial: PlannedTrial) -> PastTrial:
     if record is None:
         return PastTrial(trial, "waiting", 0, ())
     metrics = final_metrics(ready.home.run(trial.run_id))
-    values = tuple(metrics[name] for name in ready.sweep.metrics if name in metrics)
+    wanted = ready.sweep.metrics
+    values = tuple(metrics[name] for name in wanted) if all(name in metrics for name in wanted) else ()
     return PastTrial(trial, record.status, record.step, values)
 
 

@@ -1,13 +1,13 @@
 """A sweep's folder: what it is, and which trial is which run. Written by the sweep's own process alone."""
 
 import json
-import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ditlab.cluster.sweep.lines import append_line, read_lines
 from ditlab.cluster.sweep.trials import PlannedTrial
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
@@ -50,25 +50,12 @@ class SweepFolder:
 
     def trials(self) -> list[PlannedTrial]:
         """Every trial that was planned, by number. What a killed process left of its last line is passed over."""
-        if not self.ledger.exists():
-            return []
-        trials = []
-        for line in self.ledger.read_text(encoding="utf-8").splitlines():
-            try:
-                trials.append(PlannedTrial(**json.loads(line)))
-            except (ValueError, TypeError):
-                continue
-        return trials
+        return [PlannedTrial(**line) for line in read_lines(self.ledger)]
 
     def plan(self, home: Home, number: int, values: Mapping[str, Any]) -> PlannedTrial:
         """Writes a trial down; on the disk when this returns."""
         trial = PlannedTrial(number, _new_id(home), dict(values))
-        with self.ledger.open("a+b") as file:
-            size = file.seek(0, os.SEEK_END)
-            torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
-            file.write(b"\n" * torn + json.dumps(asdict(trial)).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.ledger, asdict(trial))
         return trial
 
     def elapsed(self) -> float:

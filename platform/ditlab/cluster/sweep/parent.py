@@ -25,6 +25,7 @@ class ParentRun:
         tracking = ready.experiment.tracking
         self._tracker = RunTracker(ready.folder.folder, tracking.uri, ready.home, budget=None)
         self._shown = -1
+        self._has_ended = False
 
     def __enter__(self) -> "ParentRun":
         ready, sweep, tracker = self._ready, self._ready.sweep, self._tracker
@@ -39,7 +40,9 @@ class ParentRun:
         tracker.log_artifact(ready.folder.spec)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not self._has_ended:
+            self._tracker.end("interrupted" if kind is KeyboardInterrupt else "failed")
         self._tracker.close(CATCH_UP)
 
     def show(self, rows: Sequence[Row], leader: int | None) -> None:
@@ -68,3 +71,4 @@ class ParentRun:
             "interrupted" if status == "interrupted" else "failed" if status == "failed" else "finished"
         )
         tracker.end(told)
+        self._has_ended = True

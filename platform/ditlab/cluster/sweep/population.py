@@ -1,4 +1,4 @@
-"""Population-based training (Jaderberg et al. 2017, arXiv:1711.09846) in step: none goes on before all have come as far.
+"""Population-based training (Jaderberg et al. 2017, arXiv:1711.09846) in step: none goes on before all are there.
 
 Tune's own class compares a trial with what the others had when they last reported, or else stops all processes at every
 turn. Here all trials train at once, and those that are early wait with their workers warm, so that equal seeds give
@@ -32,7 +32,8 @@ class Population(PopulationBasedTraining):
         if self._metric not in result or result["step"] - state.last_perturbation_time < self._perturbation_interval:
             return TrialScheduler.CONTINUE
         self._save_trial_state(state, result["step"], result, trial)
-        self._held.append(trial)
+        if trial not in self._held:  # it may have lost its process while it waited, and come on from its checkpoint
+            self._held.append(trial)
         self._turn(tune_controller)
         return TrialScheduler.NOOP
 

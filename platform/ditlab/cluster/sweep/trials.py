@@ -32,7 +32,7 @@ class PastTrial:
     """finished | stopped | failed, or another word where it has not ended."""
     step: int
     values: tuple[float, ...]
-    """Of the sweep's metrics, the last ones; empty where there are none."""
+    """Of the sweep's metrics, the last ones; empty where one is missing."""
 
     @property
     def has_ended(self) -> bool:

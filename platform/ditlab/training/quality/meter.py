@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ditlab.data.sources import DataSplits
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
+from ditlab.training.drawing import draw_samples
 from ditlab.training.noise import derived_seed
 from ditlab.training.quality.measure import Reference, ignore
 
@@ -34,12 +35,7 @@ class QualityMeter:
         """
         sampler: Any = self.experiment.sampling.build(self.experiment.model, self.experiment.objective)
         generator = torch.Generator(self.device).manual_seed(derived_seed(self.experiment.seed, "quality"))
-        conditions, parts = sampler.conditions(num), []
-        for start in range(0, num, batch_size):
-            size = min(batch_size, num - start)
-            part = {name: values[start : start + size].to(self.device) for name, values in conditions.items()}
-            parts.append(sampler.sample(network, part, size, generator).values.float().cpu())
-        return torch.cat(parts)
+        return draw_samples(sampler, network, sampler.conditions(num), num, generator, batch_size).values.float()
 
     def measure(self, samples: Tensor) -> dict[str, float]:
         """`Reference.measure` of them. Raises UserError as `quality` does."""

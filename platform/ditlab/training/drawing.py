@@ -1,0 +1,36 @@
+"""Samples in any number, drawn so many at a time."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from denoisers.contract import Samples
+
+
+def draw_samples(
+    sampler: Any,
+    network: nn.Module,
+    conditions: Mapping[str, Tensor],
+    num: int,
+    generator: torch.Generator,
+    batch_size: int,
+    trajectory: bool = False,
+) -> Samples:
+    """`num` samples in the host's memory, on the generator's device `batch_size` at a time.
+
+    The first k depend on neither `num` nor `batch_size`. `conditions` are those of all samples, (num, ...) each.
+    """
+    parts = []
+    for start in range(0, num, batch_size):
+        size = min(batch_size, num - start)
+        part = {name: values[start : start + size].to(generator.device) for name, values in conditions.items()}
+        parts.append(sampler.sample(network, part, size, generator, trajectory))
+    frames = [part.trajectory.cpu() for part in parts if part.trajectory is not None]
+    return Samples(
+        torch.cat([part.values.cpu() for part in parts]),
+        {name: torch.cat([part.conditions[name].cpu() for part in parts]) for name in parts[0].conditions},
+        torch.cat(frames, 1) if frames else None,
+        parts[-1].fields,
+    )

@@ -1,0 +1,246 @@
+"""Optuna's study by hand, as Tune would ask it, and its second session."""
+
+import math
+import statistics
+
+import pytest
+from optuna.trial import TrialState
+from ray.tune.search import Searcher
+
+from ditlab.cluster.sweep.begin import create_sweep, take_up
+from ditlab.cluster.sweep.search import OptunaTrials, make_study, place_of
+from ditlab.cluster.sweep.trials import PastTrial, PlannedTrial
+from support.sweeps import METRIC, ready, sweep_of, trial_run
+
+SPACE = {
+    "optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
+    "schedule.kind": {"kind": "choice", "values": ["constant", "warmup_cosine"]},
+    "schedule.warmup": {"kind": "int", "low": 0, "high": 4, "step": 2, "when": {"schedule.kind": "warmup_cosine"}},
+    "objective.time": {"kind": "choice", "values": [{"kind": "uniform"}, {"kind": "logit_normal", "std": 1.0}]},
+    "training.ema.decay": {"kind": "uniform", "low": 0.5, "high": 0.99},
+}
+
+
+def optuna_sweep(space=SPACE, trials=10, startup=3, sampler="tpe", **changes):
+    search = {"kind": "optuna", "startup": startup, "sampler": sampler}
+    return sweep_of(space, search=search, trials=trials, **changes)
+
+
+class Session:
+    """One session of a sweep, with the ledger that outlives it."""
+
+    def __init__(self, sweep, past=()):
+        self.sweep, self.past, self.ledger = sweep, list(past), [one.trial for one in past]
+        self.search = OptunaTrials(sweep, past, self._plan)
+        self._asked = 0
+
+    def _plan(self, number, values):
+        self.ledger.append(PlannedTrial(number, f"run-{number}", dict(values)))
+        return self.ledger[-1]
+
+    def ask(self):
+        """(Tune's id, the trial), or None when there are no more."""
+        self._asked += 1
+        asked = self.search.suggest(f"tune-{self._asked}")
+        return None if asked == Searcher.FINISHED else (f"tune-{self._asked}", PlannedTrial(**asked["trial"]))
+
+    def tell(self, tune_id, *values, step=6, **words):
+        result = {"step": step, **dict(zip(self.sweep.metrics, values, strict=True)), "ended": True, "done": True}
+        self.search.on_trial_complete(tune_id, {**result, **words})
+
+    def study(self):
+        return self.search._study
+
+    def states(self):
+        return [trial.state for trial in self.study().trials]
+
+
+def past_of(number, status, values, measured=(), step=6):
+    return PastTrial(PlannedTrial(number, f"run-{number}", values), status, step, measured)
+
+
+def inside(space, values):
+    for path, axis in space.items():
+        if path in values:
+            value = values[path]
+            if axis["kind"] == "choice":
+                assert value in axis["values"]
+            else:
+                assert axis["low"] <= value <= axis["high"]
+    return True
+
+
+def test_as_many_trials_as_the_budget_says():
+    session, found = Session(optuna_sweep(trials=10)), []
+    while asked := session.ask():
+        found.append(asked[1])
+        session.tell(asked[0], float(len(found)))
+    assert found == session.ledger and [trial.number for trial in found] == list(range(10))
+    assert session.ask() is None
+    assert session.states() == [TrialState.COMPLETE] * 10
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_an_axis_exists_where_its_condition_holds(sampler):
+    session, seen = Session(optuna_sweep(trials=40, sampler=sampler)), set()
+    while asked := session.ask():
+        values = asked[1].values
+        assert inside(SPACE, values)
+        assert ("schedule.warmup" in values) == (values["schedule.kind"] == "warmup_cosine")
+        assert list(values) == [path for path in SPACE if path in values]
+        seen.add((values["schedule.kind"], values.get("schedule.warmup"), values["objective.time"]["kind"]))
+        session.tell(asked[0], values["optimizer.lr"])
+    assert len(seen) > 4
+
+
+def test_values_that_are_mappings_survive():
+    session = Session(optuna_sweep(trials=20))
+    kinds = {"uniform": {"kind": "uniform"}, "logit_normal": {"kind": "logit_normal", "std": 1.0}}
+    first = [session.ask() for _ in range(10)]
+    assert all(trial.values["objective.time"] == kinds[trial.values["objective.time"]["kind"]] for _, trial in first)
+    past = [past_of(trial.number, "interrupted", trial.values) for _, trial in first]
+    again = Session(session.sweep, past)
+    assert [again.ask()[1] for _ in range(10)] == [trial for _, trial in first]
+
+
+def test_true_is_not_one():
+    axis = optuna_sweep({"seed": {"kind": "choice", "values": [1, 0]}}).space["seed"].model_copy(
+        update={"values": (True, 1, False, 0, None)}
+    )
+    assert [place_of(axis, value) for value in axis.values] == [0, 1, 2, 3, 4]
+
+
+def restarted(statuses, trials=12):
+    """A second session after trials with these statuses: the sweep, what it knows, what it asks for."""
+    first = Session(optuna_sweep(trials=trials))
+    known = [first.ask()[1] for _ in statuses]
+    past = [
+        past_of(trial.number, status, trial.values, (float(trial.number),) if status in ("finished", "stopped") else ())
+        for trial, status in zip(known, statuses, strict=True)
+    ]
+    second, found = Session(first.sweep, past), []
+    while asked := second.ask():
+        found.append(asked[1])
+        second.tell(asked[0], 1.0)
+    return known, second, found
+
+
+def test_a_second_session_goes_on_where_the_first_was():
+    statuses = ["finished", "interrupted", "failed", "running", "stopped", "waiting"]
+    known, second, found = restarted(statuses)
+    assert found[:3] == [known[1], known[3], known[5]]
+    assert [trial.number for trial in found[3:]] == list(range(6, 12))
+    assert sorted(trial.number for trial in second.ledger) == list(range(12))
+    assert len({trial.run_id for trial in second.ledger}) == 12
+    fresh = [tuple(map(str, trial.values.items())) for trial in second.ledger]
+    assert len(set(fresh)) == 12  # the second session draws no trial of the first again
+
+
+def test_a_second_session_knows_what_the_first_measured():
+    known, second, _ = restarted(["finished", "stopped", "failed", "finished"], trials=4)
+    study = make_study(second.sweep, second.past)
+    states = [TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.COMPLETE]
+    assert [trial.state for trial in study.trials] == states
+    assert study.trials[0].values == [0.0] and study.trials[3].values == [3.0]
+    assert study.trials[1].intermediate_values == {6: 1.0}
+    assert [trial.params["optimizer.lr"] for trial in study.trials] == [trial.values["optimizer.lr"] for trial in known]
+
+
+@pytest.mark.parametrize("values", [(), (math.nan,), (math.inf,)])
+def test_a_past_trial_without_a_number_counts_as_failed(values):
+    sweep = optuna_sweep({"optimizer.lr": SPACE["optimizer.lr"]})
+    study = make_study(sweep, [past_of(0, "finished", {"optimizer.lr": 0.01}, values)])
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL]
+
+
+def test_how_a_trial_ended_is_told():
+    session = Session(optuna_sweep(trials=8))
+    names = [session.ask()[0] for _ in range(7)]
+    session.tell(names[0], 0.5)
+    session.search.on_trial_complete(names[1], {"step": 4, METRIC: 0.7})  # the scheduler stopped it
+    session.tell(names[2], 0.5, failed="crash")
+    session.tell(names[3], math.nan)
+    session.search.on_trial_complete(names[4], None, error=True)
+    session.search.on_trial_complete(names[5])
+    session.search.on_trial_complete(names[6], {"step": 0, "ended": True, "failed": "crash"})
+    fail = TrialState.FAIL
+    assert session.states() == [TrialState.COMPLETE, TrialState.PRUNED, fail, fail, fail, fail, fail]
+    assert session.study().trials[1].intermediate_values == {4: 0.7}
+    assert session.study().best_value == 0.5
+    session.search.on_trial_complete(names[0], None, error=True)  # told twice, or of nobody: nothing happens
+    session.search.on_trial_complete("nobody", {METRIC: 0.0})
+    assert session.states()[0] == TrialState.COMPLETE
+
+
+LINE = {"training.ema.decay": {"kind": "uniform", "low": 0.0, "high": 0.99}}
+OPTIMUM = 0.3
+
+
+def distances(sampler, seed, halves):
+    """How far from the optimum of a quadratic the last 20 of 40 proposals were, on average."""
+    sweep = optuna_sweep(LINE, trials=40, startup=1, sampler=sampler, seed=seed)
+    session, last = Session(sweep), []
+    for number in range(40):
+        if halves and number == 20:  # another session, which has only the ledger
+            session = Session(sweep, [past_of(*one) for one in enumerated(session)])
+        tune_id, trial = session.ask()
+        away = trial.values["training.ema.decay"] - OPTIMUM
+        session.tell(tune_id, away**2)
+        last.append(abs(away))
+    return statistics.mean(last[20:])
+
+
+def enumerated(session):
+    for trial, told in zip(session.ledger, session.study().trials, strict=True):
+        yield trial.number, "finished", trial.values, tuple(told.values)
+
+
+@pytest.mark.parametrize("halves", [False, True], ids=["one session", "two sessions"])
+def test_tpe_learns_where_the_optimum_is(halves):
+    seeds = range(4)
+    tpe = statistics.mean(distances("tpe", seed, halves) for seed in seeds)
+    drawn = statistics.mean(distances("random", seed, halves) for seed in seeds)
+    assert tpe < 0.6 * drawn
+
+
+def test_several_metrics_each_in_its_direction():
+    sweep = optuna_sweep(LINE, trials=3, metric=["eval/velocity", "train/samples_per_second"], mode=["min", "max"])
+    session = Session(sweep)
+    names = [session.ask()[0] for _ in range(3)]
+    session.tell(names[0], 1.0, 10.0)
+    session.tell(names[1], 2.0, 20.0)
+    session.tell(names[2], 3.0, 5.0)  # worse in both
+    assert sorted(trial.number for trial in session.study().best_trials) == [0, 1]
+    past = [past_of(n, "finished", trial.values, ((1.0, 10.0), (2.0, 20.0), (3.0, 5.0))[n])
+            for n, trial in enumerate(session.ledger)]  # fmt: skip
+    assert sorted(trial.number for trial in make_study(sweep, past).best_trials) == [0, 1]
+
+
+def test_of_several_metrics_one_is_not_enough():
+    sweep = optuna_sweep(LINE, trials=2, metric=["eval/velocity", "train/samples_per_second"])
+    session = Session(sweep)
+    tune_id, _ = session.ask()
+    session.search.on_trial_complete(tune_id, {"step": 6, "eval/velocity": 1.0, "ended": True})
+    assert session.states() == [TrialState.FAIL]
+
+
+def test_of_several_metrics_a_run_may_have_left_one(home):
+    one = ready(optuna_sweep(LINE, trials=2, metric=["eval/velocity", "train/samples_per_second"]))
+    create_sweep(one)
+    trial = one.folder.plan(home, 0, {"training.ema.decay": 0.5})
+    trial_run(home, one.sweep, trial, "stopped", {2: 0.1})
+    take_up(one, one.folder)
+    assert one.past[0].values == ()
+    assert [past.state for past in make_study(one.sweep, one.past).trials] == [TrialState.FAIL]
+
+
+def test_equal_seeds_propose_equally_and_others_otherwise():
+    def proposals(seed):
+        session = Session(optuna_sweep(trials=8, seed=seed))
+        found = []
+        while asked := session.ask():
+            found.append(asked[1].values)
+            session.tell(asked[0], asked[1].values["optimizer.lr"])
+        return found
+
+    assert proposals(5) == proposals(5) != proposals(6)
