@@ -74,7 +74,7 @@ def _local_rows(home: Home, num: int) -> list[dict[str, Any]]:
             {
                 "run_id": record.run_id,
                 "name": record.name,
-                "family": record.family,
+                "family": f"{record.family} sweep" if record.trials else record.family,
                 "status": record.status,
                 "step": record.step,
                 "total_steps": record.total_steps,

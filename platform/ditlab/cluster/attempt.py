@@ -12,7 +12,7 @@ from ray.train.v2._internal.exceptions import (
     WorkerHealthCheckTimeoutError,
 )
 
-from ditlab.cluster.board import INTERRUPTED, PREEMPTED, Board
+from ditlab.cluster.board import PREEMPTED, Board
 from ditlab.cluster.crew import Crew
 from ditlab.cluster.failures import Failure, Kind, told_by_worker
 from ditlab.cluster.nodes import alive_ids, draining_ids, give_back, kill
@@ -21,7 +21,7 @@ from ditlab.cluster.signals import Wishes
 from ditlab.cluster.signs import Sign, Watchman, interval
 from ditlab.training.reporting import Outcome, Progress
 
-POLL = 0.25  # seconds between looks at the board
+POLL = 0.1  # seconds between looks at the board
 DRAIN_POLL = 2.0  # seconds between looks for nodes that will be taken away: notices come 30 s ahead and more
 
 
@@ -57,8 +57,8 @@ class Attempt:
                 self._crew.wait(POLL)
                 if wishes.count and self._stop != wishes.reason:
                     self._ask_to_stop(wishes.reason)
-                    if wishes.reason == INTERRUPTED:
-                        self._warn("stopping after a final checkpoint; once more ends at once.")
+                    if wishes.sentence:
+                        self._warn(wishes.sentence)
                 self._meet()
                 self._pass_on()
                 self._look()

@@ -61,5 +61,6 @@ def _fit(experiment: Experiment, share: Share, nodes: Sequence[Node]) -> int:
     num = 0
     for node in nodes:
         by_cpu = math.floor(node.get("CPU", 0) / share.cpus + 1e-6)
-        num += min(by_cpu, math.floor(node.get("GPU", 0) / gpus + 1e-6)) if gpus else by_cpu
+        # A part of a GPU lies on one of them.
+        num += min(by_cpu, int(node.get("GPU", 0)) * math.floor(1 / gpus + 1e-6)) if gpus else by_cpu
     return num

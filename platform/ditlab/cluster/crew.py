@@ -11,8 +11,8 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from ditlab.cluster.board import Board
 from ditlab.cluster.capacity import Share
+from ditlab.cluster.entry import run_worker
 from ditlab.cluster.request import RunRequest
-from ditlab.cluster.worker import run_worker
 from ditlab.spec.engine import Resources
 
 

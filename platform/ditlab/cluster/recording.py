@@ -14,11 +14,9 @@ from ditlab.reports.render import save
 from ditlab.tracking.environment import environment
 from ditlab.tracking.parameters import flatten
 from ditlab.tracking.records import update_record
-from ditlab.tracking.tracker import RunTracker
+from ditlab.tracking.tracker import CATCH_UP, RunTracker
 from ditlab.training.export import export_weights
 from ditlab.training.reporting import Outcome, Progress, SilentReporter
-
-CATCH_UP = 30.0  # seconds that the end of a run waits for MLflow
 
 
 class TrackedReporter(SilentReporter):

@@ -12,6 +12,8 @@ class Wishes:
     count = 0
     reason = "interrupted"
     """As the board has it."""
+    sentence = "stopping after a final checkpoint; once more ends at once."
+    """What the person hears who asked first."""
 
 
 @contextmanager

@@ -80,6 +80,21 @@ def value_text(value: Any) -> str:
     return cell(value) if isinstance(value, (str, int, float)) else str(value)
 
 
+def short_names(paths: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
+    """By dotted path, as much of its end as tells it from the others, and from what is taken."""
+    paths, used = list(paths), set(taken)
+    names = {}
+    for path in paths:
+        parts = path.split(".")
+        ends = [".".join(parts[-length:]) for length in range(1, len(parts) + 1)]
+        alone = (
+            end for end in ends
+            if end not in used and not any(other != path and f".{other}".endswith(f".{end}") for other in paths)
+        )  # fmt: skip
+        names[path] = next(alone, path)
+    return names
+
+
 def duration(seconds: float) -> str:
     """`seconds` in two units: `42 s`, `3 min 20 s`, `1 h 5 min`, `2 d 3 h`."""
     if not math.isfinite(seconds):

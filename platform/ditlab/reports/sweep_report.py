@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure as Canvas
 
 from ditlab.reports.axes import column
-from ditlab.reports.cells import Cell, duration, number, shorten, value_text
+from ditlab.reports.cells import Cell, duration, number, short_names, shorten, value_text
 from ditlab.reports.effects import EFFECTS_CAPTION, effects
 from ditlab.reports.importance import METHOD, Importance, importance
 from ditlab.reports.page import Code, Page, Picture, Section, Table, Text, write_html, write_markdown
@@ -17,7 +17,7 @@ from ditlab.reports.parallel_coordinates import PARALLEL_CAPTION, parallel_coord
 from ditlab.reports.ranking import AxisInfo, Summary, Trial, best, pareto, rank
 from ditlab.reports.render import save_canvas
 from ditlab.reports.sweep_figures import CURVES_CAPTION, learning_curves, objective, objective_caption
-from ditlab.reports.sweep_words import better, counts, is_done, lead, short_names
+from ditlab.reports.sweep_words import better, counts, is_done, lead
 
 _NOTE_CHARACTERS = 600
 _VALUE_CHARACTERS = 120
@@ -63,8 +63,14 @@ def write_sweep_report(summary: Summary, folder: Path, best_spec: str, resume_co
     return [write_html(page, folder / "report.html"), write_markdown(page, folder / "report.md"), *pictures]
 
 
+def _names(summary: Summary) -> dict[str, str]:
+    """Of the axes, short enough for a table's head."""
+    taken = ("trial", "run", "status", "step", "time", "Pareto", *summary.metrics)
+    return short_names((axis.path for axis in summary.axes), taken)
+
+
 def _ranking(summary: Summary) -> Section:
-    names, front = short_names(summary), {trial.number for trial in pareto(summary)}
+    names, front = _names(summary), {trial.number for trial in pareto(summary)}
     trade_off = len(summary.metrics) > 1
     columns = ["trial", "run", "status", "step", *summary.metrics, *(["Pareto"] if trade_off else [])]
     rows: list[list[Cell]] = []
@@ -166,4 +172,4 @@ def _axis(summary: Summary, axis: AxisInfo) -> list[Cell]:
     else:
         ends = [math.exp(end) if tried.scale == "log" else end for end in (tried.low, tried.high)]
         values = " to ".join(dict.fromkeys(number(end) for end in ends))
-    return [axis.path, short_names(summary)[axis.path], axis.scale, values]
+    return [axis.path, _names(summary)[axis.path], axis.scale, values]

@@ -40,22 +40,6 @@ def counts(summary: Summary) -> str:
     return ", ".join(f"{number_of[status]} {status}" for status in order if number_of[status]) or "none yet"
 
 
-def short_names(summary: Summary) -> Mapping[str, str]:
-    """By an axis' path, as much of its end as tells it from the others."""
-    paths = [axis.path for axis in summary.axes]
-    taken = {"trial", "run", "status", "step", "time", "Pareto", *summary.metrics}
-    names = {}
-    for path in paths:
-        parts = path.split(".")
-        ends = [".".join(parts[-length:]) for length in range(1, len(parts) + 1)]
-        alone = (
-            end for end in ends
-            if end not in taken and not any(other != path and f".{other}".endswith(f".{end}") for other in paths)
-        )  # fmt: skip
-        names[path] = next(alone, path)
-    return names
-
-
 def settings(summary: Summary, trial: Trial, shares: Mapping[str, float]) -> str:
     """`optimizer.lr = 0.0003, batch.size = 64`, the axes with the largest shares first; the most important six."""
     used = [axis.path for axis in summary.axes if axis.path in trial.values]

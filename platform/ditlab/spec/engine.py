@@ -93,7 +93,7 @@ class Resources(Spec):
 
     workers: Count | ElasticWorkers = 1
     """Training processes, each with its share of every batch; `{min: 2, max: 8}` follows the size of the cluster."""
-    gpus_per_worker: Annotated[float, Field(ge=0, le=1)] = 0
+    gpus_per_worker: Annotated[float, Field(ge=0, le=1)] = 0.0
     """GPUs of each worker: 1 trains on CUDA, 0 on the CPU. A part of one (0.25) lets runs of one worker, such as a
     sweep's trials, share a GPU and its memory."""
     cpus_per_worker: Count | None = None

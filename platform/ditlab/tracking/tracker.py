@@ -18,6 +18,8 @@ from ditlab.tracking.replay import Warn
 from ditlab.tracking.system_metrics import SystemMetrics
 from ditlab.tracking.uploader import Uploader
 
+CATCH_UP = 30.0  # seconds that the end of a run waits for MLflow
+
 _log = logging.getLogger("ditlab.tracking")
 
 

@@ -107,6 +107,11 @@ class Worker:
         self.saving.close()
         self._let_go()
 
+    def release(self) -> None:
+        """Gives back what the process keeps for its workers, for the next run in it."""
+        self.saving.release()
+        self.channel.close()
+
     def _run(self) -> Outcome:
         experiment, total, state = self.experiment, self.plan.total_steps, self.state
         stopped = False
@@ -286,9 +291,11 @@ def train(
         worker = Worker(experiment, data, checkpoints, rank, reporter, room or Room(), swap or Path("swap"), home)
         try:
             worker.resume()
-            return worker.run()
+            outcome = worker.run()
         finally:
             worker.close()
+        worker.release()
+        return outcome
     except Exception as error:
         if not is_out_of_memory(error) or isinstance(error, RunFailed):
             raise

@@ -29,11 +29,12 @@ class Saving:
     ) -> None:
         self._experiment, self._store, self._rank = experiment, store, rank
         self._channel, self._reporter = channel, reporter
+        self._private = ControlChannel(rank, private=True)
         self._saver = Saver(
             store,
             rank.rank,
             rank.world_size,
-            ControlChannel(rank, private=True).gather,
+            self._private.gather,
             experiment.checkpoint.keep,
             reporter.before_checkpoint if rank.is_first else None,
             experiment.checkpoint.write,
@@ -112,6 +113,10 @@ class Saving:
                 "mend checkpoint.storage, then go on with --resume.",
                 kind="storage",
             )
+
+    def release(self) -> None:
+        """Gives the saver's channel back, after an orderly end."""
+        self._private.close()
 
     def close(self) -> None:
         """Ends the saver, and passes on what it still saved: a run that fails later can go on from there."""

@@ -31,7 +31,9 @@ def newest(place):
     if reader is None:
         return None
     with reader:
-        whose = next(who for who in (OWN, DONOR) if torch.equal(reader.weights()["weight"].flatten(), who * 100 + WEIGHT))
+        whose = next(
+            who for who in (OWN, DONOR) if torch.equal(reader.weights()["weight"].flatten(), who * 100 + WEIGHT)
+        )
         return reader.manifest.step, whose
 
 

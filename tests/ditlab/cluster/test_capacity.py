@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.cluster.capacity import check_capacity, worker_share
+from ditlab.cluster.capacity import Share, check_capacity, runs_that_fit, worker_share
 from ditlab.errors import UserError
 from support.workers import tiny
 
@@ -46,7 +46,7 @@ def test_the_trials_of_a_sweep_share_the_cores_that_there_are():
 @pytest.mark.parametrize("cores", [1.0, 2.0, 3.0, 16.0, 96.0])
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_as_many_trials_fit_as_share_the_cores_of_one_machine(cores, workers):
-    experiment, machine = tiny(resources__workers=workers), [{"CPU": cores}]
+    experiment, machine = tiny(resources__workers=workers, batch__micro=8), [{"CPU": cores}]
     for concurrent in (1, 2, 3, 7, 16):
         if cores / (workers * concurrent) >= 0.01:
             assert runs_that_fit(experiment, worker_share(experiment, machine, concurrent), machine) >= concurrent
@@ -55,14 +55,19 @@ def test_as_many_trials_fit_as_share_the_cores_of_one_machine(cores, workers):
 def test_how_many_runs_fit():
     assert runs_that_fit(tiny(), Share(1, 1.0), [{"CPU": 8.0}]) == 8
     assert runs_that_fit(tiny(resources__workers=2), Share(3, 3.0), [{"CPU": 8.0}, {"CPU": 4.0}]) == 1
-    assert runs_that_fit(tiny(resources__workers={"min": 2, "max": 4}), Share(1, 1.0), [{"CPU": 8.0}]) == 4
+    assert (
+        runs_that_fit(tiny(resources__workers={"min": 2, "max": 4}, batch__micro=8), Share(1, 1.0), [{"CPU": 8.0}]) == 4
+    )
     assert runs_that_fit(tiny(), Share(1, 0.1), [{"CPU": 1.0}]) == 10  # 1 / 0.1 is 10, and 0.1 no binary fraction
     assert runs_that_fit(tiny(), Share(64, 64.0), [{"CPU": 8.0}]) == 0
     assert runs_that_fit(tiny(), Share(1, 1.0), []) == 0
 
 
-@pytest.mark.parametrize(("gpus", "on_one", "on_two"), [(0.25, 4, 8), (0.1, 10, 20), (0.4, 2, 5), (1, 1, 2), (2, 0, 1)])
+@pytest.mark.parametrize(
+    ("gpus", "on_one", "on_two"), [(0.25, 4, 8), (0.1, 10, 20), (0.4, 2, 4), (0.6, 1, 2), (1, 1, 2)]
+)
 def test_parts_of_a_gpu(gpus, on_one, on_two):
+    """A part lies on one GPU: two tenths left on each of two are no room for four."""
     experiment = tiny(resources__gpus_per_worker=gpus)
     assert runs_that_fit(experiment, Share(1, 1.0), [{"CPU": 64.0, "GPU": 1.0}]) == on_one
     assert runs_that_fit(experiment, Share(1, 1.0), [{"CPU": 64.0, "GPU": 2.0}]) == on_two
@@ -70,8 +75,11 @@ def test_parts_of_a_gpu(gpus, on_one, on_two):
     assert runs_that_fit(experiment, Share(1, 1.0), [{"CPU": 64.0}]) == 0
 
 
-def test_a_trial_that_does_not_fit_beside_others_may_fit_alone():
-    experiment, machine = tiny(resources={"workers": 2, "cpus_per_worker": 1}), [{"CPU": 2.0}]
+def test_no_room_for_one_trial():
+    machine = [{"CPU": 2.0}]
+    experiment = tiny(resources={"workers": 2, "cpus_per_worker": 1})
     check_capacity(experiment, machine, worker_share(experiment, machine, 5))
-    with pytest.raises(UserError, match=r"workers=2 at 0\.5 CPU and 0\.25 GPU each do not fit"):
-        check_capacity(tiny(resources={"workers": 2, "gpus_per_worker": 0.25}), machine, Share(1, 0.5))
+    with pytest.raises(UserError, match=r"at 64 CPUs each do not fit: the cluster has 2 CPUs, 0 GPUs; lower resources"):
+        check_capacity(tiny(resources={"cpus_per_worker": 64}), machine, Share(64, 64.0))
+    with pytest.raises(UserError, match=r"at 0\.5 CPU and 0\.25 GPU each do not fit"):
+        check_capacity(tiny(resources={"gpus_per_worker": 0.25}), machine, Share(1, 0.5))

@@ -263,7 +263,7 @@ def test_ctrl_c_saves_trials_and_resume_ends_them(tmp_path):
 @pytest.mark.slow
 def test_a_time_budget_ends_a_sweep_in_order(ray, at_home):
     fixed = {"training.steps": 100_000, "evaluation.every": 50_000}
-    result = go(make(name="budgeted", fixed=fixed, time_budget=25.0, concurrent=2))
+    result = go(make(name="budgeted", fixed=fixed, time_budget=45.0, concurrent=2))
     assert result.status == "stopped" and result.exit_code == 0
     assert all(trial.status == "interrupted" and trial.step > 0 for trial in result.summary.trials)
     assert read_record(Home(at_home).run(result.sweep_id)).status == "stopped"

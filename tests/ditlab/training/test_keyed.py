@@ -15,13 +15,13 @@ from denoisers.processes.velocity_objective import VelocityObjective
 from ditlab.data.manifest import Column, Source
 from ditlab.data.writer import StoreWriter
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.loading import is_sweep, load_experiment
 from ditlab.spec.yaml_text import dump_yaml
 from support.draws import Book, train_watched, train_written_down
 from support.workers import tiny
 
 FOLDER = Path(__file__).parents[3] / "experiments"
-SHIPPED = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.yaml"))
+SHIPPED = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.yaml") if not is_sweep(path))
 SHORT = [
     "training={steps: 2, epochs: null}", "batch={size: 4, micro: 2}", "checkpoint.every=null", "evaluation.every=1",
     "evaluation.samples=2", "evaluation.limit=4", "sampling.steps=2", "schedule={kind: constant}",

@@ -2,18 +2,21 @@
 
 import statistics
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from rich.markup import escape
 from rich.table import Table
 
 from ditlab.cluster.sweep.begin import CheckedTrial, ReadySweep
-from ditlab.cluster.sweep.table import short
 from ditlab.cluster.sweep.trials import PlannedTrial
 from ditlab.data.fields import held_out_batches, to_device
 from ditlab.data.sources import open_data
+from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.reports.cells import duration, short_names, value_text
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.tracking.history import metric_history
@@ -58,7 +61,7 @@ def forecast(ready: ReadySweep) -> Forecast:
     known = [value for value in seconds.values() if value is not None]
     total = sum(known) / ready.concurrent if len(known) == len(seconds) else None
     sources = sorted({source for _, source in speeds.values()})
-    lines = [f"expected: {_clock(total)} with {ready.concurrent} at once, by {', '.join(sources)}"] if total else [
+    lines = [f"expected: {duration(total)} with {ready.concurrent} at once, by {', '.join(sources)}"] if total else [
         f"expected: unknown ({', '.join(sources)})"]  # fmt: skip
     if ready.sweep.scheduler.kind in ("asha", "median") and total:
         lines.append(f"scheduler {ready.sweep.scheduler.kind} stops some trials earlier: this is the most it takes")
@@ -69,19 +72,24 @@ def forecast_table(ready: ReadySweep, expected: Forecast) -> Table:
     """A row a trial; for a search that proposes as it goes, one for all."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     paths = list(ready.sweep.space)
-    for heading in ("trial", *paths, "workers", "parameters", "steps", "time"):
-        table.add_column(heading, justify="right" if heading not in paths else "left", overflow="fold")
+    heads = ("workers", "parameters", "steps", "time")
+    names = short_names(paths, ("trial", *heads))
+    table.add_column("trial", justify="right", no_wrap=True)
+    for path in paths:
+        table.add_column(names[path], overflow="fold")
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
     for each in ready.checked:
         values = each.trial.values
         table.add_row(
-            str(each.trial.number), *(short(values[path]) if path in values else "" for path in paths),
+            str(each.trial.number), *(escape(value_text(values[path])) if path in values else "" for path in paths),
             _workers(each.experiment, ready), f"{each.num_parameters:,}", f"{each.total_steps:,}",
-            _clock(expected.seconds.get(each.trial.number)),
+            _time(expected.seconds.get(each.trial.number)),
         )  # fmt: skip
     if not ready.checked:
         axes = [f"{axis.kind}" for axis in ready.sweep.space.values()]
         table.add_row(f"{ready.num_trials} of", *axes, _workers(ready.experiment, ready), "", f"{ready.total_steps:,}",
-                      _clock(expected.seconds.get(0)))  # fmt: skip
+                      _time(expected.seconds.get(0)))  # fmt: skip
     return table
 
 
@@ -106,8 +114,9 @@ def _speed(experiment: Experiment, home: Home, concurrent: int) -> tuple[float |
         folder = home.run(record.run_id)
         if record.family == experiment.model.family and folder.spec.exists():
             found = metric_history(folder).get("train/samples_per_second")
-            if found and _speed_key(load_experiment(folder.spec)) == _speed_key(experiment):
-                return statistics.median(found.values), "the speed of earlier runs of this kind"
+            with suppress(UserError):  # a spec of another version
+                if found and _speed_key(load_experiment(folder.spec)) == _speed_key(experiment):
+                    return statistics.median(found.values), "the speed of earlier runs of this kind"
     if experiment.resources.gpus_per_worker:
         return None, "no earlier run on a GPU tells its speed"
     return _timed(experiment, home) / concurrent, "timed steps on this machine"
@@ -130,9 +139,5 @@ def _timed(experiment: Experiment, home: Home) -> float:
     return size / statistics.median(times[1:])
 
 
-def _clock(seconds: float | None) -> str:
-    if seconds is None:
-        return "?"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+def _time(seconds: float | None) -> str:
+    return "?" if seconds is None else duration(seconds)

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ditlab.cluster.recording import CATCH_UP
 from ditlab.cluster.sweep.begin import ReadySweep
 from ditlab.cluster.sweep.results import ranking_table
 from ditlab.cluster.sweep.table import Row
 from ditlab.reports.ranking import Summary, best
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.parameters import flatten
-from ditlab.tracking.tracker import RunTracker
+from ditlab.tracking.tracker import CATCH_UP, RunTracker
 
 
 class ParentRun:

@@ -60,6 +60,10 @@ class Population(PopulationBasedTraining):
         if not self._held or any(t not in self._held and t is not gone for t in controller.get_live_trials()):
             return
         held, self._held = sorted(self._held, key=_number), []
+        front = max(self._trial_state[trial].last_train_time for trial in held)
+        if any(self._trial_state[trial].last_train_time < front for trial in held):
+            self._catch_up(controller, held, front)
+            return
         lower, upper = self._quantiles()
         for trial in held:
             self._trial_state[trial].last_perturbation_time = self._trial_state[trial].last_train_time
@@ -67,6 +71,16 @@ class Population(PopulationBasedTraining):
             if trial in lower:
                 self._take_over(controller, trial, self._keyed(trial).choice(sorted(upper, key=_number)))
             else:
+                controller._schedule_trial_train(trial)
+
+    def _catch_up(self, controller: Any, held: list[Any], front: int) -> None:
+        """Those that an earlier session, or a lost process, has left behind come as far as the others first."""
+        for trial in held:
+            state = self._trial_state[trial]
+            if state.last_train_time == front:
+                self._held.append(trial)
+            else:
+                state.last_perturbation_time = front - self._perturbation_interval
                 controller._schedule_trial_train(trial)
 
     def _take_over(self, controller: Any, trial: Any, donor: Any) -> None:

@@ -1,7 +1,9 @@
 """A sweep from its first trial to its report."""
 
 import json
+import math
 import time
+from contextlib import suppress
 
 from ditlab.cluster.board import INTERRUPTED, Board
 from ditlab.cluster.claim import claimed
@@ -113,11 +115,7 @@ class Running:
     def _leader(self, rows: list[Row]) -> int | None:
         """The number of the best trial that has finished, by the first metric."""
         name, sign = self._ready.sweep.metrics[0], -1 if self._ready.sweep.modes[0] == "max" else 1
-        done = [
-            row
-            for row in rows
-            if row.status == "finished" and row.metrics.get(name, float("nan")) == row.metrics.get(name)
-        ]
+        done = [row for row in rows if row.status == "finished" and math.isfinite(row.metrics.get(name, math.nan))]
         return min(done, key=lambda row: (sign * row.metrics[name], row.number)).number if done else None
 
     def _counts(self, rows: list[Row]) -> str:
@@ -139,4 +137,5 @@ class Running:
             self._note_time()
 
     def _note_time(self) -> None:
-        write_atomically(self._folder.folder, self._folder.clock.name, json.dumps({"seconds": self._seconds()}))
+        with suppress(OSError):  # a full disk costs the clock some seconds, not the sweep
+            write_atomically(self._folder.folder, self._folder.clock.name, json.dumps({"seconds": self._seconds()}))

@@ -75,7 +75,7 @@ def _show(scheduler: TrialScheduler, curve: PastCurve, metric: str) -> None:
 
 
 class _Median(MedianStoppingRule):
-    """Tune's, which takes for granted that the last word of every trial has the metric: that of a failed one has not."""
+    """Tune's, which takes for granted that a trial's last word has the metric: that of a failed one has not."""
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         if self._metric in result:

@@ -7,7 +7,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
+
+from ditlab.reports.cells import short_names, value_text
 
 SHOWN = 24  # rows at most: the trials that run, those that ended last, and the best
 COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "stopped": "blue"}
@@ -32,6 +35,7 @@ class SweepTable:
 
     def __init__(self, title: str, metrics: Sequence[str], axes: Sequence[str], console: Console | None = None) -> None:
         self._title, self._metrics, self._axes = title, metrics, axes
+        self._names = short_names(axes, ("trial", "run", "status", "step", *metrics))
         self._console = console or Console(stderr=True)
         self._live: Live | None = None
         self._told: set[int] = set()
@@ -67,7 +71,7 @@ class SweepTable:
             sys.stderr.write(f"warning: {message}\n")
 
     def _line(self, row: Row) -> str:
-        values = ", ".join(f"{path.rpartition('.')[2]}={short(value)}" for path, value in row.values.items())
+        values = ", ".join(f"{self._names[path]}={value_text(value)}" for path, value in row.values.items())
         metrics = " ".join(f"{name} {row.metrics[name]:.5g}" for name in self._metrics if name in row.metrics)
         said = row.note if row.status == "failed" else metrics
         return f"trial {row.number} ({values}): {row.status} at step {row.step}, {said}".rstrip(", ")
@@ -77,7 +81,7 @@ class SweepTable:
         table.add_column("trial", justify="right", no_wrap=True)
         table.add_column("run", no_wrap=True)
         for path in self._axes:
-            table.add_column(path, overflow="fold")
+            table.add_column(self._names[path], overflow="fold")
         table.add_column("status", no_wrap=True)
         table.add_column("step", justify="right", no_wrap=True)
         for name in self._metrics:
@@ -86,21 +90,12 @@ class SweepTable:
             colour = COLOURS.get(row.status, "white")
             table.add_row(
                 f"{'*' if row.number == best else ''}{row.number}", row.run_id if row.status != "waiting" else "",
-                *(short(row.values[path]) if path in row.values else "" for path in self._axes),
+                *(escape(value_text(row.values[path])) if path in row.values else "" for path in self._axes),
                 f"[{colour}]{row.status}[/]", f"{row.step:,}/{row.total_steps:,}" if row.total_steps else "",
                 *(f"{row.metrics[name]:.5g}" if name in row.metrics else "" for name in self._metrics),
                 style="bold" if row.number == best else "",
             )  # fmt: skip
         return table
-
-
-def short(value: Any) -> str:
-    """A value of an axis, for a narrow column."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, Mapping):
-        return " ".join(short(part) if key == "kind" else f"{key}={short(part)}" for key, part in value.items())
-    return str(value)
 
 
 def _chosen(rows: Sequence[Row], best: int | None) -> list[Row]:

@@ -51,6 +51,8 @@ class Origin:
 class TrialWishes(Wishes):
     """Asks the sweep's board whether the trial shall stop: its own process has no terminal."""
 
+    sentence = ""
+
     def __init__(self, board: Board, number: int) -> None:
         self._board, self._topics = board, (f"stop/{number}", "stop")
         self.local = ""

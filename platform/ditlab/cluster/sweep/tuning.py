@@ -57,7 +57,8 @@ class Tuning(threading.Thread):
         except Exception as error:
             self.error = error
         finally:
-            shutil.rmtree(self._path, ignore_errors=True)  # what counts is in the ledger and the runs
+            for left in (self._path, self._path.with_name("ray")):
+                shutil.rmtree(left, ignore_errors=True)  # what counts is in the ledger and the runs
 
     def _tuner(self) -> tune.Tuner:
         ready, sweep = self._ready, self._ready.sweep

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from ditlab.cluster.sweep.ending import SweepResult
-from ditlab.cluster.sweep.table import short
+from ditlab.reports.cells import value_text
 from ditlab.reports.ranking import best
 
 ENDINGS = {"finished": "finished", "interrupted": "interrupted", "stopped": "out of time"}
@@ -17,7 +17,7 @@ def last_words(result: SweepResult, num_trials: int) -> list[str]:
     told = ", ".join(f"{number} {kind}" for kind, number in counts.items() if number) or "none ended"
     lines = [f"sweep {result.sweep_id} {ENDINGS[result.status]}: {told} of {num_trials} trials"]
     if found := best(summary):
-        values = ", ".join(f"{path}={short(value)}" for path, value in found.values.items())
+        values = ", ".join(f"{path}={value_text(value)}" for path, value in found.values.items())
         metrics = ", ".join(f"{name} {found.metrics[name]:.5g}" for name in summary.metrics)
         lines.append(f"  best: trial {found.number} (run {found.run_id}), {metrics}: {values}")
         lines.append(f"  ditlab train {_short(result.report.parent / 'best.yaml')}")

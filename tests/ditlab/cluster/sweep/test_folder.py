@@ -104,7 +104,7 @@ def test_nothing_is_left_where_the_disk_refuses(home, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(SweepFolder, "plan", full)
-    with pytest.raises(UserError, match="cannot be written .No space left on device"):
+    with pytest.raises(UserError, match=r"cannot be written \(No space left on device\)"):
         create_sweep(one)
     assert list_runs(home) == [] and list(home.runs.iterdir()) == []
 

@@ -1,5 +1,6 @@
 """Population-based training in step, its turns made by hand."""
 
+import itertools
 import random
 from types import SimpleNamespace
 
@@ -52,10 +53,10 @@ class Party:
 
     search_alg = None
 
-    def __init__(self, seed=0, trials=8, quantile=0.25, resample=0.25, space=SPACE, mode="min"):
-        settings = {"kind": "pbt", "interval": 10, "quantile": quantile, "resample": resample}
+    def __init__(self, seed=0, trials=8, quantile=0.25, resample=0.25, mode="min", interval=10):
+        settings = {"kind": "pbt", "interval": interval, "quantile": quantile, "resample": resample}
         fixed = {"training.steps": 100_000, "evaluation.every": 10, "schedule.kind": "warmup_cosine"}
-        self.sweep = sweep_of(space, fixed=fixed, scheduler=settings, trials=trials, seed=seed, mode=mode)
+        self.sweep = sweep_of(SPACE, fixed=fixed, scheduler=settings, trials=trials, seed=seed, mode=mode)
         self.scheduler = make_scheduler(self.sweep, 100_000, [])
         self.trials = [FakeTrial(number, values) for number, values in enumerate(enumerate_trials(self.sweep))]
         self.went_on, self.paused = [], []
@@ -158,7 +159,9 @@ def test_equal_seeds_decide_equally_whoever_reports_first():
             shuffle.shuffle(order)
             random.random()  # other threads use the global generator too
             went_on, paused = party.turn(10 * turn, [metrics.random() for _ in range(8)], order)
-            told.append((went_on, paused, party.values(), [t.told.get("origin", {}).get("run_id") for t in party.trials]))
+            told.append(
+                (went_on, paused, party.values(), [t.told.get("origin", {}).get("run_id") for t in party.trials])
+            )
         return told
 
     one, two = decisions(3, random.Random(1)), decisions(3, random.Random(2))
@@ -206,14 +209,16 @@ def test_a_metric_that_is_no_number_stops_nobody(bad):
             assert all(party.trials[number].told["origin"]["run_id"] != "run-0" for number in paused)
 
 
-def test_a_trial_without_the_metric_goes_on_and_the_others_wait_for_its_next():
+def test_a_trial_without_the_metric_goes_on_and_the_others_come_after_it():
     party = Party(trials=4)
     assert party.report(0, 10, None) == TrialScheduler.CONTINUE
     for number in (1, 2, 3):
         party.report(number, 10, float(number))
     assert not party.went_on
     party.report(0, 20, 0.0)
-    assert sorted(party.went_on + party.paused) == [0, 1, 2, 3]
+    assert party.went_on == [1, 2, 3] and not party.paused
+    party.turn(20, [0.0, 1.0, 2.0, 3.0], order=[1, 2, 3])
+    assert sorted(party.went_on + party.paused) == [0, 1, 2, 3] and party.paused == [3]
 
 
 def test_a_trial_that_lost_its_process_while_it_waited_goes_on_once():
@@ -222,7 +227,31 @@ def test_a_trial_that_lost_its_process_while_it_waited_goes_on_once():
     party.report(1, 20, 1.0)  # it came back from its checkpoint, and on to the next evaluation
     for number in (0, 2, 3):
         party.report(number, 10, float(number))
+    assert sorted(party.went_on) == [0, 2, 3]
+    party.turn(20, [0.0, 1.0, 2.0, 3.0], order=[3, 2, 0])
     assert sorted(party.went_on + party.paused) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("interval", [10, 20, 30])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_second_session_compares_at_one_step_again(interval, seed):
+    """The first one was cut short when some had come further than others."""
+    party, rng = Party(trials=6, interval=interval), random.Random(seed)
+    at = {number: 10 * rng.randrange(1 + 2 * interval // 10) for number in range(6)}
+    training, turns = set(at), []
+    while min(at.values()) < 400:
+        number = rng.choice(sorted(training))
+        training.remove(number)
+        at[number] += 10
+        party.went_on, party.paused = [], []
+        if party.report(number, at[number], rng.random()) == TrialScheduler.CONTINUE:
+            training.add(number)
+        training |= {*party.went_on, *party.paused}
+        if party.paused:
+            assert len(set(at.values())) == 1
+            turns.append(at[number])
+    assert len(turns) > 300 / interval - 3
+    assert {after - before for before, after in itertools.pairwise(turns)} == {interval}
 
 
 @pytest.mark.parametrize(

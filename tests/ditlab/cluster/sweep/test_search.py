@@ -104,8 +104,10 @@ def test_values_that_are_mappings_survive():
 
 
 def test_true_is_not_one():
-    axis = optuna_sweep({"seed": {"kind": "choice", "values": [1, 0]}}).space["seed"].model_copy(
-        update={"values": (True, 1, False, 0, None)}
+    axis = (
+        optuna_sweep({"seed": {"kind": "choice", "values": [1, 0]}})
+        .space["seed"]
+        .model_copy(update={"values": (True, 1, False, 0, None)})
     )
     assert [place_of(axis, value) for value in axis.values] == [0, 1, 2, 3, 4]
 

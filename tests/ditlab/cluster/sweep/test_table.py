@@ -1,11 +1,13 @@
 """The table of a sweep as a person sees it, on a terminal and without one."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 
-from ditlab.cluster.sweep.table import SHOWN, Row, SweepTable, short
+from ditlab.cluster.sweep.table import SHOWN, Row, SweepTable, _chosen
+from ditlab.reports.cells import value_text
 
 AXES, METRICS = ["optimizer.lr", "objective.time"], ["eval/velocity"]
 TIME = {"kind": "logit_normal", "mean": 0.0, "std": 1.0}
@@ -25,15 +27,13 @@ def on_terminal(rows, best=None, summary="2 finished of 8", show=lambda table: N
     with SweepTable("rates (abcd0000)", METRICS, AXES, console) as table:
         table.update(rows, best, summary)
         show(table)
-    return console.file.getvalue()
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console.file.getvalue())
 
 
-def lines_of(rows, best=None, **more):
+def lines_of(rows, best=None):
     """Without colours, a line a trial, the heading first."""
     table = SweepTable("rates", METRICS, AXES)
     console = Console(file=io.StringIO(), width=140)
-    from ditlab.cluster.sweep.table import _chosen
-
     console.print(table._table(_chosen(rows, best), best, "rates"))
     return console.file.getvalue().splitlines()[1:]
 
@@ -42,8 +42,8 @@ def test_a_trial_is_a_row():
     heading, first, second = lines_of([
         row(0, value=0.123456, values={"optimizer.lr": 1 / 3000, "objective.time": TIME}), row(1, "waiting")
     ])  # fmt: skip
-    assert heading.split() == ["trial", "run", *AXES, "status", "step", *METRICS]
-    assert first.split() == ["0", "00000000", "0.0003333", "logit_normal", "mean=0", "std=1", "finished",
+    assert heading.split() == ["trial", "run", "lr", "time", "status", "step", *METRICS]
+    assert first.split() == ["0", "00000000", "0.0003333", *value_text(TIME).split(), "finished",
                              "1,000/6,000", "0.12346"]  # fmt: skip
     assert second.split() == ["1", "0.0003333", "waiting"]  # a run that has not begun cannot be asked for by its id
 
@@ -56,7 +56,7 @@ def test_the_best_is_marked():
 def test_a_terminal_gets_the_table_and_its_title():
     text = on_terminal([row(0, value=0.5), row(1, "running")], best=0)
     assert "rates (abcd0000) · 2 finished of 8" in text and "eval/velocity" in text
-    assert "*0" in text and "\x1b[32mfinished" in text.replace("\x1b[1;32m", "\x1b[32m")
+    assert "*0" in text and "running" in text
 
 
 def test_a_terminal_gets_warnings_whole():
@@ -121,18 +121,6 @@ def test_what_an_earlier_session_told_is_not_told_again(plain):
 
 def test_a_trial_without_the_metric_ends_its_line_with_a_step(plain):
     assert plain([row(0)]) == ["trial 0 (lr=0.0003333): finished at step 1000"]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (1e-4, "0.0001"), (0.5, "0.5"), (123456.0, "1.235e+05"), (7, "7"), (True, "True"), (None, "None"),
-        ("cosine", "cosine"), (TIME, "logit_normal mean=0 std=1"), ({"kind": "uniform"}, "uniform"),
-        ([0.9, 0.95], "[0.9, 0.95]"),
-    ],
-)  # fmt: skip
-def test_short(value, text):
-    assert short(value) == text
 
 
 def test_values_are_no_markup():

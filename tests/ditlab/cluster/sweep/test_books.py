@@ -1,0 +1,136 @@
+"""What stands in a run's record and its journal, however it ends."""
+
+import json
+
+import pytest
+
+from ditlab.cluster.books import Books
+from ditlab.errors import RunFailed, UserError
+from ditlab.spec.loading import load_experiment
+from ditlab.tracking.lines import read_records
+from ditlab.tracking.records import create_run, read_record
+from ditlab.training.reporting import Outcome
+from support.sweeps import log
+from support.workers import tiny
+
+
+@pytest.fixture
+def folder(home):
+    """Of a run that has logged a step."""
+    folder = create_run(home, "tiny", family="dit", spec_hash="")
+    log(folder, {1: {"train/loss": 1.0}})
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch):
+    """MLflow's side has tests of its own."""
+    monkeypatch.setattr("ditlab.tracking.uploader.Uploader.start", lambda self: None)
+    monkeypatch.setattr("ditlab.tracking.uploader.Uploader.close", lambda self, *_: None)
+
+
+def books(folder, home, experiment=None, resumed=False):
+    return Books(folder, experiment or tiny(), home, 6, resumed)
+
+
+def ending(folder):
+    """(status, message, step) of the record; the journal's last word; its tags."""
+    record, tags, last = read_record(folder), {}, None
+    for one in read_records(folder.journal):
+        if one["kind"] == "tags":
+            tags |= one["values"]
+        last = one["status"] if one["kind"] == "end" else last
+    return (record.status, record.message, record.step), last, tags
+
+
+def test_while_it_goes(folder, home):
+    request = books(folder, home).begin({"ditlab.trial": "3"}, board="trial-x", gated=True)
+    assert ending(folder)[0] == ("running", "", 0) and read_record(folder).total_steps == 6
+    assert request.experiment() == tiny() and request.folder() == folder
+    assert (request.tags, request.board, request.gated, request.resumed) == (
+        {"ditlab.trial": "3"},
+        "trial-x",
+        True,
+        False,
+    )
+    json.dumps(request.spec)
+
+
+def test_a_resumed_run_is_what_its_spec_says_now(folder, home):
+    folder.spec.write_text("name: old\n")
+    longer = tiny(training__steps=9)
+    books(folder, home, longer).begin({})
+    assert folder.spec.read_text() == "name: old\n"
+    books(folder, home, longer, resumed=True).begin({})
+    assert load_experiment(folder.spec) == longer
+
+
+def test_a_home_that_cannot_be_written_is_the_users_to_mend(folder, home, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ditlab.cluster.books.update_record", full)
+    with pytest.raises(UserError, match=rf"DITLAB_HOME={home.root} cannot be written \(No space left on device\)"):
+        books(folder, home).begin({})
+
+
+@pytest.mark.parametrize("status", ["finished", "stopped", "interrupted"])
+def test_an_end_that_the_workers_told(folder, home, status):
+    one = books(folder, home)
+    one.begin({})
+    with one.kept():
+        pass
+    one.end(Outcome(status, 4, {"train/loss": 0.5}, None))
+    assert ending(folder) == ((status, "", 4), None, {})  # the tracked run was closed by its worker
+
+
+def test_workers_that_died_could_not_say_that_they_were_interrupted(folder, home):
+    one = books(folder, home)
+    one.end(Outcome("interrupted", 4, {}, None))
+    assert ending(folder) == (("interrupted", "", 4), "interrupted", {"ditlab.error": "interrupted"})
+
+
+FAILURES = [
+    (UserError("optimizer.lr=0 is no rate.\nSet it."), "failed", "optimizer.lr=0 is no rate.", "user_error"),
+    (RunFailed("diverged: loss is NaN", kind="diverged"), "failed", "diverged: loss is NaN", "diverged"),
+    (RunFailed("it failed"), "failed", "it failed", "crash"),
+    (ZeroDivisionError("division by zero"), "failed", "ZeroDivisionError: division by zero", "crash"),
+    (AssertionError(), "failed", "AssertionError", "crash"),
+    (KeyboardInterrupt(), "interrupted", "KeyboardInterrupt", None),
+    (SystemExit(3), "failed", "SystemExit: 3", "crash"),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "message", "kind"), FAILURES, ids=[str(one[0])[:9] for one in FAILURES])
+def test_what_is_raised_is_written_down(folder, home, error, status, message, kind):
+    one = books(folder, home)
+    one.begin({})
+    with pytest.raises(type(error)) as caught, one.kept():
+        raise type(error)(*error.args, **({"kind": kind} if isinstance(error, RunFailed) else {}))
+    found, last, tags = ending(folder)
+    assert found == (status, message, 0) and last == status
+    assert tags.get("ditlab.failure") == kind and tags["ditlab.error"].startswith(message)
+    if isinstance(error, UserError | RunFailed):
+        assert str(caught.value) == f"run {folder.run_id} (tiny): {error}"
+
+
+def test_a_run_that_logged_nothing_is_not_tracked(home):
+    folder = create_run(home, "tiny", family="dit", spec_hash="")
+    one = books(folder, home)
+    with pytest.raises(RunFailed), one.kept():
+        raise RunFailed("its data are gone")
+    one.note_failure({"ditlab.failure.1": "lost worker"})
+    assert read_record(folder).status == "failed" and not folder.journal.exists()
+
+
+def test_a_failure_that_may_pass_is_noted(folder, home):
+    books(folder, home).note_failure({"ditlab.failure.1": "lost worker"})
+    assert ending(folder)[2] == {"ditlab.failure.1": "lost worker"}
+
+
+def test_a_record_that_is_gone_hides_no_failure(folder, home, capsys):
+    one = books(folder, home)
+    folder.record.unlink()
+    with pytest.raises(RunFailed, match="it failed"), one.kept():
+        raise RunFailed("it failed")
+    assert f"warning: {folder.record} cannot be written" in capsys.readouterr().err
