@@ -97,7 +97,8 @@ class Recorder:
 
     def before_checkpoint(self) -> None: ...
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None: ...
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
+        return False
 
     def tags(self, values: Mapping[str, str]) -> None:
         self.tagged.update(values)

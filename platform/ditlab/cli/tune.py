@@ -29,7 +29,15 @@ def tune(
 ) -> int:
     """Run the trials of a sweep, rank them, and write a report. Ctrl-C ends it after a checkpoint of each trial."""
     from ditlab.cluster.session import cluster_address, ray_session
-    from ditlab.cluster.sweep.begin import cluster_nodes, create_sweep, local_nodes, ready_sweep, resumed_sweep, take_up
+    from ditlab.cluster.sweep.begin import (
+        cluster_nodes,
+        create_sweep,
+        local_nodes,
+        look_back,
+        ready_sweep,
+        resumed_sweep,
+        take_up,
+    )
     from ditlab.errors import UserError
     from ditlab.home import Home
     from ditlab.spec.loading import load_sweep
@@ -44,10 +52,14 @@ def tune(
         nodes = cluster_nodes() if address and not dry_run else local_nodes()
         folder = None
         if resume:
-            folder, given = resumed_sweep(Home.from_environment(), resume, given)
+            folder, given, note = resumed_sweep(Home.from_environment(), resume, given)
+            if note:
+                say(note)
         assert given
         ready = ready_sweep(given, str(sweep or resume), nodes, remote=address is not None)
         if dry_run:
+            if folder:
+                look_back(ready, folder)
             return _show(ready, as_json)
         if folder is None:
             create_sweep(ready)

@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from ray.exceptions import RayActorError
 from ray.train import WorkerGroupError
@@ -15,10 +16,10 @@ from ray.train.v2._internal.exceptions import (
 from ditlab.cluster.board import PREEMPTED, Board
 from ditlab.cluster.crew import Crew
 from ditlab.cluster.failures import Failure, Kind, told_by_worker
-from ditlab.cluster.nodes import alive_ids, draining_ids, give_back, kill
+from ditlab.cluster.nodes import alive_ids, draining_ids, kill
 from ditlab.cluster.request import RunRequest
 from ditlab.cluster.signals import Wishes
-from ditlab.cluster.signs import Sign, Watchman, interval
+from ditlab.cluster.signs import UNHEARD, Sign, Watchman, interval
 from ditlab.training.reporting import Outcome, Progress
 
 POLL = 0.1  # seconds between looks at the board
@@ -59,9 +60,10 @@ class Attempt:
                     self._ask_to_stop(wishes.reason)
                     if wishes.sentence:
                         self._warn(wishes.sentence)
-                self._meet()
-                self._pass_on()
-                self._look()
+                with suppress(*UNHEARD):  # what is not heard now may be at the next look
+                    self._meet()
+                    self._pass_on()
+                    self._look()
             self._meet()
             self._pass_on()
             return self._ended()
@@ -110,8 +112,8 @@ class Attempt:
             if self._stop == PREEMPTED and outcome["status"] == "interrupted":
                 return Failure(Kind.PREEMPTED, f"a node was taken away at step {outcome['step']}")
             return Outcome(**outcome)
-        if self._crew.is_over() and (place := self._group.get("place")):
-            give_back(place)
+        if self._crew.is_over():
+            self._crew.give_back()
         told = told_by_worker(self._group.get("failure"))
         return classify(
             told, self._crew.error, self._signs, self._hung, alive_ids(), self._group.get("peer_loss") or ""

@@ -24,10 +24,9 @@ class Books:
     folder: RunFolder
     experiment: Experiment
     home: Home
-    total_steps: int
     resumed: bool
 
-    def begin(self, tags: Mapping[str, str], **rest: Any) -> RunRequest:
+    def begin(self, total_steps: int, tags: Mapping[str, str], **rest: Any) -> RunRequest:
         """Writes down that it runs; what its workers must know (`rest`: other fields of the request).
 
         Raises UserError where DITLAB_HOME cannot be written.
@@ -37,7 +36,7 @@ class Books:
             if self.resumed:
                 # It may be longer now, or sampled otherwise: later commands go by what it is now.
                 write_atomically(self.folder, self.folder.spec.name, dump_yaml(spec))
-            update_record(self.folder, status="running", message="", total_steps=self.total_steps)
+            update_record(self.folder, status="running", message="", total_steps=total_steps)
         except OSError as error:
             raise refused(self.home, error) from error
         return RunRequest(spec, self.folder.run_id, str(self.home.root), self.resumed, dict(tags), **rest)
@@ -50,7 +49,7 @@ class Books:
             yield
         except (UserError, RunFailed) as error:
             kind = error.kind if isinstance(error, RunFailed) else "user_error"
-            _write_down(folder, status="failed", message=str(error).splitlines()[0])
+            _write_down(folder, status="failed", message=str(error).partition("\n")[0])
             self._close_tracked_run("failed", str(error), {"ditlab.failure": kind})
             error.args = (f"run {folder.run_id} ({self.experiment.name}): {error}",)
             raise
@@ -58,7 +57,7 @@ class Books:
             status: Literal["failed", "interrupted"] = (
                 "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             )
-            message = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
+            message = f"{type(error).__name__}: {error}".rstrip(": ").partition("\n")[0]
             _write_down(folder, status=status, message=message)
             tags = {"ditlab.failure": "crash"} if status == "failed" else {}
             self._close_tracked_run(status, message, tags)

@@ -2,6 +2,7 @@
 
 import secrets
 import threading
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from ditlab.cluster.board import Board
 from ditlab.cluster.capacity import Share
 from ditlab.cluster.entry import run_worker
+from ditlab.cluster.nodes import give_back
 from ditlab.cluster.request import RunRequest
+from ditlab.cluster.signs import UNHEARD
 from ditlab.spec.engine import Resources
 
 
@@ -48,7 +51,9 @@ class Crew:
 
     def is_free(self) -> bool:
         """Whether the workers are there, and done with all that was given to them."""
-        return self._fit.is_alive() and (self._board.get("done") or 0) >= self._orders
+        with suppress(*UNHEARD):
+            return self._fit.is_alive() and (self._board.get("done") or 0) >= self._orders
+        return False
 
     def wait(self, seconds: float) -> None:
         """Returns when the workers are gone, or after some seconds."""
@@ -60,11 +65,19 @@ class Crew:
         return self._fit.error
 
     def dismiss(self, patience: float = 60.0) -> None:
-        """Ends the workers where they are free, and waits for that; a crew that never began is left as it is."""
-        if self._fit.is_alive():
-            self._board.put("order", {"number": self._orders + 1, "over": True})
-            self._fit.join(patience)
-        self._board.clear()
+        """Ends the workers once they are free; those that are not after `patience` seconds lose their room, and end."""
+        with suppress(*UNHEARD):
+            if self._fit.is_alive():
+                self._board.put("order", {"number": self._orders + 1, "over": True})
+                self._fit.join(patience)
+            if self._fit.is_alive():
+                self.give_back()
+            self._board.clear()
+
+    def give_back(self) -> None:
+        """The room of workers whose leader has died: Ray would keep it reserved."""
+        if place := self._board.get("place"):
+            give_back(place)
 
 
 class Crews:

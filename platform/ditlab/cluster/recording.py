@@ -27,7 +27,7 @@ class TrackedReporter(SilentReporter):
         request: RunRequest,
         data: DataSplits,
         progress: Callable[[Progress], None],
-        on_evaluated: Callable[[int, Mapping[str, float]], None] | None = None,
+        on_evaluated: Callable[[int, Mapping[str, float]], bool] | None = None,
         num_workers: int = 1,
         num_nodes: int = 1,
         **rest: Any,
@@ -91,9 +91,8 @@ class TrackedReporter(SilentReporter):
             reason = getattr(error, "strerror", None) or error
             self.warn(f"{self._folder.record} cannot be written ({reason}); training goes on.")
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
-        if self._on_evaluated:
-            self._on_evaluated(step, metrics)
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
+        return self._on_evaluated is not None and self._on_evaluated(step, metrics)
 
     def before_checkpoint(self) -> None:
         self._tracker.flush()

@@ -17,6 +17,7 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_TRAIN_V2_ENABLED": "1",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread of Tune's that outlives a session would start a Ray of its own
     "RAY_worker_niceness": "0",  # 15 by default: a training would stand back for anything else on the machine
 }
 

@@ -68,9 +68,9 @@ class Start:
     def go(self, local: bool) -> Result:
         """Trains to the end. Raises UserError and RunFailed as `launch` does; the run's record says so too."""
         assert self.folder is not None, "a dry run does not go"
-        books = Books(self.folder, self.experiment, self.home, self.plan.total_steps, self.resumed)
+        books = Books(self.folder, self.experiment, self.home, self.resumed)
         with claimed(self.folder):
-            request = books.begin(source_tags())
+            request = books.begin(self.plan.total_steps, source_tags())
             with books.kept(), ProgressLine() as line:
                 if local:
                     from ditlab.cluster.local import run_here

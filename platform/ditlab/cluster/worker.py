@@ -34,8 +34,8 @@ from ditlab.training.pulse import Pulse
 from ditlab.training.reporting import SilentReporter
 
 STOP_POLL = 0.5  # seconds between looks at the board
-ORDER_POLL = 0.05  # seconds between looks for the next run
-ORDER_PATIENCE = 60.0  # seconds after which the other workers hear that there is none yet
+POLL = 0.05  # seconds between looks for the next run, or for leave to go on
+PATIENCE = 60.0  # seconds after which the other workers hear that there is none yet
 
 
 def run_worker(config: dict[str, Any]) -> None:
@@ -46,31 +46,41 @@ def run_worker(config: dict[str, Any]) -> None:
     rank = current_rank(use_gpu, context.get_world_rank(), context.get_world_size(), context.get_local_rank())
     if use_gpu and config["gpus"] < 1:
         torch.cuda.set_per_process_memory_fraction(config["gpus"])  # the rest is the neighbours'
+    if rank.is_first:
+        crew.put("place", get_current_placement_group().id.hex())
     while not (order := _next_order(crew, rank)).get("over"):
         try:
             _serve(RunRequest.from_dict(order["request"]), Board(order["launch"]), rank)
         except Exception as error:
-            # What failed in one worker of several has left the others in the middle of a step.
-            if order["last"] or rank.world_size > 1 or is_out_of_memory(error):
+            if order["last"] or not _can_go_on(error, rank):
                 raise
-        gc.collect()
-        if rank.is_first:
-            crew.put("done", order["number"])
         if order["last"]:
             return
+        gc.collect()
+        torch._dynamo.reset()  # compiled code of one run counts against the limits of the next
+        if rank.is_first:
+            crew.put("done", order["number"])
+
+
+def _can_go_on(error: Exception, rank: Rank) -> bool:
+    """Whether the process is fit for another run after one that failed."""
+    if rank.world_size > 1 or is_out_of_memory(error):
+        return False  # the other workers are left in the middle of a step; memory is in pieces
+    # A CUDA context does not outlive an error in a kernel, and most of those come to light later.
+    return rank.device.type == "cpu" or isinstance(error, UserError | RunFailed)
 
 
 def _next_order(crew: Board, rank: Rank) -> dict[str, Any]:
     """The first order that is not done, on all workers alike."""
     found: list[dict[str, Any] | None] = [None]
     while found[0] is None:
-        deadline = time.monotonic() + ORDER_PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while rank.is_first and found[0] is None and time.monotonic() < deadline:
             order = crew.get("order")
             if order and order["number"] > (crew.get("done") or 0):
                 found = [order]
             else:
-                time.sleep(ORDER_POLL)
+                time.sleep(POLL)
         if rank.world_size > 1:
             distributed.broadcast_object_list(found, 0)  # `nothing yet` too: gloo gives up on those that say nothing
     return found[0]
@@ -103,7 +113,6 @@ def _group(board: Board, rank: Rank) -> Board:
     distributed.broadcast_object_list(name, 0)
     group = board.group(name[0])
     if rank.is_first:
-        group.put("place", get_current_placement_group().id.hex())
         board.put("group", name[0])
     return group
 
@@ -189,13 +198,18 @@ class _Gate:
         self._board = Board(request.board) if request.board else None
         self._is_gated, self._is_stopping, self._pulse = request.gated, is_stopping, pulse
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Whether to wait still; returns after a while in any case."""
         if self._board is None:
-            return
+            return False
         self._pulse.at(step, "waiting for the sweep's scheduler", is_patient=True)
         _heard(self._board.put)("report", {"step": step, "metrics": dict(metrics)})
-        while self._is_gated and not self._is_stopping() and self._allowed() < step:
-            time.sleep(ORDER_POLL)
+        deadline = time.monotonic() + PATIENCE
+        while waits := self._is_gated and not self._is_stopping() and self._allowed() < step:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL)
+        return waits
 
     def _allowed(self) -> int:
         assert self._board

@@ -168,9 +168,11 @@ class Worker:
 
     def _is_over_after_evaluation(self) -> bool:
         """Passes an evaluation on; a sweep may end the run because of it."""
-        if self.rank.is_first:
-            self.reporter.evaluated(self.state.step, self.metrics)
-        return bool(self.channel.largest(self.reporter.should_stop())[0])
+        while True:  # in rounds, as the others' wait in a collective has a limit
+            is_held = self.rank.is_first and self.reporter.evaluated(self.state.step, self.metrics)
+            waits, stops = self.channel.largest(is_held, self.reporter.should_stop())
+            if stops or not waits:
+                return bool(stops)
 
     def _loader(self) -> Loader:
         experiment = self.experiment

@@ -60,8 +60,9 @@ class Reporter(Protocol):
         """A checkpoint exists. First worker only."""
         ...
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
-        """An evaluation before the last step is done. Returns when training may go on. First worker only."""
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """An evaluation before the last step is done. Returns within a minute whether training shall wait still, and be
+        asked again. First worker only."""
         ...
 
     def before_checkpoint(self) -> None:
@@ -96,7 +97,8 @@ class SilentReporter:
 
     def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None: ...
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None: ...
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
+        return False
 
     def before_checkpoint(self) -> None: ...
 

@@ -11,9 +11,12 @@ import torch
 
 from denoisers.counts import count_parameters
 from ditlab.cluster.books import refused
-from ditlab.cluster.capacity import Node, Share, check_capacity, runs_that_fit, worker_share
-from ditlab.cluster.preflight import absolute_paths, check_builds, check_devices, check_storage
+from ditlab.cluster.capacity import Node, Share
+from ditlab.cluster.claim import claimed
+from ditlab.cluster.preflight import check_builds, check_devices, check_storage
 from ditlab.cluster.sweep.folder import SweepFolder, record_of
+from ditlab.cluster.sweep.portable import portable_sweep, typical_values
+from ditlab.cluster.sweep.room import find_room
 from ditlab.cluster.sweep.trials import PastTrial, PlannedTrial, trial_experiment
 from ditlab.data.fields import check_fields
 from ditlab.data.sources import open_data
@@ -21,9 +24,8 @@ from ditlab.errors import UserError, nearest
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.space import check_sweep, differences, enumerate_trials, written
-from ditlab.spec.sweep import Pbt, Sweep
+from ditlab.spec.sweep import Sweep
 from ditlab.spec.yaml_text import dump_yaml
-from ditlab.tracking.address import redact, resolve_tracking_uri
 from ditlab.tracking.history import final_metrics
 from ditlab.tracking.records import create_run, find_run, write_atomically
 from ditlab.training.metric_names import metric_names
@@ -81,15 +83,14 @@ def ready_sweep(sweep: Sweep, source: str, nodes: Sequence[Node], *, remote: boo
     `nodes` is what the machine or cluster has.
     """
     home = Home.from_environment()
-    sweep, tracking_uri = _portable(sweep, home)
     check_sweep(sweep, source)
-    values = enumerate_trials(sweep)
-    base = trial_experiment(sweep, PlannedTrial(0, "", {} if values is None else values[0]))
+    sweep, tracking_uri = portable_sweep(sweep, home)
+    base = trial_experiment(sweep, PlannedTrial(0, "", typical_values(sweep)))
     checks = _Checks(home, remote)
-    checked = [_checked(sweep, number, each, checks) for number, each in enumerate(values or [])]
+    checked = [_checked(sweep, number, each, checks) for number, each in enumerate(enumerate_trials(sweep) or [])]
     longest = max([checks.run(base)[1], *(each.total_steps for each in checked)])
     _check_metrics(sweep, base, home)
-    share, concurrent, note = _room(sweep, base, nodes, len(checked) or sweep.trials or 1)
+    share, concurrent, note = find_room(sweep, base, nodes, len(checked) or sweep.trials or 1)
     ready = ReadySweep(sweep, home, tracking_uri, base, checked, longest, share, concurrent)
     ready.lines += [_describe(ready), *([note] if note else [])]
     return ready
@@ -115,26 +116,40 @@ def create_sweep(ready: ReadySweep) -> None:
     ready.lines.append(f"sweep {folder.run_id}: {ready.num_trials} trials, {ready.concurrent} at once")
 
 
-def resumed_sweep(home: Home, sweep_id: str, given: Sweep | None) -> tuple[SweepFolder, Sweep]:
-    """An earlier sweep, as it was or with what may change. Raises UserError for what may not, saying what changed."""
+def resumed_sweep(home: Home, sweep_id: str, given: Sweep | None) -> tuple[SweepFolder, Sweep, str]:
+    """An earlier sweep, as it was or with what may change, and a note where several have its name.
+
+    Raises UserError for what may not change, saying what has.
+    """
     found = find_run(home, sweep_id)
     folder = SweepFolder(found.folder)
     stored = folder.sweep()
     if given is None:
-        return folder, stored
-    given, _ = _portable(given, home)
+        return folder, stored, found.note
+    check_sweep(given, sweep_id)
+    given, _ = portable_sweep(given, home)
     if changed := differences(stored, given):
         raise UserError(
             f"sweep {found.folder.run_id} was started as another one: {'; '.join(changed)}. Resume it with its own "
             "file, or without one, or start a new sweep without --resume."
         )
-    return folder, given
+    return folder, given, found.note
+
+
+def look_back(ready: ReadySweep, folder: SweepFolder) -> None:
+    """Finds out what an earlier session left; changes nothing."""
+    ready.folder = folder
+    ready.past = [_past(ready, trial) for trial in folder.trials()]
 
 
 def take_up(ready: ReadySweep, folder: SweepFolder) -> None:
-    """Goes on with an earlier sweep's trials."""
-    ready.folder = folder
-    ready.past = [_past(ready, trial) for trial in folder.trials()]
+    """Goes on with an earlier sweep's trials. Raises UserError where another process runs it."""
+    with claimed(folder.folder):
+        _take_up(ready, folder)
+
+
+def _take_up(ready: ReadySweep, folder: SweepFolder) -> None:
+    look_back(ready, folder)
     for one, checked in zip(ready.past, ready.checked, strict=False):
         assert one.trial.values == checked.trial.values, f"trial {one.trial.number} is another one"
     try:
@@ -166,25 +181,6 @@ def _past(ready: ReadySweep, trial: PlannedTrial) -> PastTrial:
     wanted = ready.sweep.metrics
     values = tuple(metrics[name] for name in wanted) if all(name in metrics for name in wanted) else ()
     return PastTrial(trial, record.status, record.step, values)
-
-
-def _portable(sweep: Sweep, home: Home) -> tuple[Sweep, str]:
-    """The same with absolute paths, as workers and later commands have other working directories; and the address."""
-    base, fixed = absolute_paths(sweep.base), dict(sweep.fixed)
-    for path in ("data.path", "checkpoint.storage"):
-        section, key = path.split(".")
-        if path in fixed:
-            fixed[path] = absolute_paths({section: {key: fixed[path]}})[section][key]
-    uri = fixed.get("tracking.uri", base.get("tracking", {}).get("uri"))
-    resolved = resolve_tracking_uri(uri, home)
-    if redact(resolved) != resolved:
-        raise UserError(
-            f"tracking.uri={redact(resolved)} holds a password, which would be written into every checkpoint; "
-            "give it by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
-        )
-    if uri is not None:
-        fixed["tracking.uri"] = resolved
-    return sweep.model_copy(update={"base": base, "fixed": fixed}), resolved
 
 
 def _checked(sweep: Sweep, number: int, values: dict[str, Any], checks: "_Checks") -> CheckedTrial:
@@ -229,27 +225,6 @@ def _check_metrics(sweep: Sweep, experiment: Experiment, home: Home) -> None:
     for name in sweep.metrics:
         if name not in known:
             raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, known)}")
-
-
-def _room(sweep: Sweep, experiment: Experiment, nodes: Sequence[Node], trials: int) -> tuple[Share, int, str]:
-    """(each worker's share, trials at once, a note). Raises UserError where not one trial fits."""
-    resources = experiment.resources
-    wanted = trials if isinstance(sweep.scheduler, Pbt) else sweep.concurrent
-    if wanted is None:
-        alone = Share(1, 1.0) if resources.cpus_per_worker is None else worker_share(experiment, nodes)
-        wanted = max(1, runs_that_fit(experiment, alone, nodes))
-    wanted = min(wanted, trials)
-    share = worker_share(experiment, nodes, wanted)
-    check_capacity(experiment, nodes, share)
-    fit = runs_that_fit(experiment, share, nodes)
-    if fit >= wanted:
-        return share, wanted, ""
-    if isinstance(sweep.scheduler, Pbt):
-        raise UserError(
-            f"scheduler.kind=pbt trains all of trials={trials} at once, and {fit} of them fit; lower trials, or "
-            "resources.cpus_per_worker or resources.gpus_per_worker under `fixed`."
-        )
-    return share, fit, f"{fit} trials at once fit, instead of concurrent={sweep.concurrent}."
 
 
 def local_nodes() -> list[Node]:

@@ -1,6 +1,7 @@
 """The end of a sweep: what its trials gave, written down for people and for MLflow."""
 
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from ditlab.cluster.sweep.parent import ParentRun
 from ditlab.cluster.sweep.results import best_spec, collect
 from ditlab.cluster.sweep.trials import ENDED
 from ditlab.errors import RunFailed
+from ditlab.home import RunFolder
 from ditlab.reports.files import write_whole
 from ditlab.reports.ranking import Summary, best, rank
 from ditlab.reports.sweep_report import write_sweep_report
 from ditlab.tracking.records import update_record
+from ditlab.tracking.tracker import RunTracker
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,15 @@ def end_sweep(ready: ReadySweep, status: str, seconds: float, parent: ParentRun)
         record = record_of(home, trial.run_id)
         if record and record.status == "running":  # the process that led it is gone
             update_record(home.run(trial.run_id), status="interrupted")
+        if record and record.status in ("running", "interrupted"):
+            _close(ready, home.run(trial.run_id))
     update_record(folder.folder, status=status, step=num_ended(ready))
     summary = collect(ready, seconds)
-    spec = best_spec(ready.sweep, summary)
-    resume = f"ditlab tune --resume {summary.sweep_id}"
-    files = write_sweep_report(summary, folder.report, spec, resume)
-    if spec:
-        files.append(write_whole(folder.report / "best.yaml", spec.encode()))
+    files = []
+    try:
+        files = _write_report(ready, summary)
+    except OSError as error:  # what came out is known all the same
+        sys.stderr.write(f"warning: {folder.report} cannot be written ({error.strerror}).\n")
     if status == "finished" and best(summary) is None:
         parent.end("failed", summary, files)
         message = _none_has_a_value(summary, folder.report)
@@ -80,8 +85,22 @@ def end_sweep(ready: ReadySweep, status: str, seconds: float, parent: ParentRun)
     return SweepResult(summary.sweep_id, status, summary, folder.report / "report.html")
 
 
+def _write_report(ready: ReadySweep, summary: Summary) -> list[Path]:
+    assert ready.folder
+    spec, folder = best_spec(ready.sweep, summary), ready.folder.report
+    files = write_sweep_report(summary, folder, spec, f"ditlab tune --resume {summary.sweep_id}")
+    return [*files, write_whole(folder / "best.yaml", spec.encode())] if spec else files
+
+
+def _close(ready: ReadySweep, folder: RunFolder) -> None:
+    """A trial that was killed, or waited for others, could not say that it is over: MLflow would show it running."""
+    if folder.journal.exists():
+        with RunTracker(folder, ready.experiment.tracking.uri, ready.home) as tracker:
+            tracker.end("interrupted")
+
+
 def _none_has_a_value(summary: Summary, report: Path) -> str:
-    notes = sorted({trial.note.splitlines()[0] for trial in summary.trials if trial.note})
+    notes = sorted({trial.note.partition("\n")[0] for trial in summary.trials if trial.note})
     first = f" ({notes[0][:300]})" if notes else ""
     metric = summary.metrics[0]
     return f"sweep {summary.sweep_id}: no trial gave a value of {metric}{first}; see {shlex.quote(str(report))}."

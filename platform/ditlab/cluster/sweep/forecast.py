@@ -51,6 +51,7 @@ def forecast(ready: ReadySweep) -> Forecast:
     """Times one pass of each kind of network where no earlier run tells its speed; a GPU's speed only runs can tell."""
     speeds: dict[str, tuple[float | None, str]] = {}
     seconds: dict[int, float | None] = {}
+    ended = {one.trial.number for one in ready.past if one.has_ended}
     trials = ready.checked or [_unknown(ready, number) for number in range(ready.num_trials)]
     for each in trials:
         key = _speed_key(each.experiment)
@@ -58,8 +59,9 @@ def forecast(ready: ReadySweep) -> Forecast:
             speeds[key] = _speed(each.experiment, ready.home, ready.concurrent)
         speed = speeds[key][0]
         seconds[each.trial.number] = each.total_steps * each.experiment.batch.size / speed if speed else None
-    known = [value for value in seconds.values() if value is not None]
-    total = sum(known) / ready.concurrent if len(known) == len(seconds) else None
+    left = [value for number, value in seconds.items() if number not in ended]
+    known = [value for value in left if value is not None]
+    total = sum(known) / ready.concurrent if len(known) == len(left) else None
     sources = sorted({source for _, source in speeds.values()})
     lines = [f"expected: {duration(total)} with {ready.concurrent} at once, by {', '.join(sources)}"] if total else [
         f"expected: unknown ({', '.join(sources)})"]  # fmt: skip
@@ -116,7 +118,9 @@ def _speed(experiment: Experiment, home: Home, concurrent: int) -> tuple[float |
             found = metric_history(folder).get("train/samples_per_second")
             with suppress(UserError):  # a spec of another version
                 if found and _speed_key(load_experiment(folder.spec)) == _speed_key(experiment):
-                    return statistics.median(found.values), "the speed of earlier runs of this kind"
+                    # A run alone had all of a machine's cores.
+                    shared = 1 if record.parent or experiment.resources.gpus_per_worker else concurrent
+                    return statistics.median(found.values) / shared, "the speed of earlier runs of this kind"
     if experiment.resources.gpus_per_worker:
         return None, "no earlier run on a GPU tells its speed"
     return _timed(experiment, home) / concurrent, "timed steps on this machine"

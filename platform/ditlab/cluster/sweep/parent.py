@@ -42,7 +42,7 @@ class ParentRun:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and not self._has_ended:
             self._tracker.end("interrupted" if kind is KeyboardInterrupt else "failed")
-        self._tracker.close(CATCH_UP)
+        self._tracker.close(0.0 if kind is KeyboardInterrupt else CATCH_UP)
 
     def show(self, rows: Sequence[Row], leader: int | None) -> None:
         """A point for every trial that has ended: how many of each kind, and the best value so far."""

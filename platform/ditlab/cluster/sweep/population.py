@@ -5,6 +5,7 @@ turn. Here all trials train at once, and those that are early wait with their wo
 equal populations whatever the machine's load.
 """
 
+import math
 import random
 import secrets
 from typing import Any
@@ -25,6 +26,7 @@ class Population(PopulationBasedTraining):
         super().__init__(log_config=False, **settings)
         self._sweep = sweep
         self._held: list[Any] = []
+        self._gone: list[Any] = []
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Holds a trial that has come to a turn."""
@@ -32,6 +34,8 @@ class Population(PopulationBasedTraining):
         if self._metric not in result or result["step"] - state.last_perturbation_time < self._perturbation_interval:
             return TrialScheduler.CONTINUE
         self._save_trial_state(state, result["step"], result, trial)
+        if math.isnan(state.last_score):
+            state.last_score = -math.inf  # Tune leaves it out of the ranks, and it would never be replaced
         if trial not in self._held:  # it may have lost its process while it waited, and come on from its checkpoint
             self._held.append(trial)
         self._turn(tune_controller)
@@ -52,12 +56,16 @@ class Population(PopulationBasedTraining):
     def _without(self, controller: Any, gone: Any) -> None:
         """A trial has ended: the others may have waited for it alone, and its score counts no more."""
         self._trial_state[gone].last_score = None
+        self._gone.append(gone)
         self._held = [trial for trial in self._held if trial is not gone]
-        self._turn(controller, gone)
+        self._turn(controller)
 
-    def _turn(self, controller: Any, gone: Any = None) -> None:
+    def _is_awaited(self, trial: Any) -> bool:
+        return trial not in self._held and trial not in self._gone and not trial.is_finished()
+
+    def _turn(self, controller: Any) -> None:
         """Lets all go on, the worst with another one's weights, once all are here."""
-        if not self._held or any(t not in self._held and t is not gone for t in controller.get_live_trials()):
+        if not self._held or any(map(self._is_awaited, controller.get_live_trials())):
             return
         held, self._held = sorted(self._held, key=_number), []
         front = max(self._trial_state[trial].last_train_time for trial in held)
@@ -84,7 +92,7 @@ class Population(PopulationBasedTraining):
                 controller._schedule_trial_train(trial)
 
     def _take_over(self, controller: Any, trial: Any, donor: Any) -> None:
-        """A new beginning for the trial: its process is reset, and finds its workers warm."""
+        """A new beginning for the trial. Tune keeps one process warm a turn; others start anew."""
         config, _ = self._get_new_config(trial, donor)
         controller.pause_trial(trial, should_checkpoint=False)
         trial.set_config(config)

@@ -8,15 +8,16 @@ from contextlib import suppress
 from ditlab.cluster.board import INTERRUPTED, Board
 from ditlab.cluster.claim import claimed
 from ditlab.cluster.signals import Wishes, stop_signals
+from ditlab.cluster.signs import UNHEARD
 from ditlab.cluster.sweep.begin import ReadySweep
 from ditlab.cluster.sweep.ending import SweepResult, end_sweep, num_ended
 from ditlab.cluster.sweep.folder import record_of
 from ditlab.cluster.sweep.parent import ParentRun
 from ditlab.cluster.sweep.results import collect, past_curves
 from ditlab.cluster.sweep.table import Row, SweepTable
-from ditlab.cluster.sweep.trials import ENDED
+from ditlab.cluster.sweep.trials import ENDED, PlannedTrial
 from ditlab.cluster.sweep.tuning import Tuning
-from ditlab.errors import RunFailed
+from ditlab.errors import RunFailed, UserError
 from ditlab.tracking.history import final_metrics
 from ditlab.tracking.records import update_record, write_atomically
 
@@ -34,7 +35,8 @@ class Running:
         self._board = Board(f"sweep-{self._id}")
         self._before, self._began = ready.folder.elapsed(), time.monotonic()
         self._noted = 0.0
-        self._ended: dict[int, Row] = {}
+        self._rows: dict[int, Row] = {}
+        self._ended: set[int] = set()
         self._warned: dict[int, int] = {}
         self._is_late = False
 
@@ -46,21 +48,29 @@ class Running:
             self._board.clear()
             past = past_curves(ready.sweep, collect(ready, self._seconds()))
             tuning = Tuning(ready, self._board, past)
-            status = "interrupted"
             try:
                 with stop_signals() as wishes:
                     self._follow(tuning, wishes, parent)
                 status = self._status(wishes)
-            finally:
-                self._note_time()
+            except KeyboardInterrupt:
+                update_record(folder, status="interrupted", message="ended at once")
+                raise
+            self._note_time()
+            with suppress(*UNHEARD):
                 self._board.clear()
-                result = end_sweep(ready, status, self._seconds(), parent)
+            result = end_sweep(ready, status, self._seconds(), parent)
         if tuning.error:
             raise RunFailed(
                 f"sweep {self._id}: Ray Tune failed ({type(tuning.error).__name__}: {tuning.error}); "
                 f"`ditlab tune --resume {self._id}` goes on.",
                 kind="crash",
             ) from tuning.error
+        if status == "failed":
+            raise RunFailed(
+                f"sweep {self._id}: {ready.num_trials - num_ended(ready)} trials could not be run; "
+                f"`ditlab tune --resume {self._id}` tries again.",
+                kind="crash",
+            )
         return result
 
     def _follow(self, tuning: Tuning, wishes: Wishes, parent: ParentRun) -> None:
@@ -79,32 +89,34 @@ class Running:
                     why = "time_budget is used up" if self._is_late else "stopping"
                     more = "" if self._is_late else "; once more ends at once"
                     table.warn(f"{why}: trials that run save a checkpoint{more}.")
-                rows = self._rows(table)
+                rows = self._look(table)
                 leader = self._leader(rows)
                 table.update(rows, leader, self._counts(rows))
                 parent.show(rows, leader)
                 self._note_time_now_and_then()
 
-    def _rows(self, table: SweepTable) -> list[Row]:
+    def _look(self, table: SweepTable) -> list[Row]:
         rows = []
         for trial in self._folder.trials():
-            number = trial.number
-            if number not in self._ended:
-                self._pass_on_warnings(number, table)
-                record = record_of(self._ready.home, trial.run_id)
-                progress = self._board.get(f"progress/{number}") or {}
-                row = Row(
-                    number, trial.run_id, trial.values, record.status if record else "waiting",
-                    max(progress.get("step", 0), record.step if record else 0), record.total_steps if record else 0,
-                    progress.get("metrics", {}), record.message if record else "",
-                )  # fmt: skip
-                if row.status in ENDED:
-                    metrics = final_metrics(self._ready.home.run(trial.run_id))
-                    self._ended[number] = row = Row(**{**row.__dict__, "metrics": metrics})
-                rows.append(row)
-            else:
-                rows.append(self._ended[number])
+            if trial.number not in self._ended:
+                # A file or a board that cannot be read now may be at the next look.
+                with suppress(UserError, *UNHEARD):
+                    self._rows[trial.number] = self._row(trial, table)
+            rows.append(self._rows.get(trial.number) or _waiting(trial))
         return rows
+
+    def _row(self, trial: PlannedTrial, table: SweepTable) -> Row:
+        number, record = trial.number, record_of(self._ready.home, trial.run_id)
+        self._pass_on_warnings(number, table)
+        if record is None:
+            return _waiting(trial)
+        if record.status in ENDED:
+            self._ended.add(number)
+            metrics, step = final_metrics(self._ready.home.run(trial.run_id)), record.step
+        else:
+            progress = self._board.get(f"progress/{number}") or {}
+            metrics, step = progress.get("metrics", {}), max(progress.get("step", 0), record.step)
+        return Row(number, trial.run_id, trial.values, record.status, step, record.total_steps, metrics, record.message)
 
     def _pass_on_warnings(self, number: int, table: SweepTable) -> None:
         messages = self._board.get(f"warnings/{number}") or []
@@ -126,7 +138,7 @@ class Running:
     def _status(self, wishes: Wishes) -> str:
         if num_ended(self._ready) >= self._ready.num_trials:
             return "finished"
-        return "interrupted" if wishes.count else "stopped" if self._is_late else "interrupted"
+        return "interrupted" if wishes.count else "stopped" if self._is_late else "failed"
 
     def _seconds(self) -> float:
         return self._before + time.monotonic() - self._began
@@ -139,3 +151,7 @@ class Running:
     def _note_time(self) -> None:
         with suppress(OSError):  # a full disk costs the clock some seconds, not the sweep
             write_atomically(self._folder.folder, self._folder.clock.name, json.dumps({"seconds": self._seconds()}))
+
+
+def _waiting(trial: PlannedTrial) -> Row:
+    return Row(trial.number, trial.run_id, trial.values, "waiting", 0, 0, {})

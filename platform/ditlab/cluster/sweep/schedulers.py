@@ -1,6 +1,6 @@
 """Tune's schedulers, as a sweep's spec asks for them, with what an earlier session of the sweep taught them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,11 @@ from ditlab.spec.axes import Axis, Choice, Grid, Integer, LogUniform
 from ditlab.spec.sweep import Asha, Median, Pbt, Sweep
 
 
-def make_scheduler(sweep: Sweep, total_steps: int, past: Sequence[PastCurve]) -> TrialScheduler:
-    """The scheduler; time is a trial's training step. `past` is shown to it as if it had just happened.
+def make_scheduler(
+    sweep: Sweep, total_steps: int, past: Sequence[PastCurve], stop: Callable[[int], None]
+) -> TrialScheduler:
+    """The scheduler; time is a trial's training step. `past` is shown to it as if it had just happened. `stop` tells a
+    trial, by its number, that it shall end.
 
     ASHA: Li et al. 2020, arXiv:1810.05934. Median stopping: Golovin et al. 2017. Population-based training: Jaderberg
     et al. 2017, arXiv:1711.09846.
@@ -29,7 +32,7 @@ def make_scheduler(sweep: Sweep, total_steps: int, past: Sequence[PastCurve]) ->
     ranked: dict[str, Any] = {"time_attr": "step", "metric": sweep.metrics[0], "mode": sweep.modes[0]}
     match sweep.scheduler:
         case Asha() as asha:
-            scheduler: TrialScheduler = AsyncHyperBandScheduler(
+            scheduler: _Asha | _Median = _Asha(
                 max_t=total_steps,
                 grace_period=asha.grace,
                 reduction_factor=asha.reduction,
@@ -55,6 +58,7 @@ def make_scheduler(sweep: Sweep, total_steps: int, past: Sequence[PastCurve]) ->
             return FIFOScheduler()
     for curve in past:
         _show(scheduler, curve, ranked["metric"])
+    scheduler.stop = stop
     return scheduler
 
 
@@ -74,7 +78,24 @@ def _show(scheduler: TrialScheduler, curve: PastCurve, metric: str) -> None:
         scheduler.on_trial_complete(controller, trial, result)
 
 
-class _Median(MedianStoppingRule):
+class _Patient:
+    """Lets a trial that is to stop do so by itself, after a checkpoint: Tune would kill it ten seconds later."""
+
+    stop: Callable[[int], None] | None = None
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        decision: str = super().on_trial_result(tune_controller, trial, result)  # type: ignore[misc]
+        if decision == TrialScheduler.STOP and self.stop:
+            self.stop(int(trial.config["trial"]["number"]))
+            return TrialScheduler.CONTINUE
+        return decision
+
+
+class _Asha(_Patient, AsyncHyperBandScheduler):
+    """Tune's."""
+
+
+class _Median(_Patient, MedianStoppingRule):
     """Tune's, which takes for granted that a trial's last word has the metric: that of a failed one has not."""
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:

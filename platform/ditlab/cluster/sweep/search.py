@@ -7,9 +7,12 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from ditlab.cluster.sweep.trials import PastTrial, PlannedTrial
+from ditlab.errors import UserError
 from ditlab.spec.axes import Axis, Choice, Grid, Integer, LogUniform, same
-from ditlab.spec.space import draw_values
+from ditlab.spec.space import draw_values, experiment_for
 from ditlab.spec.sweep import OptunaSearch, Sweep
+
+TRIES = 100  # proposals in a row that may make no experiment
 
 
 class OptunaTrials(Searcher):
@@ -30,19 +33,33 @@ class OptunaTrials(Searcher):
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """The next trial's configuration: first those that an earlier session began, then Optuna's; then no more."""
-        if not self._waiting and self._number >= (self._sweep.trials or 0):
-            return Searcher.FINISHED
         if self._waiting:
             trial = self._waiting.pop(0)
             self._study.enqueue_trial(_parameters(self._sweep, trial.values))
             asked = self._study.ask()
             suggest_values(self._sweep, asked)
         else:
-            asked = self._study.ask()
-            trial = self._plan(self._number, suggest_values(self._sweep, asked))
+            found = self._propose() if self._number < (self._sweep.trials or 0) else None
+            if found is None:
+                return Searcher.FINISHED
+            asked, values = found
+            trial = self._plan(self._number, values)
             self._number += 1
         self._asked[trial_id] = asked
         return {"trial": {"number": trial.number, "run_id": trial.run_id, "values": trial.values}}
+
+    def _propose(self) -> tuple[Any, dict[str, Any]] | None:
+        """Values that make an experiment; Optuna learns of those that do not. None where it finds none."""
+        for _ in range(TRIES):
+            asked = self._study.ask()
+            values = suggest_values(self._sweep, asked)
+            try:
+                experiment_for(self._sweep, values)
+            except UserError:
+                _tell(self._study, asked, "failed", 0, ())
+                continue
+            return asked, values
+        return None
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None: ...
 
@@ -50,11 +67,11 @@ class OptunaTrials(Searcher):
         asked = self._asked.pop(trial_id, None)
         if asked is None:
             return
-        values = [float((result or {}).get(name, math.nan)) for name in self._sweep.metrics]
-        status = "failed" if error or not result or result.get("failed") else "finished"
-        if status == "finished" and not result.get("ended"):  # type: ignore[union-attr]
-            status = "stopped"
-        _tell(self._study, asked, status, int((result or {}).get("step", 0)), values)
+        last = result or {}
+        values = [float(last.get(name, math.nan)) for name in self._sweep.metrics]
+        status = "failed" if error else last.get("status", "failed")
+        if status != "interrupted":  # which goes on in the next session
+            _tell(self._study, asked, status, int(last.get("step", 0)), values)
 
     def save(self, checkpoint_path: str) -> None: ...
 

@@ -30,12 +30,12 @@ from ditlab.spec.sweep import NoScheduler, Sweep
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.client import PARENT_TAG
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.records import create_run, read_record, write_atomically
+from ditlab.tracking.records import create_run, read_record, update_record, write_atomically
 from ditlab.training.plan import plan_run
 from ditlab.training.reporting import Outcome, Progress
 
 POLL = 0.05  # seconds between looks for an evaluation
-PATIENCE = 60.0  # seconds that the process which a killed sweep left behind has to end
+PATIENCE = 300.0  # seconds that a process which led the trial before, or a donor's checkpoint, may take
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,15 @@ class TrialRun(threading.Thread):
         self._warnings: list[str] = []
         self._reported = 0
         self._outcome: Outcome | None = None
-        self._failure: tuple[str, str] | None = None
 
     def next_result(self) -> dict[str, Any]:
         """The next evaluation, or how it ended (`ended`). Lets training go on from the evaluation before."""
         if self.ident is None:
+            if self._wishes.count:
+                return self._never_begun()
             self._board.clear()
             self.start()
-        else:
+        elif not self._wishes.count:
             self._board.put("go", self._reported)
         while self.is_alive():
             report = self._board.get("report")
@@ -108,10 +109,15 @@ class TrialRun(threading.Thread):
 
     def _last_result(self) -> dict[str, Any]:
         if self._outcome is None:
-            kind, message = self._failure or ("crash", "")
-            return {"step": self._reported, "ended": True, "done": True, "failed": kind, "message": message[:500]}
-        status = self._outcome.status
-        return {"step": self._outcome.step, **self._outcome.metrics, "ended": True, "done": True, "status": status}
+            return {"step": self._reported, "done": True, "status": "failed"}
+        return {"step": self._outcome.step, **self._outcome.metrics, "done": True, "status": self._outcome.status}
+
+    def _never_begun(self) -> dict[str, Any]:
+        """The sweep is over; what an earlier process left of the trial does not run."""
+        folder = self._home.run(self.trial.run_id)
+        if folder.record.exists() and read_record(folder).status == "running":
+            update_record(folder, status="interrupted")
+        return {"step": 0, "done": True, "status": "interrupted"}
 
     def end(self, reason: str = PAUSED) -> None:
         """Ends the training, where it goes on, after a checkpoint."""
@@ -124,9 +130,15 @@ class TrialRun(threading.Thread):
         try:
             self._outcome = self._train()
         except (UserError, RunFailed) as error:
-            self._failure = (getattr(error, "kind", "user_error"), str(error))
+            self._tell_failure(str(error))
         except Exception as error:
-            self._failure = ("crash", f"{type(error).__name__}: {error}")
+            self._tell_failure(f"{type(error).__name__}: {error}")
+
+    def _tell_failure(self, message: str) -> None:
+        """What ended a run stands in its record; what kept it from beginning, nowhere."""
+        folder = self._home.run(self.trial.run_id)
+        if not folder.record.exists() or read_record(folder).status != "failed":
+            self._warn(f"could not be run: {message}")
 
     def _sweep(self) -> Sweep:
         return self._sweep_folder.sweep()
@@ -136,19 +148,19 @@ class TrialRun(threading.Thread):
 
     def _train(self) -> Outcome:
         sweep, experiment = self._sweep(), self._experiment()
-        data = open_data(experiment.data, self._home)
         folder = self._home.run(self.trial.run_id)
         is_new = not folder.record.exists()
         if is_new:
             self._make(folder, experiment)
+        books = Books(folder, experiment, self._home, resumed=not is_new)
+        tags = {**source_tags(), PARENT_TAG: self._sweep_folder.folder.run_id, "ditlab.trial": str(self.trial.number)}
         with claimed(folder, PATIENCE):
-            if self._origin and all(done.key != self._origin.key for done in exploits(folder)):
-                self._take_over(folder, experiment, self._origin)
-            books = Books(folder, experiment, self._home, plan_run(experiment, data).total_steps, not is_new)
-            tags = {**source_tags(), PARENT_TAG: self._sweep_folder.folder.run_id}
-            tags["ditlab.trial"] = str(self.trial.number)
-            request = books.begin(tags, board=self._board.launch, gated=not isinstance(sweep.scheduler, NoScheduler))
             with books.kept():
+                if self._origin and all(done.key != self._origin.key for done in exploits(folder)):
+                    self._take_over(folder, experiment, self._origin)
+                steps = plan_run(experiment, open_data(experiment.data, self._home)).total_steps
+                gated = not isinstance(sweep.scheduler, NoScheduler)
+                request = books.begin(steps, tags, board=self._board.launch, gated=gated)
                 outcome = self._until_done(request, books)
             books.end(outcome)
         return outcome

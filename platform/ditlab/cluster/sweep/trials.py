@@ -53,8 +53,7 @@ def trial_experiment(sweep: Sweep, trial: PlannedTrial) -> Experiment:
     experiment = experiment_for(sweep, trial.values, f"{sweep.name}-{trial.number:03d}")
     if isinstance(sweep.scheduler, Pbt):
         # What is handed over is a checkpoint of the evaluation that it was chosen by.
-        every = experiment.evaluation.every
-        experiment = experiment.model_copy(
-            update={"checkpoint": experiment.checkpoint.model_copy(update={"every": every})}
-        )
+        kept = max(experiment.checkpoint.keep, 3)  # nobody prunes what another trial is about to copy
+        saving = {"every": experiment.evaluation.every, "keep": kept}
+        experiment = experiment.model_copy(update={"checkpoint": experiment.checkpoint.model_copy(update=saving)})
     return experiment

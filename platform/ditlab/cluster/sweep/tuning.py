@@ -13,6 +13,7 @@ from ray import tune
 from ditlab.cluster.board import STOPPED, Board
 from ditlab.cluster.sweep.begin import ReadySweep
 from ditlab.cluster.sweep.exploits import exploits
+from ditlab.cluster.sweep.folder import record_of
 from ditlab.cluster.sweep.schedulers import make_scheduler
 from ditlab.cluster.sweep.search import OptunaTrials
 from ditlab.cluster.sweep.trainable import trainable
@@ -39,7 +40,7 @@ class Tuning(threading.Thread):
         super().__init__(name="ray-tune", daemon=True)
         assert ready.folder
         self._ready, self._past = ready, past
-        self._stopper, self._callback = _Stopper(), _StopTrials(board)
+        self._stopper, self._board = _Stopper(self._is_idle), board
         self._path = ready.folder.folder.path / "tune"
         self.error: Exception | None = None
 
@@ -47,9 +48,19 @@ class Tuning(threading.Thread):
         """Starts no more trials, and ends when those that run have ended."""
         self._stopper.wanted.set()
 
+    def _stop_trial(self, number: int) -> None:
+        self._board.put(f"stop/{number}", STOPPED)
+
+    def _is_idle(self) -> bool:
+        """Whether no trial is in the middle of its training, or of its last checkpoint."""
+        assert self._ready.folder
+        records = (record_of(self._ready.home, trial.run_id) for trial in self._ready.folder.trials())
+        return not any(record and record.status == "running" for record in records)
+
     def run(self) -> None:
-        for name, value in {**SETTINGS, "TUNE_MAX_PENDING_TRIALS_PG": str(self._ready.concurrent)}.items():
+        for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
+        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(self._ready.concurrent)
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         try:
             if self._ready.num_remaining:
@@ -67,7 +78,7 @@ class Tuning(threading.Thread):
         config: dict[str, Any] = {
             "max_concurrent_trials": ready.concurrent,
             "reuse_actors": sweep.reuse_workers,
-            "scheduler": make_scheduler(sweep, ready.total_steps, self._past),
+            "scheduler": make_scheduler(sweep, ready.total_steps, self._past, self._stop_trial),
         }
         space: dict[str, Any] = {}
         if isinstance(sweep.search, OptunaSearch):
@@ -84,7 +95,6 @@ class Tuning(threading.Thread):
             run_config=tune.RunConfig(
                 name=secrets.token_hex(4),
                 storage_path=str(self._path),
-                callbacks=[self._callback],
                 stop=self._stopper,
                 failure_config=tune.FailureConfig(max_failures=MAX_LOST),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # runs keep their own
@@ -103,35 +113,21 @@ class Tuning(threading.Thread):
         return remaining
 
 
-class _Shared:
-    """What Tune copies with its settings, and shall not."""
+class _Stopper(tune.Stopper):
+    """Ends the sweep when that is wanted and no trial runs: they hear of it on the board, and end by themselves, while
+    Tune would give their processes ten seconds."""
 
-    def __deepcopy__(self, memo: Any) -> Any:
-        return self
-
-    def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
-        return (type(self), ())
-
-
-class _Stopper(_Shared, tune.Stopper):
-    """Ends the sweep when that is wanted."""
-
-    def __init__(self) -> None:
-        self.wanted = threading.Event()
+    def __init__(self, is_idle: Callable[[], bool]) -> None:
+        self.wanted, self._is_idle = threading.Event(), is_idle
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
 
     def stop_all(self) -> bool:
-        return self.wanted.is_set()
+        return self.wanted.is_set() and self._is_idle()
 
+    def __deepcopy__(self, memo: Any) -> "_Stopper":
+        return self
 
-class _StopTrials(tune.Callback):
-    """Tells a trial that its scheduler has stopped it: its process is kept for the next one, and hears nothing else."""
-
-    def __init__(self, board: Board) -> None:
-        self._board = board
-
-    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        if not trial.last_result.get("ended"):
-            self._board.put(f"stop/{trial.config['trial']['number']}", STOPPED)
+    def __reduce__(self) -> tuple[Callable[[], bool], tuple[()]]:
+        return (bool, ())  # Tune keeps its settings in a file, from which nothing is restored here

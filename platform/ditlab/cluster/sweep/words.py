@@ -24,7 +24,8 @@ def last_words(result: SweepResult, num_trials: int) -> list[str]:
     lines.append(f"  report: {_short(result.report)}")
     for trial in summary.trials:
         if trial.status == "failed":
-            lines.append(f"  trial {trial.number} (run {trial.run_id}) failed: {trial.note.splitlines()[0][:200]}")
+            reason = trial.note.partition("\n")[0]
+            lines.append(f"  trial {trial.number} (run {trial.run_id}) failed: {reason[:200]}")
     if result.status != "finished":
         lines.append(f"  go on: ditlab tune --resume {result.sweep_id}")
     return lines

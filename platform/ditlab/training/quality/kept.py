@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -54,7 +54,8 @@ def classifier_of(
             if found := _load(folder, fields):
                 return found
             trained = train_classifier(real, fields, beat)
-            _keep(folder, trained)
+            with suppress(OSError, SafetensorError):  # a disk that is full now costs a second training, no run
+                _keep(folder, trained)
             return trained
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -114,4 +115,6 @@ def _one_at_a_time(folder: Path, beat: Callable[[], None]) -> Iterator[None]:
             except BlockingIOError:
                 beat()
                 time.sleep(WAIT)
+            except OSError:
+                break  # a file system without locks
         yield

@@ -30,7 +30,7 @@ def nowhere(monkeypatch):
 
 
 def books(folder, home, experiment=None, resumed=False):
-    return Books(folder, experiment or tiny(), home, 6, resumed)
+    return Books(folder, experiment or tiny(), home, resumed)
 
 
 def ending(folder):
@@ -44,7 +44,7 @@ def ending(folder):
 
 
 def test_while_it_goes(folder, home):
-    request = books(folder, home).begin({"ditlab.trial": "3"}, board="trial-x", gated=True)
+    request = books(folder, home).begin(6, {"ditlab.trial": "3"}, board="trial-x", gated=True)
     assert ending(folder)[0] == ("running", "", 0) and read_record(folder).total_steps == 6
     assert request.experiment() == tiny() and request.folder() == folder
     assert (request.tags, request.board, request.gated, request.resumed) == (
@@ -59,9 +59,9 @@ def test_while_it_goes(folder, home):
 def test_a_resumed_run_is_what_its_spec_says_now(folder, home):
     folder.spec.write_text("name: old\n")
     longer = tiny(training__steps=9)
-    books(folder, home, longer).begin({})
+    books(folder, home, longer).begin(6, {})
     assert folder.spec.read_text() == "name: old\n"
-    books(folder, home, longer, resumed=True).begin({})
+    books(folder, home, longer, resumed=True).begin(6, {})
     assert load_experiment(folder.spec) == longer
 
 
@@ -71,13 +71,13 @@ def test_a_home_that_cannot_be_written_is_the_users_to_mend(folder, home, monkey
 
     monkeypatch.setattr("ditlab.cluster.books.update_record", full)
     with pytest.raises(UserError, match=rf"DITLAB_HOME={home.root} cannot be written \(No space left on device\)"):
-        books(folder, home).begin({})
+        books(folder, home).begin(6, {})
 
 
 @pytest.mark.parametrize("status", ["finished", "stopped", "interrupted"])
 def test_an_end_that_the_workers_told(folder, home, status):
     one = books(folder, home)
-    one.begin({})
+    one.begin(6, {})
     with one.kept():
         pass
     one.end(Outcome(status, 4, {"train/loss": 0.5}, None))
@@ -104,7 +104,7 @@ FAILURES = [
 @pytest.mark.parametrize(("error", "status", "message", "kind"), FAILURES, ids=[str(one[0])[:9] for one in FAILURES])
 def test_what_is_raised_is_written_down(folder, home, error, status, message, kind):
     one = books(folder, home)
-    one.begin({})
+    one.begin(6, {})
     with pytest.raises(type(error)) as caught, one.kept():
         raise type(error)(*error.args, **({"kind": kind} if isinstance(error, RunFailed) else {}))
     found, last, tags = ending(folder)

@@ -114,7 +114,7 @@ def test_what_has_ended_is_not_run_again(home):
     trials = planned(one)
     for trial, status in zip(trials, ("finished", "stopped", "failed", "interrupted"), strict=False):
         trial_run(home, one.sweep, trial, status, {2: 0.5})
-    folder, stored = resumed_sweep(home, one.folder.folder.run_id, None)
+    folder, stored, _ = resumed_sweep(home, one.folder.folder.run_id, None)
     again = ready(stored)
     take_up(again, folder)
     assert [past.status for past in again.past] == ["finished", "stopped", "failed", "interrupted", "waiting"]
@@ -126,7 +126,7 @@ def test_what_has_ended_is_not_run_again(home):
 
 def test_a_sweep_may_become_longer(home):
     one = created(sweep_of(trials=3))
-    folder, given = resumed_sweep(home, one.folder.folder.run_id, sweep_of(trials=6, concurrent=1))
+    folder, given, _ = resumed_sweep(home, one.folder.folder.run_id, sweep_of(trials=6, concurrent=1))
     before, longer = planned(one), ready(given)
     take_up(longer, folder)
     assert planned(longer)[:3] == before and [trial.number for trial in planned(longer)] == list(range(6))
