@@ -14,10 +14,11 @@ import pytest
 from PIL import Image
 
 from ditlab.reports.axes import column, metric_column
+from ditlab.reports.cells import short_names
 from ditlab.reports.importance import importance
 from ditlab.reports.ranking import AxisInfo, Curve, Summary, Trial, best
 from ditlab.reports.sweep_report import write_sweep_report
-from ditlab.reports.sweep_words import lead, short_names
+from ditlab.reports.sweep_words import lead
 
 LR, KIND, SCALE = AxisInfo("optimizer.lr", "log"), AxisInfo("time.kind", "category"), AxisInfo("time.scale", "linear")
 FIGURES = ["effects.png", "parallel-coordinates.png", "objective.png", "curves.png"]
@@ -207,10 +208,24 @@ def test_a_diverged_trial_does_not_press_the_others_together() -> None:
 
 
 def test_short_names_are_told_apart() -> None:
-    axes = [AxisInfo(path, "linear") for path in ("optimizer.lr", "a.b.scale", "c.b.scale", "x.step", "lr")]
-    names = short_names(_of([], axes))
-    assert list(names.values()) == ["optimizer.lr", "a.b.scale", "c.b.scale", "x.step", "lr"]
-    assert len(set(names.values())) == len(axes)
+    paths = ("optimizer.lr", "a.b.scale", "c.b.scale", "x.step", "lr", "model.depth")
+    names = short_names(paths, ("trial", "step"))
+    assert list(names) == list(paths)
+    assert list(names.values()) == ["optimizer.lr", "a.b.scale", "c.b.scale", "x.step", "lr", "depth"]
+    assert short_names(paths)["x.step"] == "step"
+
+
+def test_an_axis_is_not_named_as_another_column(tmp_path: Path) -> None:
+    paths = ("x.run", "x.status", "x.step", "x.time", "x.Pareto", "x.speed", "x.trial", "x.depth")
+    values = dict.fromkeys(paths, 1.0)
+    trials = [_trial(n, values, n, speed=float(-n)) for n in range(3)]
+    summary = _of(trials, [AxisInfo(path, "linear") for path in paths])
+    summary = replace(summary, metrics=("eval/loss", "speed"), modes=("min", "min"))
+    markdown = write_sweep_report(summary, tmp_path, "a: 1", "resume")[1].read_text()
+    (heading,) = [line for line in markdown.splitlines() if line.startswith("| trial |")]
+    columns = [name.strip() for name in heading.strip("|").split("|")]
+    assert columns[-len(paths) - 1 : -1] == [*paths[:-1], "depth"]
+    assert len(set(columns)) == len(columns)
 
 
 def test_pyplot_and_the_forest_are_not_loaded_in_vain() -> None:

@@ -6,6 +6,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ray import tune
@@ -48,9 +49,6 @@ class Tuning(threading.Thread):
         """Starts no more trials, and ends when those that run have ended."""
         self._stopper.wanted.set()
 
-    def _stop_trial(self, number: int) -> None:
-        self._board.put(f"stop/{number}", STOPPED)
-
     def _is_idle(self) -> bool:
         """Whether no trial is in the middle of its training, or of its last checkpoint."""
         assert self._ready.folder
@@ -78,7 +76,7 @@ class Tuning(threading.Thread):
         config: dict[str, Any] = {
             "max_concurrent_trials": ready.concurrent,
             "reuse_actors": sweep.reuse_workers,
-            "scheduler": make_scheduler(sweep, ready.total_steps, self._past, self._stop_trial),
+            "scheduler": make_scheduler(sweep, ready.total_steps, self._past, _StopWord(self._board)),
         }
         space: dict[str, Any] = {}
         if isinstance(sweep.search, OptunaSearch):
@@ -111,6 +109,16 @@ class Tuning(threading.Thread):
                 values = taken[-1].values if taken else one.trial.values
                 remaining.append({"number": one.trial.number, "run_id": one.trial.run_id, "values": values})
         return remaining
+
+
+@dataclass(frozen=True)
+class _StopWord:
+    """Tells a trial that it shall end. Tune copies its schedulers with all that they hold."""
+
+    board: Board
+
+    def __call__(self, number: int) -> None:
+        self.board.put(f"stop/{number}", STOPPED)
 
 
 class _Stopper(tune.Stopper):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.cluster.sweep.begin import create_sweep, resumed_sweep, take_up
+from ditlab.cluster.sweep.begin import create_sweep, look_back, resumed_sweep, take_up
 from ditlab.cluster.sweep.folder import SweepFolder, record_of
 from ditlab.cluster.sweep.trials import PlannedTrial
 from ditlab.errors import UserError
@@ -122,6 +122,26 @@ def test_what_has_ended_is_not_run_again(home):
     assert again.num_remaining == 2
     assert planned(again) == trials
     assert "going on, 3 of 5 trials are done" in again.lines[-1]
+
+
+def test_looking_back_changes_nothing(home):
+    one = created(sweep_of(trials=4))
+    for trial, status in zip(planned(one), ("finished", "running"), strict=False):
+        trial_run(home, one.sweep, trial, status, {2: 0.5})
+    files = {path: path.read_bytes() for path in home.root.rglob("*") if path.is_file()}
+    again = ready(sweep_of(trials=6))
+    look_back(again, one.folder)
+    assert [past.status for past in again.past] == ["finished", "running", "waiting", "waiting"]
+    assert (again.num_trials, again.num_remaining) == (6, 5)
+    assert {path: path.read_bytes() for path in home.root.rglob("*") if path.is_file()} == files
+
+
+def test_of_several_sweeps_of_a_name_the_newest_goes_on_and_says_so(home):
+    first, second = created(sweep_of()), created(sweep_of())
+    folder, _, note = resumed_sweep(home, "rates", None)
+    assert folder == second.folder and second.folder.folder.run_id in note
+    folder, _, note = resumed_sweep(home, first.folder.folder.run_id, None)
+    assert (folder, note) == (first.folder, "")
 
 
 def test_a_sweep_may_become_longer(home):

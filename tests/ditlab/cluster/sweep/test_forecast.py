@@ -6,21 +6,21 @@ import re
 import pytest
 from rich.console import Console
 
-from ditlab.cluster.sweep.begin import ready_sweep
+from ditlab.cluster.sweep.begin import look_back, ready_sweep
 from ditlab.cluster.sweep.forecast import forecast, forecast_table
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.records import create_run, update_record
-from support.sweeps import BASE, LR, log, ready, sweep_of
+from support.sweeps import BASE, LR, created, log, planned, ready, sweep_of, trial_run
 from support.workers import tiny
 
 SPEED = "train/samples_per_second"
 DEPTHS = {"model.depth": {"kind": "grid", "values": [1, 2]}}
 
 
-def earlier_run(home, speeds, step=6, **changes):
-    """A run that trained at these speeds (samples a second)."""
+def earlier_run(home, speeds, step=6, parent="another-sweep", **changes):
+    """A trial that trained at these speeds (samples a second); without a parent, a run alone."""
     experiment = tiny(**changes)
-    folder = create_run(home, experiment.name, family=experiment.model.family, spec_hash="")
+    folder = create_run(home, experiment.name, family=experiment.model.family, spec_hash="", parent=parent)
     folder.spec.write_text(dump_yaml(experiment.to_dict()))
     log(folder, {place: {SPEED: speed} for place, speed in enumerate(speeds, 1)})
     update_record(folder, status="finished", step=step)
@@ -40,6 +40,34 @@ def test_by_the_speed_of_an_earlier_run(home):
     assert found.seconds == dict.fromkeys(range(4), pytest.approx(6 * 32 / 31))  # 6 steps of 32 samples
     assert found.total == pytest.approx(4 * 6 * 32 / 31 / 2)
     assert found.lines == ["expected: 12 s with 2 at once, by the speed of earlier runs of this kind"]
+
+
+def test_a_run_alone_had_all_cores(home):
+    earlier_run(home, [64.0], parent="")
+    alone, together = (forecast(ready(sweep_of(trials=4, concurrent=number))) for number in (1, 2))
+    assert (alone.seconds[0], together.seconds[0]) == (3.0, 6.0)
+    assert alone.total == together.total == 12.0
+
+
+def test_a_run_alone_on_a_gpu_had_no_more_than_a_trial(home):
+    gpu = {"gpus_per_worker": 0.5}
+    earlier_run(home, [32.0], parent="", resources=gpu)
+    nodes = [{"CPU": 8.0, "GPU": 2.0}]
+    one = ready_sweep(sweep_of(base={**BASE, "resources": gpu}, trials=4), "sweep.yaml", nodes, remote=True)
+    found = forecast(one)
+    assert (one.concurrent, found.seconds[0], found.total) == (4, 6.0, 6.0)
+
+
+@pytest.mark.parametrize(("status", "left"), [("finished", 3), ("stopped", 3), ("failed", 3), ("interrupted", 4)])
+def test_trials_that_have_ended_take_no_more_time(home, status, left):
+    earlier_run(home, [32.0])
+    one = created(sweep_of(trials=4, concurrent=1))
+    trial_run(home, one.sweep, planned(one)[1], status, {6: 1.0})
+    again = ready(one.sweep)
+    look_back(again, one.folder)
+    found = forecast(again)
+    assert found.total == left * 6.0 and len(found.seconds) == 4
+    assert len(found.as_dict(again)["trials"]) == 4
 
 
 def test_trials_of_several_lengths_are_summed(home):

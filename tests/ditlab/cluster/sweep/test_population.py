@@ -56,8 +56,9 @@ class Party:
     def __init__(self, seed=0, trials=8, quantile=0.25, resample=0.25, mode="min", interval=10):
         settings = {"kind": "pbt", "interval": interval, "quantile": quantile, "resample": resample}
         fixed = {"training.steps": 100_000, "evaluation.every": 10, "schedule.kind": "warmup_cosine"}
+        self.told_to_stop: list[int] = []
         self.sweep = sweep_of(SPACE, fixed=fixed, scheduler=settings, trials=trials, seed=seed, mode=mode)
-        self.scheduler = make_scheduler(self.sweep, 100_000, [])
+        self.scheduler = make_scheduler(self.sweep, 100_000, [], self.told_to_stop.append)
         self.trials = [FakeTrial(number, values) for number, values in enumerate(enumerate_trials(self.sweep))]
         self.went_on, self.paused = [], []
         for trial in self.trials:
@@ -174,7 +175,7 @@ def test_a_trial_that_ends_lets_the_others_go_on():
         party = Party()
         for number in range(7):
             party.report(number, 10, float(number))
-        result = [{"step": 10, "ended": True, "done": True}] if end == "on_trial_complete" else []
+        result = [{"step": 10, "done": True, "status": "failed"}] if end == "on_trial_complete" else []
         getattr(party.scheduler, end)(party, party.trials[7], *result)  # Tune calls it live still
         party.trials[7].is_over = True
         assert sorted(party.went_on + party.paused) == list(range(7))
@@ -184,7 +185,9 @@ def test_a_trial_that_ends_lets_the_others_go_on():
 def test_the_weights_of_a_trial_that_has_ended_are_not_taken_over():
     party = Party()
     party.turn(10, [float(number) for number in range(8)])
-    party.scheduler.on_trial_complete(party, party.trials[0], {"step": 12, METRIC: 0.0, "done": True})
+    party.scheduler.on_trial_complete(
+        party, party.trials[0], {"step": 12, METRIC: 0.0, "done": True, "status": "finished"}
+    )
     party.trials[0].is_over = True
     _, paused = party.turn(20, [float(number) for number in range(8)])
     donors = {party.trials[number].told["origin"]["run_id"] for number in paused}
@@ -197,6 +200,40 @@ def test_all_but_one_may_end():
         party.scheduler.on_trial_error(party, party.trials[number])
         party.trials[number].is_over = True
     assert party.turn(10, [1.0] * 8) == ([0], [])
+
+
+def test_a_trial_whose_metric_is_nan_takes_a_better_one_over():
+    for mode, best in (("min", {"run-1", "run-2"}), ("max", {"run-6", "run-7"})):
+        party = Party(mode=mode)
+        went_on, paused = party.turn(10, [float("nan"), *map(float, range(1, 8))])
+        assert 0 in paused and len(paused) == 2 and sorted(went_on + paused) == list(range(8))
+        assert party.trials[0].told["origin"]["run_id"] in best
+        _, paused = party.turn(20, list(map(float, range(8))))
+        assert (0 in paused) == (mode == "max")  # what it reports next counts again
+
+
+def test_of_several_that_are_nan_as_many_as_the_quantile_says_begin_anew():
+    party = Party()
+    _, paused = party.turn(10, [float("nan")] * 5 + [5.0, 6.0, 7.0])
+    assert len(paused) == 2 and set(paused) <= set(range(5))
+    assert {party.trials[number].told["origin"]["run_id"] for number in paused} <= {"run-5", "run-6"}
+
+
+@pytest.mark.parametrize("ended", ["on_trial_complete", "on_trial_error"])
+def test_a_trial_that_tune_knows_to_be_over_is_not_waited_for(ended):
+    """Tune says that it is over before the scheduler hears how, and may call it live for longer."""
+    party = Party(trials=4)
+    party.get_live_trials = lambda: party.trials
+    for number in (0, 1):
+        party.report(number, 10, float(number))
+    party.trials[3].is_over = True
+    party.report(2, 10, 2.0)
+    assert sorted(party.went_on + party.paused) == [0, 1, 2]
+    party.went_on, party.paused = [], []
+    result = [{"step": 10, "done": True, "status": "failed"}] if ended == "on_trial_complete" else []
+    getattr(party.scheduler, ended)(party, party.trials[3], *result)
+    assert not party.went_on and not party.paused
+    assert party.turn(20, [0.0, 1.0, 2.0], order=[0, 1, 2])[0]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

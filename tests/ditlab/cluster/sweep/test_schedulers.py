@@ -19,27 +19,50 @@ SCHEDULERS = {
 NOBODY = SimpleNamespace(get_live_trials=list)  # a controller that waits for no other trial
 
 
-@dataclass(frozen=True)
 class FakeTrial:
-    trial_id: str
+    """As much of Tune's trial as schedulers ask for."""
+
+    def __init__(self, number):
+        self.trial_id = f"id-{number}"
+        self.config = {"trial": {"number": number, "run_id": f"run-{number}", "values": {}}}
+
+
+@dataclass
+class Told:
+    """A scheduler, and the numbers of the trials that it has told to end."""
+
+    scheduler: TrialScheduler
+    stopped: list[int]
+
+    def add(self, number):
+        trial = FakeTrial(number)
+        self.scheduler.on_trial_add(NOBODY, trial)
+        return trial
+
+    def stop_step(self, number, values):
+        """The step at which a trial that reports `values` is told to end; None where it is not. It ends then."""
+        trial, before, step = self.add(number), list(self.stopped), 0
+        for step, value in values.items():
+            # Tune would kill the process of a trial that it stops itself.
+            said = self.scheduler.on_trial_result(NOBODY, trial, {"step": step, METRIC: value})
+            assert said == TrialScheduler.CONTINUE
+            if self.stopped != before:
+                assert self.stopped == [*before, number]
+                break
+        is_stopped = self.stopped != before
+        end = {"step": step, METRIC: values[step], "done": True, "status": "stopped" if is_stopped else "finished"}
+        self.scheduler.on_trial_complete(NOBODY, trial, end)
+        assert self.stopped == before + [number] * is_stopped
+        return step if is_stopped else None
 
 
 def scheduler_of(name, past=(), **changes):
     base = {**SCHEDULERS[name], **changes.pop("scheduler", {})}
-    return make_scheduler(sweep_of(fixed={"training.steps": STEPS, "evaluation.every": 1}, scheduler=base, **changes),
-                          STEPS, past)  # fmt: skip
-
-
-def reports(scheduler, name, values):
-    """What the scheduler says to each of a trial's reports, up to a stop."""
-    trial = FakeTrial(name)
-    scheduler.on_trial_add(NOBODY, trial)
-    said = []
-    for step, value in values.items():
-        said.append(scheduler.on_trial_result(NOBODY, trial, {"step": step, METRIC: value}))
-        if said[-1] == TrialScheduler.STOP:
-            break
-    return said
+    sweep = sweep_of(fixed={"training.steps": STEPS, "evaluation.every": 1}, scheduler=base, **changes)
+    stopped = []
+    scheduler = make_scheduler(sweep, STEPS, past, stopped.append)
+    assert stopped == []  # trials of an earlier session have ended
+    return Told(scheduler, stopped)
 
 
 def curve(name, value, last=9, status_step=1):
@@ -52,17 +75,16 @@ PAST = [curve(f"past-{number}", float(number)) for number in range(1, 6)]
 @pytest.mark.parametrize("name", ["asha", "median"])
 def test_a_newcomer_is_measured_against_earlier_sessions(name):
     bad, good = dict.fromkeys(range(1, 9), 10.0), dict.fromkeys(range(1, 9), 0.5)
-    said = reports(scheduler_of(name, PAST), "bad", bad)
-    assert said == [TrialScheduler.CONTINUE] * 2 + [TrialScheduler.STOP]  # at the rung: its grace is kept
-    assert set(reports(scheduler_of(name, PAST), "good", good)) == {TrialScheduler.CONTINUE}
-    assert set(reports(scheduler_of(name), "bad", bad)) == {TrialScheduler.CONTINUE}
+    assert scheduler_of(name, PAST).stop_step(7, bad) == 3  # at the rung: its grace is kept
+    assert scheduler_of(name, PAST).stop_step(7, good) is None
+    assert scheduler_of(name).stop_step(7, bad) is None
 
 
 @pytest.mark.parametrize("name", ["asha", "median"])
 def test_more_is_better_where_the_sweep_says_so(name):
     high, low = dict.fromkeys(range(1, 9), 10.0), dict.fromkeys(range(1, 9), 0.5)
-    assert TrialScheduler.STOP not in reports(scheduler_of(name, PAST, mode="max"), "high", high)
-    assert reports(scheduler_of(name, PAST, mode="max"), "low", low)[-1] == TrialScheduler.STOP
+    assert scheduler_of(name, PAST, mode="max").stop_step(7, high) is None
+    assert scheduler_of(name, PAST, mode="max").stop_step(7, low) == 3
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, of a milestone without a number
@@ -73,35 +95,41 @@ def test_more_is_better_where_the_sweep_says_so(name):
     ids=["none", "empty", "nan", "infinite", "one point"],
 )
 def test_any_past_can_be_shown(name, past):
-    assert set(reports(scheduler_of(name, past), "new", {2: 1.0, 4: 1.0})) == {TrialScheduler.CONTINUE}
+    assert scheduler_of(name, past).stop_step(7, {2: 1.0, 4: 1.0}) is None
 
 
 @pytest.mark.parametrize("name", ["asha", "median"])
 def test_a_past_whose_worst_came_last_can_be_shown(name):
     """In their own session it was the first to come so far, and nobody stopped it."""
     past = [curve("a", 1.0), curve("b", 1.0), curve("c", 1.0), curve("worst", 50.0)]
-    assert reports(scheduler_of(name, past), "bad", {3: 60.0}) == [TrialScheduler.STOP]
+    assert scheduler_of(name, past).stop_step(7, {3: 60.0}) == 3
+
+
+@pytest.mark.parametrize("name", ["asha", "median"])
+def test_each_trial_is_told_by_its_own_number(name):
+    told = scheduler_of(name, PAST)
+    steps = [told.stop_step(number, {3: value}) for number, value in ((4, 60.0), (9, 0.5), (2, 70.0))]
+    assert steps == [3, None, 3] and told.stopped == [4, 2]
 
 
 @pytest.mark.parametrize("name", ["asha", "median"])
 def test_a_trial_that_failed_has_no_metric_and_stops_nobody_elses(name):
-    scheduler = scheduler_of(name, PAST)
-    failed = FakeTrial("failed")
-    scheduler.on_trial_add(NOBODY, failed)
-    scheduler.on_trial_result(NOBODY, failed, {"step": 4, METRIC: 1.0})
-    scheduler.on_trial_complete(NOBODY, failed, {"step": 4, "ended": True, "done": True, "failed": "crash"})
-    assert set(reports(scheduler, "good", {4: 0.5, 5: 0.5})) == {TrialScheduler.CONTINUE}
+    told = scheduler_of(name, PAST)
+    failed = told.add(7)
+    told.scheduler.on_trial_result(NOBODY, failed, {"step": 4, METRIC: 1.0})
+    told.scheduler.on_trial_complete(NOBODY, failed, {"step": 4, "done": True, "status": "failed"})
+    assert told.stop_step(8, {4: 0.5, 5: 0.5}) is None and told.stopped == []
 
 
 @pytest.mark.parametrize("brackets", [1, 3, 100])
 def test_asha_takes_any_number_of_brackets(brackets):
-    scheduler = scheduler_of("asha", PAST, scheduler={"brackets": brackets})
-    assert reports(scheduler, "good", {STEPS: 0.5}) == [TrialScheduler.STOP]  # its last step
+    told = scheduler_of("asha", PAST, scheduler={"brackets": brackets})
+    assert told.stop_step(7, {STEPS: 0.5}) == STEPS  # its last step
 
 
 def test_equal_seeds_give_equal_brackets():
     def told(seed):
-        scheduler = scheduler_of("asha", scheduler={"brackets": 3}, seed=seed)
-        return [len(reports(scheduler, f"t{n}", dict.fromkeys(range(1, 30), n % 7))) for n in range(40)]
+        one = scheduler_of("asha", scheduler={"brackets": 3}, seed=seed)
+        return [one.stop_step(number, dict.fromkeys(range(1, 30), number % 7)) for number in range(40)]
 
     assert told(1) == told(1) != told(2)

@@ -10,6 +10,7 @@ from ray.tune.search import Searcher
 from ditlab.cluster.sweep.begin import create_sweep, take_up
 from ditlab.cluster.sweep.search import OptunaTrials, make_study, place_of
 from ditlab.cluster.sweep.trials import PastTrial, PlannedTrial
+from ditlab.spec.space import experiment_for
 from support.sweeps import METRIC, ready, sweep_of, trial_run
 
 SPACE = {
@@ -44,9 +45,9 @@ class Session:
         asked = self.search.suggest(f"tune-{self._asked}")
         return None if asked == Searcher.FINISHED else (f"tune-{self._asked}", PlannedTrial(**asked["trial"]))
 
-    def tell(self, tune_id, *values, step=6, **words):
-        result = {"step": step, **dict(zip(self.sweep.metrics, values, strict=True)), "ended": True, "done": True}
-        self.search.on_trial_complete(tune_id, {**result, **words})
+    def tell(self, tune_id, *values, step=6, status="finished"):
+        result = {"step": step, **dict(zip(self.sweep.metrics, values, strict=True)), "done": True}
+        self.search.on_trial_complete(tune_id, {**result, "status": status})
 
     def study(self):
         return self.search._study
@@ -78,6 +79,37 @@ def test_as_many_trials_as_the_budget_says():
     assert found == session.ledger and [trial.number for trial in found] == list(range(10))
     assert session.ask() is None
     assert session.states() == [TrialState.COMPLETE] * 10
+
+
+PAIRS = {
+    "model.width": {"kind": "choice", "values": [128, 160]},
+    "model.num_heads": {"kind": "choice", "values": [4, 5]},
+}
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_only_values_that_make_an_experiment_are_proposed(sampler):
+    """128 is no multiple of 5."""
+    session, found = Session(optuna_sweep(PAIRS, trials=20, sampler=sampler)), []
+    while asked := session.ask():
+        found.append(asked[1])
+        assert experiment_for(session.sweep, asked[1].values).model.width == asked[1].values["model.width"]
+        session.tell(asked[0], 1.0)
+    assert [trial.number for trial in found] == list(range(20)) and session.ledger == found
+    seen = {(trial.values["model.width"], trial.values["model.num_heads"]) for trial in found}
+    assert seen == {(128, 4), (160, 4), (160, 5)}
+    refused = [trial for trial in session.study().trials if trial.state != TrialState.COMPLETE]
+    assert refused and all(trial.params == {"model.width": 0, "model.num_heads": 1} for trial in refused)
+    assert session.states().count(TrialState.COMPLETE) == 20
+
+
+def test_where_no_values_make_an_experiment_it_ends():
+    sweep = optuna_sweep(PAIRS, trials=20, sampler="random")
+    nothing = {path: axis.model_copy(update={"values": axis.values[place : place + 1]})
+               for place, (path, axis) in enumerate(sweep.space.items())}  # fmt: skip
+    session = Session(sweep.model_copy(update={"space": nothing}))
+    assert session.ask() is None and session.ledger == []
+    assert not session.study().best_trials and len(session.states()) == 100
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
@@ -157,16 +189,18 @@ def test_a_past_trial_without_a_number_counts_as_failed(values):
 
 def test_how_a_trial_ended_is_told():
     session = Session(optuna_sweep(trials=8))
-    names = [session.ask()[0] for _ in range(7)]
+    names = [session.ask()[0] for _ in range(8)]
     session.tell(names[0], 0.5)
-    session.search.on_trial_complete(names[1], {"step": 4, METRIC: 0.7})  # the scheduler stopped it
-    session.tell(names[2], 0.5, failed="crash")
+    session.tell(names[1], 0.7, step=4, status="stopped")
+    session.tell(names[2], 0.5, status="failed")
     session.tell(names[3], math.nan)
     session.search.on_trial_complete(names[4], None, error=True)
     session.search.on_trial_complete(names[5])
-    session.search.on_trial_complete(names[6], {"step": 0, "ended": True, "failed": "crash"})
+    session.search.on_trial_complete(names[6], {"step": 6, METRIC: 0.1, "done": True})  # no word of how
+    session.tell(names[7], 0.1, status="interrupted")  # it goes on in the next session
     fail = TrialState.FAIL
-    assert session.states() == [TrialState.COMPLETE, TrialState.PRUNED, fail, fail, fail, fail, fail]
+    ends = [TrialState.COMPLETE, TrialState.PRUNED, fail, fail, fail, fail, fail, TrialState.RUNNING]
+    assert session.states() == ends
     assert session.study().trials[1].intermediate_values == {4: 0.7}
     assert session.study().best_value == 0.5
     session.search.on_trial_complete(names[0], None, error=True)  # told twice, or of nobody: nothing happens
@@ -222,7 +256,7 @@ def test_of_several_metrics_one_is_not_enough():
     sweep = optuna_sweep(LINE, trials=2, metric=["eval/velocity", "train/samples_per_second"])
     session = Session(sweep)
     tune_id, _ = session.ask()
-    session.search.on_trial_complete(tune_id, {"step": 6, "eval/velocity": 1.0, "ended": True})
+    session.search.on_trial_complete(tune_id, {"step": 6, "eval/velocity": 1.0, "done": True, "status": "finished"})
     assert session.states() == [TrialState.FAIL]
 
 
