@@ -43,6 +43,7 @@ def test_many_more_killed_workers(go, home, unbroken, seed):
     trial(go, home, unbroken, f"killed-{seed}", seed)
 
 
+@pytest.mark.slow
 def test_a_worker_that_stops_answering_is_named_and_replaced(go, home, unbroken, capfd):
     name = "stopped"
     with once_at(home, name, 30, kill_worker(1, signal.SIGSTOP)):

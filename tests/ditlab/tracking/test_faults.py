@@ -131,6 +131,7 @@ def test_every_request_is_slow(proxy: Proxy, home: Home, new_run: NewRun, delay:
     check_all_arrived(proxy.uri, folder, 500)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_and_down_at_the_end(server: Any, home: Home, new_run: NewRun) -> None:
     server.start()
     folder = new_run(tracking_uri=server.uri)

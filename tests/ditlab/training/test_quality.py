@@ -321,6 +321,7 @@ def test_the_first_use_beats_for_whoever_looks_for_hung_workers(few_steps, data,
     assert beats.count("measuring samples") >= 20
 
 
+@pytest.mark.slow
 def test_two_workers(in_training, tmp_path):
     """Under ZeRO-3 all draw; one measures."""
     evaluation = {"every": 6, "samples": 0, "limit": 40, "quality": 100}
