@@ -118,8 +118,9 @@ def _speed(experiment: Experiment, home: Home, concurrent: int) -> tuple[float |
             found = metric_history(folder).get("train/samples_per_second")
             with suppress(UserError):  # a spec of another version
                 if found and _speed_key(load_experiment(folder.spec)) == _speed_key(experiment):
-                    # A run alone had all of a machine's cores.
-                    shared = 1 if record.parent or experiment.resources.gpus_per_worker else concurrent
+                    resources = experiment.resources
+                    has_own = record.parent or resources.gpus_per_worker or resources.cpus_per_worker
+                    shared = 1 if has_own else concurrent  # a run alone had all of a machine's cores
                     return statistics.median(found.values) / shared, "the speed of earlier runs of this kind"
     if experiment.resources.gpus_per_worker:
         return None, "no earlier run on a GPU tells its speed"

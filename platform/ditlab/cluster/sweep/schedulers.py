@@ -82,13 +82,17 @@ class _Patient:
     """Lets a trial that is to stop do so by itself, after a checkpoint: Tune would kill it ten seconds later."""
 
     stop: Callable[[int], None] | None = None
+    _stopped: tuple[str, ...] = ()
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        decision: str = super().on_trial_result(tune_controller, trial, result)  # type: ignore[misc]
-        if decision == TrialScheduler.STOP and self.stop:
-            self.stop(int(trial.config["trial"]["number"]))
-            return TrialScheduler.CONTINUE
-        return decision
+        if trial.trial_id not in self._stopped:
+            decision: str = super().on_trial_result(tune_controller, trial, result)  # type: ignore[misc]
+            if decision != TrialScheduler.STOP or self.stop is None:
+                return decision
+            self._stopped = (*self._stopped, trial.trial_id)
+        assert self.stop
+        self.stop(int(trial.config["trial"]["number"]))
+        return TrialScheduler.CONTINUE
 
 
 class _Asha(_Patient, AsyncHyperBandScheduler):

@@ -49,14 +49,17 @@ class OptunaTrials(Searcher):
         return {"trial": {"number": trial.number, "run_id": trial.run_id, "values": trial.values}}
 
     def _propose(self) -> tuple[Any, dict[str, Any]] | None:
-        """Values that make an experiment; Optuna learns of those that do not. None where it finds none."""
+        """Values that make an experiment, None where Optuna finds none. It is told of those that do not as pruned: what
+        failed it would propose again."""
+        from optuna.trial import TrialState
+
         for _ in range(TRIES):
             asked = self._study.ask()
             values = suggest_values(self._sweep, asked)
             try:
                 experiment_for(self._sweep, values)
             except UserError:
-                _tell(self._study, asked, "failed", 0, ())
+                self._study.tell(asked, state=TrialState.PRUNED)
                 continue
             return asked, values
         return None

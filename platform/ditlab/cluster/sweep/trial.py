@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ditlab.checkpoints.handover import take_over
-from ditlab.cluster.board import INTERRUPTED, PAUSED, Board
+from ditlab.cluster.board import INTERRUPTED, PAUSED, STOPPED, Board
 from ditlab.cluster.books import Books
 from ditlab.cluster.capacity import Share
 from ditlab.cluster.claim import claimed
@@ -69,7 +69,8 @@ class TrialWishes(Wishes):
         with suppress(*UNHEARD):
             for topic in self._topics:
                 if wish := self._board.get(topic):
-                    return str(wish)
+                    self.local = str(wish)
+                    break
         return self.local
 
 
@@ -91,7 +92,7 @@ class TrialRun(threading.Thread):
         self._outcome: Outcome | None = None
 
     def next_result(self) -> dict[str, Any]:
-        """The next evaluation, or how it ended (`ended`). Lets training go on from the evaluation before."""
+        """The next evaluation, or how it ended (`done`). Lets training go on from the evaluation before."""
         if self.ident is None:
             if self._wishes.count:
                 return self._never_begun()
@@ -115,9 +116,10 @@ class TrialRun(threading.Thread):
     def _never_begun(self) -> dict[str, Any]:
         """The sweep is over; what an earlier process left of the trial does not run."""
         folder = self._home.run(self.trial.run_id)
+        status = "stopped" if self._wishes.reason == STOPPED else "interrupted"
         if folder.record.exists() and read_record(folder).status == "running":
-            update_record(folder, status="interrupted")
-        return {"step": 0, "done": True, "status": "interrupted"}
+            update_record(folder, status=status)
+        return {"step": 0, "done": True, "status": status}
 
     def end(self, reason: str = PAUSED) -> None:
         """Ends the training, where it goes on, after a checkpoint."""

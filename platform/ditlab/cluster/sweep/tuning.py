@@ -6,12 +6,14 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from ray import tune
 
 from ditlab.cluster.board import STOPPED, Board
+from ditlab.cluster.signs import UNHEARD
 from ditlab.cluster.sweep.begin import ReadySweep
 from ditlab.cluster.sweep.exploits import exploits
 from ditlab.cluster.sweep.folder import record_of
@@ -118,7 +120,8 @@ class _StopWord:
     board: Board
 
     def __call__(self, number: int) -> None:
-        self.board.put(f"stop/{number}", STOPPED)
+        with suppress(*UNHEARD):  # said again at the trial's next evaluation
+            self.board.put(f"stop/{number}", STOPPED)
 
 
 class _Stopper(tune.Stopper):
