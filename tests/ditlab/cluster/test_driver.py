@@ -41,6 +41,7 @@ def nobody_is_left(home: Path) -> None:
     wait_until(lambda: processes_of(home) == [], 30, f"the end of {processes_of(home)}")
 
 
+@pytest.mark.slow
 def test_a_killed_command_is_resumed_at_once_in_the_same_bits(spec, unbroken, tmp_path):
     """The next command starts while the workers of the first still live: none of their points is logged twice."""
     process = start(spec, tmp_path)

@@ -57,6 +57,7 @@ def test_a_worker_that_stops_answering_is_named_and_replaced(go, home, unbroken,
     assert worker_processes() == []
 
 
+@pytest.mark.slow
 def test_losses_without_progress_end_the_run_with_the_failures_name(go, home):
     name = "hopeless"
     hopeless = broken(name, checkpoint={"every": None}, resources={"workers": 2, "max_failures": 0})

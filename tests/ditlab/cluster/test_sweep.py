@@ -97,6 +97,7 @@ def test_trials_are_runs_and_failures_do_not_sink_the_sweep(ray, at_home, breaki
     assert same_state(checkpoint_of(at_home, again.run_id), checkpoint_of(at_home, best["run_id"]))
 
 
+@pytest.mark.slow
 def test_asha_stops_what_is_worse_at_a_rung(ray, at_home):
     """One after the other, so that it is known who comes first: the second is far worse at step 2."""
     fields = {"fixed": {"training.steps": 8}, "scheduler": {"kind": "asha", "grace": 2, "reduction": 2}}

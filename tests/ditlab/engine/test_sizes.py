@@ -28,6 +28,7 @@ def experiment_of(stage, **changes):
     return tiny(engine__zero={"stage": stage}, **changes)
 
 
+@pytest.mark.slow
 def test_three_workers_share_four_micro_batches():
     """Two passes each; what counts is weighted so that the mean over all six is the mean over the four. A filler
     counts nothing, NaN or not."""
