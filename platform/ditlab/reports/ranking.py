@@ -10,6 +10,9 @@ from typing import Any, Literal
 Status = Literal["finished", "stopped", "failed", "interrupted", "running", "waiting"]
 """A trial's: `stopped` is the scheduler's doing, `interrupted` a person's or the machine's."""
 
+ENDED: tuple[Status, ...] = ("finished", "stopped", "failed")
+"""Of trials that are not run again."""
+
 _ORDER = {"finished": 0, "stopped": 1, "interrupted": 2, "running": 3}
 """Trials with a value, by how far their value can be trusted to be the last."""
 _WITHOUT_A_VALUE, _FAILED, _WAITING = 4, 5, 6

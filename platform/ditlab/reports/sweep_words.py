@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from statistics import median
 
 from ditlab.reports.cells import number, shorten, value_text
-from ditlab.reports.ranking import Summary, Trial, best, objectives, pareto, rank
+from ditlab.reports.ranking import ENDED, Summary, Trial, best, objectives, pareto, rank
 
-ENDED = frozenset({"finished", "stopped", "failed"})
 _CLOSE = 0.01
 """A lead of less is within what another seed changes, more often than not."""
 _VALUE_CHARACTERS = 60

@@ -1,14 +1,14 @@
 """What the tests of the command line share: a command runner, a small spec, one run that has finished."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from support.command import Said, run_here, run_process
+from support.threads import one_thread  # noqa: F401 (a fixture)
 
 SMALL = """\
 name: small
@@ -33,15 +33,6 @@ class Finished:
     @property
     def run_id(self) -> str:
         return str(self.said.json["run_id"])
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """These networks are too small for more threads to help."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

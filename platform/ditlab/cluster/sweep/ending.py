@@ -10,11 +10,10 @@ from ditlab.cluster.sweep.begin import ReadySweep
 from ditlab.cluster.sweep.folder import record_of
 from ditlab.cluster.sweep.parent import ParentRun
 from ditlab.cluster.sweep.results import best_spec, collect
-from ditlab.cluster.sweep.trials import ENDED
 from ditlab.errors import RunFailed
 from ditlab.home import RunFolder
 from ditlab.reports.files import write_whole
-from ditlab.reports.ranking import Summary, best, rank
+from ditlab.reports.ranking import ENDED, Summary, best, rank
 from ditlab.reports.sweep_report import write_sweep_report
 from ditlab.tracking.records import update_record
 from ditlab.tracking.tracker import RunTracker

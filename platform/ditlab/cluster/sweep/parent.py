@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from ditlab.cluster.sweep.begin import ReadySweep
 from ditlab.cluster.sweep.results import ranking_table
-from ditlab.cluster.sweep.table import Row
-from ditlab.reports.ranking import Summary, best
+from ditlab.reports.ranking import ENDED, Summary, Trial, best
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.parameters import flatten
 from ditlab.tracking.tracker import CATCH_UP, RunTracker
@@ -44,14 +43,14 @@ class ParentRun:
             self._tracker.end("interrupted" if kind is KeyboardInterrupt else "failed")
         self._tracker.close(0.0 if kind is KeyboardInterrupt else CATCH_UP)
 
-    def show(self, rows: Sequence[Row], leader: int | None) -> None:
+    def show(self, rows: Sequence[Trial], leader: int | None) -> None:
         """A point for every trial that has ended: how many of each kind, and the best value so far."""
-        ended = [row for row in rows if row.status in ("finished", "stopped", "failed")]
+        ended = [row for row in rows if row.status in ENDED]
         if len(ended) <= self._shown:
             return
         self._shown = len(ended)
         counts = {f"trials/{kind}": float(sum(row.status == kind for row in ended))
-                  for kind in ("finished", "stopped", "failed")}  # fmt: skip
+                  for kind in ENDED}  # fmt: skip
         found = next((row for row in rows if row.number == leader), None)
         values = {f"best/{name}": found.metrics[name] for name in self._metrics if found and name in found.metrics}
         self._tracker.log_metrics(len(ended), {**counts, **values})

@@ -11,7 +11,7 @@ from ditlab.cluster.sweep.trials import PastCurve, PlannedTrial, trial_experimen
 from ditlab.home import Home, RunFolder
 from ditlab.reports.ranking import AxisInfo, Curve, Summary, Trial, best, rank
 from ditlab.spec.axes import Axis, Choice, Grid, LogUniform
-from ditlab.spec.sweep import Sweep
+from ditlab.spec.sweep import Pbt, Sweep
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.history import Series, metric_history
 from ditlab.tracking.records import RunRecord
@@ -49,14 +49,9 @@ def best_spec(sweep: Sweep, summary: Summary) -> str:
     spec = experiment.to_dict()
     value = ", ".join(f"{name}={found.metrics[name]:.6g}" for name in summary.metrics)
     head = f"# Trial {found.number} (run {found.run_id}) of the sweep {summary.name} ({summary.sweep_id}): {value}.\n"
-    if changes := exploits_of(found):
-        head += f"# Its values were the last of several: {changes}.\n"
+    if isinstance(sweep.scheduler, Pbt) and found.note:
+        head += f"# Its values were the last of several: {found.note}.\n"
     return head + dump_yaml({**spec, "name": f"{summary.name}-best"})
-
-
-def exploits_of(trial: Trial) -> str:
-    """What a trial took over, in words; empty for most."""
-    return trial.note if trial.note.startswith("step ") else ""
 
 
 def past_curves(sweep: Sweep, summary: Summary) -> list[PastCurve]:

@@ -14,10 +14,11 @@ from ditlab.cluster.sweep.ending import SweepResult, end_sweep, num_ended
 from ditlab.cluster.sweep.folder import record_of
 from ditlab.cluster.sweep.parent import ParentRun
 from ditlab.cluster.sweep.results import collect, past_curves
-from ditlab.cluster.sweep.table import Row, SweepTable
-from ditlab.cluster.sweep.trials import ENDED, PlannedTrial
+from ditlab.cluster.sweep.table import SweepTable
+from ditlab.cluster.sweep.trials import PlannedTrial
 from ditlab.cluster.sweep.tuning import Tuning
 from ditlab.errors import RunFailed, UserError
+from ditlab.reports.ranking import ENDED, Trial
 from ditlab.tracking.history import final_metrics
 from ditlab.tracking.records import update_record, write_atomically
 
@@ -35,7 +36,7 @@ class Running:
         self._board = Board(f"sweep-{self._id}")
         self._before, self._began = ready.folder.elapsed(), time.monotonic()
         self._noted = 0.0
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, Trial] = {}
         self._ended: set[int] = set()
         self._warned: dict[int, int] = {}
         self._is_late = False
@@ -95,7 +96,7 @@ class Running:
                 parent.show(rows, leader)
                 self._note_time_now_and_then()
 
-    def _look(self, table: SweepTable) -> list[Row]:
+    def _look(self, table: SweepTable) -> list[Trial]:
         rows = []
         for trial in self._folder.trials():
             if trial.number not in self._ended:
@@ -105,7 +106,7 @@ class Running:
             rows.append(self._rows.get(trial.number) or _waiting(trial))
         return rows
 
-    def _row(self, trial: PlannedTrial, table: SweepTable) -> Row:
+    def _row(self, trial: PlannedTrial, table: SweepTable) -> Trial:
         number, record = trial.number, record_of(self._ready.home, trial.run_id)
         self._pass_on_warnings(number, table)
         if record is None:
@@ -116,7 +117,18 @@ class Running:
         else:
             progress = self._board.get(f"progress/{number}") or {}
             metrics, step = progress.get("metrics", {}), max(progress.get("step", 0), record.step)
-        return Row(number, trial.run_id, trial.values, record.status, step, record.total_steps, metrics, record.message)
+        return Trial(
+            number,
+            trial.run_id,
+            trial.values,
+            record.status,
+            step,
+            record.total_steps,
+            0.0,
+            metrics,
+            {},
+            record.message,
+        )
 
     def _pass_on_warnings(self, number: int, table: SweepTable) -> None:
         messages = self._board.get(f"warnings/{number}") or []
@@ -124,13 +136,13 @@ class Running:
             table.warn(f"trial {number}: {message}")
         self._warned[number] = len(messages)
 
-    def _leader(self, rows: list[Row]) -> int | None:
+    def _leader(self, rows: list[Trial]) -> int | None:
         """The number of the best trial that has finished, by the first metric."""
         name, sign = self._ready.sweep.metrics[0], -1 if self._ready.sweep.modes[0] == "max" else 1
         done = [row for row in rows if row.status == "finished" and math.isfinite(row.metrics.get(name, math.nan))]
         return min(done, key=lambda row: (sign * row.metrics[name], row.number)).number if done else None
 
-    def _counts(self, rows: list[Row]) -> str:
+    def _counts(self, rows: list[Trial]) -> str:
         counts = {status: sum(row.status == status for row in rows) for status in ("running", *ENDED)}
         told = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
         return f"{told or 'starting'} of {self._ready.num_trials}"
@@ -153,5 +165,5 @@ class Running:
             write_atomically(self._folder.folder, self._folder.clock.name, json.dumps({"seconds": self._seconds()}))
 
 
-def _waiting(trial: PlannedTrial) -> Row:
-    return Row(trial.number, trial.run_id, trial.values, "waiting", 0, 0, {})
+def _waiting(trial: PlannedTrial) -> Trial:
+    return Trial(trial.number, trial.run_id, trial.values, "waiting", 0, 0, 0.0, {}, {})

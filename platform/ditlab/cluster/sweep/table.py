@@ -1,8 +1,7 @@
 """The live table of a sweep; lines, where standard error is no terminal."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,23 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from ditlab.reports.cells import short_names, value_text
+from ditlab.reports.ranking import ENDED, Trial
 
 SHOWN = 24  # rows at most: the trials that run, those that ended last, and the best
 COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "stopped": "blue"}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One trial, as it stands."""
-
-    number: int
-    run_id: str
-    values: Mapping[str, Any]
-    status: str
-    step: int
-    total_steps: int
-    metrics: Mapping[str, float]
-    note: str = ""
 
 
 class SweepTable:
@@ -50,13 +36,13 @@ class SweepTable:
         if self._live:
             self._live.__exit__(*details)
 
-    def update(self, rows: Sequence[Row], best: int | None, summary: str) -> None:
+    def update(self, rows: Sequence[Trial], best: int | None, summary: str) -> None:
         """Shows the trials; `best` is the number of the one that leads."""
         if self._live:
             self._live.update(self._table(_chosen(rows, best), best, f"{self._title} · {summary}"))
             return
         for row in rows:
-            if row.status in ("finished", "stopped", "failed") and row.number not in self._told:
+            if row.status in ENDED and row.number not in self._told:
                 self._told.add(row.number)
                 sys.stderr.write(f"{self._line(row)}\n")
 
@@ -70,13 +56,13 @@ class SweepTable:
         else:
             sys.stderr.write(f"warning: {message}\n")
 
-    def _line(self, row: Row) -> str:
+    def _line(self, row: Trial) -> str:
         values = ", ".join(f"{self._names[path]}={value_text(value)}" for path, value in row.values.items())
         metrics = " ".join(f"{name} {row.metrics[name]:.5g}" for name in self._metrics if name in row.metrics)
         said = row.note if row.status == "failed" else metrics
         return f"trial {row.number} ({values}): {row.status} at step {row.step}, {said}".rstrip(", ")
 
-    def _table(self, rows: Sequence[Row], best: int | None, title: str) -> Table:
+    def _table(self, rows: Sequence[Trial], best: int | None, title: str) -> Table:
         table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
         table.add_column("trial", justify="right", no_wrap=True)
         table.add_column("run", no_wrap=True)
@@ -98,11 +84,11 @@ class SweepTable:
         return table
 
 
-def _chosen(rows: Sequence[Row], best: int | None) -> list[Row]:
+def _chosen(rows: Sequence[Trial], best: int | None) -> list[Trial]:
     """As many rows as a screen holds, in order of their number."""
     weight = {"running": 0, "interrupted": 1, "finished": 2, "stopped": 2, "failed": 2, "waiting": 3}
 
-    def rank(row: Row) -> tuple[int, int]:
+    def rank(row: Trial) -> tuple[int, int]:
         if row.number == best:
             return -1, 0
         return weight.get(row.status, 1), row.number if row.status == "waiting" else -row.number

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ditlab.reports.ranking import ENDED
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.space import experiment_for
 from ditlab.spec.sweep import Pbt, Sweep
-
-ENDED = ("finished", "stopped", "failed")
-"""Statuses of trials that are not run again."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ditlab.cluster.sweep.ending import SweepResult
 from ditlab.reports.cells import value_text
-from ditlab.reports.ranking import best
+from ditlab.reports.ranking import ENDED, best
 
 ENDINGS = {"finished": "finished", "interrupted": "interrupted", "stopped": "out of time"}
 
@@ -13,7 +13,7 @@ ENDINGS = {"finished": "finished", "interrupted": "interrupted", "stopped": "out
 def last_words(result: SweepResult, num_trials: int) -> list[str]:
     """Counts, the best trial, where to read on."""
     summary = result.summary
-    counts = {kind: sum(trial.status == kind for trial in summary.trials) for kind in ("finished", "stopped", "failed")}
+    counts = {kind: sum(trial.status == kind for trial in summary.trials) for kind in ENDED}
     told = ", ".join(f"{number} {kind}" for kind, number in counts.items() if number) or "none ended"
     lines = [f"sweep {result.sweep_id} {ENDINGS[result.status]}: {told} of {num_trials} trials"]
     if found := best(summary):

@@ -1,24 +1,14 @@
 """A home for each test, whose data are there already."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from ditlab.data.sources import open_data
 from ditlab.home import Home
+from support.threads import one_thread  # noqa: F401 (a fixture)
 from support.workers import tiny
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """These networks are too small for more threads to help."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

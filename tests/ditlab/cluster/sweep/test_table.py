@@ -6,8 +6,9 @@ import re
 import pytest
 from rich.console import Console
 
-from ditlab.cluster.sweep.table import SHOWN, Row, SweepTable, _chosen
+from ditlab.cluster.sweep.table import SHOWN, SweepTable, _chosen
 from ditlab.reports.cells import value_text
+from ditlab.reports.ranking import Trial
 
 AXES, METRICS = ["optimizer.lr", "objective.time"], ["eval/velocity"]
 TIME = {"kind": "logit_normal", "mean": 0.0, "std": 1.0}
@@ -18,8 +19,9 @@ def row(number, status="finished", value=None, **changes):
     fields = {
         "run_id": f"{number:08d}", "values": {"optimizer.lr": 1 / 3000}, "status": status, "step": 1000 * begun,
         "total_steps": 6000 * begun, "metrics": {} if value is None else {"eval/velocity": value}, "note": "",
+        "seconds": 0.0, "curves": {},
     }  # fmt: skip
-    return Row(number, **{**fields, **changes})
+    return Trial(number, **{**fields, **changes})
 
 
 def on_terminal(rows, best=None, summary="2 finished of 8", show=lambda table: None):
