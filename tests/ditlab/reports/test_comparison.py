@@ -14,7 +14,7 @@ from ditlab.reports.comparison.curves import Track, equal_budget, smoothed, trac
 from ditlab.reports.comparison.figures import Row, draw_curves, side_by_side
 from ditlab.reports.comparison.page import write_comparison
 from ditlab.reports.comparison.records import ComparedRun, Comparison, Drawing
-from ditlab.reports.comparison.sentences import duration, lead
+from ditlab.reports.comparison.sentences import lead
 from ditlab.reports.panels import COLOURS
 
 
@@ -210,13 +210,6 @@ def test_two_runs_of_one_name_are_told_apart() -> None:
 def test_the_heaviest_common_component_ranks() -> None:
     comparison = compared(run("a", weights=["other", "direction", "velocity"]), run("b"))
     assert comparison.main == "direction" and comparison.common[0] == "direction"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0.5, "0.5 s"), (59.7, "1 min 0 s"), (3599.6, "1 h 0 min"), (12_345, "3 h 25 min")]
-)
-def test_durations(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
 
 
 # Figures and page

@@ -131,8 +131,8 @@ def test_values_durations_and_long_texts() -> None:
         == "cosine (warmup 50, inner {a [1, 0.5]})"
     )
     assert value_text({"kind": "constant"}) == "constant" and value_text(None) == "null" and value_text(True) == "true"
-    assert [duration(s) for s in (0, 0.25, 42, 59.7, 200, 3900, 7200, 183600)] == [
-        "0 s", "0.25 s", "42 s", "1 min", "3 min 20 s", "1 h 5 min", "2 h", "2 d 3 h",
+    assert [duration(s) for s in (0, 0.25, 42, 59.7, 200, 3599.6, 3900, 7200, 12_345, 183600)] == [
+        "0 s", "0.25 s", "42 s", "1 min", "3 min 20 s", "1 h", "1 h 5 min", "2 h", "3 h 25 min", "2 d 3 h",
     ]  # fmt: skip
     assert shorten("short", 10) == "short" and len(shorten("a long name that goes on", 12)) <= 12
 

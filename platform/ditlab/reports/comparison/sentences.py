@@ -6,25 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ditlab.reports.cells import cell, number
+from ditlab.reports.cells import cell, duration, number
 from ditlab.reports.comparison.curves import EqualBudget
 from ditlab.reports.comparison.records import ComparedRun, Comparison
 
 LEVEL = 0.01
 """Two values that differ by less than this share of the lower one are called level."""
 _LISTED_RUNS = 4
-
-
-def duration(seconds: float) -> str:
-    """`48 s`, `12 min 5 s`, `3 h 20 min`."""
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
 
 
 def amount(budget: EqualBudget) -> str:
