@@ -33,7 +33,7 @@ format: $(VENV)/.installed-dev ## Let ruff format and sort.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-benchmarks: $(VENV)/.installed-dev ## Ratios, against plain torch, a plain copy, a plain save, fresh processes.
+benchmarks: $(VENV)/.installed-dev ## Ratios, against plain torch, a plain copy, a plain save, fresh processes, plain networks.
 	$(BIN)/python tests/benchmarks/loader_throughput.py
 	$(BIN)/python tests/benchmarks/step_time.py
 	$(BIN)/python tests/benchmarks/checkpoint_stall.py
@@ -41,6 +41,7 @@ benchmarks: $(VENV)/.installed-dev ## Ratios, against plain torch, a plain copy,
 	$(BIN)/python tests/benchmarks/tracking_outage.py
 	$(BIN)/python tests/benchmarks/recovery_time.py
 	$(BIN)/python tests/benchmarks/sweep_cost.py
+	$(BIN)/python tests/benchmarks/region_step.py
 
 clean: ## Remove the environment and caches; runs stay.
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache

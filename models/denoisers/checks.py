@@ -12,3 +12,14 @@ def check_multiple(knob: str, value: int, factor: int, reason: str, step: int | 
     below = value - value % step
     remedy = f"{below} or {below + step}" if below else str(step)
     raise ValueError(f"{knob}={value} is no multiple of {reason}; set {knob} to {remedy}.")
+
+
+def check_mlp_ratio(width: int, ratio: float) -> None:
+    """Raises ValueError unless `ratio` times `width` is a whole number of at least 1, and names the nearest ratio."""
+    wide = width * ratio
+    whole = max(1, round(wide))
+    if abs(wide - whole) > 1e-3:
+        raise ValueError(
+            f"model.mlp_ratio={ratio:g} makes an MLP {wide:g} wide (model.width={width}); "
+            f"set model.mlp_ratio to {whole / width:.8g} for a width of {whole}."
+        )

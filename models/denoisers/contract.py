@@ -9,13 +9,14 @@ A family's `spec.py` holds three pydantic models and joins them in a `Family`:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from torch import Tensor, nn
 
@@ -77,6 +78,10 @@ class ObjectiveSpec(Spec):
     def build(self, model: ModelSpec) -> Objective:
         raise NotImplementedError
 
+    def assessor(self, model: ModelSpec) -> Assessor | None:
+        """What `ditlab evaluate` measures beside the objective's metrics; None: nothing."""
+        return None
+
 
 class SamplingSpec(Spec):
     """Base of a family's sampling spec: the defaults of `ditlab sample` and of evaluation's grids."""
@@ -111,6 +116,29 @@ class NoiseSource(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class RealRows:
+    """Rows of a data set: as a model takes them, and as people know them."""
+
+    batch: Mapping[str, Tensor]
+    """The model's fields, (num, *shape) each, on its device."""
+    columns: Mapping[str, np.ndarray]
+    """The store's other columns, (num, *shape) each; a class index whose classes have names is given as these."""
+    names: Mapping[str, Sequence[str]]
+    """Of the entries along a column's last axis, for the columns that have names: those of motifs."""
+    noise: NoiseSource
+    """Fixed draws of these rows: the same in every run, whatever the batches."""
+
+
+@dataclass(frozen=True)
+class RowSet:
+    """Rows of a data set that can be gone through as often as one likes, in an order of their own."""
+
+    num: int
+    batches: Callable[[int], Iterator[RealRows]]
+    """Goes through all rows, so many at a time; the last batch may be smaller."""
+
+
 class Network(Protocol):
     """A family's network is an `nn.Module` with two more methods (and so has all of a module's own)."""
 
@@ -140,8 +168,16 @@ class Objective(Protocol):
         """Held-out figures by name, each a mean over the batch: every loss component, whatever its weight, and more."""
         ...
 
+    def summary(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Figures to report, from the means of `metrics` over all held-out samples.
+
+        Most are these means. What is no mean over samples, a correlation or a perplexity, is made here from means that
+        are its parts.
+        """
+        ...
+
     def metric_names(self) -> Sequence[str]:
-        """The names that `metrics` gives, without computing them: what a sweep can rank by."""
+        """The names that `summary` gives, without computing them: what a sweep can rank by."""
         ...
 
     def figures(
@@ -177,7 +213,10 @@ class Samples:
 class Sampler(Protocol):
     """Draws samples and shows them."""
 
-    def conditions(self, num: int, label: int | None = None) -> dict[str, Tensor]:
+    completes_rows: bool
+    """Whether a sample completes a real row (imputation); `conditions` is then given as many rows as samples."""
+
+    def conditions(self, num: int, label: int | None = None, rows: RealRows | None = None) -> dict[str, Tensor]:
         """The conditions of `num` samples: those asked for, or a spread over all (classes in turn); {} if none apply.
 
         Raises ValueError for a condition the model does not know.
@@ -197,4 +236,38 @@ class Sampler(Protocol):
 
     def show(self, samples: Samples) -> Figure:
         """The samples as a person wants to see them: an image grid, text, a heatmap."""
+        ...
+
+
+class CompletingSampler(Sampler, Protocol):
+    """A sampler with `completes_rows`."""
+
+    def wanted(self, rows: RealRows) -> np.ndarray:
+        """Which rows to complete, (num,) bool; `rows.batch` is empty here: their other columns decide."""
+        ...
+
+    def table(self, samples: Samples, rows: RealRows) -> dict[str, np.ndarray]:
+        """The completed rows as columns of equal length, for a table file that other tools read."""
+        ...
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What an assessor found out about a trained network."""
+
+    metrics: dict[str, float]
+    """By name, for the run's record."""
+    tables: dict[str, dict[str, np.ndarray]]
+    """By name: columns of equal length."""
+    figures: dict[str, Figure]
+    """By name."""
+
+
+class Assessor(Protocol):
+    """Measures a trained network over whole data sets, beside what needs no training."""
+
+    def assess(
+        self, network: nn.Module, train: RowSet, held_out: RowSet, references: Mapping[str, Any], batch_size: int
+    ) -> Assessment:
+        """`train` is what baselines are fitted on; `references`, by name, what the data's maker knows of it."""
         ...

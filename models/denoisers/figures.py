@@ -23,6 +23,8 @@ class Heatmap:
     """(left, right, bottom, top) in data units; None counts cells."""
     diverging: bool = False
     """Colours centred on zero."""
+    limits: tuple[float, float] | None = None
+    """Values of the colours' two ends, for maps to be compared; None takes the smallest and largest value."""
     mark: tuple[int, int] | None = None
     """(row, column) of a cell to point out."""
 

@@ -11,6 +11,7 @@ SMALL = {
     "journal_cost": ["--seconds", "2"],
     "loader_throughput": [],
     "recovery_time": ["--rounds", "1"],
+    "region_step": ["--batch", "1", "--rounds", "2", "--set", "model={num_regions: 60, depth: 2, width: 96}"],
     "sweep_cost": ["--trials", "2", "--fresh", "2"],
     "step_time": ["--rounds", "2", "--block", "1"],
     "tracking_outage": ["--rounds", "1", "--block", "3"],

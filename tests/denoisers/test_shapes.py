@@ -14,7 +14,7 @@ def test_dit_shape_by_shape():
     assert rows["patch_embedding"].outputs == [(4, 49, 256)]
     assert rows["time"].outputs == [(4, 1024)]
     assert rows["blocks.0"].parameters == 1_838_336
-    assert rows["blocks.5.attention.qkv"].outputs == [(4, 49, 768)]
+    assert rows["blocks.5.attention.qkv"].outputs == 3 * [(4, 49, 256)]
     assert rows["head"].outputs == [(4, 49, 16)]
     assert rows["head"].kind == "Linear"
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from denoisers.dit.network import DiT
+from denoisers.figure_makers import FigureInputs
 from denoisers.figures import Curve, Figure, Heatmap, Lines, Panel
 from denoisers.layers.adaln import Modulation
-from denoisers.processes.velocity_objective import FigureInputs
 
 NUM_TIMES = 101
 NUM_DIMENSIONS = 4

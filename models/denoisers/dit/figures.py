@@ -10,11 +10,11 @@ from torch import Tensor
 
 from denoisers.dit.network import DiT
 from denoisers.dit.spec import DiTSpec
+from denoisers.figure_makers import FigureInputs
 from denoisers.figures import Figure, Heatmap, ImageGrid, Panel
 from denoisers.layers.embedding_figures import time_figure
 from denoisers.layers.embeddings import table, table_2d
 from denoisers.processes.flow_figures import to_pictures
-from denoisers.processes.velocity_objective import FigureInputs
 
 LINE_COLOUR = (0.85, 0.2, 0.2)
 ENLARGEMENT = 4

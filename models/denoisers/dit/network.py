@@ -5,14 +5,15 @@ B batch, C channels, S image size, N patches, D width, E = 4 D width of the cond
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from denoisers.dit.spec import DiTSpec
-from denoisers.layers.adaln import AdaLN, AdaLNZero, Modulation, modulate
+from denoisers.layers.adaln import AdaLN, Modulation
+from denoisers.layers.adaln_block import AdaLNZeroBlock
 from denoisers.layers.attention import SelfAttention
 from denoisers.layers.embeddings import table_2d
 from denoisers.layers.label_embedding import LabelEmbedding
@@ -41,31 +42,13 @@ class ScaleShiftBlock(nn.Module):
         return self.attention_norm.read(condition), self.mlp_norm.read(condition)
 
 
-class ZeroBlock(nn.Module):
+def zero_block(spec: DiTSpec) -> AdaLNZeroBlock:
     """The same two branches, each modulated and gated by adaLN-Zero."""
-
-    def __init__(self, spec: DiTSpec) -> None:
-        super().__init__()
-        self.adaln = AdaLNZero(spec.width, spec.condition_width)
-        self.attention = SelfAttention(spec.width, spec.num_heads)
-        self.mlp = MLP(spec.width, spec.mlp_width)
-
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """(B, N, D), (B, E) -> (B, N, D)."""
-        before_attention, before_mlp = self.adaln(condition)
-        assert before_attention.gate is not None and before_mlp.gate is not None
-        branch = self.attention(modulate(self.adaln.norm(x), before_attention))
-        x = x + before_attention.gate[:, None] * branch
-        branch = self.mlp(modulate(self.adaln.norm(x), before_mlp))
-        return x + before_mlp.gate[:, None] * branch
-
-    def modulations(self, condition: Tensor) -> tuple[Modulation, Modulation]:
-        """What (B, E) does before attention and before the MLP, for pictures."""
-        return self.adaln(condition)
+    return AdaLNZeroBlock(spec.width, spec.num_heads, spec.mlp_width, spec.condition_width)
 
 
-Block = ScaleShiftBlock | ZeroBlock
-BLOCKS: dict[str, type[ScaleShiftBlock] | type[ZeroBlock]] = {"scale_shift": ScaleShiftBlock, "zero": ZeroBlock}
+Block = ScaleShiftBlock | AdaLNZeroBlock
+BLOCKS: dict[str, Callable[[DiTSpec], Block]] = {"scale_shift": ScaleShiftBlock, "zero": zero_block}
 
 
 class DiT(nn.Module):

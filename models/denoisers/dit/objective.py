@@ -4,8 +4,9 @@ from denoisers.dit.adaln_figure import draw_adaln
 from denoisers.dit.attention_figure import draw_attention
 from denoisers.dit.figures import draw_patches, draw_positions
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
+from denoisers.figure_makers import FigureMaker
 from denoisers.processes.flow_figures import draw_samples, draw_trajectory
-from denoisers.processes.velocity_objective import FigureMaker, VelocityObjective
+from denoisers.processes.velocity_objective import VelocityObjective
 
 FIGURES: dict[str, FigureMaker] = {
     "samples": draw_samples,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from denoisers.checks import check_multiple
+from denoisers.checks import check_mlp_ratio, check_multiple
 from denoisers.contract import Family, ModelSpec, Network, Objective
 from denoisers.image_spec import ImageModelSpec, PositiveInt
 from denoisers.processes.flow_spec import FlowSamplingSpec, VelocitySpec
@@ -43,12 +43,7 @@ class DiTSpec(ImageModelSpec):
         check_multiple("model.width", self.width, self.num_heads, f"model.num_heads={self.num_heads}", both)
         position = "4 (sine and cosine of row and column get a quarter of it each)"
         check_multiple("model.width", self.width, 4, position, both)
-        if abs(self.width * self.mlp_ratio - self.mlp_width) > 1e-3 or self.mlp_width < 1:
-            whole = max(1, self.mlp_width)
-            raise ValueError(
-                f"model.mlp_ratio={self.mlp_ratio:g} makes an MLP {self.width * self.mlp_ratio:g} wide "
-                f"(model.width={self.width}); set model.mlp_ratio to {whole / self.width:.8g} for a width of {whole}."
-            )
+        check_mlp_ratio(self.width, self.mlp_ratio)
         return self
 
     @property

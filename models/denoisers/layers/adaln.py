@@ -46,9 +46,9 @@ class AdaLNZero(nn.Module):
     All gates start at 0, so a block starts as the identity.
     """
 
-    def __init__(self, width: int, condition_width: int) -> None:
+    def __init__(self, width: int, condition_width: int, eps: float = 1e-5) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.norm = nn.LayerNorm(width, eps=eps, elementwise_affine=False)
         self.modulation = nn.Linear(condition_width, 6 * width)
         nn.init.zeros_(self.modulation.weight)
         nn.init.zeros_(self.modulation.bias)

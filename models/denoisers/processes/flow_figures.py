@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from denoisers.contract import Samples
+from denoisers.figure_makers import FigureInputs
 from denoisers.figures import Figure, ImageGrid
-from denoisers.processes.velocity_objective import FigureInputs
 
 NUM_SAMPLES = 64
 MAX_CLASS_COLUMNS = 16

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from denoisers.contract import NoiseSource, Sampler
+from denoisers.figure_makers import FigureInputs, FigureMaker, draw_figures
 from denoisers.figures import Figure
 from denoisers.image_spec import ImageModelSpec
 from denoisers.layers.label_embedding import drop_labels
@@ -17,19 +17,6 @@ from denoisers.processes.flow_matching import interpolate, velocity_target
 from denoisers.processes.flow_spec import VelocitySpec
 
 NUM_QUARTERS = 4
-
-
-@dataclass(frozen=True)
-class FigureInputs:
-    """What a picture of a trained network is drawn from."""
-
-    network: nn.Module
-    batch: Mapping[str, Tensor]
-    sampler: Sampler
-    generator: torch.Generator
-
-
-FigureMaker = Callable[[FigureInputs], Figure]
 
 
 def velocity_error(predicted: Tensor, target: Tensor) -> Tensor:
@@ -93,6 +80,9 @@ class VelocityObjective:
         means = {name: torch.stack([errors[name] for errors in quarters]).mean() for name in COMPONENTS}
         return means | {f"velocity_t{quarter}": errors["velocity"] for quarter, errors in enumerate(quarters)}
 
+    def summary(self, means: Mapping[str, float]) -> dict[str, float]:
+        return dict(means)
+
     def metric_names(self) -> Sequence[str]:
         return (*COMPONENTS, *(f"velocity_t{quarter}" for quarter in range(NUM_QUARTERS)))
 
@@ -104,13 +94,7 @@ class VelocityObjective:
         generator: torch.Generator,
         kinds: Sequence[str] | None = None,
     ) -> Iterator[tuple[str, Figure]]:
-        """Every kind starts from the generator's state at the call, so none depends on which others are drawn."""
-        state = generator.get_state()
-        for kind in self._figure_makers if kinds is None else kinds:
-            generator.set_state(state)
-            with torch.no_grad():
-                figure = self._figure_makers[kind](FigureInputs(network, batch, sampler, generator))
-            yield kind, figure
+        return draw_figures(self._figure_makers, FigureInputs(network, batch, sampler, generator), kinds)
 
     def figure_kinds(self) -> Sequence[str]:
         return tuple(self._figure_makers)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from denoisers.figure_makers import FigureInputs
 from denoisers.figures import Curve, Figure, Heatmap, Lines, Panel
 from denoisers.layers.embedding_figures import time_figure
-from denoisers.processes.velocity_objective import FigureInputs
 from denoisers.unet.network import UNet
 from denoisers.unet.spec import UNetSpec
 

@@ -23,6 +23,7 @@ from ditlab.training.drawing import draw_samples
 from ditlab.training.noise import derived_seed
 from ditlab.training.quality.applies import quality_applies
 from ditlab.training.quality.measure import quality
+from ditlab.training.rows import Conditions, conditions_of, shown_rows
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def draw_all(opened: Sequence[OpenedRun], runs: Sequence[ComparedRun], wish: Wis
 def draw(saved: SavedRun, wish: Wish) -> Drawing | None:
     """Samples of a run with its own sampling settings; None where none are wished for.
 
-    Raises UserError where the weights cannot be read.
+    Raises UserError where the weights cannot be read, or there are no rows to complete.
     """
     experiment = saved.experiment()
     data, reason = _data(saved, experiment) if wish.samples else (None, "")
@@ -68,9 +69,12 @@ def draw(saved: SavedRun, wish: Wish) -> Drawing | None:
         return None
     network = saved.network(wish.device)
     sampler: Any = experiment.sampling.build(experiment.model, experiment.objective)
+    view = shown_rows(saved.data()) if sampler.completes_rows else None
+    conditions = conditions_of(sampler, num, view, experiment.model.batch_fields())
+    num = conditions.num
     evaluated = _count_evaluations(network)
     begun = time.perf_counter()
-    samples = _draw(sampler, network, num, wish)
+    samples = _draw(sampler, network, conditions, wish)
     seconds = time.perf_counter() - begun
     metrics: Mapping[str, float] = {}
     if data is not None:
@@ -116,10 +120,10 @@ def _count_evaluations(network: nn.Module) -> list[int]:
     return count
 
 
-def _draw(sampler: Any, network: nn.Module, num: int, wish: Wish) -> Samples:
-    """`num` samples on the CPU, `wish.batch` at a time; the first ones are those of `ditlab sample` with this seed."""
+def _draw(sampler: Any, network: nn.Module, conditions: Conditions, wish: Wish) -> Samples:
+    """Samples on the CPU, `wish.batch` at a time; the first ones are those of `ditlab sample` with this seed."""
     generator = torch.Generator(wish.device).manual_seed(derived_seed(wish.seed, "samples"))
-    return draw_samples(sampler, network, sampler.conditions(num), num, generator, wish.batch)
+    return draw_samples(sampler, network, conditions.tensors, conditions.num, generator, wish.batch)
 
 
 def _first(samples: Samples, num: int) -> Samples:

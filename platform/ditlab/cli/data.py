@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ditlab.cli.common import emit, json_option, say, writing
+from ditlab.cli.importing import import_
 
 if TYPE_CHECKING:
     from ditlab.data.store import Store
@@ -16,56 +17,7 @@ def data() -> None:
     """Import data into Arrow stores, and look into stores."""
 
 
-@data.command("import")
-@click.argument("kind")
-@click.option(
-    "--source",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder with the original files; without it they are downloaded where the kind can be.",
-)
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for the stores [DITLAB_HOME/stores]."
-)
-@click.option("--checksum/--no-checksum", default=True, help="Refuse files whose MD5 is not the published one.")
-@json_option
-def import_(kind: str, source: Path | None, out: Path | None, checksum: bool, as_json: bool) -> None:
-    """Write the Arrow stores of a KIND of data: digits, mnist.
-
-    mnist: from the four idx files (.gz or not) in --source, either split alone too, or by download. Data sets that
-    share MNIST's format, such as Fashion-MNIST, need --no-checksum.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from ditlab.data.importing import ImportRequest, run_import
-    from ditlab.home import Home
-
-    home = Home.from_environment().ensure()
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    bars = Progress(*columns, console=Console(stderr=True))
-    tasks: dict[str, Any] = {}
-
-    def progress(what: str, done: int, total: int | None) -> None:
-        if not tasks:
-            bars.start()  # here, so that an import without downloads draws nothing
-        if what not in tasks:
-            tasks[what] = bars.add_task(what)
-        bars.update(tasks[what], completed=done, total=total)
-
-    try:
-        imported = run_import(kind, ImportRequest(out or home.stores, home.caches, source, checksum, progress))
-    finally:
-        bars.stop()
-    stores = []
-    for one in imported:
-        store = one.store
-        again = "already there, unchanged" if one.outcome == "unchanged" else one.outcome
-        say(f"{store.name}: {len(store):,} rows in {store.path} ({again}; fingerprint {store.fingerprint[:12]})")
-        if store.manifest.source.note:
-            say(f"  note: {store.manifest.source.note}")
-        facts = {"name": store.name, "path": str(store.path), "rows": len(store), "fingerprint": store.fingerprint}
-        stores.append({**facts, "outcome": one.outcome, "note": store.manifest.source.note})
-    emit({"kind": kind, "stores": stores}, as_json)
+data.add_command(import_)
 
 
 @data.command()

@@ -10,9 +10,11 @@ from ditlab.data.store import Store
 
 
 def store_tables(store: Store) -> Iterator[Table]:
-    """What the store is, its columns, its class counts, where it comes from."""
+    """What the store is, its columns, the names of their entries, its class counts, where it comes from."""
     yield _facts(store)
     yield _columns(store)
+    if any(column.names and column.num_classes is None for column in store.columns.values()):
+        yield _entries(store)
     for name, column in store.columns.items():
         if column.statistics.class_counts is not None:
             yield _classes(name, column)
@@ -56,13 +58,35 @@ def _columns(store: Store) -> Table:
     return table
 
 
+def _entries(store: Store) -> Table:
+    """Names along a column's last axis: the first few and the last of hundreds."""
+    table = Table(title="names of the last axis", title_justify="left", box=box.SIMPLE)
+    for heading in ("column", "number", "names"):
+        table.add_column(heading, overflow="fold")
+    for name, column in store.columns.items():
+        if column.names and column.num_classes is None:
+            few = column.names if len(column.names) <= 10 else (*column.names[:8], "...", column.names[-1])
+            table.add_row(name, f"{len(column.names):,}", ", ".join(few))
+    if any(len(column.names) > 10 for column in store.columns.values() if column.num_classes is None):
+        table.caption = "--json gives all"
+    return table
+
+
 def _classes(name: str, column: StoredColumn) -> Table:
+    """Rows by class: side by side by number, below each other by name, as names take room."""
     counts = column.statistics.class_counts or ()
-    table = Table(title=f"{name}: rows by class", title_justify="left", box=box.SIMPLE)
-    shown = counts[:20]  # as many as fit a wide terminal
-    for number in range(len(shown)):
-        table.add_column(str(number), justify="right")
-    table.add_row(*(f"{count:,}" for count in shown))
+    title = f"{name}: rows by class"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, min_width=len(title))
+    shown = counts[: 30 if column.names else 20]  # as many as fit a tall or a wide terminal
+    if column.names:
+        table.add_column("class", overflow="fold")
+        table.add_column("rows", justify="right")
+        for label, count in zip(column.names, shown, strict=False):
+            table.add_row(label, f"{count:,}")
+    else:
+        for number in range(len(shown)):
+            table.add_column(str(number), justify="right")
+        table.add_row(*(f"{count:,}" for count in shown))
     if len(counts) > len(shown):
         table.caption = f"the first {len(shown)} of {len(counts)} classes; --json gives all"
     return table

@@ -1,13 +1,13 @@
 """`ditlab sample`."""
 
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ditlab.cli.common import emit, json_option, run_argument, writing
-
-CHUNK = 256  # samples drawn at once
+from ditlab.cli.common import emit, json_option, run_argument, say, set_option, writing
 
 
 @click.command()
@@ -19,6 +19,14 @@ CHUNK = 256  # samples drawn at once
 @click.option("--label", type=int, help="Class to draw; default: every class in turn.")
 @click.option("--seed", type=int, help="Default: the run's seed, which gives the pictures of its evaluations.")
 @click.option("--trajectory", is_flag=True, help="Keep every solver step, and show how noise becomes data.")
+@click.option(
+    "--data",
+    "choice",
+    metavar="WHICH",
+    help="For families that complete real rows: those of `held_out` (default), `train`, or of a store's folder.",
+)
+@click.option("--batch", default=256, show_default=True, type=click.IntRange(min=1), help="Samples at once.")
+@set_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; default: in the run's folder.")
 @json_option
 def sample(
@@ -30,38 +38,51 @@ def sample(
     label: int | None,
     seed: int | None,
     trajectory: bool,
+    choice: str | None,
+    batch: int,
+    overrides: tuple[str, ...],
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Draw samples from RUN's weights (their average where there is one). RUN is an id, a prefix of one, or a name."""
+    """Draw samples from RUN's weights (their average where there is one). RUN is an id, a prefix of one, or a name.
+
+    A family that completes real rows fills in what is hidden of them, and writes the completed rows as a table,
+    imputed.parquet, as well. `--set sampling.KEY=VALUE` reaches every sampling setting of a family.
+    """
     import torch
     from safetensors.torch import save_file
 
+    from ditlab.cli.sample_rows import chosen_rows
     from ditlab.cli.saved import default_device, open_run, output_folder
     from ditlab.errors import UserError
+    from ditlab.reports.tables import save_table
     from ditlab.training.drawing import draw_samples
     from ditlab.training.noise import derived_seed
+    from ditlab.training.rows import conditions_of
 
     saved = open_run(run)
     from ditlab.reports.render import save  # matplotlib fills its cache below DITLAB_HOME: not for an unknown run
 
-    given = {"solver": solver, "steps": steps, "guidance": guidance}
-    experiment = saved.experiment({name: value for name, value in given.items() if value is not None})
+    experiment = saved.experiment(_changes({"solver": solver, "steps": steps, "guidance": guidance}, overrides))
     device = default_device()
     seed = experiment.seed if seed is None else seed
     try:
         sampler: Any = experiment.sampling.build(experiment.model, experiment.objective)
-        conditions = sampler.conditions(num, label)
     except ValueError as error:
         raise UserError(str(error)) from error
+    fields = experiment.model.batch_fields()
+    if choice is not None and not sampler.completes_rows:
+        raise UserError(
+            f"--data {choice}: this run's family draws from noise alone and completes no rows; leave it out."
+        )
+    view = chosen_rows(saved, fields, choice) if sampler.completes_rows else None
+    conditions = conditions_of(sampler, num, view, fields, label)
+    if view is not None and conditions.num < num:
+        say(f"--num {num}: {view.origin} has {conditions.num} rows to complete; all of them are drawn.")
     network = saved.network(device)
     generator = torch.Generator(device).manual_seed(derived_seed(seed, "samples"))
-    drawn = draw_samples(sampler, network, conditions, num, generator, CHUNK, trajectory)
-    settings = "-".join(
-        str(value) for value in experiment.sampling.model_dump().values() if not isinstance(value, dict)
-    )
-    of_class = "" if label is None else f"-label{label}"
-    name = f"step{saved.step}-{settings}{of_class}-seed{seed}"
+    drawn = draw_samples(sampler, network, conditions.tensors, conditions.num, generator, batch, trajectory)
+    name = _folder_name(saved.step, experiment.to_dict()["sampling"], choice, label, seed)
     folder = output_folder(out or saved.folder.path / "samples" / name)
     tensors = {"values": drawn.values, **drawn.conditions}
     if drawn.trajectory is not None:
@@ -70,11 +91,37 @@ def sample(
     with writing(folder):
         save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, numbers)
         files = [save(sampler.show(drawn), folder / "samples.png"), numbers]
+        if conditions.rows is not None:
+            files.append(save_table(sampler.table(drawn, conditions.rows), folder / "imputed.parquet"))
         if trajectory:
             files.append(save(_film(sampler, drawn), folder / "trajectory.gif"))
     for file in files:
         click.echo(file, err=as_json)
     emit({"run_id": saved.folder.run_id, "step": saved.step, "files": [str(file) for file in files]}, as_json)
+
+
+def _changes(given: Mapping[str, Any], overrides: Sequence[str]) -> list[Any]:
+    """What the command line says of `sampling`. Raises UserError for an override of anything else."""
+    from ditlab.errors import UserError
+    from ditlab.spec.overrides import Assignment, parse_overrides
+
+    changes = [
+        Assignment(f"sampling.{name}", value, f"--{name} {value}") for name, value in given.items() if value is not None
+    ]
+    for change in parse_overrides(overrides):
+        if change.keys[0] != "sampling" or len(change.keys) < 2:
+            raise UserError(f"{change.source}: a finished run takes sampling settings alone: --set sampling.KEY=VALUE.")
+        changes.append(change)
+    return changes
+
+
+def _folder_name(step: int, sampling: Mapping[str, Any], choice: str | None, label: int | None, seed: int) -> str:
+    """`step400-euler-50-1.0-seed0`: what the samples depend on; of long values, paths among them, the end."""
+    from ditlab.tracking.parameters import flatten
+
+    parts = [f"step{step}", *flatten(sampling).values(), *filter(None, [choice])]
+    parts += [*([] if label is None else [f"label{label}"]), f"seed{seed}"]
+    return "-".join(re.sub(r"[^\w.+-]+", "_", part)[-40:] for part in parts)
 
 
 def _film(sampler: Any, drawn: Any) -> Any:
@@ -84,5 +131,5 @@ def _film(sampler: Any, drawn: Any) -> Any:
 
     frames = drawn.trajectory
     picked = sorted({round(i * (len(frames) - 1) / 25) for i in range(26)})
-    shown = [sampler.show(Samples(frames[index], drawn.conditions)) for index in picked]
+    shown = [sampler.show(Samples(frames[index], drawn.conditions, fields=drawn.fields)) for index in picked]
     return Figure(panels=shown[-1].panels, columns=shown[-1].columns, frames=[*shown, *[shown[-1]] * 5])

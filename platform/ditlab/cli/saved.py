@@ -1,6 +1,6 @@
 """A finished or running run, opened for sampling, evaluation, figures and export."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,11 @@ from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, writable_folder
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import build_experiment, load_experiment
+from ditlab.spec.overrides import Assignment, assign
 from ditlab.tracking.records import RunRecord, find_training_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.export import load_network
+from ditlab.training.rows import shown_rows
 
 
 @dataclass
@@ -36,12 +38,9 @@ class SavedRun:
     def step(self) -> int:
         return self.checkpoint.manifest.step
 
-    def experiment(self, sampling: Mapping[str, Any] | None = None) -> Experiment:
-        """The run's experiment, its sampling defaults changed. Raises UserError for values that do not fit."""
-        spec = dict(self.spec)
-        if sampling:
-            spec["sampling"] = {**spec["sampling"], **sampling}
-        return build_experiment(spec, f"run {self.folder.run_id}")
+    def experiment(self, changes: Iterable[Assignment] = ()) -> Experiment:
+        """The run's experiment with a few fields changed. Raises UserError for paths and values that do not fit."""
+        return build_experiment(assign(self.spec, changes), f"run {self.folder.run_id}")
 
     def network(self, device: torch.device) -> nn.Module:
         """Its network with averaged weights where there are any."""
@@ -53,7 +52,7 @@ class SavedRun:
     def batch(self, num: int, device: torch.device) -> dict[str, Tensor]:
         """The first `num` held-out samples (training samples where none are held out), as the model takes them."""
         data, fields = self.data(), self.experiment().model.batch_fields()
-        view = data.held_out if len(data.held_out) else data.train
+        view = shown_rows(data)
         return to_device(next(held_out_batches(view, fields, num, num)), fields, view.columns, device)
 
     def tracker(self) -> RunTracker:

@@ -6,14 +6,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.contract import BatchField
+from denoisers.contract import BatchField, ModelSpec
 from ditlab.data.manifest import Column, StoredColumn
 from ditlab.data.view import View
 from ditlab.errors import UserError
 
 
-def check_fields(view: View, fields: Sequence[BatchField]) -> None:
-    """Raises UserError for the first field that the view's store cannot give, with what it holds and the remedy."""
+def check_fields(view: View, fields: Sequence[BatchField], model: ModelSpec | None = None) -> None:
+    """Raises UserError for the first field that the view's store cannot give, with what it holds and the remedy.
+
+    `model`: whose fields they are, where its sizes can still be set; None once it is trained.
+    """
     for field in fields:
         column = view.columns.get(field.name)
         if column is None:
@@ -21,23 +24,37 @@ def check_fields(view: View, fields: Sequence[BatchField]) -> None:
                 f"{view.origin} holds no column '{field.name}' (it holds {', '.join(view.columns)}), and the model "
                 "needs it; change data or model.family."
             )
-        problem = _shape_problem(field, column) or _dtype_problem(field, column) or _class_problem(field, column)
+        problem = _shape_problem(field, column, model) or _dtype_problem(field, column) or _class_problem(field, column)
         if problem:
             raise UserError(f"{view.origin} {problem}")
 
 
-def _shape_problem(field: BatchField, column: StoredColumn) -> str:
+def _shape_problem(field: BatchField, column: StoredColumn, model: ModelSpec | None) -> str:
     if field.shape == column.shape:
         return ""
-    remedy = "make the model's sizes those of the data"
-    if len(field.shape) == len(column.shape) == 3:
-        same_channels = field.shape[0] == column.shape[0]
-        square = column.shape[1] == column.shape[2]
-        if same_channels and square:
-            remedy = f"set model.image_size to {column.shape[1]}"
-        elif not same_channels and field.shape[1:] == column.shape[1:]:
-            remedy = f"set the model's image channels to {column.shape[0]}"
+    sizes = _fitting_sizes(field.name, column.shape, model) if model else {}
+    settings = [f"model.{name} to {size}" for name, size in sizes.items()]
+    remedy = f"set {' and '.join(settings)}" if settings else "make the model's sizes those of the data"
     return f"holds {field.name} {column.shape}, but the model wants {field.shape}; {remedy} or change data."
+
+
+def _fitting_sizes(name: str, shape: tuple[int, ...], model: ModelSpec) -> dict[str, int]:
+    """The sizes of a model with which its field has a shape, found by trying; none where none do.
+
+    Each whole number of the spec is tried at each number of the shape, and kept where more of the shape then agrees.
+    """
+
+    def agreement(sizes: dict[str, int]) -> int:
+        field = next(each for each in model.model_copy(update=sizes).batch_fields() if each.name == name)
+        same = [ours == theirs for ours, theirs in zip(field.shape, shape, strict=False)]
+        return sum(same) if len(field.shape) == len(shape) else -1
+
+    sizes: dict[str, int] = {}
+    for knob in (knob for knob, value in model if type(value) is int):
+        best = max(({**sizes, knob: size} for size in dict.fromkeys(shape)), key=agreement, default=sizes)
+        if agreement(best) > agreement(sizes):
+            sizes = best
+    return sizes if agreement(sizes) == len(shape) else {}
 
 
 def _dtype_problem(field: BatchField, column: StoredColumn) -> str:

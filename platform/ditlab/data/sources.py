@@ -1,19 +1,24 @@
 """From a spec's `data` to rows: which store, which rows train, which are held out."""
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.manifest import MANIFEST_NAME
+from ditlab.data.planted import PlantedModules
+from ditlab.data.planted_store import last_chromosomes, open_motifs
 from ditlab.data.sampler import keyed_permutation
 from ditlab.data.store import Store
 from ditlab.data.view import View
-from ditlab.errors import UserError
+from ditlab.errors import UserError, nearest
 from ditlab.home import Home
-from ditlab.spec.data import ArrowData, DataSpec, DigitsData, MnistData
+from ditlab.spec.data import ArrowData, DataSpec, DigitsData, HoldOutClasses, MnistData, MotifsData
+from ditlab.spec.importing import DigitsOptions
 
 
 @dataclass(frozen=True)
@@ -27,10 +32,12 @@ class DataSplits:
     """The training store's name."""
     note: str = ""
     """What a person should know about this split, or nothing."""
+    references: Mapping[str, Any] = field(default_factory=dict)
+    """What the data's maker knows of it, by name: `optimal` of generated regions (`PlantedModules.predict`)."""
 
 
 def open_data(spec: DataSpec, home: Home, verify: bool = True) -> DataSplits:
-    """The data that a spec names; `digits` makes its store under `home.stores` at its first use.
+    """The data that a spec names; `digits` and `motifs` make theirs under `home.stores` at their first use.
 
     With `verify`, every shard is read and hashed once. Raises UserError for a store that is missing (with the command
     that makes it), altered, or empty once rows are held out.
@@ -43,6 +50,11 @@ def open_data(spec: DataSpec, home: Home, verify: bool = True) -> DataSplits:
         case ArrowData():
             path = Path(spec.path).expanduser().resolve()
             splits = _split(Store.open(path, verify), spec.hold_out, f"data.path={spec.path}")
+        case MotifsData():
+            hold_out = last_chromosomes(spec) if spec.hold_out is None else spec.hold_out
+            known = {"optimal": PlantedModules(spec).predict}
+            splits = _split(open_motifs(spec, home, verify), hold_out, "data.kind=motifs")
+            splits = dataclasses.replace(splits, references=known)
     return splits
 
 
@@ -59,9 +71,40 @@ def hold_out_rows(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(order[num:]), order[:num]
 
 
-def _split(store: Store, share: float, origin: str) -> DataSplits:
-    train, held_out = hold_out_rows(len(store), share)
-    note = "" if len(held_out) else f"{origin} with data.hold_out={share:g} holds nothing out: no held-out evaluation."
+def hold_out_classes(store: Store, classes: HoldOutClasses) -> tuple[np.ndarray, np.ndarray]:
+    """(training rows, held-out rows) of a store, int64: held out are all rows whose class is one of `classes`.
+
+    Training rows are ascending; held-out rows are shuffled, by their number alone. Raises UserError for a column that
+    holds no class indices, for a class that it does not know, and where nothing trains or nothing is held out.
+    """
+    knob, column = f"data.hold_out.column={classes.column}", store.columns.get(classes.column)
+    indexed = [name for name, each in store.columns.items() if each.num_classes is not None and not each.shape]
+    if column is None or classes.column not in indexed:
+        problem = f"is no column of {store.path}" if column is None else f"holds no class indices in {store.path}"
+        raise UserError(f"{knob} {problem}; columns of class indices there: {', '.join(indexed) or 'none'}.")
+    classes_there: Sequence[int | str] = column.names or range(column.num_classes or 0)
+    known = {name: number for number, name in enumerate(classes_there)}
+    for value in classes.values:
+        if value not in known:
+            answer = nearest(str(value), column.names) if column.names else f"known: 0 to {len(known) - 1}"
+            raise UserError(f"data.hold_out.values={value} is no class of {classes.column} in {store.path}; {answer}")
+    values = f"data.hold_out.values={', '.join(map(str, classes.values))}"
+    held = np.isin(store.tensor(classes.column).numpy(), [known[value] for value in classes.values])
+    if held.all() or not held.any():
+        problem = "holds out every row, so nothing is left to train on" if held.all() else "holds no row out"
+        counts = column.statistics.class_counts or ()
+        filled = [str(name) for name, number in known.items() if counts[number]]
+        raise UserError(f"{values} {problem}; {classes.column} has rows of {', '.join(filled)} in {store.path}.")
+    rows = np.flatnonzero(held)
+    return np.flatnonzero(~held), rows[keyed_permutation("ditlab.hold-out", len(rows))]
+
+
+def _split(store: Store, hold_out: float | HoldOutClasses, origin: str) -> DataSplits:
+    if isinstance(hold_out, HoldOutClasses):
+        train, held_out = hold_out_classes(store, hold_out)
+    else:
+        train, held_out = hold_out_rows(len(store), hold_out)
+    note = "" if len(held_out) else f"{origin} with data.hold_out={hold_out} holds nothing out: no held-out evaluation."
     return DataSplits(View(store, train, origin), View(store, held_out, origin), store.fingerprint, store.name, note)
 
 
@@ -69,7 +112,7 @@ def _digits(home: Home, verify: bool) -> Store:
     """The digits' store. Two processes may make it at once: they write the same files, and renames are atomic."""
     path = home.stores / "digits"
     if not (path / MANIFEST_NAME).exists():
-        run_import("digits", ImportRequest(out=home.ensure().stores, cache=home.caches))
+        run_import("digits", ImportRequest(home.ensure().stores, home.caches, DigitsOptions()))
     return Store.open(path, verify)
 
 

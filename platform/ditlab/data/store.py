@@ -38,12 +38,14 @@ class Store:
     def open(cls, path: Path, verify: bool = True) -> "Store":
         """Open the store in a folder; `verify` reads every shard once and compares its SHA-256 (about 1 GB/s).
 
-        Raises UserError where there is no store, its format is another version's, or a shard is missing or altered.
-        Without `verify`, sizes alone are compared.
+        Raises UserError where there is no store, its format is another version's, or a shard or an attachment is
+        missing or altered. Without `verify`, of shards sizes alone are compared.
         """
         manifest = read_manifest(path)
         for shard in manifest.shards:
             _check_shard(path / shard.file, shard, verify)
+        for name, digest in manifest.attachments.items():
+            _check_attachment(path / name, digest)
         return cls(path, manifest)
 
     @property
@@ -81,7 +83,8 @@ class Store:
         for number in np.unique(shard_of_row):
             here = np.flatnonzero(shard_of_row == number)
             start = int(self._ends[number]) - self.manifest.shards[number].rows
-            out[torch.from_numpy(here)] = _take(self._shards[number][column], rows[here] - start)
+            # through NumPy: torch cannot assign to indices of uint16
+            out.numpy()[here] = _take(self._shards[number][column], rows[here] - start).numpy()
         return out
 
 
@@ -106,26 +109,37 @@ def read_manifest(path: Path) -> Manifest:
     except (ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's and json's are ValueErrors
         problem = str(error).splitlines()[0]
         raise UserError(f"{file} is not a store's manifest ({problem}); import the data again.") from error
-    if content_fingerprint(manifest.rows, manifest.columns) != manifest.fingerprint:
+    if content_fingerprint(manifest.rows, manifest.columns, manifest.attachments) != manifest.fingerprint:
         raise UserError(f"{file} was altered: its columns do not give its fingerprint; import the data again.")
     return manifest
 
 
+_REMEDY = "remove the store's folder and import the data again with `ditlab data import`."
+
+
 def _check_shard(file: Path, shard: Shard, verify: bool) -> None:
-    remedy = "remove the store's folder and import the data again with `ditlab data import`."
     if not file.is_file():
-        raise UserError(f"{file} is missing from its store; {remedy}")
+        raise UserError(f"{file} is missing from its store; {_REMEDY}")
     size = file.stat().st_size
     if size != shard.bytes:
-        raise UserError(f"{file} was altered: it has {size} bytes, and its manifest says {shard.bytes}; {remedy}")
+        raise UserError(f"{file} was altered: it has {size} bytes, and its manifest says {shard.bytes}; {_REMEDY}")
     if verify:
-        with file.open("rb") as content:
-            digest = hashlib.file_digest(content, "sha256").hexdigest()
-        if digest != shard.sha256:
-            raise UserError(
-                f"{file} was altered: its SHA-256 is {digest[:16]}..., and its manifest says "
-                f"{shard.sha256[:16]}...; {remedy}"
-            )
+        _check_digest(file, shard.sha256)
+
+
+def _check_attachment(file: Path, sha256: str) -> None:
+    if not file.is_file():
+        raise UserError(f"{file} is missing from its store; {_REMEDY}")
+    _check_digest(file, sha256)
+
+
+def _check_digest(file: Path, sha256: str) -> None:
+    with file.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    if digest != sha256:
+        raise UserError(
+            f"{file} was altered: its SHA-256 is {digest[:16]}..., and its manifest says {sha256[:16]}...; {_REMEDY}"
+        )
 
 
 def _map_shard(file: Path, shard: Shard, columns: Mapping[str, StoredColumn]) -> dict[str, Tensor]:
@@ -137,10 +151,7 @@ def _map_shard(file: Path, shard: Shard, columns: Mapping[str, StoredColumn]) ->
         return _tensors(file, shard, columns)
     except (pa.ArrowException, ValueError, LookupError, AttributeError, TypeError, RuntimeError) as error:
         problem = str(error).splitlines()[0]
-        raise UserError(
-            f"{file} holds other things than its manifest says ({problem}); remove the store's folder and import the "
-            "data again with `ditlab data import`."
-        ) from error
+        raise UserError(f"{file} holds other things than its manifest says ({problem}); {_REMEDY}") from error
 
 
 def _tensors(file: Path, shard: Shard, columns: Mapping[str, StoredColumn]) -> dict[str, Tensor]:
@@ -154,7 +165,7 @@ def _tensors(file: Path, shard: Shard, columns: Mapping[str, StoredColumn]) -> d
         elements = array.storage.flatten() if column.shape else array
         flat = torch.frombuffer(
             pages,
-            dtype=getattr(torch, "uint8" if column.dtype == "bool" else column.dtype),
+            dtype=getattr(torch, column.stored_dtype.name),
             count=shard.rows * column.row_elements,
             offset=elements.buffers()[1].address - whole.address,
         )

@@ -4,15 +4,17 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import methodcaller
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from ditlab.data.manifest import MANIFEST_NAME, Column, Manifest, Shard, Source, content_fingerprint
+from ditlab.data.manifest import MANIFEST_NAME, Column, Manifest, Shard, Source, TextFacts, content_fingerprint
 from ditlab.data.statistics import RunningStatistics
 from ditlab.errors import UserError
 from ditlab.home import sync_folder
@@ -29,7 +31,8 @@ class StoreWriter:
 
     Shards go to temporary names, are fsynced, and take names that carry their content's hash, so a store that is
     replaced stays whole for its readers until the new manifest takes the old one's place in a single rename, and two
-    processes that write the same rows write the same files. When the body raises, nothing of it is left.
+    processes that write the same rows write the same files. When the body raises, nothing of it is left. Attachments
+    (bytes by file name) keep their names: one that changes takes its place right before the manifest does.
 
     Raises UserError for values that a column cannot hold, for no rows at all, and where the disk refuses.
     """
@@ -42,18 +45,21 @@ class StoreWriter:
         name: str,
         source: Source,
         description: str = "",
+        attachments: Mapping[str, bytes] | None = None,
         rows_per_shard: int | None = None,
     ):
         self.path = path
+        self.text: TextFacts | None = None
+        """Of tokens; whoever writes them sets it before the body ends."""
         self.manifest: Manifest | None = None
         """What was written, once the body has ended well."""
         self._columns = dict(columns)
         self._name, self._source, self._description = name, source, description
-        row_bytes = sum(_numpy_dtype(c).itemsize * c.row_elements for c in columns.values())
-        self._limit = rows_per_shard or max(1, SHARD_BYTES // row_bytes)
+        self._attachments = dict(attachments or {})
+        self._limit = rows_per_shard or max(1, SHARD_BYTES // sum(c.row_bytes for c in columns.values()))
         self._schema = pa.schema([_arrow_field(n, c) for n, c in columns.items()])
         self._statistics = {n: RunningStatistics(n, c) for n, c in columns.items()}
-        self._buffers = {n: np.empty((self._limit, *c.shape), _numpy_dtype(c)) for n, c in columns.items()}
+        self._buffers = {n: np.empty((self._limit, *c.shape), c.stored_dtype) for n, c in columns.items()}
         self._filled = 0
         self._rows = 0
         self._shards: list[tuple[Path, Shard]] = []
@@ -106,23 +112,32 @@ class StoreWriter:
             raise ValueError(
                 f"column '{name}' takes (rows, *{column.shape}) {column.dtype}, got {array.shape} {array.dtype.name}"
             )
-        return np.ascontiguousarray(array).view(_numpy_dtype(column))
+        return np.ascontiguousarray(array).view(column.stored_dtype)
 
     def _temporary_file(self) -> Path:
         file = self.path / f".{uuid.uuid4().hex}.partial"
         self._temporary.append(file)
         return file
 
+    def _durable(self, write: Callable[[BinaryIO], object]) -> Path:
+        """A temporary file with what is written into it, on disk for good."""
+        file = self._temporary_file()
+        with file.open("wb") as sink:
+            write(sink)
+            sink.flush()
+            os.fsync(sink.fileno())
+        return file
+
     def _cut_shard(self) -> None:
         """Write the rows held as one record batch, so that every column of a shard is one contiguous buffer."""
         arrays = [_arrow_array(c, self._buffers[n][: self._filled]) for n, c in self._columns.items()]
-        file = self._temporary_file()
+
+        def write(sink: BinaryIO) -> None:
+            with pa.ipc.new_file(sink, self._schema) as stream:
+                stream.write_batch(pa.record_batch(arrays, schema=self._schema))
+
         try:
-            with file.open("wb") as sink:
-                with pa.ipc.new_file(sink, self._schema) as stream:
-                    stream.write_batch(pa.record_batch(arrays, schema=self._schema))
-                sink.flush()
-                os.fsync(sink.fileno())
+            file = self._durable(write)
             with file.open("rb") as written:
                 digest = hashlib.file_digest(written, "sha256").hexdigest()
         except OSError as error:
@@ -143,6 +158,7 @@ class StoreWriter:
         if not self._rows:
             raise UserError(f"nothing to write to {self.path}: the source holds no rows; check the source.")
         columns = {name: self._statistics[name].stored_column() for name in self._columns}
+        attachments = {name: hashlib.sha256(content).hexdigest() for name, content in self._attachments.items()}
         manifest = Manifest(
             name=self._name,
             description=self._description,
@@ -150,17 +166,16 @@ class StoreWriter:
             columns=columns,
             shards=tuple(shard for _, shard in self._shards),
             source=self._source,
-            fingerprint=content_fingerprint(self._rows, columns),
+            text=self.text,
+            attachments=attachments,
+            fingerprint=content_fingerprint(self._rows, columns, attachments),
         )
         for file, shard in self._shards:
             file.replace(self.path / shard.file)
         sync_folder(self.path)
-        partial = self._temporary_file()
-        with partial.open("w", encoding="utf-8") as sink:
-            json.dump(manifest.model_dump(mode="json"), sink, indent=1)
-            sink.flush()
-            os.fsync(sink.fileno())
-        partial.replace(self.path / MANIFEST_NAME)
+        text = json.dumps(manifest.model_dump(mode="json"), indent=1)
+        for name, content in {**self._attachments, MANIFEST_NAME: text.encode()}.items():
+            self._durable(methodcaller("write", content)).replace(self.path / name)
         sync_folder(self.path)
         self.manifest = manifest
         named = {shard.file for shard in manifest.shards}
@@ -174,15 +189,10 @@ class StoreWriter:
         )
 
 
-def _numpy_dtype(column: Column) -> np.dtype:
-    """Element type on disk: Arrow packs bool into bits, which no tensor can point at, so it is kept as uint8."""
-    return np.dtype("uint8" if column.dtype == "bool" else column.dtype)
-
-
 def _arrow_field(name: str, column: Column) -> pa.Field:
-    element = pa.from_numpy_dtype(_numpy_dtype(column))
+    element = pa.from_numpy_dtype(column.stored_dtype)
     arrow_type = pa.fixed_shape_tensor(element, column.shape) if column.shape else element
-    meaning = column.model_dump_json(include={"dtype", "value_range", "num_classes", "unit", "description"})
+    meaning = column.model_dump_json(exclude={"shape"})  # Arrow's type tells it
     return pa.field(name, arrow_type, nullable=False, metadata={"ditlab.column": meaning})
 
 

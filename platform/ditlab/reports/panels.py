@@ -93,7 +93,9 @@ def _has_square_cells(panel: Heatmap) -> bool:
 def _draw_heatmap(panel: Heatmap, axes: Axes, dpi: int) -> None:
     values = np.ma.masked_invalid(np.asarray(panel.values, dtype=float))
     low, high = (float(values.min()), float(values.max())) if values.count() else (0.0, 1.0)
-    if panel.diverging:
+    if panel.limits is not None:
+        low, high = panel.limits
+    elif panel.diverging:
         high = max(abs(low), abs(high)) or 1.0
         low = -high
     image = axes.imshow(

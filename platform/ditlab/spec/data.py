@@ -2,11 +2,27 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from denoisers.contract import Spec
 
 HoldOut = Annotated[float, Field(ge=0, le=0.5)]
+
+
+class HoldOutClasses(Spec):
+    """Whole classes that are kept out of training: all rows of some chromosomes."""
+
+    column: Annotated[str, Field(min_length=1)]
+    """Column of class indices."""
+    values: Annotated[tuple[str | int, ...], Field(strict=False)]
+    """Classes to keep out: their names, or their numbers where the column has no names."""
+
+    @field_validator("values")
+    @classmethod
+    def _some(cls, values: tuple[str | int, ...]) -> tuple[str | int, ...]:
+        if not values:
+            raise ValueError("names no class; name one or more, or give data.hold_out a share.")
+        return values
 
 
 class DigitsData(Spec):
@@ -36,8 +52,46 @@ class ArrowData(Spec):
     """An Arrow store by path."""
     path: Annotated[str, Field(min_length=1)]
     """Folder of the store; relative paths start at the working directory."""
-    hold_out: HoldOut = 0.1
-    """Share of the samples kept out of training, for evaluation."""
+    hold_out: HoldOut | HoldOutClasses = 0.1
+    """What is kept out of training, for evaluation: a share of the samples, or all samples of some classes,
+    `{column: chromosome, values: [chr10, chr11]}`."""
 
 
-DataSpec = Annotated[DigitsData | MnistData | ArrowData, Field(discriminator="kind")]
+_MOST_NUMBERS = 2**32
+
+
+class MotifsData(Spec):
+    """Generated regions of a genome, with planted motif modules and so with a known optimum. Needs no download."""
+
+    kind: Literal["motifs"] = "motifs"
+    """Generated data: sparse motif scores whose modules run along the genome."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Of the modules and of every draw; it does not follow the experiment's seed."""
+    motifs: Annotated[int, Field(ge=1, le=1000)] = 31
+    """Motif scores of a region; accessibility comes on top (model.num_features = motifs + 1)."""
+    chromosomes: Annotated[int, Field(ge=3, le=100)] = 20
+    """Chromosomes, chr1 and so on; each is drawn on its own."""
+    peaks: Annotated[int, Field(ge=1, le=100_000)] = 4000
+    """Regions along each chromosome."""
+    regions: Annotated[int, Field(ge=1, le=1000)] = 64
+    """Consecutive regions that make a sample (model.num_regions)."""
+    domains: Annotated[int, Field(ge=2, le=16)] = 5
+    """States of the hidden chain with the shorter runs (12 regions on average)."""
+    programs: Annotated[int, Field(ge=2, le=16)] = 5
+    """States of the hidden chain with the longer runs (30 regions). Each pair of states has motifs of its own."""
+    hold_out: HoldOut | HoldOutClasses | None = None
+    """What is kept out of training, for evaluation: a share of the samples, or some chromosomes,
+    `{column: chromosome, values: [chr1]}`. Null: the last two chromosomes."""
+
+    @model_validator(mode="after")
+    def _fits_a_disk(self) -> "MotifsData":
+        numbers = self.chromosomes * self.peaks * (self.motifs + 1)
+        if numbers > _MOST_NUMBERS:
+            raise ValueError(
+                f"data.chromosomes={self.chromosomes}, data.peaks={self.peaks} and data.motifs={self.motifs} give "
+                f"{numbers:,} features, and at most {_MOST_NUMBERS:,} (16 GiB) are made; lower one of the three."
+            )
+        return self
+
+
+DataSpec = Annotated[DigitsData | MnistData | ArrowData | MotifsData, Field(discriminator="kind")]

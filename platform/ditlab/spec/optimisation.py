@@ -27,22 +27,40 @@ class AdamW(Spec):
     """Added to the root of the second moment."""
 
 
-class ConstantSchedule(Spec):
+class _Rising(Spec):
+    """What schedules that begin with a warm-up share."""
+
+    warmup: Warmup = 0
+    """Steps of linear rise from 0."""
+    warmup_epochs: Annotated[float, Field(ge=0, le=10**6)] = 0.0
+    """The same in passes over the training data, instead of `warmup`."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "_Rising":
+        if self.warmup and self.warmup_epochs:
+            raise ValueError(
+                f"schedule.warmup={self.warmup} and schedule.warmup_epochs={self.warmup_epochs:g} are two lengths of "
+                "one warm-up; set one of them to 0."
+            )
+        return self
+
+    def warmup_steps(self, epoch_steps: int) -> int:
+        """Steps of the warm-up where an epoch has so many."""
+        return round(self.warmup_epochs * epoch_steps) if self.warmup_epochs else self.warmup
+
+
+class ConstantSchedule(_Rising):
     """The optimiser's learning rate, all the way."""
 
     kind: Literal["constant"] = "constant"
     """No change over time."""
-    warmup: Warmup = 0
-    """Steps of linear rise from 0."""
 
 
-class WarmupCosineSchedule(Spec):
+class WarmupCosineSchedule(_Rising):
     """Linear warm-up, then half a cosine down to `final` times the learning rate at the last step."""
 
     kind: Literal["warmup_cosine"] = "warmup_cosine"
     """Linear rise, cosine fall."""
-    warmup: Warmup = 0
-    """Steps of linear rise from 0."""
     final: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Where the cosine ends, as a share of the learning rate."""
 

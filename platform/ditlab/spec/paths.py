@@ -68,7 +68,8 @@ def plain_path(loc: Sequence[int | str], cls: type[Spec], mapping: Mapping[str, 
     annotation: Any = cls
     below: Any = mapping
     for part in loc:
-        owner = next((option for option in options(annotation) if str(part) in option.model_fields), None)
+        chosen_first = sorted(options(annotation), key=lambda option: not _selected(option, below))
+        owner = next((option for option in chosen_first if str(part) in option.model_fields), None)
         if isinstance(part, int) or owner or (isinstance(below, Mapping) and part in below):
             keys.append(str(part))
             annotation = owner.model_fields[str(part)].annotation if owner else None

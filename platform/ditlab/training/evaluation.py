@@ -1,11 +1,11 @@
 """Held-out figures on fixed times and noise, and sample grids."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from denoisers.contract import BatchField
 from denoisers.figures import Figure
@@ -14,6 +14,7 @@ from ditlab.data.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.spec.experiment import Experiment
 from ditlab.training.noise import RowNoise, derived_seed
+from ditlab.training.rows import conditions_of
 
 
 def held_out_metrics(
@@ -26,7 +27,7 @@ def held_out_metrics(
     rank: Rank,
     channel: ControlChannel,
 ) -> dict[str, float]:
-    """The objective's metrics by name, means over the first `limit` held-out samples.
+    """The objective's metrics by name, over the first `limit` held-out samples.
 
     Times and noise of a sample are the same at every call, in every experiment and whatever the batches, so numbers of
     two runs can be compared.
@@ -53,12 +54,18 @@ def held_out_metrics(
                 sums[name] = sums.get(name, 0.0) + size * float(value)
     names = sorted({name for group in channel.gather(list(sums)) for name in group})  # type: ignore[attr-defined]
     totals = channel.sum([count, *(sums.get(name, 0.0) for name in names)])
-    return {name: total / totals[0] for name, total in zip(names, totals[1:], strict=True)}
+    means = {name: total / totals[0] for name, total in zip(names, totals[1:], strict=True)}
+    found: dict[str, float] = objective.summary(means)
+    return found
 
 
-def sample_grid(network: nn.Module, experiment: Experiment, num: int, device: torch.device) -> Figure:
-    """`num` samples from the same noise at every call, as shown to people."""
+def sample_grid(network: nn.Module, experiment: Experiment, view: View, num: int, device: torch.device) -> Figure:
+    """`num` samples from the same noise at every call, as shown to people; of the view's rows where rows are completed.
+
+    Raises UserError where none can be drawn under the experiment's sampling settings.
+    """
     sampler: Any = experiment.sampling.build(experiment.model, experiment.objective)
     generator = torch.Generator(device).manual_seed(derived_seed(experiment.seed, "samples"))
-    conditions: Mapping[str, Tensor] = {name: value.to(device) for name, value in sampler.conditions(num).items()}
-    return sampler.show(sampler.sample(network, conditions, num, generator))
+    conditions = conditions_of(sampler, num, view, experiment.model.batch_fields())
+    tensors = {name: value.to(device) for name, value in conditions.tensors.items()}
+    return sampler.show(sampler.sample(network, tensors, conditions.num, generator))

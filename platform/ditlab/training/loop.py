@@ -21,6 +21,7 @@ from ditlab.training.nonfinite import NonFiniteWatch
 from ditlab.training.plan import plan_run
 from ditlab.training.quality.meter import QualityMeter
 from ditlab.training.reporting import Outcome, Progress, Reporter, StepMetrics
+from ditlab.training.rows import shown_rows
 from ditlab.training.saving import Saving
 from ditlab.training.shares import share_out
 from ditlab.training.speed import Speedometer
@@ -252,7 +253,8 @@ class Worker:
             )  # fmt: skip
             # Under ZeRO-3 every forward pass needs every worker; otherwise the first one draws alone.
             if evaluation.samples and (rank.is_first or state.engine.stage == 3):
-                figure = sample_grid(state.network, self.experiment, evaluation.samples, rank.device)
+                view = shown_rows(self.data)
+                figure = sample_grid(state.network, self.experiment, view, evaluation.samples, rank.device)
                 if rank.is_first:
                     self.reporter.samples(state.step, figure)
             if evaluation.quality and (rank.is_first or state.engine.stage == 3):

@@ -6,6 +6,7 @@ from ditlab.data.sampler import SampleOrder
 from ditlab.data.sources import DataSplits
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment
+from ditlab.spec.optimisation import SteppedCosineRestartSchedule
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,12 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
     epoch_steps = order.batches_per_epoch
     training = experiment.training
     total = training.steps or (training.epochs or 0) * epoch_steps
-    warmup = getattr(experiment.schedule, "warmup", 0)
-    if warmup and warmup >= total:
-        raise UserError(
-            f"schedule.warmup={warmup} leaves nothing of the run's {total} steps; set schedule.warmup below {total}."
-        )
+    schedule = experiment.schedule
+    if not isinstance(schedule, SteppedCosineRestartSchedule):
+        length = schedule.warmup_steps(epoch_steps)
+        if length and length >= total:
+            given = f"warmup_epochs={schedule.warmup_epochs:g}" if schedule.warmup_epochs else f"warmup={length}"
+            most = f"warmup_epochs below {total / epoch_steps:g}" if schedule.warmup_epochs else f"warmup below {total}"
+            raise UserError(f"schedule.{given} leaves nothing of the run's {total} steps; set schedule.{most}.")
     left_out = len(data.train) - epoch_steps * experiment.batch.size
     return RunPlan(total, epoch_steps, len(data.train), len(data.held_out), left_out)

@@ -9,9 +9,9 @@ def learning_rate(schedule: ScheduleSpec, base: float, step: int, total: int, ep
     """Learning rate of optimiser step `step` (from 0) of `total`; `epoch_steps` is the length of an epoch in steps."""
     match schedule:
         case ConstantSchedule():
-            return base * warmup(step, schedule.warmup)
+            return base * warmup(step, schedule.warmup_steps(epoch_steps))
         case WarmupCosineSchedule():
-            return base * warmup_cosine(step, total, schedule.warmup, schedule.final)
+            return base * warmup_cosine(step, total, schedule.warmup_steps(epoch_steps), schedule.final)
         case SteppedCosineRestartSchedule():
             cycle = schedule.cycle or epoch_steps
             return base * stepped_cosine_restart(step, cycle, schedule.valley, schedule.decay, schedule.floor)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from denoisers.families import families
 from ditlab.cli.main import COMMANDS
 from support.command import run_process
 
@@ -88,7 +89,7 @@ def test_doctor_says_what_there_is(ditlab, home):
     assert set(said.json) == {"missing", "findings"}
     found = {finding["what"]: finding for finding in said.json["findings"]}
     assert {"Python", "torch", "deepspeed", "DITLAB_HOME", "model families"} <= set(found)
-    assert "dit, unet" in found["model families"]["found"]
+    assert ", ".join(families()) in found["model families"]["found"]
     assert all(finding["remedy"] for finding in found.values() if finding["verdict"] != "ok")
     assert said.out.count("\n") == 1 and "Python" in said.err
     assert not home.exists()

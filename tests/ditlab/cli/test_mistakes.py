@@ -12,7 +12,7 @@ FILES = {
     "deep": ("a: " + "[" * 3000 + "]" * 3000, "10,000 values or 100 levels"),
     "itself": ("extends: spec.yaml\n", "closes a circle (spec.yaml -> spec.yaml)"),
     "no parent": ("extends: nowhere.yaml\n", "extends=nowhere.yaml names no file"),
-    "no family": ("name: a\nmodel: {depth: 3}\n", "model.family is missing; set it to one of dit, unet"),
+    "no family": ("name: a\nmodel: {depth: 3}\n", "model.family is missing; set it to one of dit"),
     "unknown family": ("name: a\nmodel: {family: dti}\n", "model.family='dti' is no known family; did you mean 'dit'?"),
 }
 OVERRIDES = [

@@ -116,6 +116,12 @@ class ToyObjective:
 
     metrics = loss
 
+    def summary(self, means):
+        return dict(means)
+
+    def metric_names(self):
+        return ("error",)
+
     def figures(self, network, batch, sampler, generator, kinds=None):
         return iter(())
 
@@ -124,10 +130,12 @@ class ToyObjective:
 
 
 class ToySampler:
+    completes_rows = False
+
     def __init__(self, steps):
         self.steps = steps
 
-    def conditions(self, num, label=None):
+    def conditions(self, num, label=None, rows=None):
         return {}
 
     @torch.no_grad()

@@ -1,11 +1,13 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 
 
 @pytest.fixture
@@ -56,12 +58,86 @@ def test_import_mnist_from_a_folder_into_another(ditlab, tmp_path, write_idx):
     assert "--no-checksum" in done.stderr
 
 
+def test_the_kinds_are_listed_with_a_line_each_and_their_own_options(ditlab):
+    listed = ditlab("import", "--help").stdout
+    for line in (r"digits +The 1,797 real", r"get +Motif scores of genomic regions", r"mnist +MNIST, from its four"):
+        assert re.search(rf"^ +{line}", listed, re.MULTILINE)
+    assert "..." not in listed.partition("Commands:")[2]
+    get = ditlab("import", "get", "--help").stdout
+    for flag in ("--source DIRECTORY", "--cell-type TEXT", "--accessibility [atpm|ones]", "--regions", "--max-span"):
+        assert flag in get
+    assert "[default: 5000000; x>=1]" in get and "[required]" in get and "--checksum" not in get
+    assert "--checksum / --no-checksum" in ditlab("import", "mnist", "--help").stdout
+
+
+def test_help_of_an_import_needs_no_heavy_library(tmp_path):
+    code = (
+        "import sys\nfrom ditlab.cli.main import cli\n"
+        "for kind in ('digits', 'get', 'mnist'):\n"
+        "    cli.main(['data', 'import', kind, '--help'], standalone_mode=False)\n"
+        "print([name for name in ('torch', 'pyarrow', 'zarr', 'sklearn') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.fixture
+def regions(tmp_path: Path) -> Path:
+    """A zarr store of 12 peaks on two chromosomes, with 14 motifs and two cell types."""
+    group = zarr.open_group(tmp_path / "regions.zarr", mode="w", zarr_format=2)
+    peaks = [f"chr{c}:{n * 100}-{n * 100 + 50}" for c in (3, 11) for n in range(6)]
+    text = np.dtypes.StringDType()
+    group.create_array("data", data=np.random.default_rng(0).random((12, 14), np.float32))
+    group.create_array("peak_names", data=np.array(peaks, text))
+    group.create_array("motif_names", data=np.array([f"M{n}" for n in range(14)], text))
+    atpm = group.create_group("atpm")
+    for name in ("fetal_heart", "CD4+ T cell"):
+        atpm.create_array(name, data=np.arange(12.0))
+    return tmp_path / "regions.zarr"
+
+
+def test_import_and_inspect_regions(ditlab, regions, tmp_path):
+    done = ditlab("import", "get", "--source", "regions.zarr", "--cell-type", "CD4+ T cell", "--regions", "4", "--json")
+    (store,) = last_line(done)["stores"]
+    assert (store["name"], store["rows"]) == ("get-CD4_T_cell", 4)
+    assert "note: read from regions.zarr (zarr format 2); 1 of 12 peaks dropped" in done.stderr
+    assert "11/12" not in done.stderr and "12/12 peaks" in done.stderr and "4/4 windows" in done.stderr
+    seen = last_line(ditlab("inspect", store["name"], "--json"))
+    assert seen["columns"]["regions"]["names"] == [*(f"M{n}" for n in range(14)), "accessibility"]
+    assert seen["columns"]["chromosome"]["names"] == ["chr3", "chr11"]
+    assert len(seen["columns"]["regions"]["divisors"]) == 15
+    table = ditlab("inspect", store["name"]).stdout
+    assert re.search(r"regions +15 +M0, M1, M2, M3, M4, M5, M6, M7, \.\.\., accessibility", table)
+    assert re.search(r"chromosome: rows by class\s+class +rows\s+─+\s+chr3 +2\s+chr11 +2\s", table)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "Missing option '--source'"),
+        (("--source", "nowhere"), "Directory 'nowhere' does not exist"),
+        (("--source", ".", "--regions", "0"), "0 is not in the range x>=1"),
+        (("--source", ".", "--accessibility", "two"), "'two' is not one of 'atpm', 'ones'"),
+        (("--source", ".", "--name", "a/b"), "--name='a/b': is no plain folder name"),
+        (("--source", ".", "--cell-type", ""), "--cell-type='' must be at least a character long"),
+        (("--source", "."), "--source=. is no zarr store"),
+        (("--source", "regions.zarr", "--cell-type", "fetal"), "--cell-type=fetal: regions.zarr has no such cell type"),
+    ],
+)
+def test_mistakes_about_regions_end_with_2_and_the_knob(ditlab, regions, tmp_path, arguments, message):
+    done = ditlab("import", "get", *arguments, "--json")
+    assert done.returncode == 2
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["exit_code"] == 2
+    assert not (tmp_path / "home" / "stores").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("import", "digit"), "there is no importer 'digit'; did you mean 'digits'?"),
         (("inspect", "nothing"), "nothing holds no store"),
-        (("import", "digits", "--source", "."), "digits come with scikit-learn"),
+        (("import", "digits", "--source", "."), "No such option '--source'"),
     ],
 )
 def test_mistakes_end_with_2_and_the_remedy(ditlab, arguments, message):

@@ -1,10 +1,12 @@
 import re
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 
-from denoisers.contract import BatchField
+from denoisers.contract import BatchField, ModelSpec
+from denoisers.dit.spec import DiTSpec
 from ditlab.data.fields import check_fields, held_out_batches, to_device
 from ditlab.data.manifest import Column, Source
 from ditlab.data.store import Store
@@ -67,7 +69,7 @@ def test_fields_that_fit_pass(view):
         (BatchField("mask", (4,), "bool"), "data.kind=test holds no column 'mask' (it holds image, label)"),
         (
             BatchField("image", (3, 3, 4), "float32"),
-            "holds image (1, 3, 4), but the model wants (3, 3, 4); set the model's image channels to 1 or change data.",
+            "holds image (1, 3, 4), but the model wants (3, 3, 4); make the model's sizes those of the data or",
         ),
         (BatchField("image", (12,), "float32"), "holds image (1, 3, 4), but the model wants (12,)"),
         (BatchField("image", (1, 3, 4), "bool"), "holds image as uint8, but the model wants bool"),
@@ -83,14 +85,46 @@ def test_fields_that_do_not_fit_are_named_with_the_remedy(view, field, message):
         check_fields(view, [IMAGE, field])
 
 
-def test_a_square_image_of_another_size_names_image_size(tmp_path):
-    view = view_of(
-        tmp_path, Column(dtype="uint8", shape=(1, 8, 8), value_range=(0, 16)), np.ones((2, 1, 8, 8), np.uint8)
-    )
-    with pytest.raises(
-        UserError, match=r"holds x \(1, 8, 8\), but the model wants \(1, 28, 28\); set model.image_size to 8"
-    ):
-        check_fields(view, [BatchField("x", (1, 28, 28), "float32", (-1, 1))])
+class RegionLike(ModelSpec):
+    """Windows of regions; `depth` and `paths` play no part in a shape."""
+
+    family: Literal["region_like"] = "region_like"
+    depth: int = 8
+    num_regions: int = 900
+    num_features: int = 283
+    paths: int | None = None
+
+    def batch_fields(self):
+        return (
+            BatchField("regions", (self.num_regions, self.num_features), "float32"),
+            BatchField("present", (self.num_regions,), "bool"),
+        )
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "remedy"),
+    [
+        (DiTSpec(image_size=28), (1, 8, 8), "set model.image_size to 8 or"),
+        (DiTSpec(image_size=8), (3, 8, 8), "set model.channels to 3 or"),
+        (DiTSpec(image_size=28), (3, 8, 8), "set model.image_size to 8 and model.channels to 3 or"),
+        (DiTSpec(image_size=28), (1, 3, 4), "make the model's sizes those of the data or"),
+        (DiTSpec(image_size=28), (8, 8), "make the model's sizes those of the data or"),
+        (RegionLike(), (200, 283), "set model.num_regions to 200 or"),
+        (RegionLike(), (900, 32), "set model.num_features to 32 or"),
+        (RegionLike(), (200, 32), "set model.num_regions to 200 and model.num_features to 32 or"),
+        (RegionLike(), (283, 900), "set model.num_regions to 283 and model.num_features to 900 or"),
+        (RegionLike(num_regions=8), (4,), "set model.num_regions to 4 or"),
+    ],
+)
+def test_the_sizes_to_set_are_found_by_trying(tmp_path, model, shape, remedy):
+    field = next(field for field in model.batch_fields() if len(field.shape) == len(shape) or len(shape) == 2)
+    column = Column(dtype=field.dtype, shape=shape, value_range=field.value_range)
+    with StoreWriter(tmp_path / "s", {field.name: column}, name="s", source=Source(kind="t")) as writer:
+        writer.append({field.name: np.zeros((2, *shape), field.dtype)})
+    view = View(Store.open(tmp_path / "s"), np.arange(2), "data.path=s")
+    with pytest.raises(UserError) as caught:
+        check_fields(view, [field], model)
+    assert f"holds {field.name} {shape}, but the model wants {field.shape}; {remedy} change data." in str(caught.value)
 
 
 def test_labels_below_zero_are_refused(tmp_path):

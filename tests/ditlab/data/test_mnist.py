@@ -13,6 +13,7 @@ from ditlab.data.idx import IMAGES_MAGIC, LABELS_MAGIC, read_idx
 from ditlab.data.importers import mnist
 from ditlab.data.importing import ImportRequest, run_import, silent
 from ditlab.errors import UserError
+from ditlab.spec.importing import MnistOptions
 
 REAL = Path(__file__).parents[4] / "shared" / "data" / "mnist"
 
@@ -26,8 +27,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def request_from(folder, home):
-    def request(source: Path | None = folder, checksum: bool = False) -> ImportRequest:
-        return ImportRequest(home.stores, home.caches, source, checksum)
+    def request(source: Path | None = folder, checksum: bool = False) -> ImportRequest[MnistOptions]:
+        return ImportRequest(home.stores, home.caches, MnistOptions(source=source, checksum=checksum))
 
     return request
 

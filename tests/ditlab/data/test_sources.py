@@ -10,6 +10,7 @@ from ditlab.data.sources import hold_out_rows, open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, DigitsData, MnistData
+from ditlab.spec.importing import MnistOptions
 
 FIRST_HELD_OUT = [348, 400, 915, 1231, 1114]
 
@@ -81,7 +82,7 @@ def mnist(tmp_path: Path, home: Home, write_idx):
             if split in splits:
                 write_idx(folder / f"{stem}-images-idx3-ubyte", np.full((rows, 28, 28), rows % 256))
                 write_idx(folder / f"{stem}-labels-idx1-ubyte", np.arange(rows) % 10)
-        run_import("mnist", ImportRequest(home.stores, home.caches, folder, checksum=False))
+        run_import("mnist", ImportRequest(home.stores, home.caches, MnistOptions(source=folder, checksum=False)))
 
     return make
 
@@ -116,6 +117,6 @@ def test_mnists_test_files_hold_out_a_tenth(home, mnist):
 
 
 def test_an_unknown_kind_is_answered_with_the_known_ones(home):
-    assert kinds() == ["digits", "mnist"]
+    assert kinds() == ["digits", "get", "mnist"]
     with pytest.raises(UserError, match="no importer 'mnits'; did you mean 'mnist'"):
-        run_import("mnits", ImportRequest(home.stores, home.caches))
+        run_import("mnits", ImportRequest(home.stores, home.caches, MnistOptions()))

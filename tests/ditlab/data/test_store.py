@@ -108,6 +108,54 @@ def test_other_arrow_readers_understand_a_shard(make_store):
     assert json.loads(table.schema.field("label").metadata[b"ditlab.column"])["num_classes"] == 5
 
 
+def test_a_store_written_before_columns_had_names_opens_as_it_was(make_store):
+    store = make_store()
+    assert store.fingerprint == "20ed1d92e7c84c84dd3048cd118758ee2a85c08de4445da08a18ea1aab134cdb"
+    columns = store.manifest.model_dump(mode="json")["columns"]
+    for column in columns.values():
+        assert (column.pop("names"), column.pop("divisors")) == ([], [])
+    edit_manifest(store, columns=columns)
+    assert Store.open(store.path).columns["label"].names == ()
+
+
+def test_names_and_divisors_come_back_and_names_are_content(tmp_path):
+    prints = set()
+    for number, names in enumerate([("chr1", "chr2"), ("chr2", "chr1"), ()]):
+        columns = {
+            "chromosome": Column(dtype="int64", num_classes=2, names=names),
+            "x": Column(dtype="float32", shape=(4, 3), names=("A", "B", "C"), divisors=(0.5, 1, 2)),
+        }
+        with StoreWriter(tmp_path / str(number), columns, name="x", source=Source(kind="t")) as writer:
+            writer.append({"chromosome": np.array([0, 1]), "x": np.zeros((2, 4, 3), np.float32)})
+        store = Store.open(tmp_path / str(number))
+        assert store.columns["chromosome"].names == names
+        assert (store.columns["x"].names, store.columns["x"].divisors) == (("A", "B", "C"), (0.5, 1.0, 2.0))
+        prints.add(store.fingerprint)
+    assert len(prints) == 3, "rows can be held out by the name of a class"
+    with pa.memory_map(str(store.path / store.manifest.shards[0].file)) as source:
+        meaning = json.loads(pa.ipc.open_file(source).schema.field("x").metadata[b"ditlab.column"])
+    assert (meaning["names"], meaning["divisors"]) == (["A", "B", "C"], [0.5, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"num_classes": 3, "names": ("a", "b")}, "names holds 2, and the column has 3 classes"),
+        ({"shape": (3, 2), "names": ("a", "b", "c")}, "names holds 3, and the column has 2 along the last axis"),
+        ({"names": ("a",)}, "names holds 1, and the column has 0 along the last axis"),
+        ({"shape": (2,), "names": ("a", "a")}, "names holds 'a' more than once"),
+        ({"shape": (2,), "divisors": (1.0,)}, "divisors holds 1, and the column has 2"),
+        ({"shape": (2,), "divisors": (1.0, 0.0)}, "divisors holds 0; every one must be above 0"),
+        ({"shape": (2,), "divisors": (1.0, -2.0)}, "divisors holds -2"),
+        ({"shape": (2,), "divisors": (1.0, float("inf"))}, "finite"),
+        ({"shape": (2,), "divisors": (1.0, float("nan"))}, "finite"),
+    ],
+)
+def test_names_and_divisors_that_do_not_fit_a_column_are_refused(given, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Column(dtype="float32", **given)
+
+
 def test_a_missing_store_is_named(tmp_path):
     with pytest.raises(UserError, match=r"nowhere holds no store.*ditlab data import"):
         Store.open(tmp_path / "nowhere")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from denoisers.families import families
 from ditlab.errors import UserError
 from ditlab.spec.loading import build_experiment
 from ditlab.spec.overrides import merge
@@ -27,7 +28,7 @@ MISTAKES = [
     ({"training": {"steps": 0}}, "training.steps=0 must be at least 1."),
     ({"training": None}, "training=null must be a mapping of fields (steps, epochs,"),
     ({"data": "digits"}, "data='digits' must be a mapping of fields (kind, hold_out)."),
-    ({"data": {"hold_out": 0.1}}, "data.kind is missing; set it to one of digits, mnist, arrow."),
+    ({"data": {"hold_out": 0.1}}, "data.kind is missing; set it to one of digits, mnist, arrow"),
     ({"data": {"kind": "minst"}}, "data.kind='minst' is unknown; did you mean 'mnist'?"),
     ({"data": {"kind": "arrow"}}, "data.path is missing; give it a value."),
     ({"resources": {"workers": "many"}}, "resources.workers='many' must be a whole number."),
@@ -55,7 +56,7 @@ MISTAKES = [
     ({"seed": 2**63}, "seed=9223372036854775808 must be below 2^63."),
     ({"tracking": {"experiment": ""}}, "tracking.experiment='' must be at least a character long."),
     ({"base": "dit.yaml"}, "a file with `base` is a sweep; name an experiment, or use `ditlab tune`"),
-    ({"model": None}, "model.family is missing; set it to one of dit, unet."),
+    ({"model": None}, f"model.family is missing; set it to one of {', '.join(families())}."),
     ({"model": {"family": "dti"}}, "model.family='dti' is no known family; did you mean 'dit'?"),
 ]  # fmt: skip
 

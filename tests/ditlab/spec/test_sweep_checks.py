@@ -4,9 +4,11 @@ import time
 
 import pytest
 
+from denoisers.families import families
 from ditlab.errors import UserError
 from ditlab.spec.space import check_sweep, enumerate_trials
 
+FAMILIES = ", ".join(families())
 LR = {"kind": "loguniform", "low": 1e-4, "high": 1e-2}
 KIND = {"kind": "choice", "values": ["constant", "warmup_cosine"]}
 FINAL = {"kind": "uniform", "low": 0.0, "high": 0.2}
@@ -76,7 +78,7 @@ PATHS = [
      "{schedule.kind: warmup_cosine}`."),
     ({"schedule.kind": KIND}, fixed(schedule__valley=0.1), "no trial has a schedule.kind that does, so remove it."),
     ({"model.time_width": whole(8, 9)}, {},
-     "space.model.time_width: model.family=dit has no field 'time_width'; set fixed.model.family to unet"),
+     "space.model.time_width: model.family=dit has no field 'time_width'; set fixed.model.family to "),
     ({"name": choice("a", "b")}, {}, "space.name cannot vary, as trials are named after the sweep; remove the axis."),
     ({"tracking.experiment": choice("a", "b")}, {}, "space.tracking.experiment cannot vary, as all trials"),
     ({"checkpoint.storage": choice("a", "b")}, {}, "set fixed.checkpoint.storage for all trials instead."),
@@ -119,7 +121,7 @@ VALUES = [
     ({"data.kind": choice("digits", "arrow")}, {},
      "space.data.kind at 'arrow': data.path is missing; give it a value."),
     ({"seed": whole(0, 1)}, fixed(optimizer__lr=-1.0), "base with `fixed`: optimizer.lr=-1.0 must be above 0."),
-    ({"seed": whole(0, 1)}, {"base": {"name": "x"}}, "base: model.family is missing; set it to one of dit, unet."),
+    ({"seed": whole(0, 1)}, {"base": {"name": "x"}}, f"base: model.family is missing; set it to one of {FAMILIES}."),
     ({"model.width": choice(24, 32), "model.num_heads": choice(2, 3)}, GRID,
      "trial 3 (model.width=32, model.num_heads=3): model.width=32 is no multiple of model.num_heads=3;"),
 ]  # fmt: skip

@@ -100,10 +100,10 @@ def test_nothing_held_out_gives_nothing(home):
 
 
 def test_grids_begin_with_the_same_noise(setting):
-    experiment, network, _ = setting
-    one = sample_grid(network, experiment, 4, CPU)
+    experiment, network, view = setting
+    one = sample_grid(network, experiment, view, 4, CPU)
     torch.manual_seed(9)
-    two = sample_grid(network, experiment, 4, CPU)
+    two = sample_grid(network, experiment, view, 4, CPU)
     assert repr(one) == repr(two)
 
 

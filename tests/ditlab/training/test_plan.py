@@ -45,3 +45,17 @@ def test_a_warmup_as_long_as_the_run_is_refused():
     spec = {"training": {"epochs": 2}, "schedule": {"kind": "warmup_cosine", "warmup": 24}}
     with pytest.raises(UserError, match=r"schedule\.warmup=24 leaves nothing of the run's 24 steps"):
         plan_run(tiny(batch={"size": 128}, **spec), data(1617))
+
+
+def test_a_warmup_in_epochs_follows_the_data():
+    spec = {"training": {"epochs": 3}, "schedule": {"kind": "constant", "warmup_epochs": 1.5}}
+    experiment = tiny(batch={"size": 128}, **spec)
+    assert experiment.schedule.warmup_steps(plan_run(experiment, data(1617)).epoch_steps) == 18
+    spec["schedule"]["warmup_epochs"] = 3.0
+    with pytest.raises(UserError, match=r"schedule\.warmup_epochs=3 leaves nothing .*36 steps; .* below 3\."):
+        plan_run(tiny(batch={"size": 128}, **spec), data(1617))
+
+
+def test_two_lengths_of_one_warmup_are_refused():
+    with pytest.raises(ValueError, match=r"schedule\.warmup=2 and schedule\.warmup_epochs=1 are two lengths"):
+        tiny(schedule={"kind": "constant", "warmup": 2, "warmup_epochs": 1.0})

@@ -68,3 +68,10 @@ def test_stepped_cosine_restart_stays_above_its_floor():
 def test_a_cycle_is_an_epoch_unless_it_is_given():
     found = rates(SteppedCosineRestartSchedule(), epoch=37)
     assert [step for step in range(1, TOTAL) if found[step] > found[step - 1]][:3] == [37, 74, 111]
+
+
+def test_a_warmup_in_epochs_is_one_in_steps():
+    for kind in (ConstantSchedule, WarmupCosineSchedule):
+        in_steps, in_epochs = kind(warmup=15), kind(warmup_epochs=1.5)
+        for step in range(40):
+            assert learning_rate(in_epochs, 1e-3, step, 40, 10) == learning_rate(in_steps, 1e-3, step, 40, 10)

@@ -4,7 +4,9 @@ import numpy as np
 
 from ditlab.data.importing import Imported, ImportRequest, write_store
 from ditlab.data.manifest import Column, Source
-from ditlab.errors import UserError
+from ditlab.spec.importing import DigitsOptions
+
+OPTIONS = DigitsOptions
 
 STORE_NAME = "digits"
 
@@ -16,10 +18,8 @@ COLUMNS = {
 }
 
 
-def run(request: ImportRequest) -> list[Imported]:
-    """Write `digits`: image uint8 (1, 8, 8) in [0, 16], label int64. Raises UserError when given source files."""
-    if request.source is not None:
-        raise UserError(f"--source={request.source}: digits come with scikit-learn; leave --source out.")
+def run(request: ImportRequest[DigitsOptions]) -> list[Imported]:
+    """Write `digits`: image uint8 (1, 8, 8) in [0, 16], label int64."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()

@@ -12,6 +12,9 @@ from ditlab.data.idx import IMAGES_MAGIC, LABELS_MAGIC, IdxFile, read_idx
 from ditlab.data.importing import Imported, ImportRequest, write_store
 from ditlab.data.manifest import Column, Source, SourceFile
 from ditlab.errors import UserError
+from ditlab.spec.importing import MnistOptions
+
+OPTIONS = MnistOptions
 
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -63,14 +66,14 @@ SPLITS = {
 }
 
 
-def run(request: ImportRequest) -> list[Imported]:
-    """Write `mnist-train` and `mnist-test`, or the one whose files `request.source` holds.
+def run(request: ImportRequest[MnistOptions]) -> list[Imported]:
+    """Write `mnist-train` and `mnist-test`, or the one whose files `request.options.source` holds.
 
     Columns: image uint8 (1, 28, 28) in [0, 255], label int64. Raises UserError for missing, damaged or mismatched
-    files, for a wrong MD5 (unless `request.checksum` is off), and where no mirror answers.
+    files, for a wrong MD5 (unless `request.options.checksum` is off), and where no mirror answers.
     """
-    urls = {} if request.source else _download(request)
-    folder = request.source or request.cache / "mnist"
+    urls = {} if request.options.source else _download(request)
+    folder = request.options.source or request.cache / "mnist"
     found = {split: (images.find(folder), labels.find(folder)) for split, (images, labels) in SPLITS.items()}
     imported = []
     for split, (images, labels) in found.items():
@@ -85,7 +88,7 @@ def run(request: ImportRequest) -> list[Imported]:
     return imported
 
 
-def _download(request: ImportRequest) -> dict[str, str]:
+def _download(request: ImportRequest[MnistOptions]) -> dict[str, str]:
     """Bring the four .gz files into the cache; URLs by file name of those not there before."""
     urls = {}
     names = [f"{file.stem}.gz" for pair in SPLITS.values() for file in pair]
@@ -103,7 +106,9 @@ def _download(request: ImportRequest) -> dict[str, str]:
     return urls
 
 
-def _import_split(split: str, images: Path, labels: Path, urls: dict[str, str], request: ImportRequest) -> Imported:
+def _import_split(
+    split: str, images: Path, labels: Path, urls: dict[str, str], request: ImportRequest[MnistOptions]
+) -> Imported:
     files = [read_idx(images, IMAGES_MAGIC), read_idx(labels, LABELS_MAGIC)]
     pixels, classes = files[0].values, files[1].values
     if pixels.shape[1:] != (28, 28):
@@ -116,7 +121,7 @@ def _import_split(split: str, images: Path, labels: Path, urls: dict[str, str], 
         SourceFile(
             name=path.name,
             md5=file.md5,
-            check=_check(path, file, published) if request.checksum else "skipped",
+            check=_check(path, file, published) if request.options.checksum else "skipped",
             url=urls.get(path.name),
         )
         for path, file, published in zip((images, labels), files, SPLITS[split], strict=True)

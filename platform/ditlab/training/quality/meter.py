@@ -13,6 +13,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.training.drawing import draw_samples
 from ditlab.training.noise import derived_seed
 from ditlab.training.quality.measure import Reference, ignore
+from ditlab.training.rows import conditions_of, shown_rows
 
 
 @dataclass
@@ -35,7 +36,9 @@ class QualityMeter:
         """
         sampler: Any = self.experiment.sampling.build(self.experiment.model, self.experiment.objective)
         generator = torch.Generator(self.device).manual_seed(derived_seed(self.experiment.seed, "quality"))
-        return draw_samples(sampler, network, sampler.conditions(num), num, generator, batch_size).values.float()
+        conditions = conditions_of(sampler, num, shown_rows(self.data), self.experiment.model.batch_fields())
+        drawn = draw_samples(sampler, network, conditions.tensors, conditions.num, generator, batch_size)
+        return drawn.values.float()
 
     def measure(self, samples: Tensor) -> dict[str, float]:
         """`Reference.measure` of them. Raises UserError as `quality` does."""

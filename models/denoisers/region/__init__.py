@@ -1,0 +1,1 @@
+"""Region diffusion over genomic motifs (see README.md)."""

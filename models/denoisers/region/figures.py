@@ -1,0 +1,58 @@
+"""Pictures of the region family: windows before and after imputation, and what its timesteps mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from denoisers.contract import Samples
+from denoisers.figure_makers import FigureInputs, FigureMaker
+from denoisers.figures import Curve, Figure, Heatmap, Lines
+from denoisers.processes.ddpm_spec import LinearBetas
+
+MAX_WINDOWS = 4
+"""Rows of an imputation figure."""
+
+
+def imputation_figure(samples: Samples) -> Figure:
+    """A row a window: measured, what the network sees (masked regions blank), imputed, in the same colours."""
+    panels = []
+    for number in range(min(MAX_WINDOWS, len(samples.values))):
+        present = samples.conditions["present"][number].cpu().numpy()
+        mask = samples.conditions["mask"][number].cpu().numpy()[present]
+        measured = samples.conditions["regions"][number].float().cpu().numpy()[present].T  # (F, regions)
+        imputed = samples.values[number].float().cpu().numpy()[present].T
+        limits = (float(min(0.0, measured.min())), float(max(measured.max(), 1e-6)))
+        seen = np.where(mask[None], np.nan, measured)
+        share = f"{mask.sum()} of {len(mask)} regions masked"
+        for values, title in ((measured, "measured"), (seen, share), (imputed, "imputed")):
+            title = f"window {number + 1}: {title}"
+            extent = (0.0, float(values.shape[1]), float(values.shape[0]), 0.0)
+            panels.append(Heatmap(values, title, "region", "feature", extent, limits=limits))
+    return Figure(panels, columns=3)
+
+
+def draw_imputation(inputs: FigureInputs) -> Figure:
+    """`imputation`: held-out windows with regions masked by chance, filled in by the run's sampler."""
+    num = min(MAX_WINDOWS, len(inputs.batch["regions"]))
+    conditions = {name: inputs.batch[name][:num] for name in ("regions", "present")}
+    sampler = inputs.sampler
+    return imputation_figure(sampler.sample(inputs.network, conditions, num, inputs.generator))
+
+
+FIGURES: dict[str, FigureMaker] = {"imputation": draw_imputation}
+
+
+def static_figures() -> Mapping[str, Figure]:
+    """`noise_schedule`: what is left of a masked region's signal by timestep, under the default schedule."""
+    schedule = LinearBetas().build()
+    t = np.arange(schedule.num_steps)
+    curves = [
+        Curve(t, schedule.alphas_cumprod.numpy(), "signal's share of variance, alpha_bar"),
+        Curve(t, (1 - schedule.alphas_cumprod).numpy(), "noise's share"),
+    ]
+    half = int((schedule.alphas_cumprod < 0.5).nonzero()[0])
+    title = f"As much noise as signal from t = {half} on"
+    betas = Lines([Curve(t, schedule.betas.numpy())], "Share of variance replaced at t, beta", "timestep t", "beta_t")
+    return {"noise_schedule": Figure([Lines(curves, title, "timestep t", "share"), betas], title="Noise by timestep")}

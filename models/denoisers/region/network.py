@@ -1,0 +1,104 @@
+"""GETRegionDiffusion: predicts the features of masked regions from the other regions of a window.
+
+B batch, R regions, F features, T tokens (R + 1: a class token stands before the regions), D width, Q wanted regions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from denoisers.layers.adaln_block import AdaLNZeroBlock
+from denoisers.layers.embeddings import embed
+from denoisers.layers.time_embedding import TimeEmbedding
+from denoisers.region.spec import RegionSpec
+
+NORM_EPS = 1e-6
+TOKEN_STD = 0.02
+"""Of tokens and of the encoder's Linears."""
+
+
+class Tokens(nn.Module):
+    """What stands for a masked region, or is added to its noisy features, and the class token: (D,) each."""
+
+    def __init__(self, width: int, corruption: Literal["mask", "ddpm"]) -> None:
+        super().__init__()
+        self.corruption = corruption
+        self.mask = nn.Parameter(torch.empty(width))
+        self.cls = nn.Parameter(torch.empty(width))
+        for token in (self.mask, self.cls):
+            nn.init.trunc_normal_(token, std=TOKEN_STD)
+
+    def forward(self, regions: Tensor, mask: Tensor, positions: Tensor | None) -> Tensor:
+        """Masked regions marked, positions (R, D) added, the class token in front: (B, R, D) -> (B, T, D)."""
+        marked = self.mask if self.corruption == "mask" else regions + self.mask
+        tokens = torch.where(mask[..., None], marked, regions)
+        if positions is not None:
+            tokens = tokens + positions.to(tokens.dtype)  # masked regions have their place too
+        return torch.cat((self.cls.to(tokens.dtype).expand(len(tokens), 1, -1), tokens), dim=1)
+
+
+class RegionNetwork(nn.Module):
+    """A transformer over regions whose blocks are modulated by the timestep; it predicts x0."""
+
+    def __init__(self, spec: RegionSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embedding = nn.Linear(spec.num_features, spec.width)
+        self.tokens = Tokens(spec.width, spec.corruption)
+        self.time = TimeEmbedding(spec.time_width, spec.width, layout="cos_sin", denominator="half")
+        self.blocks = nn.ModuleList(
+            AdaLNZeroBlock(spec.width, spec.num_heads, spec.mlp_width, spec.width, NORM_EPS) for _ in range(spec.depth)
+        )
+        self.final_norm = nn.LayerNorm(spec.width, eps=NORM_EPS)
+        self.head = nn.Linear(spec.width, spec.num_features)
+        for encoder in (self.time, self.blocks):
+            for name, module in encoder.named_modules():
+                if isinstance(module, nn.Linear) and not name.endswith("modulation"):  # which starts at 0
+                    nn.init.trunc_normal_(module.weight, std=TOKEN_STD)
+                    nn.init.zeros_(module.bias)
+
+    def forward(
+        self, x: Tensor, mask: Tensor, t: Tensor, present: Tensor | None = None, wanted: Tensor | None = None
+    ) -> Tensor:
+        """x (B, R, F), mask (B, R) bool, t (B,) int64 -> features of all regions (B, R, F), of `wanted` ones (B, Q, F).
+
+        What x holds at masked regions is not looked at under `corruption: mask`, and is x_t under `ddpm`. Regions that
+        are not `present` (B, R) bool are padding. `wanted` (B, Q) int64 saves the last block's queries and MLP and the
+        head at all other regions, exactly.
+        """
+        condition = self.time(t)
+        positions = None
+        if self.spec.positions == "sinusoidal":
+            positions = embed(torch.arange(x.shape[1], device=x.device), self.spec.width)
+        tokens = self.tokens(self.embedding(x), mask, positions)
+        if present is not None:
+            present = torch.cat((present.new_ones(len(present), 1), present), dim=1)
+        *blocks, last = self.transformer_blocks()
+        for block in blocks:
+            tokens = block(tokens, condition, present)
+        if wanted is None:
+            tokens = last(tokens, condition, present)[:, 1:]
+        else:
+            tokens = last(tokens, condition, present, wanted + 1)
+        return self.head(self.final_norm(tokens))
+
+    def components(self) -> dict[str, Sequence[nn.Module]]:
+        return {
+            "embedding": [self.embedding],
+            "time": [self.time],
+            "blocks": [self.blocks],
+            "final_norm": [self.final_norm],
+            "head": [self.head],
+            "tokens": [self.tokens],
+        }
+
+    def checkpointed_modules(self) -> Sequence[nn.Module]:
+        return self.transformer_blocks()
+
+    def transformer_blocks(self) -> list[AdaLNZeroBlock]:
+        """`blocks`, by their own type."""
+        return cast("list[AdaLNZeroBlock]", list(self.blocks))

@@ -1,0 +1,191 @@
+"""The region family's specs. Imports no torch; the defaults are the published network (128,767,003 parameters)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from denoisers.checks import check_mlp_ratio, check_multiple
+from denoisers.contract import (
+    Assessor,
+    BatchField,
+    Family,
+    ModelSpec,
+    Network,
+    Objective,
+    ObjectiveSpec,
+    Sampler,
+    SamplingSpec,
+    Spec,
+)
+from denoisers.processes.ddpm_spec import LinearBetas
+
+if TYPE_CHECKING:
+    from denoisers.figures import Figure
+
+PositiveInt = Annotated[int, Field(ge=1)]
+Weight = Annotated[float, Field(ge=0)]
+MaskRatio = Annotated[float, Field(gt=0, le=1)]
+
+
+class RegionSpec(ModelSpec):
+    """A transformer over the regions of a genomic window, modulated by the timestep (GETRegionDiffusion)."""
+
+    family: Literal["region"] = "region"
+    """Region diffusion over motif features."""
+    num_features: PositiveInt = 283
+    """Numbers a region has: its motif scores, and accessibility last."""
+    num_regions: PositiveInt = 900
+    """Regions of a window, padding included, as the data has them. No parameter depends on it."""
+    width: Annotated[int, Field(ge=2)] = 768
+    """Numbers a token carries."""
+    depth: PositiveInt = 12
+    """Transformer blocks."""
+    num_heads: PositiveInt = 12
+    """Attention heads of a block; each is width / num_heads wide."""
+    mlp_ratio: Annotated[float, Field(gt=0)] = 4.0
+    """Hidden width of a block's MLP, in multiples of `width`."""
+    time_width: Annotated[int, Field(ge=2)] = 256
+    """Width of the timestep's sinusoid."""
+    corruption: Literal["mask", "ddpm"] = "mask"
+    """What a masked region is replaced by: `mask`, a learned token (a masked autoencoder; the timestep is a random
+    condition without meaning); `ddpm`, its own features under t steps of noise, which the network takes away."""
+    positions: Literal["none", "sinusoidal"] = "none"
+    """Whether tokens know their place. With `none`, as published, all masked regions of a window get one and the same
+    prediction under `corruption: mask`; `sinusoidal` adds a fixed table."""
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> RegionSpec:
+        check_multiple("model.width", self.width, self.num_heads, f"model.num_heads={self.num_heads}")
+        check_multiple("model.time_width", self.time_width, 2, "2 (half cosines, half sines)")
+        if self.positions == "sinusoidal":
+            check_multiple("model.width", self.width, 2, "2 (sines and cosines alternate)", 2 * self.num_heads)
+        check_mlp_ratio(self.width, self.mlp_ratio)
+        return self
+
+    @property
+    def mlp_width(self) -> int:
+        """Hidden width of a block's MLP."""
+        return round(self.width * self.mlp_ratio)
+
+    def build(self) -> Network:
+        from denoisers.region.network import RegionNetwork
+
+        return RegionNetwork(self)
+
+    def batch_fields(self) -> tuple[BatchField, ...]:
+        window = (self.num_regions, self.num_features)
+        return (
+            BatchField("regions", window, "float32", unit="share of the feature's maximum"),
+            BatchField("present", (self.num_regions,), "bool", unit="region, not padding"),
+        )
+
+    def example_inputs(self, batch_size: int, device: str = "meta") -> tuple[Any, ...]:
+        """Zeros: x (batch, regions, features), mask (batch, regions) bool, t (batch,) int64."""
+        import torch
+
+        x = torch.zeros(batch_size, self.num_regions, self.num_features, device=device)
+        mask = torch.zeros(batch_size, self.num_regions, dtype=torch.bool, device=device)
+        return (x, mask, torch.zeros(batch_size, dtype=torch.int64, device=device))
+
+    def static_figures(self) -> Mapping[str, Figure]:
+        from denoisers.region.figures import static_figures
+
+        return static_figures()
+
+
+class RegionWeights(Spec):
+    """One weight per loss component; a component with weight 0 is not computed in training."""
+
+    masked: Weight = 1.0
+    """Weight of the mean squared error over all features of masked regions."""
+    accessibility: Weight = 0.0
+    """Weight of the mean squared error over the last feature alone, the accessibility of masked regions."""
+
+    @model_validator(mode="after")
+    def _some_weight(self) -> RegionWeights:
+        if not (self.masked or self.accessibility):
+            raise ValueError("objective.weights are all 0, so nothing trains; set objective.weights.masked to 1.")
+        return self
+
+
+class RegionObjectiveSpec(ObjectiveSpec):
+    """Prediction of masked regions from the others."""
+
+    mask_ratio: MaskRatio = 0.5
+    """Chance of each region, independently, to be masked in training. Held-out metrics always use 0.5."""
+    reduction: Literal["masked_mean", "zeroed_mean"] = "masked_mean"
+    """What a window's squared errors are divided by: `masked_mean`, the entries of its masked regions; `zeroed_mean`,
+    all its entries, those that are not masked counting as zeros (the published code; the loss is then lower by the
+    masked share)."""
+    noise: LinearBetas = LinearBetas()
+    """Noise by timestep. Under `corruption: mask` only its number of timesteps plays a part."""
+    weights: RegionWeights = RegionWeights()
+    """Weight of each loss component."""
+
+    def build(self, model: ModelSpec) -> Objective:
+        from denoisers.region.objective import RegionObjective
+
+        assert isinstance(model, RegionSpec), f"{type(model).__name__} is no RegionSpec"
+        return RegionObjective(self, model)
+
+    def assessor(self, model: ModelSpec) -> Assessor | None:
+        from denoisers.region.assessment import RegionAssessor
+
+        assert isinstance(model, RegionSpec), f"{type(model).__name__} is no RegionSpec"
+        return RegionAssessor(self, model)
+
+
+class RandomMask(Spec):
+    """Every region is masked by chance, independently of the others."""
+
+    kind: Literal["random"] = "random"
+    """By chance."""
+    ratio: MaskRatio = 0.5
+    """Chance of a region to be masked."""
+
+
+class BedMask(Spec):
+    """The regions that overlap intervals of a BED file are masked; windows without one are passed over."""
+
+    kind: Literal["bed"] = "bed"
+    """By coordinates."""
+    path: Annotated[str, Field(min_length=1)]
+    """BED file: chromosome, start (from 0), end (exclusive) by line, more columns allowed; plain text."""
+
+
+class RegionSamplingSpec(SamplingSpec):
+    """Imputation of masked regions of real windows, given the regions that are not masked."""
+
+    solver: Literal["predict", "ddpm", "ddim"] = "predict"
+    """`predict`: the network's expectation, in one pass. `ddpm` (ancestral) and `ddim`: draws, for networks trained
+    with `model.corruption: ddpm`."""
+    steps: Annotated[int, Field(ge=1)] = 50
+    """Network evaluations of ddpm and ddim, spread over the timesteps."""
+    eta: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Noise that ddim adds on its way: 0 none, 1 as much as ddpm."""
+    mask: Annotated[RandomMask | BedMask, Field(discriminator="kind")] = RandomMask()
+    """Which regions to impute."""
+
+    def build(self, model: ModelSpec, objective: ObjectiveSpec) -> Sampler:
+        """Raises ValueError where the model was not trained for the solver, or has fewer timesteps than steps."""
+        from denoisers.region.sampling import RegionSampler
+
+        assert isinstance(model, RegionSpec) and isinstance(objective, RegionObjectiveSpec)
+        if self.solver != "predict" and model.corruption == "mask":
+            raise ValueError(
+                f"sampling.solver={self.solver} needs a network trained to take noise away (model.corruption=mask); "
+                "set sampling.solver to predict, or train with model.corruption=ddpm."
+            )
+        most = objective.noise.steps
+        if self.solver != "predict" and self.steps > most:
+            raise ValueError(
+                f"sampling.steps={self.steps} is more than the timesteps there are (objective.noise.steps={most}); "
+                f"set sampling.steps to {most} or less."
+            )
+        return RegionSampler(self, objective.noise, model.corruption)
+
+
+FAMILY = Family(name="region", model=RegionSpec, objective=RegionObjectiveSpec, sampling=RegionSamplingSpec)

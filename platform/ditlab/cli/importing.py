@@ -1,0 +1,115 @@
+"""`ditlab data import`: a command for each importer, its flags made from what can be asked of it."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+
+import click
+
+from ditlab.cli.common import emit, json_option, say
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from denoisers.contract import Spec
+
+
+class Importers(click.Group):
+    """A group with a command for each module of `ditlab.data.importers`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The kinds of data."""
+        from ditlab.data.importing import kinds
+
+        return kinds()
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a kind. Raises UserError for an unknown one."""
+        from ditlab.data.importing import options_class
+
+        return _command(cmd_name, options_class(cmd_name))
+
+
+@click.group("import", cls=Importers)
+def import_() -> None:
+    """Write the Arrow stores of a kind of data."""
+
+
+def _command(kind: str, options: type[Spec]) -> click.Command:
+    def callback(out: Path | None, as_json: bool, **given: Any) -> None:
+        _run(kind, _checked(options, given), out, as_json)
+
+    command = click.command(kind, help=options.__doc__)(json_option(callback))
+    out = click.Option(
+        ["--out"],
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Folder for the stores [default: DITLAB_HOME/stores].",
+    )
+    command.params = [*(_option(name, field) for name, field in options.model_fields.items()), out, *command.params]
+    return command
+
+
+def _checked(options: type[Spec], given: dict[str, Any]) -> Spec:
+    """Raises UserError for values that click took and the options do not."""
+    from pydantic import ValidationError
+
+    from ditlab.errors import UserError
+    from ditlab.spec.messages import explain
+
+    try:
+        return options(**given)
+    except ValidationError as error:
+        flags = {name: f"--{name.replace('_', '-')}" for name in given}
+        lines = (line.partition("=") for line in explain(error, options, given))
+        raise UserError("\n".join(f"{flags.get(name, name)}{equals}{rest}" for name, equals, rest in lines)) from error
+
+
+def _option(name: str, field: FieldInfo) -> click.Option:
+    """`--max-span` for `max_span`, `--checksum/--no-checksum` for a bool; its docstring is the help."""
+    alternatives = get_args(field.annotation) if get_origin(field.annotation) in (Union, types.UnionType) else ()
+    (plain, *_) = [each for each in alternatives if each is not type(None)] or [field.annotation]
+    bounds = [*field.metadata, *(each for part in get_args(plain)[1:] for each in getattr(part, "metadata", ()))]
+    if hasattr(plain, "__metadata__"):  # Annotated below a union
+        plain = get_args(plain)[0]
+    flag = name.replace("_", "-")
+    default = {} if field.is_required() else {"default": field.default}
+    return click.Option(
+        [f"--{flag}/--no-{flag}" if plain is bool else f"--{flag}", name],
+        type=_type(plain, next((bound.ge for bound in bounds if hasattr(bound, "ge")), None)),
+        required=field.is_required(),
+        show_default=default.get("default") is not None,
+        help=field.description,
+        **default,
+    )
+
+
+def _type(annotation: Any, at_least: int | None) -> click.ParamType[Any] | None:
+    if get_origin(annotation) is Literal:
+        return click.Choice(get_args(annotation))
+    if annotation is int:
+        return click.IntRange(at_least)
+    if annotation is Path:
+        return click.Path(path_type=Path, exists=True, file_okay=False)
+    return {bool: None, float: click.FLOAT, str: click.STRING}[annotation]
+
+
+def _run(kind: str, options: Spec, out: Path | None, as_json: bool) -> None:
+    from ditlab.cli.progress_bars import ImportBars
+    from ditlab.data.importing import ImportRequest, run_import
+    from ditlab.home import Home
+
+    home = Home.from_environment().ensure()
+    with ImportBars() as progress:
+        imported = run_import(kind, ImportRequest(out or home.stores, home.caches, options, progress))
+    stores = []
+    for one in imported:
+        store = one.store
+        again = "already there, unchanged" if one.outcome == "unchanged" else one.outcome
+        say(f"{store.name}: {len(store):,} rows in {store.path} ({again}; fingerprint {store.fingerprint[:12]})")
+        if store.manifest.source.note:
+            say(f"  note: {store.manifest.source.note}")
+        facts = {"name": store.name, "path": str(store.path), "rows": len(store), "fingerprint": store.fingerprint}
+        stores.append({**facts, "outcome": one.outcome, "note": store.manifest.source.note})
+    emit({"kind": kind, "stores": stores}, as_json)

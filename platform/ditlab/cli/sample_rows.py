@@ -1,0 +1,55 @@
+"""Which real rows `ditlab sample` completes, for samplers that complete rows."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from denoisers.contract import BatchField
+from ditlab.cli.common import say
+from ditlab.cli.saved import SavedRun
+from ditlab.data.fields import check_fields
+from ditlab.data.store import Store
+from ditlab.data.view import View
+from ditlab.errors import UserError
+from ditlab.training.rows import shown_rows
+
+
+def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | None) -> View:
+    """The rows that `--data` means: `held_out`, `train` or a store's folder; without it, the run's held-out ones.
+
+    Raises UserError where nothing is held out, and for a store that is not what the run was trained on.
+    """
+    data = saved.data()
+    if choice is None:
+        if not len(data.held_out):
+            say(f"{data.note or 'nothing is held out'} Training rows are completed instead.")
+        return shown_rows(data)
+    if choice == "train":
+        return data.train
+    if choice == "held_out":
+        if not len(data.held_out):
+            raise UserError("--data held_out: this run holds nothing out; use --data train, or name a store's folder.")
+        return data.held_out
+    store = Store.open(Path(choice).expanduser().resolve())
+    view = View(store, np.arange(len(store)), f"--data {choice}")
+    check_fields(view, fields)
+    _check_names(view, data.train, fields)
+    return view
+
+
+def _check_names(view: View, trained: View, fields: Sequence[BatchField]) -> None:
+    """Raises UserError where an entry of a field has another name than in the data that the run was trained on."""
+    for field in fields:
+        names, expected = view.columns[field.name].names, trained.columns[field.name].names
+        if not expected or names == expected:
+            continue
+        if not names:
+            problem = f"has no names for the entries of {field.name}, such as '{expected[0]}'"
+        else:
+            first = next(i for i, pair in enumerate(zip(names, expected, strict=True)) if pair[0] != pair[1])
+            problem = f"has '{names[first]}' as entry {first + 1} of {field.name}, not '{expected[first]}'"
+        raise UserError(
+            f"{view.origin} {problem}, as the run's own data has it ({trained.origin}); import it with the same "
+            "features in the same order."
+        )

@@ -1,0 +1,111 @@
+"""Real rows of a data set as families look at them: batches with what people know of them beside, fixed draws with."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from denoisers.contract import BatchField, RealRows, RowSet
+from ditlab.data.fields import to_device
+from ditlab.data.manifest import StoredColumn
+from ditlab.data.sources import DataSplits
+from ditlab.data.view import View
+from ditlab.errors import UserError
+from ditlab.training.noise import RowNoise
+
+SCANNED = 4096
+"""Rows whose columns are looked at together for those that a sampler wants."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What samples are drawn under."""
+
+    num: int
+    """Samples: as many as were asked for, or as many rows as there are to complete."""
+    tensors: dict[str, Tensor]
+    """The sampler's conditions by name, (num, ...) each."""
+    rows: RealRows | None = None
+    """The rows that are completed, in the host's memory; None where samples are made from noise alone."""
+
+
+def row_set(view: View, fields: Sequence[BatchField], device: torch.device) -> RowSet:
+    """The view's rows in its own order, their fields on `device`."""
+
+    def batches(size: int) -> Iterator[RealRows]:
+        for start in range(0, len(view), size):
+            yield _rows(view, np.arange(start, min(start + size, len(view))), fields, device, start)
+
+    return RowSet(len(view), batches)
+
+
+def shown_rows(data: DataSplits) -> View:
+    """The rows that completed samples are shown of: held-out ones, training rows where nothing is held out."""
+    return data.held_out if len(data.held_out) else data.train
+
+
+def conditions_of(
+    sampler: Any, num: int, view: View | None, fields: Sequence[BatchField], label: int | None = None
+) -> Conditions:
+    """The conditions of `num` samples; where the sampler completes rows, of the view's first `num` that it wants.
+
+    Their fixed draws are those of their places among the wanted ones, so the first k do not depend on `num`. There may
+    be fewer such rows than `num`: `Conditions.num` says. A sampler that completes none needs no view.
+
+    Raises:
+        UserError: a condition that the model does not know; no row is wanted.
+    """
+    try:
+        if not sampler.completes_rows:
+            return Conditions(num, sampler.conditions(num, label))
+        assert view is not None, "completed rows come from a view"
+        wanted = _wanted(sampler, num, view, fields)
+        if not len(wanted):
+            raise UserError(f"{view.origin} holds no row that `sampling` would complete; change sampling, or the data.")
+        rows = _rows(view, wanted, fields, torch.device("cpu"), 0)
+        return Conditions(len(wanted), sampler.conditions(len(wanted), label, rows), rows)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _wanted(sampler: Any, num: int, view: View, fields: Sequence[BatchField]) -> np.ndarray:
+    """Places in the view of the first `num` rows that the sampler wants; their fields are not read."""
+    found: list[int] = []
+    for start in range(0, len(view), SCANNED):
+        indices = np.arange(start, min(start + SCANNED, len(view)))
+        rows = RealRows({}, _columns(view, indices, fields), _names(view.columns), _noise(start, torch.device("cpu")))
+        found.extend(indices[sampler.wanted(rows)].tolist())
+        if len(found) >= num:
+            break
+    return np.array(found[:num], dtype=np.int64)
+
+
+def _rows(view: View, indices: np.ndarray, fields: Sequence[BatchField], device: torch.device, first: int) -> RealRows:
+    raw = {field.name: view.gather(field.name, indices) for field in fields}
+    batch = to_device(raw, fields, view.columns, device)
+    return RealRows(batch, _columns(view, indices, fields), _names(view.columns), _noise(first, device))
+
+
+def _columns(view: View, indices: np.ndarray, fields: Sequence[BatchField]) -> dict[str, np.ndarray]:
+    taken = {field.name for field in fields}
+    return {
+        name: _readable(view.gather(name, indices).numpy(), column)
+        for name, column in view.columns.items()
+        if name not in taken
+    }
+
+
+def _readable(values: np.ndarray, column: StoredColumn) -> np.ndarray:
+    return np.array(column.names)[values] if column.names and column.num_classes is not None else values
+
+
+def _names(columns: Mapping[str, StoredColumn]) -> dict[str, tuple[str, ...]]:
+    return {name: column.names for name, column in columns.items() if column.names and column.num_classes is None}
+
+
+def _noise(first: int, device: torch.device) -> RowNoise:
+    """That of held-out metrics: a row's masks are the same ones there and here."""
+    return RowNoise(0, "evaluate", first, device)

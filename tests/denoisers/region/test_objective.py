@@ -1,0 +1,223 @@
+"""The region objective: closed forms, both reductions, keyed draws, metrics, learning."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from denoisers.region.agreement import Agreement
+from denoisers.region.objective import RegionObjective, draw_mask
+from denoisers.region.spec import RegionObjectiveSpec, RegionWeights
+
+
+class Zeros(nn.Module):
+    """Predicts 0 everywhere, and keeps what it was asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.asked = []
+
+    def forward(self, x, mask, t, present, wanted):
+        self.asked.append((x, mask, t))
+        rows = x if wanted is None else x.gather(1, wanted[..., None].expand(-1, -1, x.shape[-1]))
+        return rows * self.scale
+
+
+def objective(region_spec, corruption="mask", **changes) -> RegionObjective:
+    return RegionObjectiveSpec(**changes).build(region_spec(corruption=corruption))
+
+
+BOTH = RegionWeights(masked=1.0, accessibility=1.0)
+
+
+def test_loss_of_a_zero_prediction_is_the_second_moment_of_masked_regions(region_spec, windows, keyed_noise):
+    found = objective(region_spec, weights=BOTH).loss(Zeros(), windows, keyed_noise())
+    mask = draw_mask(windows, keyed_noise(), 0.5)
+    x = windows["regions"]
+    of_window = [x[i][mask[i]].square().mean() for i in range(4)]
+    assert found["masked"].item() == pytest.approx(torch.stack(of_window).mean().item())
+    last = [x[i][mask[i]][:, -1].square().mean() for i in range(4)]
+    assert found["accessibility"].item() == pytest.approx(torch.stack(last).mean().item())
+
+
+def test_reductions_differ_by_the_masked_share(region_spec, windows, keyed_noise):
+    """Of a window, the published code's mean over all entries is the masked share times the mean over masked ones; the
+    published formula's sum over features is their number times it."""
+    one = {name: values[3:] for name, values in windows.items()}
+    mean = objective(region_spec).loss(Zeros(), one, keyed_noise())["masked"]
+    zeroed = objective(region_spec, reduction="zeroed_mean").loss(Zeros(), one, keyed_noise())["masked"]
+    mask = draw_mask(one, keyed_noise(), 0.5)
+    share = mask.sum() / 9  # of regions that are there: padding changes nothing
+    torch.testing.assert_close(zeroed, share * mean)
+    summed = one["regions"][mask].square().sum(-1).mean()
+    torch.testing.assert_close(summed, 7 * mean)
+
+
+@pytest.mark.parametrize("reduction", ["masked_mean", "zeroed_mean"])
+def test_no_region_masked_gives_0_with_a_gradient(region_spec, windows, reduction, perturb, keyed_noise):
+    spec = region_spec()
+    network = spec.build().double()
+    perturb(network)
+
+    class NeverMasks(keyed_noise):
+        def uniform(self, name, shape):
+            return torch.ones(shape) if name == "mask" else super().uniform(name, shape)
+
+    built = RegionObjectiveSpec(reduction=reduction, weights=BOTH).build(spec)
+    found = built.loss(network, windows, NeverMasks())
+    assert all(value.item() == 0 for value in found.values())
+    sum(found.values()).backward()
+    assert all(p.grad is not None and not p.grad.any() for p in network.parameters())
+    metrics = built.summary({k: v.item() for k, v in built.metrics(network, windows, NeverMasks()).items()})
+    assert all(value == 0 for value in metrics.values())
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 1.0])
+def test_each_present_region_is_masked_by_itself_with_the_given_chance(ratio, keyed_noise):
+    present = torch.ones(400, 100, dtype=torch.bool)
+    present[:, 90:] = False
+    mask = draw_mask({"present": present}, keyed_noise(), ratio)
+    assert not mask[:, 90:].any()
+    kept = mask[:, :90].double()
+    assert kept.mean().item() == pytest.approx(ratio, abs=4 * math.sqrt(ratio * (1 - ratio) / 36_000))
+    # independent: numbers of masked regions of a window are binomial
+    assert kept.sum(1).var().item() == pytest.approx(90 * ratio * (1 - ratio), rel=0.35, abs=1e-9)
+
+
+def test_a_micro_batch_is_its_two_halves(region_spec, windows, perturb, keyed_noise):
+    spec = region_spec(corruption="ddpm", positions="sinusoidal")
+    network, built = spec.build().double(), RegionObjectiveSpec(weights=BOTH).build(spec)
+    perturb(network)
+
+    class Slice(keyed_noise):
+        rows = slice(0, 4)
+
+        def uniform(self, name, shape):
+            return super().uniform(name, (4, *shape[1:]))[self.rows]
+
+        def normal(self, name, shape):
+            return super().normal(name, (4, *shape[1:]))[self.rows]
+
+    def loss(rows):
+        source = Slice()
+        source.rows = rows
+        return built.loss(network, {name: values[rows] for name, values in windows.items()}, source)
+
+    whole, first, second = loss(slice(0, 4)), loss(slice(0, 2)), loss(slice(2, 4))
+    for name in whole:
+        torch.testing.assert_close(whole[name], (first[name] + second[name]) / 2)
+
+
+def test_only_weighted_components_are_computed(region_spec, windows, keyed_noise):
+    assert set(objective(region_spec).loss(Zeros(), windows, keyed_noise())) == {"masked"}
+    only = RegionWeights(masked=0.0, accessibility=2.0)
+    assert set(objective(region_spec, weights=only).loss(Zeros(), windows, keyed_noise())) == {"accessibility"}
+    with pytest.raises(ValueError, match=r"objective.weights are all 0"):
+        RegionWeights(masked=0.0)
+
+
+def test_mask_corruption_hands_the_data_over_and_draws_t(region_spec, windows, keyed_noise):
+    network, source = Zeros(), keyed_noise()
+    objective(region_spec).loss(network, windows, source)
+    x, _, t = network.asked[0]
+    assert torch.equal(x, windows["regions"])
+    assert source.names == ["mask", "time"]
+    assert t.dtype == torch.int64 and t.min() >= 0 and t.max() <= 999 and len(t.unique()) > 1
+
+
+def test_ddpm_corruption_noises_masked_regions_alone(region_spec, windows, keyed_noise):
+    network = Zeros()
+    built = objective(region_spec, "ddpm")
+    built.loss(network, windows, keyed_noise())
+    x_t, mask, t = network.asked[0]
+    x = windows["regions"]
+    assert torch.equal(x_t[~mask], x[~mask])
+    bar = RegionObjectiveSpec().noise.build().alphas_cumprod[t][:, None, None]
+    noise = keyed_noise().normal("noise", x.shape)
+    torch.testing.assert_close(x_t[mask], (bar.sqrt() * x + (1 - bar).sqrt() * noise)[mask])
+
+
+@pytest.mark.parametrize("corruption", ["mask", "ddpm"])
+def test_metrics_do_not_depend_on_training_knobs(region_spec, windows, perturb, keyed_noise, corruption):
+    spec = region_spec(corruption=corruption, positions="sinusoidal")
+    network = spec.build().double()
+    perturb(network)
+    found = []
+    for changes in ({}, {"mask_ratio": 0.9, "reduction": "zeroed_mean", "weights": RegionWeights(accessibility=3.0)}):
+        built = RegionObjectiveSpec(**changes).build(spec)
+        means = {name: float(value) for name, value in built.metrics(network, windows, keyed_noise()).items()}
+        found.append(built.summary(means))
+        assert set(found[-1]) == set(built.metric_names())
+    assert found[0] == found[1]
+
+
+def test_figures_of_two_batches_are_those_of_one(region_spec, windows, perturb, keyed_noise):
+    """r and R^2 are no means over samples; their parts are."""
+    spec = region_spec(positions="sinusoidal")
+    network, built = spec.build().double(), RegionObjectiveSpec().build(spec)
+    perturb(network)
+
+    class Slice(keyed_noise):
+        rows = slice(0, 4)
+
+        def uniform(self, name, shape):
+            return super().uniform(name, (4, *shape[1:]))[self.rows]
+
+    def metrics(rows):
+        source = Slice()
+        source.rows = rows
+        batch = {name: values[rows] for name, values in windows.items()}
+        return {name: float(value) for name, value in built.metrics(network, batch, source).items()}
+
+    whole, first, second = metrics(slice(0, 4)), metrics(slice(0, 3)), metrics(slice(3, 4))
+    joined = {name: 0.75 * first[name] + 0.25 * second[name] for name in whole}
+    expected = built.summary(whole)
+    assert built.summary(joined) == pytest.approx(expected, rel=1e-9)
+    assert 0 < abs(expected["pearson"]) < 1 and expected["r2"] < 1 and expected["mse"] > 0
+
+
+def test_agreement_is_numpys():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(500, 3, generator=generator).double() * torch.tensor([1.0, 5.0, 0.1])
+    y = 0.6 * x + 0.1 * torch.rand(500, 3, generator=generator).double()
+    counts = torch.rand(500, generator=generator) < 0.7
+    sums = Agreement.of(x, y, counts)
+    kept, guess = x[counts], y[counts]
+    for feature in range(3):
+        pair = torch.stack((kept[:, feature], guess[:, feature]))
+        assert sums.pearson()[feature].item() == pytest.approx(torch.corrcoef(pair)[0, 1].item())
+    error = (kept - guess).square()
+    assert sums.total().mse().item() == pytest.approx(error.mean().item())
+    assert sums.total().r2().item() == pytest.approx((1 - error.sum() / (kept - kept.mean()).square().sum()).item())
+    within = (kept - kept.mean(0)).square().sum()
+    assert sums.r2_within().item() == pytest.approx((1 - error.sum() / within).item())
+    parts = Agreement.of(x[:100], y[:100], counts[:100]) + Agreement.of(x[100:], y[100:], counts[100:])
+    assert parts.total().pearson().item() == pytest.approx(sums.total().pearson().item())
+
+
+def test_agreement_where_nothing_varies_is_0():
+    same = torch.full((9, 2), 0.3)
+    sums = Agreement.of(same, same, torch.ones(9, dtype=torch.bool))
+    assert sums.r2().tolist() == sums.pearson().tolist() == [0, 0]
+    nothing = Agreement.of(same, same, torch.zeros(9, dtype=torch.bool)).total()
+    assert nothing.mse() == nothing.r2() == nothing.pearson() == 0
+
+
+def test_it_learns_what_is_there_to_learn(region_spec, keyed_noise):
+    """Regions alternate between two patterns: with positions and neighbours, every masked one is certain."""
+    patterns = torch.tensor([[1.0, 0, 1, 0, 1, 0, 1], [0, 1, 0, 1, 0, 1, 0]])
+    starts = torch.arange(32) % 2
+    x = patterns[(starts[:, None] + torch.arange(12)) % 2]
+    batch = {"regions": x, "present": torch.ones(32, 12, dtype=torch.bool)}
+    spec = region_spec(positions="sinusoidal")
+    network, built = spec.build(), RegionObjectiveSpec().build(spec)
+    adam = torch.optim.Adam(network.parameters(), lr=3e-3)
+    for step in range(250):
+        loss = built.loss(network, batch, keyed_noise(step))["masked"]
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    found = built.summary({k: float(v) for k, v in built.metrics(network, batch, keyed_noise(-1)).items()})
+    assert found["r2"] > 0.9 and found["pearson"] > 0.95 and found["spread"] > 0.3

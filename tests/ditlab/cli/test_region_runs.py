@@ -1,0 +1,287 @@
+"""`evaluate` and `sample` on a run of a family that is assessed, and that completes real rows."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from ditlab.cli.assessing import assess
+from ditlab.data.manifest import Column, Source
+from ditlab.data.sources import open_data
+from ditlab.data.writer import StoreWriter
+from ditlab.home import Home
+from ditlab.spec.loading import build_experiment
+from support.command import Said, run_here, run_process
+
+REGIONS, NAMES = 10, ("GATA", "CTCF", "accessibility")
+CHROMOSOMES = ("chr1", "chr2", "chr3")
+SPEC = """\
+name: regions
+model:
+  {{family: region, num_features: 3, num_regions: 10, width: 16, depth: 1, num_heads: 2, time_width: 8,
+    positions: sinusoidal}}
+data: {{kind: arrow, path: {path}, hold_out: {hold_out}}}
+batch: {{size: 16}}
+training: {{steps: 4}}
+checkpoint: {{every: 4}}
+evaluation: {{every: 4, samples: 4, limit: 8}}
+tracking: {{system_metrics: false}}
+"""
+
+
+def write_store(folder: Path, names: tuple[str, ...] = NAMES, windows: int = 60) -> Path:
+    """Windows of ten regions of 300 base pairs, every fifth with three of padding; as many of every chromosome."""
+    draws = np.random.default_rng(0)
+    present = np.ones((windows, REGIONS), bool)
+    present[::5, 7:] = False
+    start = np.where(present, 1000 * np.arange(REGIONS) + 100_000 * np.arange(windows)[:, None], 0)
+    columns = {
+        "regions": Column(dtype="float32", shape=(REGIONS, len(names)), names=names),
+        "present": Column(dtype="bool", shape=(REGIONS,)),
+        "chromosome": Column(dtype="int64", num_classes=3, names=CHROMOSOMES),
+        "start": Column(dtype="int64", shape=(REGIONS,)),
+        "end": Column(dtype="int64", shape=(REGIONS,)),
+    }
+    with StoreWriter(folder, columns, name="windows", source=Source(kind="test")) as writer:
+        values = draws.random((windows, REGIONS, len(names)), dtype=np.float32) * present[..., None]
+        chromosome = np.arange(windows) * 3 // windows
+        writer.append({
+            "regions": values, "present": present, "chromosome": chromosome, "start": start,
+            "end": np.where(present, start + 300, 0),
+        })  # fmt: skip
+    return folder
+
+
+@dataclass(frozen=True)
+class Trained:
+    folder: Path
+    run_id: str
+    command: Callable[..., Said]
+
+    @property
+    def media(self) -> Path:
+        return self.folder / "home" / "train" / self.run_id / "media"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> tuple[Path, str]:
+    """A folder with a store and a run on it, chr3 held out; and the run's id."""
+    folder = tmp_path_factory.mktemp("regions")
+    store = write_store(folder / "store")
+    spec = folder / "regions.yaml"
+    spec.write_text(SPEC.format(path=store, hold_out="{column: chromosome, values: [chr3]}"))
+    said = run_process("train", spec, "--local", "--json", home=folder / "home", cwd=folder)
+    assert said.code == 0, said.err
+    return folder, said.json["run_id"]
+
+
+@pytest.fixture
+def trained(folder, capfd, monkeypatch) -> Trained:
+    monkeypatch.setenv("DITLAB_HOME", str(folder[0] / "home"))
+    return Trained(*folder, lambda *arguments: run_here(capfd, monkeypatch, *arguments))
+
+
+def imputed(said: Said) -> dict[str, np.ndarray]:
+    assert said.code == 0, said.err
+    (file,) = [file for file in said.json["files"] if file.endswith("imputed.parquet")]
+    return {name: values.to_numpy() for name, values in zip(*_columns(Path(file)), strict=True)}
+
+
+def _columns(file: Path):
+    table = pq.read_table(file)
+    return table.column_names, table.columns
+
+
+def test_training_shows_imputed_rows(trained):
+    with Image.open(trained.media / "samples-00000004.png") as picture:
+        assert min(picture.size) > 100
+
+
+def test_a_quick_look_adds_nothing_to_the_run(trained):
+    """Before the whole evaluation below: of two values for one step the first one stays."""
+    journal = trained.media.parent / "journal.jsonl"
+    before = journal.read_text()
+    said = trained.command("evaluate", "regions", "--rows", "5", "--json")
+    assert said.code == 0 and said.json["files"] == [] and journal.read_text() == before
+    assert not (trained.media / "assessment").exists() and "5 samples" in said.err
+    assert sum(said.json["tables"]["by_motif"]["entries"][:3]) <= 5 * REGIONS * 3
+
+
+def test_evaluate_measures_against_baselines_and_keeps_it(trained):
+    said = trained.command("evaluate", "regions", "--json")
+    assert said.code == 0, said.err
+    metrics, tables = said.json["metrics"], said.json["tables"]
+    assert {"held_out/masked", "assessed/r2/r50", "assessed/baseline/ridge/r2_within/r15"} <= set(metrics)
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert tables["r2"]["predictor"] == ["model", "motif_mean", "nearest", "ridge"]
+    assert tables["by_motif"]["motif"][:3] == list(NAMES)
+    assert tables["by_chromosome"]["chromosome"] == ["chr3"] * 4
+    for word in ("motif_mean", "masked 15%", f"{metrics['assessed/r2/r50']:.4f}"):
+        assert word in said.err
+    assert "GATA" not in said.err  # that table is long in earnest
+
+    kept = {Path(file).name for file in said.json["files"]}
+    assert kept == {path.name for path in (trained.media / "assessment").iterdir()}
+    assert {"r2_by_mask_ratio.png", "r2_by_motif.png", "by_ratio.parquet", "by_motif.parquet"} <= kept
+    table = pq.read_table(trained.media / "assessment" / "by_ratio.parquet").to_pydict()
+    assert table == tables["by_ratio"]
+
+    records = [json.loads(line) for line in (trained.media.parent / "journal.jsonl").read_text().splitlines()]
+    logged = {
+        name: value for record in records if record["kind"] == "metrics" for name, value in record["values"].items()
+    }
+    assert logged["assessed/r2/r50"] == metrics["assessed/r2/r50"]
+    artifacts = [record for record in records if record["kind"] == "artifact"]
+    assert {Path(each["path"]).name for each in artifacts if each["artifact_path"] == "assessment"} == kept
+
+
+def test_generated_regions_are_measured_against_their_optimum(tmp_path):
+    data = {"kind": "motifs", "motifs": 4, "chromosomes": 4, "peaks": 400, "regions": 20, "domains": 3, "programs": 2}
+    model = {"family": "region", "num_features": 5, "num_regions": 20, "width": 16, "depth": 1, "num_heads": 2}
+    spec = {"name": "generated", "model": {**model, "time_width": 8}, "data": data, "training": {"steps": 1}}
+    experiment = build_experiment(spec, "test")
+    splits, network = open_data(experiment.data, Home(tmp_path)), experiment.model.build()
+    found = assess(experiment, network, splits, None, 16, torch.device("cpu"))
+    assert found is not None and "optimal_share" in found.metrics
+    r2 = dict(zip(found.tables["r2_within"]["predictor"], found.tables["r2_within"]["masked 50%"], strict=True))
+    assert r2["optimal"] > 0.1 and all(r2["optimal"] >= value for value in r2.values())
+
+
+def test_held_out_and_assessed_figures_are_of_the_same_masks(trained):
+    metrics = trained.command("evaluate", "regions", "--json").json["metrics"]
+    for name in ("r2", "pearson", "mse"):
+        assert metrics[f"assessed/{name}/r50"] == pytest.approx(metrics[f"held_out/{name}"], rel=1e-4, abs=1e-6)
+
+
+def test_sample_completes_held_out_rows(trained, tmp_path):
+    said = trained.command("sample", "regions", "--num", "6", "--out", tmp_path, "--json")
+    table = imputed(said)
+    files = {Path(file).name for file in said.json["files"]}
+    assert files == {"samples.png", "samples.safetensors", "imputed.parquet"}
+    assert [*table] == ["window", "chromosome", "start", "end", "masked", *NAMES, *(f"measured:{n}" for n in NAMES)]
+    assert set(table["chromosome"]) == {"chr3"} and set(table["window"]) == set(range(6))
+    assert 0.2 < table["masked"].mean() < 0.8 and (table["end"] - table["start"] == 300).all()
+    for name in NAMES:
+        seen = ~table["masked"]
+        assert (table[name][seen] == table[f"measured:{name}"][seen]).all()
+        assert (table[name][~seen] != table[f"measured:{name}"][~seen]).all()
+    numbers = load_file(tmp_path / "samples.safetensors")
+    assert numbers["values"].shape == (6, REGIONS, 3) and int(numbers["present"].sum()) == len(table["window"])
+
+
+def test_the_first_rows_do_not_depend_on_how_many_there_are(trained, tmp_path):
+    few = imputed(trained.command("sample", "regions", "--num", "3", "--out", tmp_path / "a", "--json"))
+    many = imputed(
+        trained.command("sample", "regions", "--num", "9", "--batch", "2", "--out", tmp_path / "b", "--json")
+    )
+    first = many["window"] < 3
+    assert (many["masked"][first] == few["masked"]).all()
+    np.testing.assert_allclose(many["CTCF"][first], few["CTCF"], rtol=1e-4, atol=1e-5)
+
+
+def test_more_rows_than_there_are(trained, tmp_path):
+    said = trained.command("sample", "regions", "--num", "1000", "--out", tmp_path, "--json")
+    assert set(imputed(said)["window"]) == set(range(20))
+    assert "--num 1000" in said.err and "20 rows" in said.err
+
+
+def test_rows_of_other_data(trained, tmp_path):
+    train = imputed(trained.command("sample", "regions", "--data", "train", "--out", tmp_path / "a", "--json"))
+    assert set(train["chromosome"]) == {"chr1", "chr2"}
+    store = write_store(tmp_path / "other", windows=6)
+    other = imputed(trained.command("sample", "regions", "--data", store, "--out", tmp_path / "b", "--json"))
+    assert set(other["chromosome"]) == set(CHROMOSOMES) and set(other["window"]) == set(range(6))
+
+
+def test_regions_of_a_bed_file(trained, tmp_path):
+    """Settings of the family are reached by --set; windows without such a region are passed over."""
+    start = int(imputed(trained.command("sample", "regions", "--num", "1", "--out", tmp_path, "--json"))["start"][3])
+    bed = tmp_path / "peaks.bed"
+    bed.write_text(f"chr3\t{start + 299}\t{start + 301}\nchr9\t0\t1000000000\n")
+    said = trained.command("sample", "regions", "--set", f"sampling.mask={{kind: bed, path: {bed}}}", "--json")
+    table = imputed(said)
+    assert set(table["window"]) == {0} and table["start"][table["masked"]].tolist() == [start]
+    bed.write_text("chr1\t0\t1000000000\n")
+    said = trained.command("sample", "regions", "--set", f"sampling.mask={{kind: bed, path: {bed}}}")
+    assert said.code == 2 and "holds no row" in said.err and said.err.count("\n") == 1
+
+
+def test_settings_name_the_folder(trained):
+    one = trained.command("sample", "regions", "--num", "2", "--set", "sampling.mask.ratio=0.9", "--json")
+    two = trained.command("sample", "regions", "--num", "2", "--json")
+    places = [Path(said.json["files"][0]).parent for said in (one, two)]
+    assert places[0] != places[1] and "0.9" in places[0].name and places[0].parent == places[1].parent
+    assert imputed(one)["masked"].mean() > imputed(two)["masked"].mean()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--set", "model.width=3"), "--set model.width=3: a finished run takes sampling settings alone"),
+        (("--set", "sampling={}"), "--set sampling={}: a finished run takes sampling settings alone"),
+        (("--set", "sampling.ratio=3"), "sampling.ratio"),
+        (("--set", "sampling.mask.ratio=3"), "sampling.mask.ratio=3"),
+        (("--solver", "ddpm"), "sampling.solver=ddpm needs a network trained to take noise away"),
+        (("--label", "3"), "label=3 was asked of a model without classes"),
+        (("--data", "nowhere"), "nowhere holds no store"),
+        (("--set", "sampling.mask={kind: bed, path: none.bed}"), "sampling.mask.path=none.bed cannot be read"),
+    ],
+)
+def test_mistakes(trained, arguments, message):
+    said = trained.command("sample", "regions", *arguments)
+    assert said.code == 2 and message in said.err and said.out == "" and said.err.count("\n") == 1
+
+
+def test_other_features_are_refused(trained, tmp_path):
+    swapped = write_store(tmp_path / "swapped", names=("CTCF", "GATA", "accessibility"))
+    said = trained.command("sample", "regions", "--data", swapped)
+    assert said.code == 2 and "has 'CTCF' as entry 1 of regions, not 'GATA'" in said.err
+    fewer = write_store(tmp_path / "fewer", names=("GATA", "accessibility"))
+    said = trained.command("sample", "regions", "--data", fewer)
+    assert said.code == 2 and "holds regions (10, 2), but the model wants (10, 3)" in said.err
+
+
+def test_samples_are_those_of_the_evaluations(trained, tmp_path):
+    said = trained.command("sample", "regions", "--num", "4", "--out", tmp_path, "--json")
+    assert said.code == 0
+    with Image.open(tmp_path / "samples.png") as one, Image.open(trained.media / "samples-00000004.png") as two:
+        assert one.tobytes() == two.tobytes()
+
+
+def test_figures_of_completed_rows(trained, tmp_path):
+    said = trained.command("figures", "regions", "--kind", "imputation", "--out", tmp_path, "--json")
+    assert said.code == 0 and [Path(file).name for file in said.json["files"]] == ["imputation.png"]
+
+
+def test_a_comparison_draws_the_same_rows(trained, tmp_path):
+    from ditlab.cli.comparing_samples import Wish, draw
+    from ditlab.cli.saved import open_run
+
+    drawing = draw(open_run("regions"), Wish(samples=0, grid=3, seed=0, batch=2, device=torch.device("cpu")))
+    assert drawing is not None and drawing.num == 3 and drawing.evaluations == 1
+    said = trained.command("sample", "regions", "--num", "3", "--out", tmp_path, "--json")
+    values = load_file(tmp_path / "samples.safetensors")["values"]
+    assert said.code == 0 and drawing.grid is not None
+    shown = drawing.grid.panels[2].values  # the first window as it was imputed
+    np.testing.assert_allclose(shown, values[0, : shown.shape[1]].T.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_trajectory_of_an_imputation(trained, tmp_path):
+    said = trained.command("sample", "regions", "--num", "2", "--trajectory", "--out", tmp_path, "--json")
+    assert said.code == 0, said.err
+    numbers = load_file(tmp_path / "samples.safetensors")
+    assert torch.equal(numbers["trajectory"][-1], numbers["values"])
+    assert (tmp_path / "trajectory.gif").stat().st_size > 0
+
+
+def test_families_that_complete_nothing_take_no_rows(finished, with_run):
+    said = with_run("sample", "small", "--data", "train")
+    assert said.code == 2 and "--data train: this run's family draws from noise alone" in said.err

@@ -1,0 +1,100 @@
+"""Whole classes kept out of training."""
+
+import numpy as np
+import pytest
+
+from ditlab.data.manifest import Column, Source
+from ditlab.data.sources import open_data
+from ditlab.data.writer import StoreWriter
+from ditlab.errors import UserError
+from ditlab.spec.data import ArrowData
+from ditlab.spec.loading import build_experiment
+
+CHROMOSOMES = np.array([0, 0, 2, 1, 1, 2, 0, 2, 2, 0] * 30)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """300 rows: 120 of chr1, 60 of chr9, 120 of chr10, none of chrX; `bin` is the same without names."""
+    columns = {
+        "chromosome": Column(dtype="int64", num_classes=4, names=("chr1", "chr9", "chr10", "chrX")),
+        "bin": Column(dtype="int64", num_classes=4),
+        "start": Column(dtype="int64", shape=(3,)),
+        "labels": Column(dtype="int64", shape=(2,), num_classes=5),
+    }
+    batch = {
+        "chromosome": CHROMOSOMES,
+        "bin": CHROMOSOMES,
+        "start": np.arange(900).reshape(300, 3),
+        "labels": np.zeros((300, 2), np.int64),
+    }
+    with StoreWriter(tmp_path / "s", columns, name="s", source=Source(kind="t"), rows_per_shard=70) as writer:
+        writer.append(batch)
+    return tmp_path / "s"
+
+
+def opened(path, home, column, *values):
+    spec = {"name": "x", "model": {"family": "dit"}, "training": {"steps": 1}, "batch": {"size": 1}}
+    data = {"kind": "arrow", "path": str(path), "hold_out": {"column": column, "values": list(values)}}
+    return open_data(build_experiment({**spec, "data": data}, "spec").data, home)
+
+
+@pytest.mark.parametrize(("column", "values"), [("chromosome", ("chr9", "chr10")), ("bin", (1, 2)), ("bin", (2, 1, 2))])
+def test_all_rows_of_a_class_are_held_out_and_no_other(path, home, column, values):
+    splits = opened(path, home, column, *values)
+    assert splits.train.rows.tolist() == np.flatnonzero(CHROMOSOMES == 0).tolist()
+    assert sorted(splits.held_out.rows) == np.flatnonzero(CHROMOSOMES > 0).tolist()
+    assert splits.note == ""
+
+
+def test_held_out_rows_are_shuffled_alike_every_time(path, home):
+    rows = opened(path, home, "chromosome", "chr9", "chr10").held_out.rows
+    assert rows.tolist() != sorted(rows)
+    assert set(CHROMOSOMES[rows[:20]]) == {1, 2}, "the first few are as good a sample as all"
+    assert np.array_equal(rows, opened(path, home, "chromosome", "chr10", "chr9").held_out.rows)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        (
+            "chromosme",
+            ("chr1",),
+            r"column=chromosme is no column of .*; columns of class indices there: chromosome, bin",
+        ),
+        ("start", ("chr1",), r"column=start holds no class indices .*: chromosome, bin\."),
+        ("labels", (1,), r"column=labels holds no class indices"),
+        ("chromosome", ("chr11",), r"values=chr11 is no class of chromosome in .*; did you mean 'chr1"),
+        ("chromosome", (1,), r"values=1 is no class of chromosome"),
+        ("bin", (4,), r"values=4 is no class of bin in .*; known: 0 to 3"),
+        ("bin", ("1",), r"values=1 is no class of bin in .*; known: 0 to 3"),
+        ("chromosome", ("chrX",), r"values=chrX holds no row out; chromosome has rows of chr1, chr9, chr10 in"),
+        ("chromosome", ("chr1", "chr9", "chr10"), r"values=chr1, chr9, chr10 holds out every row, so nothing is left"),
+    ],
+)
+def test_what_cannot_be_held_out_is_named(path, home, column, values, message):
+    with pytest.raises(UserError, match=r"data\.hold_out\." + message):
+        opened(path, home, column, *values)
+
+
+@pytest.mark.parametrize(
+    ("hold_out", "message"),
+    [
+        ({"column": "c", "values": []}, "data.hold_out.values=[]: names no class"),
+        ({"column": "c"}, "data.hold_out.values is missing"),
+        ({"colum": "c", "values": ["a"]}, "data.hold_out.column is missing"),
+        ({"column": "c", "values": "chr1"}, "data.hold_out.values='chr1' must be a list"),
+        ("chr1", "data.hold_out='chr1' must be a number"),
+        (0.7, "data.hold_out=0.7 must be at most 0.5"),
+    ],
+)
+def test_the_spec_says_what_a_hold_out_is(hold_out, message):
+    spec = {"name": "x", "model": {"family": "dit"}, "training": {"steps": 1}, "batch": {"size": 1}}
+    with pytest.raises(UserError) as caught:
+        build_experiment({**spec, "data": {"kind": "arrow", "path": "p", "hold_out": hold_out}}, "spec")
+    assert message in str(caught.value)
+
+
+def test_a_share_is_still_a_share(path, home):
+    splits = open_data(ArrowData(path=str(path), hold_out=0.2), home)
+    assert (len(splits.train), len(splits.held_out)) == (240, 60)

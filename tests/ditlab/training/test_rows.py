@@ -1,0 +1,137 @@
+"""Rows as families look at them: whatever the batches, the same rows, names and draws."""
+
+import numpy as np
+import pytest
+import torch
+
+from denoisers.contract import BatchField
+from ditlab.data.manifest import Column, Source
+from ditlab.data.store import Store
+from ditlab.data.view import View
+from ditlab.data.writer import StoreWriter
+from ditlab.errors import UserError
+from ditlab.training.evaluation import held_out_metrics
+from ditlab.training.rows import conditions_of, row_set
+
+CPU = torch.device("cpu")
+FIELDS = (BatchField("scores", (2, 3), "float32"),)
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory) -> View:
+    """100 rows of a store in reverse order; a row's scores are its number."""
+    folder = tmp_path_factory.mktemp("rows") / "store"
+    columns = {
+        "scores": Column(dtype="float64", shape=(2, 3), names=NAMES),
+        "kind": Column(dtype="int64", num_classes=2, names=("even", "odd")),
+        "grade": Column(dtype="int64", num_classes=3),
+    }
+    with StoreWriter(folder, columns, name="rows", source=Source(kind="test")) as writer:
+        number = np.arange(100)
+        scores = np.broadcast_to(number[:, None, None], (100, 2, 3)).astype(np.float64)
+        writer.append({"scores": scores, "kind": number % 2, "grade": number % 3})
+    return View(Store.open(folder), np.arange(100)[::-1].copy(), "data.path=rows")
+
+
+class Completing:
+    """Wants rows of one kind."""
+
+    completes_rows = True
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.seen = kind, 0
+
+    def wanted(self, rows):
+        assert not rows.batch
+        self.seen += len(rows.columns["kind"])
+        return rows.columns["kind"] == self.kind
+
+    def conditions(self, num, label=None, rows=None):
+        if label is not None:
+            raise ValueError("label is not known")
+        return {"scores": rows.batch["scores"], "draw": rows.noise.uniform("draw", (num,))}
+
+
+class Free:
+    completes_rows = False
+
+    def conditions(self, num, label=None, rows=None):
+        assert rows is None
+        return {"label": torch.full((num,), label or 0)}
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+def test_rows_do_not_depend_on_the_batches(view, size):
+    rows = row_set(view, FIELDS, CPU)
+    for _ in range(2):  # as often as one likes
+        batches = list(rows.batches(size))
+        scores = torch.cat([batch.batch["scores"] for batch in batches])
+        assert scores.dtype == torch.float32 and scores[:, 0, 0].tolist() == list(range(99, -1, -1))
+        kinds = np.concatenate([batch.columns["kind"] for batch in batches])
+        assert kinds.tolist() == ["odd", "even"] * 50  # names where classes have them, else numbers
+        assert np.concatenate([batch.columns["grade"] for batch in batches])[:3].tolist() == [0, 2, 1]
+        draws = torch.cat([batch.noise.uniform("mask", (len(batch.batch["scores"]), 4)) for batch in batches])
+        (whole,) = rows.batches(100)
+        assert torch.equal(draws, whole.noise.uniform("mask", (100, 4)))
+    assert rows.num == 100
+
+
+def test_columns_are_those_that_the_model_does_not_take_and_names_are_those_of_entries(view):
+    (rows,) = row_set(view, FIELDS, CPU).batches(100)
+    assert set(rows.batch) == {"scores"} and set(rows.columns) == {"kind", "grade"}
+    assert rows.names == {"scores": NAMES}
+
+
+def test_draws_are_those_of_held_out_metrics(view):
+    """An assessment at a metric's mask ratio masks what the metric does."""
+
+    class Objective:
+        def metrics(self, network, batch, noise):
+            return {"draw": noise.uniform("mask", (len(batch["scores"]),)).mean()}
+
+        def summary(self, means):
+            return means
+
+    class Rank:
+        rank, world_size, device = 0, 1, CPU
+
+    class Channel:
+        def gather(self, thing):
+            return [thing]
+
+        def sum(self, values):
+            return values
+
+    found = held_out_metrics(None, Objective(), view, FIELDS, 30, 100, Rank(), Channel())
+    (rows,) = row_set(view, FIELDS, CPU).batches(100)
+    assert found["draw"] == pytest.approx(float(rows.noise.uniform("mask", (100,)).mean()), rel=1e-6)
+
+
+def test_conditions_are_of_the_first_wanted_rows(view):
+    found = conditions_of(Completing("even"), 3, view, FIELDS)
+    assert found.num == 3 and found.tensors["scores"][:, 0, 0].tolist() == [98, 96, 94]
+    assert found.rows is not None and found.rows.columns["kind"].tolist() == ["even"] * 3
+    more = conditions_of(Completing("even"), 5, view, FIELDS)
+    for name, values in found.tensors.items():
+        assert torch.equal(more.tensors[name][:3], values)
+
+
+def test_no_more_rows_are_looked_at_than_needed(view, monkeypatch):
+    monkeypatch.setattr("ditlab.training.rows.SCANNED", 10)
+    sampler = Completing("odd")
+    assert conditions_of(sampler, 7, view, FIELDS).tensors["scores"][:, 0, 0].tolist() == list(range(99, 85, -2))
+    assert sampler.seen == 20
+
+
+def test_fewer_rows_than_asked_for_and_none(view):
+    assert conditions_of(Completing("odd"), 1000, view, FIELDS).num == 50
+    with pytest.raises(UserError, match=r"data\.path=rows holds no row that `sampling` would complete"):
+        conditions_of(Completing("neither"), 4, view, FIELDS)
+
+
+def test_samplers_that_complete_nothing_need_no_rows(view):
+    found = conditions_of(Free(), 4, None, FIELDS, label=2)
+    assert found.num == 4 and found.rows is None and found.tensors["label"].tolist() == [2] * 4
+    with pytest.raises(UserError, match="label is not known"):
+        conditions_of(Completing("odd"), 1, view, FIELDS, label=2)
