@@ -242,8 +242,8 @@ class Sampler(Protocol):
 class CompletingSampler(Sampler, Protocol):
     """A sampler with `completes_rows`."""
 
-    def wanted(self, rows: RealRows) -> np.ndarray:
-        """Which rows to complete, (num,) bool; `rows.batch` is empty here: their other columns decide."""
+    def wanted(self, rows: RealRows) -> np.ndarray | None:
+        """Which rows to complete, (num,) bool; None: all. `rows.batch` is empty here: their other columns decide."""
         ...
 
     def table(self, samples: Samples, rows: RealRows) -> dict[str, np.ndarray]:

@@ -38,10 +38,10 @@ class RegionSampler:
         assert isinstance(self.spec.mask, BedMask)
         return read_bed(Path(self.spec.mask.path).expanduser())
 
-    def wanted(self, rows: RealRows) -> np.ndarray:
+    def wanted(self, rows: RealRows) -> np.ndarray | None:
         """All windows, or those with a region that overlaps the BED file."""
         if self.spec.mask.kind == "random":
-            return np.ones(len(rows.columns["start"]), dtype=bool)
+            return None
         return np.asarray(overlapping(rows.columns, self._intervals).any(axis=1))
 
     def conditions(self, num: int, label: int | None = None, rows: RealRows | None = None) -> dict[str, Tensor]:

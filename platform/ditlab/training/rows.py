@@ -77,7 +77,8 @@ def _wanted(sampler: Any, num: int, view: View, fields: Sequence[BatchField]) ->
     for start in range(0, len(view), SCANNED):
         indices = np.arange(start, min(start + SCANNED, len(view)))
         rows = RealRows({}, _columns(view, indices, fields), _names(view.columns), _noise(start, torch.device("cpu")))
-        found.extend(indices[sampler.wanted(rows)].tolist())
+        wanted = sampler.wanted(rows)
+        found.extend((indices if wanted is None else indices[wanted]).tolist())
         if len(found) >= num:
             break
     return np.array(found[:num], dtype=np.int64)
