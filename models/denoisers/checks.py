@@ -1,4 +1,6 @@
-"""Checks that specs share. A message names the knob, its value and the remedy. Imports no torch."""
+"""Checks that families share. A message names the knob, its value and the remedy. Imports no torch."""
+
+from denoisers.contract import SampleRequest
 
 
 def check_multiple(knob: str, value: int, factor: int, reason: str, step: int | None = None) -> None:
@@ -23,3 +25,15 @@ def check_mlp_ratio(width: int, ratio: float) -> None:
             f"model.mlp_ratio={ratio:g} makes an MLP {wide:g} wide (model.width={width}); "
             f"set model.mlp_ratio to {whole / width:.8g} for a width of {whole}."
         )
+
+
+def check_no_label(request: SampleRequest) -> None:
+    """Raises ValueError for a label, of a family without classes."""
+    if request.label is not None:
+        raise ValueError(f"label={request.label} was asked of a model without classes; leave the label out.")
+
+
+def check_no_prompts(request: SampleRequest) -> None:
+    """Raises ValueError for a prompt, of a family without text."""
+    if request.prompts:
+        raise ValueError(f"prompt={request.prompts[0].text!r} was asked of a model without text; leave the prompt out.")

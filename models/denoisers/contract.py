@@ -75,10 +75,11 @@ class ObjectiveSpec(Spec):
 
     weights: Spec
 
-    def build(self, model: ModelSpec) -> Objective:
+    def build(self, model: ModelSpec, text: TextCodec | None = None) -> Objective:
+        """`text` says how the data's tokens read, where they are text and it is known."""
         raise NotImplementedError
 
-    def assessor(self, model: ModelSpec) -> Assessor | None:
+    def assessor(self, model: ModelSpec, text: TextCodec | None = None) -> Assessor | None:
         """What `ditlab evaluate` measures beside the objective's metrics; None: nothing."""
         return None
 
@@ -86,7 +87,8 @@ class ObjectiveSpec(Spec):
 class SamplingSpec(Spec):
     """Base of a family's sampling spec: the defaults of `ditlab sample` and of evaluation's grids."""
 
-    def build(self, model: ModelSpec, objective: ObjectiveSpec) -> Sampler:
+    def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
+        """`text` says how the data's tokens read, where they are text and it is known."""
         raise NotImplementedError
 
 
@@ -98,6 +100,21 @@ class Family:
     model: type[ModelSpec]
     objective: type[ObjectiveSpec]
     sampling: type[SamplingSpec]
+
+
+@dataclass(frozen=True)
+class TextCodec:
+    """How the tokens of a data set read."""
+
+    encode: Callable[[str], list[int]]
+    """The tokens of a text, without an end token."""
+    decode: Callable[[Sequence[int]], str]
+    """The text of tokens; an end token shows."""
+    vocabulary: int
+    end: int
+    """The token behind every document."""
+    bytes_per_token: float | None = None
+    """Bytes of UTF-8 that a token of the data stands for on average; None where the data are not at hand."""
 
 
 class NoiseSource(Protocol):
@@ -137,6 +154,30 @@ class RowSet:
     num: int
     batches: Callable[[int], Iterator[RealRows]]
     """Goes through all rows, so many at a time; the last batch may be smaller."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Text that samples hold at a place of their own."""
+
+    text: str
+    position: int = 0
+    """Token where it begins; negative counts from a sample's end."""
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """What samples are asked to be."""
+
+    label: int | None = None
+    """Class of every sample."""
+    prompts: Sequence[Prompt] = ()
+    """What every sample holds; the rest is filled in."""
+    rows: RealRows | None = None
+    """As many rows as samples, for a sampler that completes rows."""
+
+
+NOTHING_ASKED = SampleRequest()
 
 
 class Network(Protocol):
@@ -214,9 +255,12 @@ class Sampler(Protocol):
     """Draws samples and shows them."""
 
     completes_rows: bool
-    """Whether a sample completes a real row (imputation); `conditions` is then given as many rows as samples."""
+    """Whether a sample completes a real row (imputation); a request then holds as many rows as samples."""
 
-    def conditions(self, num: int, label: int | None = None, rows: RealRows | None = None) -> dict[str, Tensor]:
+    at_once: int | None
+    """Samples that are drawn at once at most, where each needs much memory; None: as many as are asked for."""
+
+    def conditions(self, num: int, request: SampleRequest = NOTHING_ASKED) -> dict[str, Tensor]:
         """The conditions of `num` samples: those asked for, or a spread over all (classes in turn); {} if none apply.
 
         Raises ValueError for a condition the model does not know.
@@ -244,6 +288,11 @@ class CompletingSampler(Sampler, Protocol):
 
     def wanted(self, rows: RealRows) -> np.ndarray | None:
         """Which rows to complete, (num,) bool; None: all. `rows.batch` is empty here: their other columns decide."""
+        ...
+
+    def note(self, rows: RealRows) -> str:
+        """What a person should know of completing just these rows, without a full stop, or nothing: what was asked for
+        and lies in none of them. `rows.batch` may be empty."""
         ...
 
     def table(self, samples: Samples, rows: RealRows) -> dict[str, np.ndarray]:

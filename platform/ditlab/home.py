@@ -115,6 +115,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def tokenizer(self) -> Path:
+        """Of a run on text: the tokeniser of its data, as they had it."""
+        return self.path / "tokenizer.json"
+
+    @property
     def media(self) -> Path:
         """Pictures and tables that the journal points to."""
         return self.path / "media"

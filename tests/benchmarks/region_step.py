@@ -55,7 +55,7 @@ def build(spec: RegionSpec, batch: int) -> tuple[Callable[[], torch.Tensor], Cal
         return step(((squared * mask).sum(1) / mask.sum(1)).mean())
 
     def step(loss: torch.Tensor) -> torch.Tensor:
-        network.zero_grad()
+        network.zero_grad(set_to_none=False)  # the peak is to be of activations, not of gradients that were dropped
         loss.backward()
         return loss.detach()
 

@@ -8,6 +8,8 @@ import pytest
 
 SMALL = {
     "checkpoint_stall": [],
+    "dlm_block_sampling": ["--quick", "--rounds", "2"],
+    "dlm_loss": ["--quick", "--rounds", "2"],
     "journal_cost": ["--seconds", "2"],
     "loader_throughput": [],
     "recovery_time": ["--rounds", "1"],

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from denoisers.contract import SampleRequest
 from denoisers.processes.solvers import SOLVERS
 
 
@@ -53,7 +54,7 @@ def test_guidance_one_is_the_conditional_model(family, small, perturb):
     network = spec.build()
     perturb(network)
     sampler = family.sampling(steps=3).build(spec, family.objective())
-    conditions = sampler.conditions(4, label=7)
+    conditions = sampler.conditions(4, SampleRequest(label=7))
     samples = sampler.sample(network, conditions, 4, seeded(), trajectory=True)
     x = samples.trajectory[0]
     with torch.no_grad():
@@ -67,13 +68,13 @@ def test_conditions(family, small):
     plain = family.sampling().build(small(), family.objective())
     assert plain.conditions(5) == {}
     with pytest.raises(ValueError, match=r"label=7 was asked of an unconditional model .*num_classes"):
-        plain.conditions(5, label=7)
+        plain.conditions(5, SampleRequest(label=7))
     classes = family.sampling().build(small(num_classes=3), family.objective())
     assert classes.conditions(5)["label"].tolist() == [0, 1, 2, 0, 1]
-    assert classes.conditions(2, label=2)["label"].tolist() == [2, 2]
+    assert classes.conditions(2, SampleRequest(label=2))["label"].tolist() == [2, 2]
     for label in (3, -1):
         with pytest.raises(ValueError, match=rf"label={label} is no class .*num_classes=3\); choose .* 0 to 2"):
-            classes.conditions(2, label=label)
+            classes.conditions(2, SampleRequest(label=label))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from denoisers.checks import check_mlp_ratio, check_multiple
-from denoisers.contract import Family, ModelSpec, Network, Objective
+from denoisers.contract import Family, ModelSpec, Network, Objective, TextCodec
 from denoisers.image_spec import ImageModelSpec, PositiveInt
 from denoisers.processes.flow_spec import FlowSamplingSpec, VelocitySpec
 
@@ -75,7 +75,7 @@ class DiTSpec(ImageModelSpec):
 class DiTObjectiveSpec(VelocitySpec):
     """Velocity regression."""
 
-    def build(self, model: ModelSpec) -> Objective:
+    def build(self, model: ModelSpec, text: TextCodec | None = None) -> Objective:
         from denoisers.dit.objective import build_objective
 
         assert isinstance(model, DiTSpec), f"{type(model).__name__} is no DiTSpec"

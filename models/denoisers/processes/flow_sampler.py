@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import RealRows, Samples
+from denoisers.checks import check_no_prompts
+from denoisers.contract import NOTHING_ASKED, SampleRequest, Samples
 from denoisers.figures import Figure
 from denoisers.processes.flow_figures import sample_figure
 from denoisers.processes.flow_matching import Velocity
@@ -20,14 +21,17 @@ class FlowSampler:
     """Images of one shape, conditioned on a class where the model has classes."""
 
     completes_rows = False
+    at_once: int | None = None
 
     def __init__(self, spec: FlowSamplingSpec, image_shape: tuple[int, int, int], num_classes: int | None) -> None:
         self.spec = spec
         self.image_shape = image_shape
         self.num_classes = num_classes
 
-    def conditions(self, num: int, label: int | None = None, rows: RealRows | None = None) -> dict[str, Tensor]:
+    def conditions(self, num: int, request: SampleRequest = NOTHING_ASKED) -> dict[str, Tensor]:
         """`label`: (num,) int64, the class asked for or every class in turn; {} for an unconditional model."""
+        check_no_prompts(request)
+        label = request.label
         if self.num_classes is None:
             if label is not None:
                 raise ValueError(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from denoisers.contract import ModelSpec, NoiseSource, ObjectiveSpec, Sampler, SamplingSpec, Spec
+from denoisers.contract import ModelSpec, NoiseSource, ObjectiveSpec, Sampler, SamplingSpec, Spec, TextCodec
 from denoisers.image_spec import ImageModelSpec
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class FlowSamplingSpec(SamplingSpec):
     guidance: Annotated[float, Field(ge=0)] = 1.0
     """Classifier-free guidance scale: 1 is the conditional model, more follows the class more closely."""
 
-    def build(self, model: ModelSpec, objective: ObjectiveSpec) -> Sampler:
+    def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
         """Raises ValueError where the model has not learned what `guidance` needs."""
         from denoisers.processes.flow_sampler import FlowSampler
 

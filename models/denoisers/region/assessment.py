@@ -18,6 +18,7 @@ from denoisers.region.agreement import Agreement
 from denoisers.region.assessment_figures import assessment_figures
 from denoisers.region.assessment_tables import RATIOS, Measured, Measurements, assessment_metrics, assessment_tables
 from denoisers.region.baselines import Baseline, fit_baselines
+from denoisers.region.figures import ONE_PREDICTION
 from denoisers.region.objective import draw_mask, padding
 from denoisers.region.prediction import predict
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
@@ -60,7 +61,8 @@ class RegionAssessor:
         measured = {
             name: {ratio: Measured(groups) for ratio, groups in by_ratio.items()} for name, by_ratio in sums.items()
         }
-        found = Measurements(measured, names, tuple(baselines), tuple(references))
+        remark = ONE_PREDICTION if self.model.predicts_one_thing else ""
+        found = Measurements(measured, names, tuple(baselines), tuple(references), remark)
         return Assessment(assessment_metrics(found), assessment_tables(found), assessment_figures(found))
 
     def _network_predictor(self, network: nn.Module) -> Predictor:

@@ -25,7 +25,7 @@ def r2_by_mask_ratio(found: Measurements) -> Figure:
                 ("r2", "Against the mean of all entries"),
             )
         ],
-        title="R² of masked regions",
+        title=". ".join(filter(None, ("R² of masked regions", found.remark))),
     )
 
 

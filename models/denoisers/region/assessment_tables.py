@@ -44,6 +44,8 @@ class Measurements:
     """Predictors that were fitted on training rows."""
     references: tuple[str, ...]
     """Predictors that the data's maker gave."""
+    remark: str = ""
+    """What a person should know of the model, for a title."""
 
     def r2_within(self, predictor: str, ratio: float) -> float:
         return float(self.of[predictor][ratio].whole.r2_within())

@@ -10,12 +10,17 @@ from denoisers.contract import Samples
 from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Curve, Figure, Heatmap, Lines
 from denoisers.processes.ddpm_spec import LinearBetas
+from denoisers.region.spec import RegionSpec
 
 MAX_WINDOWS = 4
 """Rows of an imputation figure."""
 
 
-def imputation_figure(samples: Samples) -> Figure:
+ONE_PREDICTION = "model.positions=none: one prediction for all masked regions of a window"
+"""Of `RegionSpec.predicts_one_thing`, for titles."""
+
+
+def imputation_figure(samples: Samples, model: RegionSpec) -> Figure:
     """A row a window: measured, what the network sees (masked regions blank), imputed, in the same colours."""
     panels = []
     for number in range(min(MAX_WINDOWS, len(samples.values))):
@@ -30,15 +35,14 @@ def imputation_figure(samples: Samples) -> Figure:
             title = f"window {number + 1}: {title}"
             extent = (0.0, float(values.shape[1]), float(values.shape[0]), 0.0)
             panels.append(Heatmap(values, title, "region", "feature", extent, limits=limits))
-    return Figure(panels, columns=3)
+    return Figure(panels, title=ONE_PREDICTION if model.predicts_one_thing else "", columns=3)
 
 
 def draw_imputation(inputs: FigureInputs) -> Figure:
     """`imputation`: held-out windows with regions masked by chance, filled in by the run's sampler."""
     num = min(MAX_WINDOWS, len(inputs.batch["regions"]))
     conditions = {name: inputs.batch[name][:num] for name in ("regions", "present")}
-    sampler = inputs.sampler
-    return imputation_figure(sampler.sample(inputs.network, conditions, num, inputs.generator))
+    return inputs.sampler.show(inputs.sampler.sample(inputs.network, conditions, num, inputs.generator))
 
 
 FIGURES: dict[str, FigureMaker] = {"imputation": draw_imputation}

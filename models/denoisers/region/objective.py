@@ -68,8 +68,9 @@ class RegionObjective:
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The components and `spread` as they are; `mse`, `r2` and `pearson` over all masked entries from sums."""
-        sums = {name.removeprefix("sum_"): torch.tensor(v) for name, v in means.items() if name.startswith("sum_")}
-        agreement = Agreement(**{name: value.double() for name, value in sums.items()})
+        sums = {name.removeprefix("sum_"): v for name, v in means.items() if name.startswith("sum_")}
+        # float64: R^2 and r are small differences of large sums
+        agreement = Agreement(**{name: torch.tensor(value, dtype=torch.float64) for name, value in sums.items()})
         found = {name: value for name, value in means.items() if not name.startswith("sum_")}
         return found | {name: float(getattr(agreement, name)()) for name in AGREEMENT}
 

@@ -5,33 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import RealRows, Samples
+from denoisers.checks import check_no_label, check_no_prompts
+from denoisers.contract import NOTHING_ASKED, RealRows, SampleRequest, Samples
 from denoisers.figures import Figure
 from denoisers.processes.ddpm import sample_ddim, sample_ddpm, timesteps
 from denoisers.processes.ddpm_spec import LinearBetas
-from denoisers.region.bed import Intervals, overlapping, read_bed
+from denoisers.processes.sample_draws import SampleDraws
+from denoisers.region.bed import COLUMNS, Intervals, overlapping, read_bed, unmet
 from denoisers.region.figures import imputation_figure
+from denoisers.region.masks import BedMask, RandomMask
 from denoisers.region.prediction import ask
-from denoisers.region.spec import BedMask, RegionSamplingSpec
+from denoisers.region.spec import RegionSamplingSpec, RegionSpec
 
 FIELDS = ("regions", "present")
+PEAK = "largest_accessibility"
+"""Column of stores whose windows' accessibilities were each divided by their largest."""
 
 
 class RegionSampler:
     """Windows with masked regions filled in: values (num, R, F), measured where a region was not masked."""
 
     completes_rows = True
+    at_once: int | None = None
 
-    def __init__(self, spec: RegionSamplingSpec, noise: LinearBetas, corruption: Literal["mask", "ddpm"]) -> None:
+    def __init__(self, spec: RegionSamplingSpec, noise: LinearBetas, model: RegionSpec) -> None:
         self.spec = spec
+        self._model = model
         self._schedule = noise.build()
-        self._first_timestep = 0 if corruption == "mask" else noise.steps - 1
+        self._first_timestep = 0 if model.corruption == "mask" else noise.steps - 1
+        # Windows that come without a mask of their own, as those of figures, are masked by chance.
+        self._ratio = (spec.mask if isinstance(spec.mask, RandomMask) else RandomMask()).ratio
 
     @cached_property
     def _intervals(self) -> dict[str, Intervals]:
@@ -44,10 +52,19 @@ class RegionSampler:
             return None
         return np.asarray(overlapping(rows.columns, self._intervals).any(axis=1))
 
-    def conditions(self, num: int, label: int | None = None, rows: RealRows | None = None) -> dict[str, Tensor]:
+    def note(self, rows: RealRows) -> str:
+        """How many of a BED file's intervals meet none of the windows' regions, if any."""
+        mask = self.spec.mask
+        if mask.kind == "random":
+            return ""
+        said = unmet(rows.columns, self._intervals)
+        return said and f"sampling.mask.path={mask.path}: {said}"
+
+    def conditions(self, num: int, request: SampleRequest = NOTHING_ASKED) -> dict[str, Tensor]:
         """`regions` (num, R, F) and `present` (num, R) of the rows; `mask` (num, R) too where a BED file gives it."""
-        if label is not None:
-            raise ValueError(f"label={label} was asked of a model without classes; leave the label out.")
+        check_no_label(request)
+        check_no_prompts(request)
+        rows = request.rows
         assert rows is not None, "imputation begins with real rows"
         found = {name: rows.batch[name][:num] for name in FIELDS}
         if self.spec.mask.kind == "bed":
@@ -69,11 +86,10 @@ class RegionSampler:
         Every window has its own generator, seeded from `generator`, for its mask and its noise.
         """
         regions, present = conditions["regions"].float(), conditions["present"]
-        draws = _Draws(num, generator, regions.device)
+        draws = SampleDraws(num, generator, regions.device)
         mask = conditions.get("mask")
         if mask is None:
-            assert self.spec.mask.kind == "random"
-            mask = (draws.uniform(present.shape) < self.spec.mask.ratio) & present
+            mask = (draws.uniform(present.shape) < self._ratio) & present
         padding = None if bool(present.all()) else present
         frames: list[Tensor] = []
 
@@ -105,39 +121,28 @@ class RegionSampler:
 
     def show(self, samples: Samples) -> Figure:
         """Measured, masked and imputed, side by side."""
-        return imputation_figure(samples)
+        return imputation_figure(samples, self._model)
 
     def table(self, samples: Samples, rows: RealRows) -> dict[str, np.ndarray]:
-        """A row a region: window, coordinates, `masked`, features imputed where masked, then as they were measured."""
+        """A row a region: window, coordinates, `masked`, features imputed where masked, then as they were measured.
+
+        Coordinates are those that the rows have. A feature that another column already has the name of is
+        `imputed:NAME`.
+        """
         present = samples.conditions["present"].cpu().numpy()
         num, length = present.shape
         names = rows.names.get("regions") or [f"feature_{i}" for i in range(samples.values.shape[-1])]
-        window = np.broadcast_to(np.arange(num)[:, None], (num, length))
-        chromosome = np.broadcast_to(rows.columns["chromosome"][:num, None], (num, length))
-        table = {"window": window[present], "chromosome": chromosome[present]}
-        table |= {name: rows.columns[name][:num][present] for name in ("start", "end")}
+        table = {"window": np.broadcast_to(np.arange(num)[:, None], (num, length))[present]}
+        for name in (*COLUMNS, PEAK):
+            if name in rows.columns:
+                values = rows.columns[name][:num]
+                table[name] = (values if values.ndim == 2 else np.broadcast_to(values[:, None], (num, length)))[present]
         table["masked"] = samples.conditions["mask"].cpu().numpy()[present]
         imputed = samples.values.float().cpu().numpy()[present]  # (regions of all windows, F)
         measured = samples.conditions["regions"].float().cpu().numpy()[present]
-        table |= {name: imputed[:, i] for i, name in enumerate(names)}
-        return table | {f"measured:{name}": measured[:, i] for i, name in enumerate(names)}
-
-
-class _Draws:
-    """Random numbers of several windows, each from a generator of its own: none depends on how many there are."""
-
-    def __init__(self, num: int, generator: torch.Generator, device: torch.device) -> None:
-        self._device = device
-        self._generators = []
-        for _ in range(num):
-            seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-            self._generators.append(torch.Generator(generator.device).manual_seed(seed))
-
-    def uniform(self, shape: torch.Size) -> Tensor:
-        return self._stack([torch.rand(shape[1:], generator=g, device=g.device) for g in self._generators])
-
-    def normal(self, like: Tensor) -> Tensor:
-        return self._stack([torch.randn(like.shape[1:], generator=g, device=g.device) for g in self._generators])
-
-    def _stack(self, draws: list[Tensor]) -> Tensor:
-        return torch.stack(draws).to(self._device)
+        seen = {f"measured:{name}": measured[:, i] for i, name in enumerate(names)}
+        for i, name in enumerate(names):
+            while name in table or name in seen:
+                name = f"imputed:{name}"
+            table[name] = imputed[:, i]
+        return table | seen

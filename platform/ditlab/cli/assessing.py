@@ -35,7 +35,7 @@ def assess(
     device: torch.device,
 ) -> Assessment | None:
     """The family's assessment on the first `rows` held-out rows (None: all), or None where it has no assessor."""
-    assessor: Any = experiment.objective.assessor(experiment.model)
+    assessor: Any = experiment.objective.assessor(experiment.model, data.text)
     if assessor is None:
         return None
     fields = experiment.model.batch_fields()

@@ -49,6 +49,17 @@ def writing(out: Path) -> Iterator[None]:
         raise UserError(f"--out {out} cannot be written ({reason}); make room, or name another place.") from error
 
 
+@contextmanager
+def building() -> Iterator[None]:
+    """Turns what only building a model, an objective or a sampler finds wrong into a UserError."""
+    from ditlab.errors import UserError
+
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
 def say(message: str) -> None:
     """A line for people, on standard error."""
     click.echo(message, err=True)

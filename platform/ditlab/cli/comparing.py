@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from denoisers.counts import count_parameters
-from ditlab.cli.common import say
+from ditlab.cli.common import building, say
 from ditlab.cli.saved import SavedRun
 from ditlab.cluster.request import checkpoint_store
 from ditlab.errors import UserError
@@ -70,7 +70,8 @@ def open_runs(texts: Sequence[str]) -> list[OpenedRun]:
 def summarise(run: OpenedRun) -> ComparedRun:
     """All that is known of a run without its weights."""
     experiment, history, journal = run.experiment, metric_history(run.folder), _read_journal(run.folder)
-    batch_size, counts = experiment.batch.size, count_parameters(experiment.model, experiment.objective)
+    with building():
+        batch_size, counts = experiment.batch.size, count_parameters(experiment.model, experiment.objective)
     loss = history.get(TRAIN_LOSS, Series())
     evaluated = {step for name, series in history.items() if name.startswith(HELD_OUT) for step in series.steps}
     clock = training_clock(loss.steps, loss.times, journal.starts, sorted(evaluated))

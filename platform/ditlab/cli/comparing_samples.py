@@ -68,7 +68,7 @@ def draw(saved: SavedRun, wish: Wish) -> Drawing | None:
     if not num:
         return None
     network = saved.network(wish.device)
-    sampler: Any = experiment.sampling.build(experiment.model, experiment.objective)
+    sampler: Any = experiment.sampling.build(experiment.model, experiment.objective, saved.text())
     view = shown_rows(saved.data()) if sampler.completes_rows else None
     conditions = conditions_of(sampler, num, view, experiment.model.batch_fields())
     num = conditions.num

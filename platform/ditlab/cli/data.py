@@ -25,31 +25,34 @@ data.add_command(import_)
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="The picture [DITLAB_HOME/caches/inspect/NAME.png]."
 )
-@click.option("--num", type=click.IntRange(1), default=32, show_default=True, help="Samples in the picture.")
+@click.option("--num", type=click.IntRange(1), help="Samples shown [default: 32 in a picture, 4 as text].")
 @json_option
-def inspect(path: str, out: Path | None, num: int, as_json: bool) -> None:
-    """Show what a store holds, and draw a few of its samples.
+def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None:
+    """Show what a store holds, and draw a few of its samples or read them as text.
 
-    PATH: a store's folder, or the name of a store under DITLAB_HOME/stores.
+    PATH: a store's folder, or the name of one under DITLAB_HOME/stores.
     """
     from rich.console import Console
 
-    from ditlab.cli.data_tables import store_tables
-    from ditlab.data.manifest import MANIFEST_NAME
-    from ditlab.data.preview import sample_grid
+    from ditlab.cli.data_tables import store_tables, text_table
+    from ditlab.data.preview import sample_grid, sample_text
+    from ditlab.data.sources import store_folder
     from ditlab.data.store import Store
     from ditlab.home import Home
 
     home = Home.from_environment()
-    named = home.stores / path
-    store = Store.open(named if (named / MANIFEST_NAME).exists() else Path(path))
+    store = Store.open(store_folder(path, home))
     console = Console(stderr=as_json)
     for table in store_tables(store):
         console.print(table)
-    figure = sample_grid(store, num)
+    texts = sample_text(store, num or 4)
+    if texts:
+        console.print(text_table(texts))
+    figure = sample_grid(store, num or 32)
     picture = None
     if figure is None:
-        say(f"{store.name} holds no column of images: no picture.")
+        if not texts:
+            say(f"{store.name} holds no column of images: no picture.")
     else:
         from ditlab.reports.render import save
 
@@ -57,10 +60,11 @@ def inspect(path: str, out: Path | None, num: int, as_json: bool) -> None:
         with writing(out):
             picture = save(figure, out)
         say(f"picture: {picture}")
-    emit(_summary(store, picture), as_json)
+    emit({**_summary(store, picture), "texts": texts}, as_json)
 
 
 def _summary(store: "Store", picture: Path | None) -> dict[str, Any]:
-    facts = store.manifest.model_dump(mode="json", include={"name", "description", "rows", "columns", "source"})
+    shown = {"name", "description", "rows", "columns", "source", "text", "attachments"}
+    facts = store.manifest.model_dump(mode="json", include=shown)
     facts |= {"fingerprint": store.fingerprint, "shards": len(store.manifest.shards)}
     return {"path": str(store.path), **facts, "picture": None if picture is None else str(picture)}

@@ -1,12 +1,16 @@
 """A store's manifest as tables for a terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from ditlab.data.manifest import StoredColumn
 from ditlab.data.store import Store
+
+TEXT_SHOWN = 600
+"""Characters of a row of tokens."""
 
 
 def store_tables(store: Store) -> Iterator[Table]:
@@ -16,7 +20,7 @@ def store_tables(store: Store) -> Iterator[Table]:
     if any(column.names and column.num_classes is None for column in store.columns.values()):
         yield _entries(store)
     for name, column in store.columns.items():
-        if column.statistics.class_counts is not None:
+        if column.statistics.class_counts is not None and not column.shape:
             yield _classes(name, column)
     if store.manifest.source.files:
         yield _files(store)
@@ -34,6 +38,7 @@ def _facts(store: Store) -> Table:
         "source": manifest.source.citation or manifest.source.kind,
         "license": manifest.source.license,
         "note": manifest.source.note,
+        "text": text_line(store),
     }
     table = Table(title=store.name, title_justify="left", box=box.SIMPLE, show_header=False)
     table.add_column()
@@ -41,6 +46,31 @@ def _facts(store: Store) -> Table:
     for key, value in facts.items():
         if value:
             table.add_row(key, value)
+    return table
+
+
+def text_line(store: Store) -> str:
+    """What a store's tokens stand for; empty for a store of other things."""
+    text = store.manifest.text
+    if text is None:
+        return ""
+    vocabulary = store.columns["tokens"].num_classes or 0
+    dropped = f"; the last {text.dropped:,} fill no row and are left out" if text.dropped else ""
+    return (
+        f"{text.documents:,} document{'s' if text.documents > 1 else ''}, {text.bytes:,} bytes, {text.tokens:,} tokens "
+        f"of tokeniser {text.tokenizer} (vocabulary {vocabulary:,}; {text.bytes_per_token:.4g} bytes a token){dropped}"
+    )
+
+
+def text_table(samples: Mapping[int, str]) -> Table:
+    """The beginnings of rows of a store as text, by their number."""
+    table = Table(title="rows as text", title_justify="left", box=box.SIMPLE)
+    table.add_column("row", justify="right")
+    table.add_column("text", overflow="fold")
+    for row, text in samples.items():
+        table.add_row(f"{row:,}", Text(text if len(text) <= TEXT_SHOWN else text[:TEXT_SHOWN] + " ..."))
+    if any(len(text) > TEXT_SHOWN for text in samples.values()):
+        table.caption = "--json gives all of each"
     return table
 
 

@@ -5,12 +5,18 @@ from typing import Any
 
 import click
 
-from ditlab.cli.common import emit, json_option, run_argument, say
+from ditlab.cli.common import building, emit, json_option, run_argument, say
 
 
 @click.command()
 @run_argument
-@click.option("--batch", default=256, show_default=True, type=click.IntRange(min=1), help="Samples at once.")
+@click.option(
+    "--batch",
+    default=256,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Samples at once; lower it where memory is short.",
+)
 @click.option(
     "--quality",
     metavar="NUM",
@@ -22,7 +28,8 @@ from ditlab.cli.common import emit, json_option, run_argument, say
     "--rows",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Only the first N held-out samples, for a quick look: nothing is added to the run.",
+    help="Only the first N held-out samples, for a quick look: nothing is added to the run. Baselines are still fitted "
+    "on all training samples.",
 )
 @json_option
 def evaluate(run: str, batch: int, quality: int | None, rows: int | None, as_json: bool) -> None:
@@ -51,8 +58,11 @@ def evaluate(run: str, batch: int, quality: int | None, rows: int | None, as_jso
         raise UserError(f"{data.note or 'nothing is held out'}; set data.hold_out in the next run.")
     if quality and (reason := quality_applies(experiment, data)):
         raise UserError(f"--quality {quality} cannot be measured, as {reason}; leave it out.")
+    if data.note:
+        say(data.note)
     device = default_device()
-    objective: Any = experiment.objective.build(experiment.model)
+    with building():
+        objective: Any = experiment.objective.build(experiment.model, data.text)
     network = saved.network(device)
     rank, fields, num = (
         Rank(0, 1, 0, device),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ditlab.cli.common import emit, json_option, say, writing
+from ditlab.cli.common import building, emit, json_option, say, writing
 
 if TYPE_CHECKING:
     from denoisers.figures import Figure
@@ -100,13 +100,14 @@ def _run_figures(saved: Any, seed: int) -> Makers:
     from ditlab.training.schedules import learning_rate
 
     experiment, device = saved.experiment(), default_device()
-    objective: Any = experiment.objective.build(experiment.model)
+    with building():
+        objective: Any = experiment.objective.build(experiment.model, saved.text())
     parts: dict[str, Any] = {}
 
     def trained(kind: str) -> "Figure":
         if not parts:
             parts["network"], parts["batch"] = saved.network(device), saved.batch(64, device)
-            parts["sampler"] = experiment.sampling.build(experiment.model, experiment.objective)
+            parts["sampler"] = experiment.sampling.build(experiment.model, experiment.objective, saved.text())
         generator = torch.Generator(device).manual_seed(derived_seed(seed, "figures"))
         return next(iter(objective.figures(**parts, generator=generator, kinds=[kind])))[1]
 

@@ -68,6 +68,8 @@ def _checked(options: type[Spec], given: dict[str, Any]) -> Spec:
 
 def _option(name: str, field: FieldInfo) -> click.Option:
     """`--max-span` for `max_span`, `--checksum/--no-checksum` for a bool; its docstring is the help."""
+    from ditlab.spec.importing import FILE_OR_FOLDER
+
     alternatives = get_args(field.annotation) if get_origin(field.annotation) in (Union, types.UnionType) else ()
     (plain, *_) = [each for each in alternatives if each is not type(None)] or [field.annotation]
     bounds = [*field.metadata, *(each for part in get_args(plain)[1:] for each in getattr(part, "metadata", ()))]
@@ -77,7 +79,7 @@ def _option(name: str, field: FieldInfo) -> click.Option:
     default = {} if field.is_required() else {"default": field.default}
     return click.Option(
         [f"--{flag}/--no-{flag}" if plain is bool else f"--{flag}", name],
-        type=_type(plain, next((bound.ge for bound in bounds if hasattr(bound, "ge")), None)),
+        type=_type(plain, next((bound.ge for bound in bounds if hasattr(bound, "ge")), None), FILE_OR_FOLDER in bounds),
         required=field.is_required(),
         show_default=default.get("default") is not None,
         help=field.description,
@@ -85,17 +87,18 @@ def _option(name: str, field: FieldInfo) -> click.Option:
     )
 
 
-def _type(annotation: Any, at_least: int | None) -> click.ParamType[Any] | None:
+def _type(annotation: Any, at_least: int | None, file_okay: bool) -> click.ParamType[Any] | None:
     if get_origin(annotation) is Literal:
         return click.Choice(get_args(annotation))
     if annotation is int:
         return click.IntRange(at_least)
     if annotation is Path:
-        return click.Path(path_type=Path, exists=True, file_okay=False)
+        return click.Path(path_type=Path, exists=True, file_okay=file_okay)
     return {bool: None, float: click.FLOAT, str: click.STRING}[annotation]
 
 
 def _run(kind: str, options: Spec, out: Path | None, as_json: bool) -> None:
+    from ditlab.cli.data_tables import text_line
     from ditlab.cli.progress_bars import ImportBars
     from ditlab.data.importing import ImportRequest, run_import
     from ditlab.home import Home
@@ -110,6 +113,9 @@ def _run(kind: str, options: Spec, out: Path | None, as_json: bool) -> None:
         say(f"{store.name}: {len(store):,} rows in {store.path} ({again}; fingerprint {store.fingerprint[:12]})")
         if store.manifest.source.note:
             say(f"  note: {store.manifest.source.note}")
+        if store.manifest.text:
+            say(f"  text: {text_line(store)}")
         facts = {"name": store.name, "path": str(store.path), "rows": len(store), "fingerprint": store.fingerprint}
-        stores.append({**facts, "outcome": one.outcome, "note": store.manifest.source.note})
+        text = store.manifest.text and store.manifest.text.model_dump(mode="json")
+        stores.append({**facts, "outcome": one.outcome, "note": store.manifest.source.note, "text": text})
     emit({"kind": kind, "stores": stores}, as_json)

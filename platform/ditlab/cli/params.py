@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ditlab.cli.common import emit, json_option, set_option, spec_argument
+from ditlab.cli.common import building, emit, json_option, set_option, spec_argument
 
 
 @click.command()
@@ -25,7 +25,8 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
     from ditlab.spec.loading import load_experiment
 
     experiment = load_experiment(spec, overrides)
-    counts = count_parameters(experiment.model, experiment.objective)
+    with building():
+        counts = count_parameters(experiment.model, experiment.objective)
     console = Console(stderr=as_json)
     table = Table("component", "parameters", "share", title=f"{experiment.name} ({experiment.model.family})")
     for name, number in counts.components.items():

@@ -1,41 +1,68 @@
 """`ditlab sample`."""
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ditlab.cli.common import emit, json_option, run_argument, say, set_option, writing
+from ditlab.cli.common import building, emit, json_option, run_argument, set_option, writing
+
+if TYPE_CHECKING:
+    from denoisers.contract import Prompt, SampleRequest
 
 
 @click.command()
 @run_argument
-@click.option("--num", default=64, show_default=True, type=click.IntRange(min=1), help="How many.")
+@click.option(
+    "--num",
+    type=click.IntRange(min=1),
+    help="How many [default: 64; all rows that `sampling` chooses, as those that meet a BED file].",
+)
 @click.option("--solver", help="Solver, by the family's name for it: euler, heun, midpoint, rk4.")
 @click.option("--steps", type=int, help="Solver steps.")
 @click.option("--guidance", type=float, help="Classifier-free guidance scale; 1 is the conditional model as it is.")
 @click.option("--label", type=int, help="Class to draw; default: every class in turn.")
+@click.option("--prompt", help="Text that every sample begins with; the model writes the rest.")
+@click.option(
+    "--prompt-at",
+    "placed",
+    type=(int, str),
+    multiple=True,
+    metavar="TOKEN TEXT",
+    help="Text that every sample holds from this token on (negative: counted from the end). Repeatable: the model "
+    "fills in what lies before, between and behind.",
+)
 @click.option("--seed", type=int, help="Default: the run's seed, which gives the pictures of its evaluations.")
 @click.option("--trajectory", is_flag=True, help="Keep every solver step, and show how noise becomes data.")
 @click.option(
     "--data",
     "choice",
     metavar="WHICH",
-    help="For families that complete real rows: those of `held_out` (default), `train`, or of a store's folder.",
+    help="For families that complete real rows: those of `held_out` (default), `train`, or of a store, by "
+    "folder or name.",
 )
-@click.option("--batch", default=256, show_default=True, type=click.IntRange(min=1), help="Samples at once.")
+@click.option(
+    "--batch",
+    default=256,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Samples at once; lower it where memory is short.",
+)
 @set_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; default: in the run's folder.")
 @json_option
 def sample(
     run: str,
-    num: int,
+    num: int | None,
     solver: str | None,
     steps: int | None,
     guidance: float | None,
     label: int | None,
+    prompt: str | None,
+    placed: tuple[tuple[int, str], ...],
     seed: int | None,
     trajectory: bool,
     choice: str | None,
@@ -47,15 +74,18 @@ def sample(
     """Draw samples from RUN's weights (their average where there is one). RUN is an id, a prefix of one, or a name.
 
     A family that completes real rows fills in what is hidden of them, and writes the completed rows as a table,
-    imputed.parquet, as well. `--set sampling.KEY=VALUE` reaches every sampling setting of a family.
+    imputed.parquet, as well; one that writes text, samples.txt. `--set sampling.KEY=VALUE` reaches every sampling
+    setting of a family.
     """
     import torch
     from safetensors.torch import save_file
 
-    from ditlab.cli.sample_rows import chosen_rows
+    from denoisers.contract import SampleRequest
+    from ditlab.cli.sample_rows import chosen_rows, say_which, scales
     from ditlab.cli.saved import default_device, open_run, output_folder
     from ditlab.errors import UserError
     from ditlab.reports.tables import save_table
+    from ditlab.reports.text_file import save_text
     from ditlab.training.drawing import draw_samples
     from ditlab.training.noise import derived_seed
     from ditlab.training.rows import conditions_of
@@ -66,23 +96,22 @@ def sample(
     experiment = saved.experiment(_changes({"solver": solver, "steps": steps, "guidance": guidance}, overrides))
     device = default_device()
     seed = experiment.seed if seed is None else seed
-    try:
-        sampler: Any = experiment.sampling.build(experiment.model, experiment.objective)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    with building():
+        sampler: Any = experiment.sampling.build(experiment.model, experiment.objective, saved.text())
     fields = experiment.model.batch_fields()
     if choice is not None and not sampler.completes_rows:
         raise UserError(
             f"--data {choice}: this run's family draws from noise alone and completes no rows; leave it out."
         )
     view = chosen_rows(saved, fields, choice) if sampler.completes_rows else None
-    conditions = conditions_of(sampler, num, view, fields, label)
-    if view is not None and conditions.num < num:
-        say(f"--num {num}: {view.origin} has {conditions.num} rows to complete; all of them are drawn.")
+    asked = SampleRequest(label, _prompts(prompt, placed))
+    conditions = conditions_of(sampler, num, view, fields, asked)
+    if view is not None:
+        say_which(sampler, num, conditions, view, fields)
     network = saved.network(device)
     generator = torch.Generator(device).manual_seed(derived_seed(seed, "samples"))
     drawn = draw_samples(sampler, network, conditions.tensors, conditions.num, generator, batch, trajectory)
-    name = _folder_name(saved.step, experiment.to_dict()["sampling"], choice, label, seed)
+    name = _folder_name(saved.step, experiment.to_dict()["sampling"], choice, asked, seed)
     folder = output_folder(out or saved.folder.path / "samples" / name)
     tensors = {"values": drawn.values, **drawn.conditions}
     if drawn.trajectory is not None:
@@ -90,9 +119,12 @@ def sample(
     numbers = folder / "samples.safetensors"
     with writing(folder):
         save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, numbers)
-        files = [save(sampler.show(drawn), folder / "samples.png"), numbers]
-        if conditions.rows is not None:
-            files.append(save_table(sampler.table(drawn, conditions.rows), folder / "imputed.parquet"))
+        figure = sampler.show(drawn)
+        files = [save(figure, folder / "samples.png"), numbers]
+        files += filter(None, [save_text(figure, folder / "samples.txt")])
+        if view is not None:
+            table = sampler.table(drawn, conditions.rows)
+            files.append(save_table(table, folder / "imputed.parquet", scales(view, fields)))
         if trajectory:
             files.append(save(_film(sampler, drawn), folder / "trajectory.gif"))
     for file in files:
@@ -115,12 +147,21 @@ def _changes(given: Mapping[str, Any], overrides: Sequence[str]) -> list[Any]:
     return changes
 
 
-def _folder_name(step: int, sampling: Mapping[str, Any], choice: str | None, label: int | None, seed: int) -> str:
+def _prompts(prompt: str | None, placed: Sequence[tuple[int, str]]) -> "list[Prompt]":
+    from denoisers.contract import Prompt
+
+    return [*([] if prompt is None else [Prompt(prompt)]), *(Prompt(text, position) for position, text in placed)]
+
+
+def _folder_name(step: int, sampling: Mapping[str, Any], choice: str | None, asked: "SampleRequest", seed: int) -> str:
     """`step400-euler-50-1.0-seed0`: what the samples depend on; of long values, paths among them, the end."""
     from ditlab.tracking.parameters import flatten
 
     parts = [f"step{step}", *flatten(sampling).values(), *filter(None, [choice])]
-    parts += [*([] if label is None else [f"label{label}"]), f"seed{seed}"]
+    parts += [] if asked.label is None else [f"label{asked.label}"]
+    if asked.prompts:
+        parts += ["prompt" + hashlib.sha256(repr(list(asked.prompts)).encode()).hexdigest()[:8]]
+    parts += [f"seed{seed}"]
     return "-".join(re.sub(r"[^\w.+-]+", "_", part)[-40:] for part in parts)
 
 
@@ -131,5 +172,5 @@ def _film(sampler: Any, drawn: Any) -> Any:
 
     frames = drawn.trajectory
     picked = sorted({round(i * (len(frames) - 1) / 25) for i in range(26)})
-    shown = [sampler.show(Samples(frames[index], drawn.conditions, fields=drawn.fields)) for index in picked]
+    shown = [sampler.show(Samples(frames[index], drawn.conditions)) for index in picked]
     return Figure(panels=shown[-1].panels, columns=shown[-1].columns, frames=[*shown, *[shown[-1]] * 5])

@@ -1,7 +1,7 @@
-"""Which real rows `ditlab sample` completes, for samplers that complete rows."""
+"""Which real rows `ditlab sample` completes, for samplers that complete rows, and in what units."""
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -9,14 +9,15 @@ from denoisers.contract import BatchField
 from ditlab.cli.common import say
 from ditlab.cli.saved import SavedRun
 from ditlab.data.fields import check_fields
+from ditlab.data.sources import store_folder
 from ditlab.data.store import Store
 from ditlab.data.view import View
 from ditlab.errors import UserError
-from ditlab.training.rows import shown_rows
+from ditlab.training.rows import DEFAULT_NUM, Conditions, num_chosen, shown_rows
 
 
 def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | None) -> View:
-    """The rows that `--data` means: `held_out`, `train` or a store's folder; without it, the run's held-out ones.
+    """The rows that `--data` means: `held_out`, `train` or a store; without it, the run's held-out ones.
 
     Raises UserError where nothing is held out, and for a store that is not what the run was trained on.
     """
@@ -31,11 +32,35 @@ def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | Non
         if not len(data.held_out):
             raise UserError("--data held_out: this run holds nothing out; use --data train, or name a store's folder.")
         return data.held_out
-    store = Store.open(Path(choice).expanduser().resolve())
+    store = Store.open(store_folder(choice, saved.home))
     view = View(store, np.arange(len(store)), f"--data {choice}")
     check_fields(view, fields)
     _check_names(view, data.train, fields)
     return view
+
+
+def say_which(sampler: Any, num: int | None, conditions: Conditions, view: View, fields: Sequence[BatchField]) -> None:
+    """Says of the rows that are completed what a person would not expect: fewer than asked for, or not all."""
+    assert conditions.rows is not None
+    chosen = num_chosen(sampler, view, fields)
+    asked = num or (DEFAULT_NUM if chosen is None else conditions.num)
+    if conditions.num < asked:
+        say(f"--num {asked}: {view.origin} has {conditions.num} rows to complete; all of them are drawn.")
+    elif chosen is not None and conditions.num < chosen:
+        say(f"--num {num}: {conditions.num} of {chosen:,} rows to complete in {view.origin}; leave --num out for all.")
+    if note := sampler.note(conditions.rows):
+        say(f"{note}.")
+
+
+def scales(view: View, fields: Sequence[BatchField]) -> dict[str, Any]:
+    """What the entries of completed fields were divided by, for the table's metadata: divisors by name by field."""
+    found = {}
+    for field in fields:
+        column = view.columns[field.name]
+        names = column.names or tuple(map(str, range(len(column.divisors))))
+        if column.divisors:
+            found[field.name] = dict(zip(names, column.divisors, strict=True))
+    return {"divisors": found}
 
 
 def _check_names(view: View, trained: View, fields: Sequence[BatchField]) -> None:

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from denoisers.contract import TextCodec
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.cli.common import say
 from ditlab.cluster.request import checkpoint_store
 from ditlab.data.fields import held_out_batches, to_device
 from ditlab.data.sources import DataSplits, open_data
+from ditlab.data.tokenizer import codec, open_tokenizer
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, writable_folder
 from ditlab.spec.experiment import Experiment
@@ -45,6 +47,10 @@ class SavedRun:
     def network(self, device: torch.device) -> nn.Module:
         """Its network with averaged weights where there are any."""
         return load_network(self.spec, self.checkpoint.weights(), device)[1]
+
+    def text(self) -> TextCodec | None:
+        """How its tokens read, by the tokeniser that its folder carries; None of a run on other things than text."""
+        return codec(open_tokenizer(self.folder.tokenizer)) if self.folder.tokenizer.exists() else None
 
     def data(self) -> DataSplits:
         return open_data(self.experiment().data, self.home)

@@ -8,8 +8,9 @@ import torch
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.cluster.request import checkpoint_store
+from ditlab.data.sources import store_folder
 from ditlab.errors import UserError
-from ditlab.home import RunFolder
+from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import NOT_CONTENT, Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.tracking.records import read_record
@@ -17,22 +18,23 @@ from ditlab.tracking.records import read_record
 LENGTH = ("steps", "epochs")  # of `training`: a longer run is the same experiment
 
 
-def portable(experiment: Experiment, tracking_uri: str) -> Experiment:
+def portable(experiment: Experiment, tracking_uri: str, home: Home) -> Experiment:
     """The same with absolute paths: workers and later commands have other working directories. A tracking address of
     null stays null, so that DITLAB_HOME can be moved."""
-    spec = absolute_paths(experiment.to_dict())
+    spec = absolute_paths(experiment.to_dict(), home)
     if experiment.tracking.uri is not None:
         spec["tracking"]["uri"] = tracking_uri
     return type(experiment).model_validate(spec)
 
 
-def absolute_paths(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A spec's mapping, whole or not, with its paths made absolute; URIs stay."""
+def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
+    """A spec's mapping, whole or not, with its paths made absolute, a store's name among them; URIs stay."""
     found = dict(spec)
     for section, key in (("data", "path"), ("checkpoint", "storage")):
         part = found.get(section)
-        if isinstance(part, Mapping) and isinstance(part.get(key), str) and "://" not in part[key]:
-            found[section] = {**part, key: str(Path(part[key]).expanduser().resolve())}
+        if isinstance(part, Mapping) and isinstance(value := part.get(key), str) and "://" not in value:
+            place = store_folder(value, home) if section == "data" else Path(value).expanduser().resolve()
+            found[section] = {**part, key: str(place)}
     return found
 
 

@@ -8,9 +8,11 @@ from denoisers.counts import count_parameters
 from denoisers.figures import Figure
 from ditlab.cluster.request import RunRequest
 from ditlab.data.sources import DataSplits
+from ditlab.data.tokenizer import attach
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.reports.render import save
+from ditlab.reports.text_file import save_text
 from ditlab.tracking.environment import environment
 from ditlab.tracking.parameters import flatten
 from ditlab.tracking.records import update_record
@@ -52,6 +54,7 @@ class TrackedReporter(SilentReporter):
         tags = {**self._request.tags, "ditlab.workers": str(self._num_workers)}
         tracker.start(experiment.name, experiment.tracking.experiment, experiment.model.family, parameters, tags)
         if not self._request.resumed:
+            attach(self._data.train.store, self._folder.path)
             tracker.log_artifact(self._folder.spec)
             tracker.log_text(environment(), "environment.txt")
             rows = [*counts.components.items(), ("total", counts.total)]
@@ -79,10 +82,13 @@ class TrackedReporter(SilentReporter):
     def samples(self, step: int, figure: Figure) -> None:
         try:
             picture = save(figure, self._folder.media / f"samples-{step:08d}.png")
+            text = save_text(figure, picture.with_suffix(".txt"))
         except OSError as error:
             self.warn(f"the samples of step {step} cannot be stored ({error.strerror}); training goes on.")
             return
         self._tracker.log_image("samples", step, picture)
+        if text:
+            self._tracker.log_artifact(text, "samples")
 
     def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
         try:
@@ -105,7 +111,9 @@ class TrackedReporter(SilentReporter):
         self._finished = True
         if outcome.status == "finished" and outcome.checkpoint:
             try:
-                for file in export_weights(outcome.checkpoint, self._folder.media / "export"):
+                for file in export_weights(
+                    outcome.checkpoint, self._folder.media / "export", tokenizer=self._folder.tokenizer
+                ):
                     self._tracker.log_artifact(file, "export")
             except UserError as error:
                 self.warn(f"{error} The checkpoint holds the weights: `ditlab export` writes them later.")

@@ -112,7 +112,7 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
             f"tracking.uri={redact(tracking_uri)} holds a password, which would be written into every checkpoint; "
             "give it by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
         )
-    experiment = portable(experiment, tracking_uri)
+    experiment = portable(experiment, tracking_uri, home)
     check_devices(experiment, local, remote)
     check_builds(experiment)
     counts = count_parameters(experiment.model, experiment.objective)

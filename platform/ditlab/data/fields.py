@@ -24,7 +24,12 @@ def check_fields(view: View, fields: Sequence[BatchField], model: ModelSpec | No
                 f"{view.origin} holds no column '{field.name}' (it holds {', '.join(view.columns)}), and the model "
                 "needs it; change data or model.family."
             )
-        problem = _shape_problem(field, column, model) or _dtype_problem(field, column) or _class_problem(field, column)
+        problem = (
+            _shape_problem(field, column, model)
+            or _dtype_problem(field, column)
+            or _vocabulary_problem(field, column, model)
+            or _class_problem(field, column)
+        )
         if problem:
             raise UserError(f"{view.origin} {problem}")
 
@@ -70,6 +75,19 @@ def _dtype_problem(field: BatchField, column: StoredColumn) -> str:
             "import the data with a value_range."
         )
     return ""
+
+
+def _vocabulary_problem(field: BatchField, column: StoredColumn, model: ModelSpec | None) -> str:
+    """Sequences of tokens need the very vocabulary: a model that knows more gives tokens that nobody can read."""
+    theirs, ours = column.num_classes, field.num_classes
+    if not field.shape or theirs is None or ours is None or theirs == ours:
+        return ""
+    remedy = "import the data with the model's own tokeniser."
+    for knob in (knob for knob, value in model or () if type(value) is int):
+        fields = model.model_copy(update={knob: theirs}).batch_fields() if model else ()
+        if any(each.name == field.name and each.num_classes == theirs for each in fields):
+            remedy = f"set model.{knob} to {theirs} or import the data with another tokeniser."
+    return f"holds {field.name} of a vocabulary of {theirs}, but the model's is {ours}; {remedy}"
 
 
 def _class_problem(field: BatchField, column: StoredColumn) -> str:

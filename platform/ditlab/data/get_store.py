@@ -10,6 +10,7 @@ import numpy as np
 
 from ditlab.data.importing import Progress
 from ditlab.data.peak_names import Peaks, parse_peaks
+from ditlab.data.zarr_arrays import members, missing_files, open_array, open_group, read_array
 from ditlab.errors import UserError
 
 BLOCK_BYTES = 8 * 2**20
@@ -23,6 +24,8 @@ class GetStore:
     path: Path
     group: Any
     """zarr's."""
+    data: Any
+    """zarr's array of scores, (peaks, motifs)."""
     motifs: tuple[str, ...]
     peaks: Peaks
 
@@ -34,12 +37,14 @@ class GetStore:
     @property
     def cell_types(self) -> list[str]:
         """Those that have accessibilities."""
-        return sorted(self.group["atpm"].array_keys()) if "atpm" in set(self.group.group_keys()) else []
+        folder = self.path / "atpm"
+        return members(folder) if folder.is_dir() else []
 
     @property
-    def missing_chunks(self) -> int:
-        """Chunks of `data` without a file: zarr reads them as zeros, whether they were left out or lost."""
-        return int(self.group["data"].nchunks - self.group["data"].nchunks_initialized)
+    def missing_chunks(self) -> str:
+        """`3 chunks` (or shards) of `data` without a file: read as zeros, whether left out or lost; empty for none."""
+        num = missing_files(self.path / "data", self.data)
+        return f"{num:,} {'shards' if self.data.shards else 'chunks'}" if num else ""
 
     def atpm(self, cell_type: str) -> np.ndarray:
         """A cell type's accessibility of each peak, float64 (peaks,).
@@ -48,13 +53,18 @@ class GetStore:
         """
         if cell_type not in self.cell_types:
             raise UserError(f"--cell-type={cell_type}: {self.path} has no such cell type; {self._nearest(cell_type)}")
-        array = self.group["atpm"][cell_type]
+        array = open_array(self.path, self.group, f"atpm/{cell_type}")
+        if array.dtype.kind not in "fiub":
+            raise UserError(
+                f"{self.path}: atpm/{cell_type} holds {array.dtype}, and accessibilities are real numbers; choose "
+                "another cell type, or export it again."
+            )
         if array.shape not in ((len(self.peaks),), (len(self.peaks), 1)):
             raise UserError(
                 f"{self.path}: atpm/{cell_type} has shape {array.shape}, and data has {len(self.peaks):,} peaks; "
                 "it needs one number a peak."
             )
-        values = self._read(f"atpm/{cell_type}", array, slice(None)).reshape(-1).astype(np.float64)
+        values = read_array(self.path, f"atpm/{cell_type}", array, slice(None)).reshape(-1).astype(np.float64)
         bad = ~(np.isfinite(values) & (values >= 0))
         if bad.any():
             peak = int(np.argmax(bad))
@@ -67,7 +77,7 @@ class GetStore:
     @property
     def block_rows(self) -> int:
         """Peaks that are read at a time: whole chunks, so that none is unpacked twice."""
-        array = self.group["data"]
+        array = self.data
         chunk = (array.shards or array.chunks)[0]
         row_bytes = array.shape[1] * max(4, array.dtype.itemsize)
         return int(chunk * max(1, BLOCK_BYTES // (chunk * row_bytes)))
@@ -77,7 +87,7 @@ class GetStore:
 
         Raises UserError for a chunk that cannot be read, and for scores that are negative, infinite or no numbers.
         """
-        read = self._read("data", self.group["data"], slice(first, first + self.block_rows))
+        read = read_array(self.path, "data", self.data, slice(first, first + self.block_rows))
         with np.errstate(over="ignore"):  # beyond float32: infinite, and refused below
             values = read.astype(np.float32, copy=False)
         if not (values.min() >= 0 and values.max() < np.inf):  # NaN compares as false
@@ -97,9 +107,6 @@ class GetStore:
             yield first, values
             progress(what, first + len(values), num, "peaks")
 
-    def _read(self, key: str, array: Any, part: slice) -> np.ndarray:
-        return _read(self.path, key, array, part)
-
     def _nearest(self, cell_type: str) -> str:
         known = self.cell_types
         near = difflib.get_close_matches(cell_type, known, n=3, cutoff=0.4)
@@ -111,48 +118,39 @@ class GetStore:
 def open_get_store(path: Path, progress: Progress) -> GetStore:
     """The GET store in a folder.
 
-    Raises UserError where zarr is not installed, the folder is no zarr group, a key is missing, sizes contradict each
-    other, or a peak's name or place is wrong.
+    Raises UserError where zarr is not installed, the folder is no zarr group, a key is missing or cannot be opened,
+    sizes contradict each other, or a peak's name or place is wrong.
     """
-    group = _open_group(path)
-    arrays = set(group.array_keys())
-    missing = [key for key in KEYS if key not in arrays]
+    group = open_group(path)
+    there = members(path)
+    missing = [key for key in KEYS if key not in there]
     if missing:
         raise UserError(
-            f"--source={path} holds no array '{missing[0]}' (it holds {listed(sorted(group.keys())) or 'nothing'}), "
+            f"--source={path} holds no array '{missing[0]}' (it holds {listed(there) or 'nothing'}), "
             f"and GET's stores have {', '.join(KEYS)}; name the folder of such a store."
         )
-    data, names = group["data"], group["peak_names"]
-    if data.ndim != 2 or data.dtype.kind not in "fiu":
-        raise UserError(f"{path}: data has shape {data.shape} of {data.dtype}; it needs (peaks, motifs) of numbers.")
-    motifs = _motif_names(path, group["motif_names"], data.shape[1])
+    data, names, motif_names = (open_array(path, group, key) for key in KEYS)
+    if data.ndim != 2 or data.dtype.kind not in "fiu" or 0 in data.shape:
+        raise UserError(
+            f"{path}: data has shape {data.shape} of {data.dtype}; it needs (peaks, motifs) of numbers, one of each at "
+            "least."
+        )
+    motifs = _motif_names(path, motif_names, data.shape[1])
     peaks = data.shape[0]
     if names.shape not in ((peaks,), (peaks, 1)):
         raise UserError(
             f"{path}: peak_names has shape {names.shape}, and data has {peaks:,} peaks; it needs a name a peak."
         )
-    return GetStore(path, group, motifs, parse_peaks(_names(path, names, progress), f"{path}: peak_names"))
-
-
-def _open_group(path: Path) -> Any:
-    try:
-        import zarr
-    except ImportError as error:
-        raise UserError(
-            "reading GET's stores needs zarr, which is not installed; `pip install 'ditlab[get]'` brings it."
-        ) from error
-    try:
-        return zarr.open_group(path, mode="r")
-    except (OSError, ValueError, KeyError, TypeError) as error:  # zarr's own errors are ValueErrors
-        problem = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"--source={path} is no zarr store ({problem}); name the folder of one.") from error
+    return GetStore(path, group, data, motifs, parse_peaks(_names(path, names, progress), f"{path}: peak_names"))
 
 
 def _motif_names(path: Path, array: Any, num: int) -> tuple[str, ...]:
-    values = _read(path, "motif_names", array, slice(None)).reshape(-1).tolist()
+    if not array.shape or array.size != num:
+        raise UserError(
+            f"{path}: motif_names has shape {array.shape}, and data has {num:,} motifs; it needs a name a motif."
+        )
+    values = read_array(path, "motif_names", array, slice(None)).reshape(-1).tolist()
     names = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in values)
-    if len(names) != num:
-        raise UserError(f"{path}: data has {num} motifs, and motif_names {len(names)}; they need to be as many.")
     twice = next((name for name in names if names.count(name) > 1 or name == "accessibility"), None)
     if twice is not None:
         problem = "names a motif accessibility" if twice == "accessibility" else f"holds '{twice}' more than once"
@@ -163,16 +161,8 @@ def _motif_names(path: Path, array: Any, num: int) -> tuple[str, ...]:
 def _names(path: Path, array: Any, progress: Progress) -> Iterator[Sequence[str | bytes]]:
     num = array.shape[0]
     for first in range(0, num, NAMES_AT_A_TIME):
-        yield _read(path, "peak_names", array, slice(first, first + NAMES_AT_A_TIME)).reshape(-1).tolist()
+        yield read_array(path, "peak_names", array, slice(first, first + NAMES_AT_A_TIME)).reshape(-1).tolist()
         progress("reading names", min(first + NAMES_AT_A_TIME, num), num, "peaks")
-
-
-def _read(path: Path, key: str, array: Any, part: slice) -> np.ndarray:
-    try:
-        return np.asarray(array[part])
-    except (RuntimeError, ValueError, OSError, TypeError) as error:  # what zarr and its codecs raise for damaged bytes
-        rows = "" if part.start is None else f" from row {part.start:,}"
-        raise UserError(f"{path}: {key} cannot be read{rows} ({error}); copy the store again.") from error
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:

@@ -2,15 +2,28 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ditlab.data.manifest import Column
 
+if TYPE_CHECKING:  # torch and pyarrow, which an importer's --help can do without
+    from ditlab.data.store import Store
+
 MAX_SPAN = 5_000_000
 """Base pairs that a window may reach over."""
 BATCH_BYTES = 16 * 2**20
 """Features that a batch of windows holds, unless one window is larger."""
+COMPARED = 256
+"""Windows whose coordinates are compared at a time: at 900 regions, 7 MB."""
+WHOLE_CHROMOSOMES = "hold out whole chromosomes: data.hold_out: {column: chromosome, values: [...]}"
+"""The remedy where windows overlap."""
+PEAK_NAME = "largest_accessibility"
+PEAK_COLUMN = Column(
+    dtype="float64", unit="atpm", description="the window's largest accessibility, by which its others were divided"
+)
+"""Of windows whose accessibilities were measured."""
 
 Features = Callable[[int, int, int], np.ndarray]
 """`features(chromosome, first, stop)`: float32 (stop - first, features) of that chromosome's peaks `first` to `stop`,
@@ -90,8 +103,9 @@ def plan_windows(
 ) -> WindowPlan:
     """Cuts each chromosome into windows of `regions` consecutive peaks that begin `stride` (None: `regions`) apart.
 
-    A chromosome's last window ends with its last peak and may hold fewer. Windows from whose first start to whose last
-    end it is more than `max_span` base pairs are left out, and counted.
+    A chromosome's last window may hold fewer. With a stride of at most `regions` it ends with the last peak; a longer
+    one leaves peaks between windows out, and maybe the last ones. Windows from whose first start to whose last end it
+    is more than `max_span` base pairs are left out, and counted.
     """
     stride = stride or regions
     chromosome, first, size, dropped = [], [], [], 0
@@ -106,6 +120,27 @@ def plan_windows(
         first.append(starts[fits])
         size.append(sizes[fits])
     return WindowPlan(tuple(peaks), regions, _joined(chromosome), _joined(first), _joined(size), dropped)
+
+
+def windows_overlap(store: "Store") -> bool:
+    """Whether any window of a store shares a region with the one before it; false for rows that are no windows.
+
+    A store's windows come by chromosome and along it, so neighbours are all there is to compare: each one's first
+    region with all of the one's before.
+    """
+    shapes = [store.columns[name].shape if name in store.columns else None for name in ("chromosome", "start", "end")]
+    regions = store.columns["regions"].shape[:1] if "regions" in store.columns else None
+    if shapes != [(), regions, regions]:
+        return False
+    for begin in range(1, len(store), COMPARED):
+        later = np.arange(begin, min(begin + COMPARED, len(store)))
+        chromosome, start, end = (
+            [store.gather(name, rows).numpy() for rows in (later - 1, later)] for name in ("chromosome", "start", "end")
+        )
+        same = (start[0] == start[1][:, :1]) & (end[0] == end[1][:, :1]) & (chromosome[0] == chromosome[1])[:, None]
+        if same.any():
+            return True
+    return False
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:

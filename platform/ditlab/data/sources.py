@@ -8,16 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from denoisers.contract import TextCodec
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.manifest import MANIFEST_NAME
 from ditlab.data.planted import PlantedModules
 from ditlab.data.planted_store import last_chromosomes, open_motifs
+from ditlab.data.python_docs import open_python_docs
+from ditlab.data.region_windows import WHOLE_CHROMOSOMES, windows_overlap
 from ditlab.data.sampler import keyed_permutation
 from ditlab.data.store import Store
+from ditlab.data.tokenizer import store_codec
 from ditlab.data.view import View
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home
-from ditlab.spec.data import ArrowData, DataSpec, DigitsData, HoldOutClasses, MnistData, MotifsData
+from ditlab.spec.data import ArrowData, DataSpec, DigitsData, HoldOutClasses, MnistData, MotifsData, TextData
 from ditlab.spec.importing import DigitsOptions
 
 
@@ -34,10 +38,12 @@ class DataSplits:
     """What a person should know about this split, or nothing."""
     references: Mapping[str, Any] = field(default_factory=dict)
     """What the data's maker knows of it, by name: `optimal` of generated regions (`PlantedModules.predict`)."""
+    text: TextCodec | None = None
+    """How its tokens read; None where it holds no text."""
 
 
 def open_data(spec: DataSpec, home: Home, verify: bool = True) -> DataSplits:
-    """The data that a spec names; `digits` and `motifs` make theirs under `home.stores` at their first use.
+    """The data that a spec names; `digits`, `motifs` and `text` make theirs under `home.stores` at their first use.
 
     With `verify`, every shard is read and hashed once. Raises UserError for a store that is missing (with the command
     that makes it), altered, or empty once rows are held out.
@@ -48,14 +54,26 @@ def open_data(spec: DataSpec, home: Home, verify: bool = True) -> DataSplits:
         case MnistData():
             splits = _mnist(spec, home, verify)
         case ArrowData():
-            path = Path(spec.path).expanduser().resolve()
-            splits = _split(Store.open(path, verify), spec.hold_out, f"data.path={spec.path}")
+            store = Store.open(store_folder(spec.path, home), verify)
+            splits = _split(store, spec.hold_out, f"data.path={spec.path}")
+        case TextData():
+            splits = _split(open_python_docs(spec, home, verify), spec.hold_out, "data.kind=text")
         case MotifsData():
             hold_out = last_chromosomes(spec) if spec.hold_out is None else spec.hold_out
             known = {"optimal": PlantedModules(spec).predict}
             splits = _split(open_motifs(spec, home, verify), hold_out, "data.kind=motifs")
             splits = dataclasses.replace(splits, references=known)
     return splits
+
+
+def store_folder(name: str, home: Home) -> Path:
+    """The folder of the store that a person names: one here or, of a plain name, below `home.stores`. Absolute.
+
+    A store here comes first; a folder here that is none hides no store of the home's.
+    """
+    here, known = (folder / MANIFEST_NAME for folder in (Path(name).expanduser().resolve(), home.stores / name))
+    is_plain = len(Path(name).parts) == 1
+    return (known if is_plain and known.exists() and not here.exists() else here).parent
 
 
 def hold_out_rows(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
@@ -69,6 +87,25 @@ def hold_out_rows(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     order = keyed_permutation("ditlab.hold-out", length)
     num = max(1, round(length * share)) if share > 0 else 0
     return np.sort(order[num:]), order[:num]
+
+
+RUN_ROWS = 16
+MOST_RUNS = 1000
+
+
+def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """(training rows, held-out rows) of a text's store of `length` rows, int64: held out are runs of neighbours.
+
+    Neighbouring rows share documents, phrases and, at their seam, a sentence. Of rows held out at random nearly every
+    one would have both neighbours in training; of a run of n, two have one. A single run, as the last tenth, would be
+    one place of a sorted corpus; so the rows are cut into equal runs, RUN_ROWS long or a MOST_RUNS-th of all, and runs
+    are drawn until the share is full. All else is as `hold_out_rows` says.
+    """
+    runs = np.array_split(np.arange(length), min(MOST_RUNS, max(1, length // RUN_ROWS)))
+    order = np.concatenate([runs[run] for run in keyed_permutation("ditlab.hold-out-runs", len(runs))])
+    num = max(1, round(length * share)) if share > 0 else 0
+    held_out = order[:num]
+    return np.sort(order[num:]), held_out[keyed_permutation("ditlab.hold-out", num)]
 
 
 def hold_out_classes(store: Store, classes: HoldOutClasses) -> tuple[np.ndarray, np.ndarray]:
@@ -102,10 +139,18 @@ def hold_out_classes(store: Store, classes: HoldOutClasses) -> tuple[np.ndarray,
 def _split(store: Store, hold_out: float | HoldOutClasses, origin: str) -> DataSplits:
     if isinstance(hold_out, HoldOutClasses):
         train, held_out = hold_out_classes(store, hold_out)
+    elif store.manifest.text:
+        train, held_out = hold_out_runs(len(store), hold_out)
     else:
         train, held_out = hold_out_rows(len(store), hold_out)
     note = "" if len(held_out) else f"{origin} with data.hold_out={hold_out} holds nothing out: no held-out evaluation."
-    return DataSplits(View(store, train, origin), View(store, held_out, origin), store.fingerprint, store.name, note)
+    if len(held_out) and not isinstance(hold_out, HoldOutClasses) and windows_overlap(store):
+        note = (
+            f"{origin}: neighbouring windows share regions, so most of what data.hold_out={hold_out} holds out is in "
+            f"training too, and held-out figures are too good; {WHOLE_CHROMOSOMES}."
+        )
+    views = View(store, train, origin), View(store, held_out, origin)
+    return DataSplits(*views, store.fingerprint, store.name, note, text=store_codec(store))
 
 
 def _digits(home: Home, verify: bool) -> Store:

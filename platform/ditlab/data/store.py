@@ -95,8 +95,8 @@ def read_manifest(path: Path) -> Manifest:
         text = file.read_bytes()
     except OSError as error:
         raise UserError(
-            f"{path} holds no store ({MANIFEST_NAME}: {error.strerror}); name the folder of one, or write one with "
-            "`ditlab data import`."
+            f"{path} holds no store ({MANIFEST_NAME}: {error.strerror}); name the folder of one, or one below "
+            "DITLAB_HOME/stores, or write one with `ditlab data import`."
         ) from None
     try:
         version = json.loads(text)["version"]

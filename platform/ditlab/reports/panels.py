@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from denoisers.figures import Heatmap, ImageGrid, Lines, Panel, Text
 from ditlab.reports.mosaic import Mosaic
-from ditlab.reports.passages import passage_lines
+from ditlab.reports.passages import FONT, passage_lines
 from ditlab.reports.wrapping import wrap
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#4D4D4D")
@@ -194,7 +194,7 @@ def _draw_text(panel: Text, axes: Axes, dpi: int) -> None:
         )
         text = axes.annotate(
             "\n".join(lines), (0, top - _GAP_INCHES / total), xycoords="axes fraction", xytext=(6, 0),
-            textcoords="offset points", ha="left", va="top", fontsize=_TEXT_POINTS, family="monospace",
+            textcoords="offset points", ha="left", va="top", fontsize=_TEXT_POINTS, family=FONT,
             linespacing=_LINE_SPACING, parse_math=False, color="#222222",
         )  # fmt: skip
         text.set_in_layout(False)  # the panel's size has counted it

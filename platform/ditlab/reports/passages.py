@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from functools import cache
+
+from matplotlib.font_manager import findfont, get_font
 
 from denoisers.figures import Text
+
+FONT = "monospace"
+"""Of passages."""
 
 _TEXT_COLUMNS = 96
 """Characters a line."""
@@ -33,5 +39,11 @@ def passage_lines(panel: Text) -> list[list[str]]:
 
 
 def _printable(passage: str) -> str:
-    text = passage.expandtabs(4)
-    return "".join(c if c == "\n" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    """What the font cannot show is a square: bytes that are noise read as characters of any script."""
+    glyphs = _glyphs()
+    return "".join(c if c == "\n" or ord(c) in glyphs else "\N{WHITE SQUARE}" for c in passage.expandtabs(4))
+
+
+@cache
+def _glyphs() -> frozenset[int]:
+    return frozenset(get_font(findfont(FONT)).get_charmap())

@@ -49,12 +49,13 @@ class ArrowData(Spec):
     """Any Arrow store that `ditlab data import` wrote."""
 
     kind: Literal["arrow"] = "arrow"
-    """An Arrow store by path."""
+    """An Arrow store by path or name."""
     path: Annotated[str, Field(min_length=1)]
-    """Folder of the store; relative paths start at the working directory."""
+    """Folder of the store, from the working directory on; or the name of one under DITLAB_HOME/stores, where no store
+    of this name lies in the working directory."""
     hold_out: HoldOut | HoldOutClasses = 0.1
-    """What is kept out of training, for evaluation: a share of the samples, or all samples of some classes,
-    `{column: chromosome, values: [chr10, chr11]}`."""
+    """What is kept out of training, for evaluation: a share of the samples (of text: runs of neighbouring ones), or
+    all samples of some classes, `{column: chromosome, values: [chr10, chr11]}`."""
 
 
 _MOST_NUMBERS = 2**32
@@ -94,4 +95,26 @@ class MotifsData(Spec):
         return self
 
 
-DataSpec = Annotated[DigitsData | MnistData | ArrowData | MotifsData, Field(discriminator="kind")]
+class TextData(Spec):
+    """Text that is there already: the documentation that this Python carries. Needs no download.
+
+    Any other text: `ditlab data import text`, then data.kind=arrow.
+    """
+
+    kind: Literal["text"] = "text"
+    """Embedded data: English prose with code."""
+    corpus: Literal["python-docs"] = "python-docs"
+    """The language reference and the docstrings of the standard library, about 2 MB; another Python version has
+    other text."""
+    tokenizer: Literal["bytes", "bpe"] = "bytes"
+    """`bytes`: a vocabulary of 256. `bpe`: byte-level BPE learned from the corpus."""
+    vocabulary: Annotated[int, Field(ge=257)] = 4096
+    """Tokens of the BPE (model.vocabulary); with bytes it is always 256."""
+    length: Annotated[int, Field(ge=2)] = 1024
+    """Tokens of a sample (model.length)."""
+    hold_out: HoldOut = 0.1
+    """Share of the samples kept out of training, for evaluation: runs of neighbouring ones, so that few of them share
+    a document with what trains."""
+
+
+DataSpec = Annotated[DigitsData | MnistData | ArrowData | MotifsData | TextData, Field(discriminator="kind")]

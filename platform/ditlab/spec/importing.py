@@ -4,9 +4,20 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from denoisers.contract import Spec
+
+
+def _plain(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
+        raise ValueError("is no plain folder name; use letters, digits, '.', '_' and '-', and --out for the place.")
+    return name
+
+
+FILE_OR_FOLDER = "file or folder"
+"""Marks a path that may be a file; any other is a folder's."""
+FolderName = Annotated[str, AfterValidator(_plain)]
 
 
 class DigitsOptions(Spec):
@@ -46,12 +57,39 @@ class GetOptions(Spec):
     """Peaks from a window's first to the next window's [default: as many as a window has, so none overlap]."""
     max_span: Annotated[int, Field(ge=1)] = 5_000_000
     """Base pairs that a window may reach over; longer ones are dropped."""
-    name: str | None = None
+    name: FolderName | None = None
     """Name of the store and its folder [default: get-CELL_TYPE, or get]."""
 
-    @field_validator("name")
-    @classmethod
-    def _a_folders_name(cls, name: str | None) -> str | None:
-        if name is not None and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
-            raise ValueError("is no plain folder name; use letters, digits, '.', '_' and '-', and --out for the place.")
-        return name
+
+class TextOptions(Spec):
+    """Text as rows of tokens: .txt files, JSON lines, Parquet.
+
+    A .txt file is a document, and so is a line of a .jsonl file and a row of a .parquet file. An end token follows
+    each document; all are joined and cut into rows of one length, and the last incomplete row is dropped. The store
+    carries its tokeniser.
+    """
+
+    source: Annotated[Path, FILE_OR_FOLDER]
+    """A file, or a folder of files, searched to its depth and read in the order of their paths."""
+    tokenizer: Annotated[str, Field(min_length=1)] = "bytes"
+    """`bytes` (a vocabulary of 256, needs nothing), `bpe` (learned from this text), a Hugging Face tokenizer.json or
+    a folder that holds one, or a tokeniser's name on the Hugging Face hub."""
+    vocabulary: Annotated[int, Field(ge=257)] | None = None
+    """Tokens of --tokenizer=bpe: the 256 bytes, the end token and what is learned [default: 4096]."""
+    length: Annotated[int, Field(ge=2)] = 1024
+    """Tokens of a row (model.length)."""
+    column: Annotated[str, Field(min_length=1)] = "text"
+    """Key of JSON lines, or column of Parquet files, that holds the text."""
+    processes: Annotated[int, Field(ge=1)] | None = None
+    """Processes that tokenise; the store is the same for any number [default: the cores, fewer for a small text]."""
+    name: FolderName | None = None
+    """Name of the store and its folder [default: text-SOURCE-TOKENIZER-LENGTH]."""
+
+    @model_validator(mode="after")
+    def _vocabulary_is_learned(self) -> "TextOptions":
+        if self.vocabulary is not None and self.tokenizer != "bpe":
+            raise ValueError(
+                f"--vocabulary={self.vocabulary} is of a BPE that is learned, and --tokenizer={self.tokenizer} has a "
+                "vocabulary of its own; leave --vocabulary out, or give --tokenizer bpe."
+            )
+        return self

@@ -18,11 +18,12 @@ def draw_samples(
     batch_size: int,
     trajectory: bool = False,
 ) -> Samples:
-    """`num` samples in the host's memory, on the generator's device `batch_size` at a time.
+    """`num` samples in the host's memory, on the generator's device `batch_size` at a time, or what the sampler allows.
 
     The first k depend on neither `num` nor `batch_size`. `conditions` are those of all samples, (num, ...) each.
     """
-    parts = []
+    parts: list[Samples] = []
+    batch_size = min(batch_size, sampler.at_once or batch_size)
     for start in range(0, num, batch_size):
         size = min(batch_size, num - start)
         part = {name: values[start : start + size].to(generator.device) for name, values in conditions.items()}
@@ -32,5 +33,5 @@ def draw_samples(
         torch.cat([part.values.cpu() for part in parts]),
         {name: torch.cat([part.conditions[name].cpu() for part in parts]) for name in parts[0].conditions},
         torch.cat(frames, 1) if frames else None,
-        parts[-1].fields,
+        parts[0].fields,
     )

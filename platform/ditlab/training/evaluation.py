@@ -10,11 +10,12 @@ from torch import nn
 from denoisers.contract import BatchField
 from denoisers.figures import Figure
 from ditlab.data.fields import held_out_batches, to_device
+from ditlab.data.sources import DataSplits
 from ditlab.data.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.spec.experiment import Experiment
 from ditlab.training.noise import RowNoise, derived_seed
-from ditlab.training.rows import conditions_of
+from ditlab.training.rows import conditions_of, shown_rows
 
 
 def held_out_metrics(
@@ -59,13 +60,13 @@ def held_out_metrics(
     return found
 
 
-def sample_grid(network: nn.Module, experiment: Experiment, view: View, num: int, device: torch.device) -> Figure:
-    """`num` samples from the same noise at every call, as shown to people; of the view's rows where rows are completed.
+def sample_grid(network: nn.Module, experiment: Experiment, data: DataSplits, num: int, device: torch.device) -> Figure:
+    """`num` samples from the same noise at every call, as shown to people; of held-out rows where rows are completed.
 
     Raises UserError where none can be drawn under the experiment's sampling settings.
     """
-    sampler: Any = experiment.sampling.build(experiment.model, experiment.objective)
+    sampler: Any = experiment.sampling.build(experiment.model, experiment.objective, data.text)
     generator = torch.Generator(device).manual_seed(derived_seed(experiment.seed, "samples"))
-    conditions = conditions_of(sampler, num, view, experiment.model.batch_fields())
+    conditions = conditions_of(sampler, num, shown_rows(data), experiment.model.batch_fields())
     tensors = {name: value.to(device) for name, value in conditions.tensors.items()}
     return sampler.show(sampler.sample(network, tensors, conditions.num, generator))

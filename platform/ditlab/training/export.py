@@ -1,5 +1,6 @@
 """A run's weights as safetensors beside the spec that rebuilds the network."""
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,19 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ditlab.checkpoints.store import open_checkpoint
+from ditlab.data.tokenizer import TOKENIZER_NAME
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.yaml_text import dump_yaml
 
 
-def export_weights(checkpoint: str | Path, folder: Path, averaged: bool = True) -> list[Path]:
+def export_weights(
+    checkpoint: str | Path, folder: Path, averaged: bool = True, tokenizer: Path | None = None
+) -> list[Path]:
     """Writes `weights.safetensors` (float32, averaged weights where there are any) and `spec.yaml`; returns both.
 
-    `checkpoint` is the path or URI of one. Raises UserError where it is not whole, or the disk refuses.
+    `checkpoint` is the path or URI of one; `tokenizer`, where that file exists, is copied beside them.
+    Raises UserError where the checkpoint is not whole, or the disk refuses.
     """
     with open_checkpoint(checkpoint) as reader:
         trained, tensors = reader.manifest, reader.weights(averaged)
@@ -29,12 +34,15 @@ def export_weights(checkpoint: str | Path, folder: Path, averaged: bool = True) 
         folder.mkdir(parents=True, exist_ok=True)
         save_file(tensors, partial, metadata=metadata)
         spec.write_text(dump_yaml(_portable(trained.spec)), encoding="utf-8")
+        carried = (
+            [Path(shutil.copyfile(tokenizer, folder / TOKENIZER_NAME))] if tokenizer and tokenizer.exists() else []
+        )
         partial.replace(weights)
     except (OSError, SafetensorError) as error:
         partial.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{folder} cannot be written ({reason}); make room or name another folder.") from error
-    return [weights, spec]
+    return [weights, spec, *([folder / TOKENIZER_NAME] if carried else [])]
 
 
 def _portable(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from ditlab.training.nonfinite import NonFiniteWatch
 from ditlab.training.plan import plan_run
 from ditlab.training.quality.meter import QualityMeter
 from ditlab.training.reporting import Outcome, Progress, Reporter, StepMetrics
-from ditlab.training.rows import shown_rows
 from ditlab.training.saving import Saving
 from ditlab.training.shares import share_out
 from ditlab.training.speed import Speedometer
@@ -66,7 +65,7 @@ class Worker:
 
     def _build(self) -> TrainingState:
         self._share = share_out(self.experiment, self.rank.rank, self.rank.world_size, self.room.halvings)
-        return TrainingState(self.experiment, self.rank, self._share, self._swap, self.reporter.pulse)
+        return TrainingState(self.experiment, self.rank, self._share, self._swap, self.reporter.pulse, self.data.text)
 
     def _rebuild(self) -> None:
         """Lets the old state go before the new one comes: memory may hold one only."""
@@ -253,8 +252,7 @@ class Worker:
             )  # fmt: skip
             # Under ZeRO-3 every forward pass needs every worker; otherwise the first one draws alone.
             if evaluation.samples and (rank.is_first or state.engine.stage == 3):
-                view = shown_rows(self.data)
-                figure = sample_grid(state.network, self.experiment, view, evaluation.samples, rank.device)
+                figure = sample_grid(state.network, self.experiment, self.data, evaluation.samples, rank.device)
                 if rank.is_first:
                     self.reporter.samples(state.step, figure)
             if evaluation.quality and (rank.is_first or state.engine.stage == 3):

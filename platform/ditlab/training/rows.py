@@ -1,14 +1,14 @@
 """Real rows of a data set as families look at them: batches with what people know of them beside, fixed draws with."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.contract import BatchField, RealRows, RowSet
+from denoisers.contract import NOTHING_ASKED, BatchField, RealRows, RowSet, SampleRequest
 from ditlab.data.fields import to_device
 from ditlab.data.manifest import StoredColumn
 from ditlab.data.sources import DataSplits
@@ -16,6 +16,8 @@ from ditlab.data.view import View
 from ditlab.errors import UserError
 from ditlab.training.noise import RowNoise
 
+DEFAULT_NUM = 64
+"""Samples where nobody says how many, and no sampler chooses rows."""
 SCANNED = 4096
 """Rows whose columns are looked at together for those that a sampler wants."""
 
@@ -48,40 +50,73 @@ def shown_rows(data: DataSplits) -> View:
 
 
 def conditions_of(
-    sampler: Any, num: int, view: View | None, fields: Sequence[BatchField], label: int | None = None
+    sampler: Any,
+    num: int | None,
+    view: View | None,
+    fields: Sequence[BatchField],
+    request: SampleRequest = NOTHING_ASKED,
 ) -> Conditions:
     """The conditions of `num` samples; where the sampler completes rows, of the view's first `num` that it wants.
 
-    Their fixed draws are those of their places among the wanted ones, so the first k do not depend on `num`. There may
-    be fewer such rows than `num`: `Conditions.num` says. A sampler that completes none needs no view.
+    `num` None: all rows of a sampler that chooses among them, DEFAULT_NUM samples of any other. Their fixed draws are
+    those of their places among the wanted ones, so the first k do not depend on `num`. There may be fewer such rows
+    than `num`: `Conditions.num` says. A sampler that completes none needs no view.
 
     Raises:
         UserError: a condition that the model does not know; no row is wanted.
     """
     try:
         if not sampler.completes_rows:
-            return Conditions(num, sampler.conditions(num, label))
+            num = num or DEFAULT_NUM
+            return Conditions(num, sampler.conditions(num, request))
         assert view is not None, "completed rows come from a view"
         wanted = _wanted(sampler, num, view, fields)
         if not len(wanted):
-            raise UserError(f"{view.origin} holds no row that `sampling` would complete; change sampling, or the data.")
+            note = sampler.note(_seen(view, np.arange(len(view)), fields))
+            raise UserError(
+                f"{view.origin} holds no row that `sampling` would complete{note and f' ({note})'}; take other rows "
+                "(--data train, or a store's folder), or change sampling."
+            )
         rows = _rows(view, wanted, fields, torch.device("cpu"), 0)
-        return Conditions(len(wanted), sampler.conditions(len(wanted), label, rows), rows)
+        return Conditions(len(wanted), sampler.conditions(len(wanted), replace(request, rows=rows)), rows)
     except ValueError as error:
         raise UserError(str(error)) from error
 
 
-def _wanted(sampler: Any, num: int, view: View, fields: Sequence[BatchField]) -> np.ndarray:
-    """Places in the view of the first `num` rows that the sampler wants; their fields are not read."""
+def num_chosen(sampler: Any, view: View, fields: Sequence[BatchField]) -> int | None:
+    """How many of all the view's rows the sampler chooses; None where it takes any."""
+    num = 0
+    for _, wanted in _choices(sampler, view, fields):
+        if wanted is None:
+            return None
+        num += len(wanted)
+    return num
+
+
+def _wanted(sampler: Any, num: int | None, view: View, fields: Sequence[BatchField]) -> np.ndarray:
+    """Places in the view of the rows to complete: the first `num`, or as `conditions_of` says where that is None."""
     found: list[int] = []
-    for start in range(0, len(view), SCANNED):
-        indices = np.arange(start, min(start + SCANNED, len(view)))
-        rows = RealRows({}, _columns(view, indices, fields), _names(view.columns), _noise(start, torch.device("cpu")))
-        wanted = sampler.wanted(rows)
-        found.extend((indices if wanted is None else indices[wanted]).tolist())
-        if len(found) >= num:
+    for seen, wanted in _choices(sampler, view, fields):
+        if wanted is None:
+            num = num or DEFAULT_NUM
+        found.extend((seen if wanted is None else wanted).tolist())
+        if num and len(found) >= num:
             break
     return np.array(found[:num], dtype=np.int64)
+
+
+def _choices(sampler: Any, view: View, fields: Sequence[BatchField]) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """Places in the view, SCANNED at a time, and those of them that the sampler chooses (None: it takes any)."""
+    for start in range(0, len(view), SCANNED):
+        indices = np.arange(start, min(start + SCANNED, len(view)))
+        wanted = sampler.wanted(_seen(view, indices, fields))
+        yield indices, None if wanted is None else indices[wanted]
+
+
+def _seen(view: View, indices: np.ndarray, fields: Sequence[BatchField]) -> RealRows:
+    """Rows by their other columns; their fields are not read."""
+    first = int(indices[0]) if len(indices) else 0
+    return RealRows({}, _columns(view, indices, fields), _names(view.columns), _noise(first, torch.device("cpu")))
 
 
 def _rows(view: View, indices: np.ndarray, fields: Sequence[BatchField], device: torch.device, first: int) -> RealRows:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from denoisers.contract import TextCodec
 from ditlab.engine.distributed import Rank
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.spec.experiment import Experiment
@@ -34,9 +35,17 @@ class SavedState(Protocol):
 class TrainingState:
     """A network, its objective and the engine that trains them, from the experiment's seed on."""
 
-    def __init__(self, experiment: Experiment, rank: Rank, share: Share, swap: Path, pulse: Pulse) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        rank: Rank,
+        share: Share,
+        swap: Path,
+        pulse: Pulse,
+        text: TextCodec | None = None,
+    ) -> None:
         self._rank = rank
-        self.objective: Any = experiment.objective.build(experiment.model)
+        self.objective: Any = experiment.objective.build(experiment.model, text)
         torch.manual_seed(derived_seed(experiment.seed, "weights"))
         network: Any = experiment.model.build()
         module = TrainingModule(network, self.objective)

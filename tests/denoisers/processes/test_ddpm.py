@@ -1,5 +1,7 @@
 """Discrete-time diffusion: the published schedule, and samplers that recover a Gaussian they know exactly."""
 
+import re
+
 import pytest
 import torch
 
@@ -138,3 +140,26 @@ def test_frames_are_one_a_step():
 def test_falling_betas_are_refused():
     with pytest.raises(ValueError, match=r"objective.noise.beta_end=0.0001 is below objective.noise.beta_start=0.02"):
         LinearBetas(beta_start=0.02, beta_end=0.0001)
+
+
+@pytest.mark.parametrize("changes", [{}, {"beta_end": 1e-2, "beta_start": 1e-5}, {"steps": 325}])
+def test_schedules_that_end_in_noise_pass(changes):
+    LinearBetas(**changes).check_ends_in_noise()
+
+
+@pytest.mark.parametrize("changes", [{"beta_end": 5e-3}, {"steps": 100}, {"beta_start": 1e-5, "beta_end": 1e-4}])
+def test_schedules_that_do_not_end_in_noise_name_one_that_does(changes):
+    spec = LinearBetas(**changes)
+    with pytest.raises(ValueError, match=r"leaves alpha_bar=0\.\d+ at the last timestep") as caught:
+        spec.check_ends_in_noise()
+    message = str(caught.value)
+    assert f"alpha_bar={spec.build().alphas_cumprod[-1]:.3g} " in message
+    assert f"objective.noise.beta_end={spec.beta_end:g} " in message and f"noise.steps={spec.steps} " in message
+    assert f"objective.noise.beta_start={spec.beta_start:g} " in message
+    remedy = float(re.search(r"set objective\.noise\.beta_end to ([\d.e-]+) or more", message)[1])
+    LinearBetas(**{**changes, "beta_end": remedy}).check_ends_in_noise()
+
+
+def test_too_few_timesteps_have_one_remedy():
+    with pytest.raises(ValueError, match=r"\(at most 0\.05\); raise objective\.noise\.steps\.$"):
+        LinearBetas(steps=4).check_ends_in_noise()

@@ -172,3 +172,12 @@ def test_nothing_to_mask_gives_no_nan(present, train):
     assert found.tables["by_chromosome"]["chromosome"].tolist() == ["all"] * 5
     for table in found.tables.values():
         assert all(np.isfinite(values).all() for values in table.values() if values.dtype.kind == "f")
+
+
+def test_the_title_says_where_a_window_has_one_prediction(train, held_out):
+    def title(**changes):
+        found = assess(Knowing(), train, held_out, model=MODEL.model_copy(update=changes))
+        return found.figures["r2_by_mask_ratio"].title
+
+    assert title() == "R² of masked regions. model.positions=none: one prediction for all masked regions of a window"
+    assert title(positions="sinusoidal") == "R² of masked regions"

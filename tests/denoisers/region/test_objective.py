@@ -1,11 +1,13 @@
 """The region objective: closed forms, both reductions, keyed draws, metrics, learning."""
 
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
 from torch import nn
 
+from denoisers.processes.ddpm_spec import LinearBetas
 from denoisers.region.agreement import Agreement
 from denoisers.region.objective import RegionObjective, draw_mask
 from denoisers.region.spec import RegionObjectiveSpec, RegionWeights
@@ -176,6 +178,22 @@ def test_figures_of_two_batches_are_those_of_one(region_spec, windows, perturb, 
     expected = built.summary(whole)
     assert built.summary(joined) == pytest.approx(expected, rel=1e-9)
     assert 0 < abs(expected["pearson"]) < 1 and expected["r2"] < 1 and expected["mse"] > 0
+
+
+def test_small_deviations_from_a_large_mean_are_not_rounded_away(region_spec):
+    """x = 1000 +- 0.01: its variance is 1e-10 of its second moment, which float32 cannot tell from none."""
+    x = 1000 + torch.tensor([-0.01, 0.01], dtype=torch.float64)
+    sums = Agreement.of(x[:, None], x[:, None], torch.ones(2, dtype=torch.bool)).total()
+    means = {f"sum_{name}": float(value) for name, value in asdict(sums).items()}
+    found = objective(region_spec).summary(means)
+    assert found["r2"] == found["pearson"] == pytest.approx(1, abs=1e-4)
+
+
+def test_noise_that_does_not_end_in_noise_is_refused_where_it_plays_a_part(region_spec):
+    noise = LinearBetas(beta_end=1e-3)
+    with pytest.raises(ValueError, match=r"objective\.noise\.beta_end=0\.001 .* leaves alpha_bar=0\.57"):
+        objective(region_spec, "ddpm", noise=noise)
+    objective(region_spec, "mask", noise=noise)
 
 
 def test_agreement_is_numpys():

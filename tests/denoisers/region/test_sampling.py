@@ -1,14 +1,17 @@
 """Imputation: what was measured stays, what is masked comes from the network, by either corruption."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from denoisers.contract import RealRows
+from denoisers.contract import RealRows, SampleRequest
 from denoisers.processes.ddpm_spec import LinearBetas
+from denoisers.region.masks import BedMask, RandomMask
 from denoisers.region.sampling import RegionSampler
-from denoisers.region.spec import BedMask, RandomMask, RegionObjectiveSpec, RegionSamplingSpec
+from denoisers.region.spec import RegionObjectiveSpec, RegionSamplingSpec
 
 CONSTANT = 0.4
 
@@ -52,7 +55,7 @@ class Constants(nn.Module):
 def test_measured_regions_stay_and_masked_ones_are_the_networks(region_spec, rows, corruption, solver):
     made = sampler(region_spec, corruption, solver=solver, steps=7)
     network = Constants()
-    samples = made.sample(network, made.conditions(4, rows=rows), 4, seeded())
+    samples = made.sample(network, made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
     mask, x = samples.conditions["mask"], rows.batch["regions"]
     assert mask.any() and not mask[~rows.batch["present"]].any()
     assert torch.equal(samples.values[~mask], x[~mask])
@@ -67,7 +70,7 @@ def test_measured_regions_stay_and_masked_ones_are_the_networks(region_spec, row
 def test_seven_steps_are_seven_evaluations_and_frames(region_spec, rows):
     made = sampler(region_spec, "ddpm", solver="ddpm", steps=7)
     network = Constants()
-    samples = made.sample(network, made.conditions(2, rows=rows), 2, seeded(), trajectory=True)
+    samples = made.sample(network, made.conditions(2, SampleRequest(rows=rows)), 2, seeded(), trajectory=True)
     assert len(network.seen) == 7
     assert samples.trajectory.shape == (8, 2, 12, 7)
     torch.testing.assert_close(samples.trajectory[-1], samples.values)
@@ -79,11 +82,11 @@ def test_a_window_does_not_depend_on_how_many_are_drawn(region_spec, rows, pertu
     network = spec.build()
     perturb(network)
     made = RegionSamplingSpec(solver=solver, steps=5, eta=eta).build(spec, RegionObjectiveSpec())
-    four = made.sample(network, made.conditions(4, rows=rows), 4, seeded())
-    two = made.sample(network, made.conditions(2, rows=rows), 2, seeded())
+    four = made.sample(network, made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
+    two = made.sample(network, made.conditions(2, SampleRequest(rows=rows)), 2, seeded())
     assert torch.equal(four.conditions["mask"][:2], two.conditions["mask"])
     torch.testing.assert_close(four.values[:2], two.values)
-    other = made.sample(network, made.conditions(2, rows=rows), 2, seeded(1))
+    other = made.sample(network, made.conditions(2, SampleRequest(rows=rows)), 2, seeded(1))
     assert not torch.equal(other.conditions["mask"], two.conditions["mask"])
 
 
@@ -125,10 +128,10 @@ def test_a_bed_file_says_which_regions_are_imputed(region_spec, rows, tmp_path):
     made = sampler(region_spec, mask=BedMask(path=str(bed)))
     # chr2's only window without padding reaches 11,400; the other ends at 8,400
     assert made.wanted(rows).tolist() == [True, True, True, False]
-    mask = made.conditions(4, rows=rows)["mask"]
+    mask = made.conditions(4, SampleRequest(rows=rows))["mask"]
     assert mask[0].nonzero().flatten().tolist() == mask[2].nonzero().flatten().tolist() == [2, 5]
     assert mask[1].nonzero().flatten().tolist() == [9, 10, 11]
-    samples = made.sample(Constants(), made.conditions(4, rows=rows), 4, seeded())
+    samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
     assert torch.equal(samples.conditions["mask"], mask)
 
 
@@ -138,14 +141,67 @@ def test_intervals_touch_regions_half_open(region_spec, rows, tmp_path):
     for interval, expected in (("400 1000", []), ("399 1000", [0]), ("400 1001", [1]), ("0 100000", list(range(12)))):
         bed.write_text(f"chr1 {interval}\n")
         made = sampler(region_spec, mask=BedMask(path=str(bed)))
-        assert made.conditions(4, rows=rows)["mask"][0].nonzero().flatten().tolist() == expected
+        assert made.conditions(4, SampleRequest(rows=rows))["mask"][0].nonzero().flatten().tolist() == expected
 
 
 def test_a_long_interval_before_short_ones_is_not_forgotten(region_spec, rows, tmp_path):
     bed = tmp_path / "ask.bed"
     bed.write_text("chr1 0 9000\nchr1 100 200\nchr1 1100 1200\n")
     made = sampler(region_spec, mask=BedMask(path=str(bed)))
-    assert made.conditions(4, rows=rows)["mask"][0].nonzero().flatten().tolist() == list(range(9))
+    assert made.conditions(4, SampleRequest(rows=rows))["mask"][0].nonzero().flatten().tolist() == list(range(9))
+
+
+def test_a_byte_order_mark_is_no_chromosomes(region_spec, rows, tmp_path):
+    bed = tmp_path / "ask.bed"
+    bed.write_text("chr1 2000 2100\n", encoding="utf-8-sig")
+    assert sampler(region_spec, mask=BedMask(path=str(bed))).wanted(rows).tolist() == [True, False, True, False]
+
+
+def test_intervals_that_meet_no_region_are_counted(region_spec, rows, tmp_path):
+    """Of chr1: one in two windows, one in a gap, one behind; padding at 0 and another chromosome meet nothing."""
+    bed = tmp_path / "ask.bed"
+    bed.write_text("chr1 2000 2100\nchr1 400 1000\nchr1 99000 99100\nchr2 8000 9001\nchrX 0 10\n")
+    made = sampler(region_spec, mask=BedMask(path=str(bed)))
+    assert made.note(rows) == (
+        f"sampling.mask.path={bed}: 3 of 5 intervals meet no region of these windows, and nothing is imputed for them"
+    )
+    bed.write_text("chrX 0 10\nchrY 0 10\n")
+    said = sampler(region_spec, mask=BedMask(path=str(bed))).note(rows)
+    assert said.endswith("none of 2 intervals (of chrX, chrY) meets a region of these 4 windows (of chr1, chr2)")
+    bed.write_text("chr1 2000 2100\n")
+    assert sampler(region_spec, mask=BedMask(path=str(bed))).note(rows) == ""
+    assert sampler(region_spec).note(rows) == ""
+
+
+def test_rows_without_coordinates(region_spec, rows, tmp_path):
+    bare = replace(rows, columns={})
+    made = sampler(region_spec)
+    samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=bare)), 4, seeded())
+    assert list(made.table(samples, bare))[:3] == ["window", "masked", "motif-0"]
+    bed = tmp_path / "ask.bed"
+    bed.write_text("chr1 2000 2100\n")
+    with pytest.raises(ValueError, match=r"kind=bed finds regions .* these rows have no chromosome and no start"):
+        sampler(region_spec, mask=BedMask(path=str(bed))).wanted(bare)
+
+
+def test_figures_of_a_bed_masks_run_are_masked_by_chance(region_spec, windows, tmp_path):
+    spec = region_spec()
+    made = RegionSamplingSpec(mask=BedMask(path=str(tmp_path / "gone.bed"))).build(spec, RegionObjectiveSpec())
+    batch = {"regions": windows["regions"].float(), "present": windows["present"]}
+    drawn = RegionObjectiveSpec().build(spec).figures(Constants(), batch, made, seeded())
+    ((kind, figure),) = drawn
+    assert kind == "imputation" and np.isnan(figure.panels[1].values).any()
+
+
+def test_the_picture_says_where_a_window_has_one_prediction(region_spec, rows):
+    for changes, title in (
+        ({}, "model.positions=none: one prediction for all masked regions of a window"),
+        ({"positions": "sinusoidal"}, ""),
+        ({"corruption": "ddpm"}, ""),
+    ):
+        made = RegionSamplingSpec().build(region_spec(**changes), RegionObjectiveSpec())
+        samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
+        assert made.show(samples).title == title
 
 
 @pytest.mark.parametrize(
@@ -154,6 +210,7 @@ def test_a_long_interval_before_short_ones_is_not_forgotten(region_spec, rows, t
         ("chr1\t5\n", r"line 1 is no BED interval \('chr1\\t5'\)"),
         ("chr1 1 2\nchr1 9 3\n", r"line 2 is no BED interval"),
         ("chr1 a b\n", r"line 1 is no BED interval"),
+        (f"chr1 1 2\nchr1 5 {2**63}\n", r"line 2 is no BED interval .*at most 9,223,372,036,854,775,807"),
         ("# nothing\n", r"holds no interval"),
         (None, r"cannot be read \(No such file or directory\)"),
         (b"\xff\xfe\x00", r"cannot be read \(it is no text; unpack it first\)"),
@@ -164,12 +221,12 @@ def test_bed_files_that_are_none(region_spec, rows, tmp_path, content, message):
     if content is not None:
         bed.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=message):
-        sampler(region_spec, mask=BedMask(path=str(bed))).conditions(1, rows=rows)
+        sampler(region_spec, mask=BedMask(path=str(bed))).conditions(1, SampleRequest(rows=rows))
 
 
 def test_the_table_has_a_row_a_region(region_spec, rows):
     made = sampler(region_spec)
-    samples = made.sample(Constants(), made.conditions(4, rows=rows), 4, seeded())
+    samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
     table = made.table(samples, rows)
     assert {len(column) for column in table.values()} == {4 * 12 - 3}
     assert list(table)[:5] == ["window", "chromosome", "start", "end", "masked"]
@@ -182,18 +239,44 @@ def test_the_table_has_a_row_a_region(region_spec, rows):
     assert len(last) == 9 and table["start"][last[-1]] == 8000 and table["chromosome"][last[0]] == "chr2"
 
 
+def test_features_named_as_other_columns_are_kept_apart(region_spec, rows):
+    names = ["start", "masked", "A", "measured:A", "imputed:start", "window", "accessibility"]
+    made = sampler(region_spec)
+    samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
+    table = made.table(samples, replace(rows, names={"regions": names}))
+    present = rows.batch["present"].numpy()
+    assert np.array_equal(table["start"], rows.columns["start"][present]) and table["masked"].dtype == bool
+    values = samples.values.numpy()[present]
+    for i, name in enumerate(
+        ("imputed:start", "imputed:masked", "A", "imputed:measured:A", "imputed:imputed:start", "imputed:window",
+         "accessibility")
+    ):  # fmt: skip
+        assert np.array_equal(table[name], values[:, i])
+    assert np.array_equal(table["measured:A"], rows.batch["regions"].numpy()[present][:, 2])
+    assert len(table) == 5 + 2 * 7
+
+
+def test_the_largest_accessibility_of_a_window_stands_beside_its_regions(region_spec, rows):
+    largest = np.array([2.0, 3.0, 5.0, 7.0])
+    given = replace(rows, columns={**rows.columns, "largest_accessibility": largest})
+    made = sampler(region_spec)
+    samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=given)), 4, seeded())
+    table = made.table(samples, given)
+    assert np.array_equal(table["largest_accessibility"], largest[table["window"]])
+
+
 def test_what_a_sampler_cannot_do(region_spec, rows):
     with pytest.raises(ValueError, match=r"sampling.solver=ddim needs a network trained to take noise away"):
         sampler(region_spec, solver="ddim")
     with pytest.raises(ValueError, match=r"sampling.steps=1001 is more than the timesteps there are"):
         sampler(region_spec, "ddpm", solver="ddpm", steps=1001)
     with pytest.raises(ValueError, match=r"label=3 was asked of a model without classes"):
-        sampler(region_spec).conditions(2, label=3, rows=rows)
+        sampler(region_spec).conditions(2, SampleRequest(label=3, rows=rows))
 
 
 def test_the_picture_shows_measured_masked_and_imputed_in_the_same_colours(region_spec, rows):
     made = sampler(region_spec)
-    samples = made.sample(Constants(), made.conditions(4, rows=rows), 4, seeded())
+    samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
     figure = made.show(samples)
     assert len(figure.panels) == 12 and figure.columns == 3
     measured, seen, imputed = figure.panels[9:]

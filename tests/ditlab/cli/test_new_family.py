@@ -52,7 +52,7 @@ class ToyObjectiveSpec(ObjectiveSpec):
     weights: ToyWeights = ToyWeights()
     """Loss weights."""
 
-    def build(self, model):
+    def build(self, model, text=None):
         from denoisers.toy.network import ToyObjective
 
         return ToyObjective(self.weights.model_dump())
@@ -64,7 +64,7 @@ class ToySamplingSpec(SamplingSpec):
     steps: int = 4
     """Euler steps."""
 
-    def build(self, model, objective):
+    def build(self, model, objective, text=None):
         from denoisers.toy.network import ToySampler
 
         return ToySampler(self.steps)
@@ -131,11 +131,12 @@ class ToyObjective:
 
 class ToySampler:
     completes_rows = False
+    at_once = None
 
     def __init__(self, steps):
         self.steps = steps
 
-    def conditions(self, num, label=None, rows=None):
+    def conditions(self, num, request):
         return {}
 
     @torch.no_grad()

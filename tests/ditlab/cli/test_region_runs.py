@@ -37,26 +37,34 @@ tracking: {{system_metrics: false}}
 """
 
 
-def write_store(folder: Path, names: tuple[str, ...] = NAMES, windows: int = 60) -> Path:
+def write_store(
+    folder: Path,
+    names: tuple[str, ...] = NAMES,
+    windows: int = 60,
+    divisors: tuple[float, ...] = (),
+    coordinates: bool = True,
+) -> Path:
     """Windows of ten regions of 300 base pairs, every fifth with three of padding; as many of every chromosome."""
     draws = np.random.default_rng(0)
     present = np.ones((windows, REGIONS), bool)
     present[::5, 7:] = False
     start = np.where(present, 1000 * np.arange(REGIONS) + 100_000 * np.arange(windows)[:, None], 0)
     columns = {
-        "regions": Column(dtype="float32", shape=(REGIONS, len(names)), names=names),
+        "regions": Column(dtype="float32", shape=(REGIONS, len(names)), names=names, divisors=divisors),
         "present": Column(dtype="bool", shape=(REGIONS,)),
         "chromosome": Column(dtype="int64", num_classes=3, names=CHROMOSOMES),
         "start": Column(dtype="int64", shape=(REGIONS,)),
         "end": Column(dtype="int64", shape=(REGIONS,)),
     }
+    columns = columns if coordinates else {name: columns[name] for name in ("regions", "present")}
     with StoreWriter(folder, columns, name="windows", source=Source(kind="test")) as writer:
         values = draws.random((windows, REGIONS, len(names)), dtype=np.float32) * present[..., None]
         chromosome = np.arange(windows) * 3 // windows
-        writer.append({
+        batch = {
             "regions": values, "present": present, "chromosome": chromosome, "start": start,
             "end": np.where(present, start + 300, 0),
-        })  # fmt: skip
+        }  # fmt: skip
+        writer.append({name: batch[name] for name in columns})
     return folder
 
 
@@ -212,6 +220,47 @@ def test_regions_of_a_bed_file(trained, tmp_path):
     bed.write_text("chr1\t0\t1000000000\n")
     said = trained.command("sample", "regions", "--set", f"sampling.mask={{kind: bed, path: {bed}}}")
     assert said.code == 2 and "holds no row" in said.err and said.err.count("\n") == 1
+    assert "none of 1 intervals (of chr1) meets a region of these 20 windows (of chr3)" in said.err
+    assert "--data train" in said.err
+
+
+def test_a_bed_file_gets_all_its_windows_unless_a_number_is_given(trained, tmp_path):
+    """More of them than the 64 that are drawn where nothing chooses."""
+    store, bed = write_store(tmp_path / "many", windows=90), tmp_path / "all.bed"
+    bed.write_text("".join(f"{name}\t0\t100000000\n" for name in CHROMOSOMES) + "chrX\t5\t6\n")
+    choice = ("sample", "regions", "--data", store, "--set", f"sampling.mask={{kind: bed, path: {bed}}}", "--json")
+    said = trained.command(*choice, "--out", tmp_path / "a")
+    assert set(imputed(said)["window"]) == set(range(90)) and "--num" not in said.err
+    assert f"sampling.mask.path={bed}: 1 of 4 intervals meet no region of these windows" in said.err
+    said = trained.command(*choice, "--out", tmp_path / "b", "--num", "70")
+    assert set(imputed(said)["window"]) == set(range(70))
+    assert f"--num 70: 70 of 90 rows to complete in --data {store}; leave --num out for all." in said.err
+    by_chance = trained.command("sample", "regions", "--data", store, "--out", tmp_path / "c", "--json")
+    assert set(imputed(by_chance)["window"]) == set(range(64)) and "--num" not in by_chance.err
+
+
+def test_the_table_carries_what_its_features_were_divided_by(trained, tmp_path):
+    store = write_store(tmp_path / "divided", divisors=(2.0, 0.5, 1.0))
+    said = trained.command("sample", "regions", "--data", store, "--num", "1", "--out", tmp_path / "a", "--json")
+    assert said.code == 0, said.err
+    facts = json.loads(pq.read_schema(tmp_path / "a" / "imputed.parquet").metadata[b"ditlab"])
+    assert facts == {"divisors": {"regions": {"GATA": 2.0, "CTCF": 0.5, "accessibility": 1.0}}}
+
+
+def test_stores_without_coordinates_are_completed_and_take_no_bed_file(trained, tmp_path):
+    store = write_store(tmp_path / "bare", coordinates=False)
+    said = trained.command("sample", "regions", "--data", store, "--num", "2", "--out", tmp_path / "a", "--json")
+    assert list(imputed(said))[:3] == ["window", "masked", "GATA"]
+    bed = tmp_path / "ask.bed"
+    bed.write_text("chr1\t0\t100\n")
+    said = trained.command("sample", "regions", "--data", store, "--set", f"sampling.mask={{kind: bed, path: {bed}}}")
+    assert said.code == 2 and "sampling.mask.kind=bed finds regions by their coordinates" in said.err
+
+
+def test_a_store_is_known_by_its_name(trained, tmp_path):
+    write_store(trained.folder / "home" / "stores" / "named", windows=3)
+    said = trained.command("sample", "regions", "--data", "named", "--out", tmp_path / "a", "--json")
+    assert set(imputed(said)["window"]) == set(range(3))
 
 
 def test_settings_name_the_folder(trained):
@@ -259,6 +308,15 @@ def test_samples_are_those_of_the_evaluations(trained, tmp_path):
 def test_figures_of_completed_rows(trained, tmp_path):
     said = trained.command("figures", "regions", "--kind", "imputation", "--out", tmp_path, "--json")
     assert said.code == 0 and [Path(file).name for file in said.json["files"]] == ["imputation.png"]
+
+
+def test_noise_that_is_none_is_refused_before_anything_starts(trained):
+    """What only building finds out is said without a traceback by the commands that build."""
+    spec = ("--set", "model.corruption=ddpm", "--set", "objective.noise.beta_end=0.001")
+    for command in (("params",), ("train", "--local", "--dry-run")):
+        said = trained.command(command[0], trained.folder / "regions.yaml", *command[1:], *spec)
+        assert said.code == 2 and "objective.noise.beta_end=0.001 with objective.noise" in said.err
+        assert said.err.count("\n") == 1
 
 
 def test_a_comparison_draws_the_same_rows(trained, tmp_path):

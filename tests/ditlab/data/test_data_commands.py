@@ -60,7 +60,12 @@ def test_import_mnist_from_a_folder_into_another(ditlab, tmp_path, write_idx):
 
 def test_the_kinds_are_listed_with_a_line_each_and_their_own_options(ditlab):
     listed = ditlab("import", "--help").stdout
-    for line in (r"digits +The 1,797 real", r"get +Motif scores of genomic regions", r"mnist +MNIST, from its four"):
+    for line in (
+        r"digits +The 1,797 real",
+        r"get +Motif scores of genomic regions",
+        r"mnist +MNIST, from its four",
+        r"text +Text as rows",
+    ):
         assert re.search(rf"^ +{line}", listed, re.MULTILINE)
     assert "..." not in listed.partition("Commands:")[2]
     get = ditlab("import", "get", "--help").stdout
@@ -73,9 +78,9 @@ def test_the_kinds_are_listed_with_a_line_each_and_their_own_options(ditlab):
 def test_help_of_an_import_needs_no_heavy_library(tmp_path):
     code = (
         "import sys\nfrom ditlab.cli.main import cli\n"
-        "for kind in ('digits', 'get', 'mnist'):\n"
+        "for kind in ('digits', 'get', 'mnist', 'text'):\n"
         "    cli.main(['data', 'import', kind, '--help'], standalone_mode=False)\n"
-        "print([name for name in ('torch', 'pyarrow', 'zarr', 'sklearn') if name in sys.modules])"
+        "print([name for name in ('torch', 'pyarrow', 'zarr', 'sklearn', 'tokenizers') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -1,6 +1,7 @@
 """Importing GET's stores: small ones in both of zarr's formats, written here."""
 
 import dataclasses
+import json
 import shutil
 import sys
 import tracemalloc
@@ -39,14 +40,15 @@ class Source:
     text: str = "variable"
     """How names are stored: variable, fixed or bytes."""
 
-    def write(self, path: Path, zarr_format: int = 3, chunk: int = 5) -> Path:
+    def write(self, path: Path, zarr_format: int = 3, chunk: int = 5, shards: tuple[int, int] | None = None) -> Path:
         group = zarr.open_group(path, mode="w", zarr_format=zarr_format)
         kind = {"variable": np.dtypes.StringDType(), "fixed": "U", "bytes": "S"}[self.text]
         for key in ("data", "peak_names", "motif_names"):
             values = {"data": self.data, "peak_names": self.peaks, "motif_names": self.motifs}[key]
             if key != "data":
                 values = np.array(values).astype(kind)
-            group.create_array(key, data=values, chunks=(chunk, *np.shape(values)[1:]))
+            chunks = tuple(max(1, each) for each in (chunk, *np.shape(values)[1:])) if np.ndim(values) else "auto"
+            group.create_array(key, data=values, chunks=chunks, shards=shards if key == "data" else None)
         if self.atpm:
             below = group.create_group("atpm")
             for name, values in self.atpm.items():
@@ -240,6 +242,31 @@ def test_chunks_without_a_file_are_told(get, tmp_path):
     assert not present(store, "regions")[15:20, :4].any()
 
 
+def test_shards_without_a_file_are_told_and_others_are_not(get, tmp_path):
+    source = Source()
+    path = source.write(tmp_path / "shards.zarr", shards=(10, 4))
+    assert "no file" not in get(path, name="whole").manifest.source.note
+    (path / "data" / "c" / "1" / "0").unlink()
+    store = get(path)
+    assert "1 shards of data have no file and were read as zeros" in store.manifest.source.note
+    assert not present(store, "regions")[10:20, :4].any()
+
+
+def test_a_windows_largest_accessibility_is_kept(get):
+    source = Source()
+    store = get(source, cell_type="fetal_heart")
+    atpm = source.atpm["fetal_heart"]
+    whole = (rows(store, "regions")[:, :, 4] * rows(store, "largest_accessibility")[:, None])[rows(store, "present")]
+    np.testing.assert_allclose(whole, atpm[atpm > 0], rtol=1e-6)
+    assert "largest_accessibility" not in get(source).columns
+
+
+def test_windows_that_share_regions_are_told_with_the_remedy(get):
+    note = get(Source(), stride=2).manifest.source.note
+    assert "neighbouring windows share regions: hold out whole chromosomes: data.hold_out: {column: chromosome" in note
+    assert "share regions" not in get(Source(), stride=4).manifest.source.note
+
+
 def put(position: tuple[int, int], value: float) -> Callable[[Source], None]:
     return lambda source: source.data.__setitem__(position, value)
 
@@ -251,7 +278,10 @@ def rename(peak: int, name: str) -> Callable[[Source], None]:
 @pytest.mark.parametrize(
     ("change", "parts"),
     [
-        (lambda s: s.motifs.pop(), ["data has 4 motifs, and motif_names 3"]),
+        (lambda s: s.motifs.pop(), ["motif_names has shape (3,), and data has 4 motifs"]),
+        (lambda s: setattr(s, "motifs", "CTCF"), ["motif_names has shape (), and data has 4 motifs"]),
+        (lambda s: setattr(s, "data", np.ones((34, 0))), ["data has shape (34, 0) of float64", "one of each at least"]),
+        (lambda s: setattr(s, "data", np.ones((0, 4))), ["data has shape (0, 4) of float64", "one of each at least"]),
         (lambda s: s.motifs.__setitem__(1, "CTCF"), ["holds 'CTCF' more than once"]),
         (lambda s: s.motifs.__setitem__(1, "accessibility"), ["names a motif accessibility"]),
         (lambda s: s.peaks.pop(), ["peak_names has shape (33,), and data has 34 peaks"]),
@@ -284,6 +314,8 @@ def test_a_source_that_contradicts_itself_is_named(get, tmp_path, zarr_format, c
         (np.where(np.arange(34) == 3, np.nan, 1), ["atpm/T holds nan for peak chr2:3010-3410 (number 3 from 0)"]),
         (np.where(np.arange(34) == 3, -1, 1), ["atpm/T holds -1 for peak chr2:3010-3410"]),
         (np.zeros(34), ["--cell-type=T: all 34 peaks", "choose another cell type"]),
+        (np.ones(34, complex), ["atpm/T holds complex128, and accessibilities are real numbers"]),
+        (np.array(["0.1"] * 34), ["atpm/T holds <U3, and accessibilities are real numbers"]),
     ],
 )
 def test_accessibilities_that_are_none_are_named(get, tmp_path, atpm, parts):
@@ -323,6 +355,44 @@ def test_a_damaged_chunk_is_named(get, tmp_path, zarr_format):
     chunk = path / "data" / ("3.0" if zarr_format == 2 else "c/3/0")
     chunk.write_bytes(b"no chunk of any kind")
     refused(get, path, "data cannot be read from row 0", "copy the store again", tmp_path=tmp_path)
+
+
+def without(*keys: str) -> Callable[[dict], dict]:
+    return lambda metadata: {key: value for key, value in metadata.items() if key not in keys}
+
+
+@pytest.mark.parametrize("key", ["data", "peak_names", "motif_names", "atpm/fetal_heart"])
+@pytest.mark.parametrize(
+    ("zarr_format", "change", "reason"),
+    [
+        (2, lambda m: {**m, "dtype": "nonsense"}, "nonsense"),
+        (3, lambda m: {**m, "data_type": "nonsense"}, "nonsense"),
+        (2, lambda m: {**m, "compressor": {"id": "lost"}}, "codec not available: ''lost''"),
+        (3, lambda m: {**m, "codecs": [*m["codecs"], {"name": "lost", "configuration": {}}]}, "Unknown codec: 'lost'"),
+        (2, without("shape"), "is no array"),
+        (3, without("shape"), "'shape'"),
+        (2, None, "Expecting property name"),
+        (3, None, "Expecting property name"),
+    ],
+)
+def test_metadata_that_cannot_be_read_are_named(get, tmp_path, zarr_format, change, reason, key):
+    path = Source().write(tmp_path / "source.zarr", zarr_format)
+    file = path / key / (".zarray" if zarr_format == 2 else "zarr.json")
+    file.write_text(json.dumps(change(json.loads(file.read_text()))) if change else "{")
+    refused(get, path, f"{path}: {key} ", reason, "copy the store again", cell_type="fetal_heart", tmp_path=tmp_path)
+
+
+def test_what_is_not_asked_for_may_be_broken(get, tmp_path):
+    path = Source().write(tmp_path / "source.zarr")
+    (path / "atpm" / "fetal_heart" / "zarr.json").write_text("{")
+    assert "fetal_heart" in get(path).manifest.source.note
+
+
+def test_a_group_in_an_arrays_place_is_named(get, tmp_path):
+    path = Source().write(tmp_path / "source.zarr")
+    shutil.rmtree(path / "motif_names")
+    zarr.open_group(path, mode="a").create_group("motif_names")
+    refused(get, path, "motif_names is no array", tmp_path=tmp_path)
 
 
 def test_without_zarr_the_command_that_brings_it_is_named(get, tmp_path, monkeypatch):

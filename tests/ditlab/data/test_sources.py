@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 from ditlab.data.importing import ImportRequest, kinds, run_import
-from ditlab.data.sources import hold_out_rows, open_data
+from ditlab.data.manifest import Source
+from ditlab.data.region_windows import ChromosomePeaks, plan_windows, region_columns, window_batches
+from ditlab.data.sources import hold_out_rows, open_data, store_folder
+from ditlab.data.writer import StoreWriter
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.spec.data import ArrowData, DigitsData, MnistData
+from ditlab.spec.data import ArrowData, DigitsData, HoldOutClasses, MnistData
 from ditlab.spec.importing import MnistOptions
 
 FIRST_HELD_OUT = [348, 400, 915, 1231, 1114]
@@ -117,6 +120,43 @@ def test_mnists_test_files_hold_out_a_tenth(home, mnist):
 
 
 def test_an_unknown_kind_is_answered_with_the_known_ones(home):
-    assert kinds() == ["digits", "get", "mnist"]
+    assert kinds() == ["digits", "get", "mnist", "text"]
     with pytest.raises(UserError, match="no importer 'mnits'; did you mean 'mnist'"):
         run_import("mnits", ImportRequest(home.stores, home.caches, MnistOptions()))
+
+
+def test_a_store_by_name(make_store, home, tmp_path, monkeypatch):
+    """One in the working directory comes first; a folder there that is no store does not hide the home's."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"known holds no store .* or one below DITLAB_HOME/stores"):
+        open_data(ArrowData(path="known"), home)
+    theirs = make_store(rows=20, name="home/stores/known")
+    assert store_folder("known", home) == theirs.path
+    assert len(open_data(ArrowData(path="known", hold_out=0.0), home).train) == 20
+    (tmp_path / "known").mkdir()
+    assert store_folder("known", home) == theirs.path
+    make_store(rows=30, name="known")
+    assert store_folder("known", home) == store_folder("./known", home) == tmp_path / "known"
+    assert store_folder("other/known", home) == tmp_path / "other" / "known"
+
+
+def test_a_share_of_windows_that_overlap_is_told(home, tmp_path):
+    for stride, told in ((4, False), (5, False), (3, True)):
+        path = tmp_path / f"windows-{stride}"
+        write_windows(path, stride)
+        note = open_data(ArrowData(path=str(path)), home).note
+        assert ("neighbouring windows share regions" in note) == told
+        assert ("data.hold_out: {column: chromosome, values: [...]}" in note) == told
+        classes = HoldOutClasses(column="chromosome", values=("chr2",))
+        assert open_data(ArrowData(path=str(path), hold_out=classes), home).note == ""
+
+
+def write_windows(path: Path, stride: int) -> None:
+    """Windows of 4 of the 1,000 peaks of one chromosome (at most 300 windows before their neighbours), 10 of another;
+    peaks of the same place on both, and peaks that overlap each other, are none that windows share."""
+    start = np.arange(1000, dtype=np.int64) * 100
+    peaks = [ChromosomePeaks("chr1", start, start + 150), ChromosomePeaks("chr2", start[:10], start[:10] + 150)]
+    plan = plan_windows(peaks, 4, stride)
+    with StoreWriter(path, region_columns(4, ("A",), (1.0,), ("chr1", "chr2")), name="w", source=Source(kind="t")) as w:
+        for batch in window_batches(plan, 1, lambda chromosome, first, stop: np.ones((stop - first, 1), np.float32)):
+            w.append(batch)

@@ -99,11 +99,12 @@ def test_nothing_held_out_gives_nothing(home):
     assert measure((experiment, experiment.model.build(), view)) == {}
 
 
-def test_grids_begin_with_the_same_noise(setting):
-    experiment, network, view = setting
-    one = sample_grid(network, experiment, view, 4, CPU)
+def test_grids_begin_with_the_same_noise(setting, home):
+    experiment, network, _ = setting
+    data = open_data(experiment.data, Home(home))
+    one = sample_grid(network, experiment, data, 4, CPU)
     torch.manual_seed(9)
-    two = sample_grid(network, experiment, view, 4, CPU)
+    two = sample_grid(network, experiment, data, 4, CPU)
     assert repr(one) == repr(two)
 
 

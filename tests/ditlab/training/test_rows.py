@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from denoisers.contract import BatchField
+from denoisers.contract import BatchField, SampleRequest
 from ditlab.data.manifest import Column, Source
 from ditlab.data.store import Store
 from ditlab.data.view import View
 from ditlab.data.writer import StoreWriter
 from ditlab.errors import UserError
 from ditlab.training.evaluation import held_out_metrics
-from ditlab.training.rows import conditions_of, row_set
+from ditlab.training.rows import conditions_of, num_chosen, row_set
 
 CPU = torch.device("cpu")
 FIELDS = (BatchField("scores", (2, 3), "float32"),)
@@ -38,6 +38,7 @@ class Completing:
     """Wants rows of one kind."""
 
     completes_rows = True
+    at_once = None
 
     def __init__(self, kind: str) -> None:
         self.kind, self.seen = kind, 0
@@ -47,18 +48,29 @@ class Completing:
         self.seen += len(rows.columns["kind"])
         return rows.columns["kind"] == self.kind
 
-    def conditions(self, num, label=None, rows=None):
-        if label is not None:
+    def note(self, rows):
+        return f"no {self.kind} among {len(rows.columns['kind'])}"
+
+    def conditions(self, num, request):
+        if request.label is not None:
             raise ValueError("label is not known")
-        return {"scores": rows.batch["scores"], "draw": rows.noise.uniform("draw", (num,))}
+        return {"scores": request.rows.batch["scores"], "draw": request.rows.noise.uniform("draw", (num,))}
+
+
+class Unchoosy(Completing):
+    """Takes whatever rows there are."""
+
+    def wanted(self, rows):
+        return None
 
 
 class Free:
     completes_rows = False
+    at_once = None
 
-    def conditions(self, num, label=None, rows=None):
-        assert rows is None
-        return {"label": torch.full((num,), label or 0)}
+    def conditions(self, num, request):
+        assert request.rows is None
+        return {"label": torch.full((num,), request.label or 0)}
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1000])
@@ -126,12 +138,23 @@ def test_no_more_rows_are_looked_at_than_needed(view, monkeypatch):
 
 def test_fewer_rows_than_asked_for_and_none(view):
     assert conditions_of(Completing("odd"), 1000, view, FIELDS).num == 50
-    with pytest.raises(UserError, match=r"data\.path=rows holds no row that `sampling` would complete"):
+    expected = r"data\.path=rows holds no row that `sampling` would complete \(no neither among 100\); .*--data train"
+    with pytest.raises(UserError, match=expected):
         conditions_of(Completing("neither"), 4, view, FIELDS)
 
 
+def test_without_a_number_a_sampler_that_chooses_gets_all_its_rows(view, monkeypatch):
+    monkeypatch.setattr("ditlab.training.rows.SCANNED", 10)
+    monkeypatch.setattr("ditlab.training.rows.DEFAULT_NUM", 8)
+    assert conditions_of(Completing("odd"), None, view, FIELDS).num == 50
+    assert conditions_of(Unchoosy("odd"), None, view, FIELDS).num == 8
+    assert conditions_of(Free(), None, None, FIELDS).num == 8
+    assert num_chosen(Completing("odd"), view, FIELDS) == 50
+    assert num_chosen(Unchoosy("odd"), view, FIELDS) is None
+
+
 def test_samplers_that_complete_nothing_need_no_rows(view):
-    found = conditions_of(Free(), 4, None, FIELDS, label=2)
+    found = conditions_of(Free(), 4, None, FIELDS, SampleRequest(label=2))
     assert found.num == 4 and found.rows is None and found.tensors["label"].tolist() == [2] * 4
     with pytest.raises(UserError, match="label is not known"):
-        conditions_of(Completing("odd"), 1, view, FIELDS, label=2)
+        conditions_of(Completing("odd"), 1, view, FIELDS, SampleRequest(label=2))

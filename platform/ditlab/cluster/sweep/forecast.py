@@ -131,7 +131,7 @@ def _timed(experiment: Experiment, home: Home) -> float:
     """Samples a second of forward and backward passes on all of this machine's cores."""
     data, fields = open_data(experiment.data, home), experiment.model.batch_fields()
     size = min(experiment.micro_size, len(data.train))
-    objective: Any = experiment.objective.build(experiment.model)
+    objective: Any = experiment.objective.build(experiment.model, data.text)
     network: Any = experiment.model.build()
     (raw,) = list(held_out_batches(data.train, fields, size, size))[:1]
     batch = to_device(raw, fields, data.train.columns, torch.device("cpu"))

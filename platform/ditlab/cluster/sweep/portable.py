@@ -24,11 +24,11 @@ def portable_sweep(sweep: Sweep, home: Home) -> tuple[Sweep, str]:
             f"tracking.uri={redact(resolved)} holds a password, which would be written into every checkpoint; "
             "give it by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
         )
-    fixed = {path: _absolute(path, value) for path, value in sweep.fixed.items()}
+    fixed = {path: _absolute(path, value, home) for path, value in sweep.fixed.items()}
     if uri is not None:
         fixed["tracking.uri"] = resolved
-    space = {path: _absolute_axis(path, axis) for path, axis in sweep.space.items()}
-    return sweep.model_copy(update={"base": absolute_paths(sweep.base), "fixed": fixed, "space": space}), resolved
+    space = {path: _absolute_axis(path, axis, home) for path, axis in sweep.space.items()}
+    return sweep.model_copy(update={"base": absolute_paths(sweep.base, home), "fixed": fixed, "space": space}), resolved
 
 
 def typical_values(sweep: Sweep) -> dict[str, Any]:
@@ -42,15 +42,15 @@ def typical_values(sweep: Sweep) -> dict[str, Any]:
     return draw_values(sweep.space, lambda _, axis: axis.ends()[0])
 
 
-def _absolute(path: str, value: Any) -> Any:
+def _absolute(path: str, value: Any, home: Home) -> Any:
     """A field's value; a section's mapping likewise."""
     section, _, key = path.partition(".")
     if not key:
-        return absolute_paths({section: value})[section]
-    return absolute_paths({section: {key: value}})[section][key]
+        return absolute_paths({section: value}, home)[section]
+    return absolute_paths({section: {key: value}}, home)[section][key]
 
 
-def _absolute_axis(path: str, axis: Axis) -> Axis:
+def _absolute_axis(path: str, axis: Axis, home: Home) -> Axis:
     if not isinstance(axis, Choice | Grid):
         return axis
-    return axis.model_copy(update={"values": tuple(_absolute(path, value) for value in axis.values)})
+    return axis.model_copy(update={"values": tuple(_absolute(path, value, home) for value in axis.values)})

@@ -9,7 +9,15 @@ import numpy as np
 from ditlab.data.get_store import GetStore, listed, open_get_store
 from ditlab.data.importing import Imported, ImportRequest, Progress, write_store
 from ditlab.data.manifest import Source
-from ditlab.data.region_windows import WindowPlan, plan_windows, region_columns, window_batches
+from ditlab.data.region_windows import (
+    PEAK_COLUMN,
+    PEAK_NAME,
+    WHOLE_CHROMOSOMES,
+    WindowPlan,
+    plan_windows,
+    region_columns,
+    window_batches,
+)
 from ditlab.errors import UserError
 from ditlab.spec.importing import GetOptions
 
@@ -46,12 +54,13 @@ def run(request: ImportRequest[GetOptions]) -> list[Imported]:
         )
     divisors = _divisors(source, kept.rows, request.progress)
     features = (*source.motifs, "accessibility")
+    columns = region_columns(options.regions, features, (*divisors.tolist(), 1.0), source.peaks.chromosomes)
     of_cells = f", cell type {options.cell_type}" if options.cell_type else ""
     name = options.name or _default_name(options.cell_type)
     return [
         write_store(
             request.out / name,
-            region_columns(options.regions, features, (*divisors.tolist(), 1.0), source.peaks.chromosomes),
+            columns if kept.accessibility is None else columns | {PEAK_NAME: PEAK_COLUMN},
             _batches(plan, source, kept, divisors, request.progress),
             name=name,
             description=f"windows of {options.regions} peaks, {len(source.motifs)} motifs and accessibility{of_cells}",
@@ -121,16 +130,22 @@ def _batches(
     scores = _Scores(source, kept.rows, divisors)
     offsets = np.cumsum([0, *(len(along) for along in plan.peaks)])
     done = 0
+    largest: list[float] = []
+    """Of the windows of the batch that is being made."""
 
     def features(chromosome: int, first: int, stop: int) -> np.ndarray:
         begin, end = int(offsets[chromosome]) + first, int(offsets[chromosome]) + stop
         values = np.ones((stop - first, len(divisors) + 1), np.float32)
         values[:, :-1] = scores.between(begin, end)
         if kept.accessibility is not None:
-            values[:, -1] = kept.accessibility[begin:end] / kept.accessibility[begin:end].max()
+            largest.append(kept.accessibility[begin:end].max())
+            values[:, -1] = kept.accessibility[begin:end] / largest[-1]
         return values
 
     for batch in window_batches(plan, len(divisors) + 1, features):
+        if kept.accessibility is not None:
+            batch[PEAK_NAME] = np.array(largest)
+            largest.clear()
         yield batch
         done += len(batch["present"])
         progress("writing", done, len(plan), "windows")
@@ -151,6 +166,8 @@ def _note(source: GetStore, options: GetOptions, kept: Kept, plan: WindowPlan) -
         parts.append(f"{num - len(kept.rows):,} of {num:,} peaks dropped (zero atpm in {options.cell_type})")
     windows = f"{plan.dropped:,} of {plan.dropped + len(plan):,} windows"
     parts.append(f"{windows} dropped (over {options.max_span:,} base pairs)")
+    if options.stride is not None and options.stride < options.regions:
+        parts.append(f"neighbouring windows share regions: {WHOLE_CHROMOSOMES}")
     if source.missing_chunks:
-        parts.append(f"{source.missing_chunks:,} chunks of data have no file and were read as zeros")
+        parts.append(f"{source.missing_chunks} of data have no file and were read as zeros")
     return "; ".join(parts)

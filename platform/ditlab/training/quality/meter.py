@@ -34,7 +34,8 @@ class QualityMeter:
 
         Their noise is a function of the experiment's seed, and the first k do not depend on `num`.
         """
-        sampler: Any = self.experiment.sampling.build(self.experiment.model, self.experiment.objective)
+        spec = self.experiment
+        sampler: Any = spec.sampling.build(spec.model, spec.objective, self.data.text)
         generator = torch.Generator(self.device).manual_seed(derived_seed(self.experiment.seed, "quality"))
         conditions = conditions_of(sampler, num, shown_rows(self.data), self.experiment.model.batch_fields())
         drawn = draw_samples(sampler, network, conditions.tensors, conditions.num, generator, batch_size)

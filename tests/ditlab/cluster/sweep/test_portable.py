@@ -23,6 +23,14 @@ def listed(sweep, path):
     return list(sweep.space[path].values)
 
 
+def test_a_store_known_by_its_name(home, tmp_path):
+    known = home.stores / "known"
+    known.mkdir(parents=True)
+    (known / "store.json").touch()
+    base = {**BASE, "data": {"kind": "arrow", "path": "known"}}
+    assert portable(home, base=base).base["data"]["path"] == str(known)
+
+
 @pytest.mark.parametrize("kind", ["choice", "grid"])
 def test_an_axis_of_data(home, tmp_path, kind):
     """A section of its own a value."""

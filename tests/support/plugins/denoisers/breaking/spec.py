@@ -32,10 +32,10 @@ class BreakingObjectiveSpec(DiTObjectiveSpec):
     fault: Fault = Fault()
     """The fault."""
 
-    def build(self, model: Any) -> Any:
+    def build(self, model: Any, text: Any = None) -> Any:
         from denoisers.breaking.objective import breaking
 
-        return breaking(super().build(model), self.fault)
+        return breaking(super().build(model, text), self.fault)
 
 
 FAMILY = Family(name="breaking", model=BreakingSpec, objective=BreakingObjectiveSpec, sampling=DiTSamplingSpec)

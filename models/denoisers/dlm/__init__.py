@@ -1,0 +1,1 @@
+"""Discrete diffusion language model over tokens, uniform process (see README.md)."""

@@ -1,0 +1,117 @@
+"""The discrete diffusion language model (Lou et al. 2024, arXiv:2310.16834, section 5.1), block-causal if asked for.
+
+B batch, T tokens, V vocabulary, D width, C width of the condition. A noise level may be told by sample, by token, or by
+segment: N of them for the T / N tokens of each segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from denoisers.dlm.block import NORM_EPS, DLMBlock
+from denoisers.dlm.cache import KVCache
+from denoisers.dlm.masks import block_causal_mask, two_copy_mask
+from denoisers.dlm.output import DLMOutput
+from denoisers.dlm.spec import DLMSpec
+from denoisers.layers.rope import rotation
+from denoisers.layers.time_embedding import TimeEmbedding
+from denoisers.processes.chunked_score_entropy import LossTargets, TokenLosses
+
+
+class TokenEmbedding(nn.Embedding):
+    """A learned vector per token, Kaiming uniform with a = sqrt 5: within 1 / sqrt(D) of 0."""
+
+    def reset_parameters(self) -> None:
+        nn.init.kaiming_uniform_(self.weight, a=5**0.5)
+
+
+class DLM(nn.Module):
+    """Predicts log scores: log p(y) - log p(x) under noise, for every y that differs from x in one token.
+
+    With `spec.block_size` a token sees its own block and all earlier ones. Predicts 0 until it is trained.
+    """
+
+    def __init__(self, spec: DLMSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embedding = TokenEmbedding(spec.vocabulary, spec.width)
+        self.sigma_map = TimeEmbedding(spec.time_width, spec.condition_width, layout="cos_sin", denominator="half")
+        self.blocks = nn.ModuleList(
+            DLMBlock(spec.width, spec.num_heads, spec.mlp_width, spec.condition_width) for _ in range(spec.depth)
+        )
+        self.norm = nn.RMSNorm(spec.width, eps=NORM_EPS)
+        self.output = DLMOutput(spec.width, spec.vocabulary, spec.condition_width)
+
+    def condition(self, sigma: Tensor) -> Tensor:
+        """Noise levels (B, N) -> (B, N, C)."""
+        return functional.silu(self.sigma_map(sigma))  # the second SiLU; adaLN has none
+
+    def mask(self, length: int, first: int, two_copies: bool, device: torch.device) -> Tensor | None:
+        """Which tokens see which, of a pass over `length` tokens behind `first` cached ones; None: all see all."""
+        if self.spec.block_size is None:
+            return None
+        if two_copies:
+            return two_copy_mask(length, self.spec.block_size, device)
+        return block_causal_mask(length, self.spec.block_size, first, device)
+
+    def forward(
+        self,
+        x: Tensor,
+        sigma: Tensor,
+        targets: LossTargets | None = None,
+        cache: KVCache | None = None,
+        commit: bool = False,
+    ) -> Tensor | TokenLosses | None:
+        """x (B, T) int64, sigma (B,) or (B, N) -> log scores (B, T, V), 0 at the tokens of x.
+
+        With `targets` their losses instead, and with `block_size` too each block of x sees, in place of earlier blocks
+        of x, those of `targets.x0`, which are told the noise level `targets.clean_sigma`.
+        With `cache`, x is what follows the tokens committed there. `commit` keeps the keys and values of x in the cache
+        and stops before the output layer: x is a finished block, and sigma what finished blocks are told.
+        """
+        sigma = sigma[:, None] if sigma.ndim == 1 else sigma
+        length, num_segments = x.shape[1], sigma.shape[1]
+        assert length % num_segments == 0, f"{length} tokens do not fall into {num_segments} segments"
+        first = 0 if cache is None else cache.length
+        tokens, positions = x, torch.arange(first, first + length, device=x.device)
+        block_size = self.spec.block_size
+        assert cache is None or (block_size and first % block_size == 0), "a cache holds whole blocks"
+        copies = None if block_size is None else targets
+        if copies is not None:
+            assert cache is None, "losses are not computed block by block"
+            tokens, positions = torch.cat((copies.x0, x), dim=1), positions.repeat(2)
+            sigma = torch.cat((torch.full_like(sigma, copies.clean_sigma), sigma), dim=1)
+        mask = self.mask(length, first, copies is not None, x.device)
+        condition = self.condition(sigma)
+        h = self.embedding(tokens)
+        by = rotation(positions, self.spec.head_width, dtype=torch.promote_types(h.dtype, torch.float32))
+        layers = [None] * self.spec.depth if cache is None else cache.layers
+        for block, layer in zip(self.transformer_blocks(), layers, strict=True):
+            h = block(h, condition, by, mask, layer)
+        if cache is not None and commit:
+            cache.commit(length)
+            return None
+        if copies is not None:
+            h, condition = h[:, length:], condition[:, num_segments:]
+        return self.output(self.norm(h), condition, x, targets)
+
+    def components(self) -> dict[str, Sequence[nn.Module]]:
+        return {
+            "embedding": [self.embedding],
+            "sigma_map": [self.sigma_map],
+            "blocks": [self.blocks],
+            "norm": [self.norm],
+            "output": [self.output],
+        }
+
+    def checkpointed_modules(self) -> Sequence[nn.Module]:
+        return self.transformer_blocks()
+
+    def transformer_blocks(self) -> list[DLMBlock]:
+        """`blocks`, by their own type."""
+        return cast("list[DLMBlock]", list(self.blocks))

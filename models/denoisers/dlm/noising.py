@@ -1,0 +1,71 @@
+"""Noise levels of tokens, and the loss that a network has there.
+
+B batch, T tokens of a sequence, N times of a sequence: 1, or its blocks in a block-causal network.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from denoisers.processes.chunked_score_entropy import LossTargets, TokenLosses
+from denoisers.processes.score_entropy import ScoreName
+from denoisers.processes.uniform_graph import NoiseSchedule, corrupt
+
+
+@dataclass(frozen=True)
+class Level:
+    """Noise levels and what losses there count, (B, N) float32 each."""
+
+    sigma: Tensor
+    rate: Tensor
+    """d sigma/dt."""
+    weight: Tensor
+    """The mean over draws of weight times loss is the mean over time of d sigma/dt times loss."""
+
+
+@dataclass(frozen=True)
+class TokenNoise:
+    """How the tokens of one model are noised."""
+
+    schedule: NoiseSchedule
+    vocabulary: int
+    block_size: int | None
+    """Tokens that share a time; None: all of a sequence."""
+    score: ScoreName
+
+    def time_shape(self, x0: Tensor) -> tuple[int, int]:
+        """(B, N) of tokens (B, T)."""
+        return len(x0), x0.shape[1] // self.block_size if self.block_size else 1
+
+    def at_time(self, t: Tensor) -> Level:
+        """The level at times (B, N), drawn uniformly."""
+        sigma = self.schedule.sigma(t)
+        rate = self.schedule.rate_at(sigma)
+        return Level(sigma, rate, rate)
+
+    def within(self, start: float, end: float, uniform: Tensor) -> Level:
+        """A level between two times, drawn so that u = arctan(sqrt(sigma)) is uniform; `uniform` U[0, 1), (B, N)."""
+        first, last = (math.atan(math.sqrt(self.schedule.level(t))) for t in (start, end))
+        root = torch.tan(first + (last - first) * uniform)
+        sigma = root.square()
+        by_u = 2 * root * (1 + sigma)  # d sigma/du
+        return Level(sigma, self.schedule.rate_at(sigma), by_u * (last - first) / (end - start))
+
+    def losses(self, network: nn.Module, x0: Tensor, level: Level, move: Tensor, jump: Tensor) -> TokenLosses:
+        """The network's losses of tokens x0 (B, T), noised; move and jump U[0, 1), (B, T) each.
+
+        `total` is the mean over tokens of the level's weight times loss.
+        """
+        sigma, weight = (by_token(each, x0) for each in (level.sigma, level.weight))
+        x = corrupt(x0, sigma, move, jump, self.vocabulary)
+        targets = LossTargets(x0, sigma, weight / x0.numel(), self.score, self.schedule.sigma_min)
+        return network(x, level.sigma, targets)
+
+
+def by_token(values: Tensor, x0: Tensor) -> Tensor:
+    """(B, N) values of the blocks of tokens x0 (B, T), for each token."""
+    return values.repeat_interleave(x0.shape[1] // values.shape[1], 1)

@@ -1,0 +1,142 @@
+"""The language model's objective: score entropy, and a bound on the likelihood of held-out text.
+
+B batch, T tokens of a sequence, V vocabulary. All in nats a token.
+
+The bound. Let x_s be a token at the least noise s = sigma_min, x_T one at sigma_max, p the sampler's process (uniform
+at sigma_max, then the reverse rates that the network's scores give) followed by a last draw p(x_0 | x_s). Then
+
+    -ln p(x_0) <= KL(q(path | x_0) || p(path)) + E[-ln p(x_0 | x_s)],
+    KL(q(path | x_0) || p(path)) = integral over t in [0, 1] of d sigma/dt E[loss] + KL(q(x_T | x_0) || uniform).
+
+The left KL is the chain rule's: paths under q and p differ in where they are at sigma_max, and in their reverse rates.
+All scores 1 (log scores 0) make p's path the forward process from uniform tokens: q and p then differ in x_s alone, and
+the KL is KL(q(x_s | x_0) || uniform), 10.80618 at V = 50257, sigma_min = 1e-3: a test of the whole loss.
+
+The last draw is what sigma_min > 0 asks for: integral and prior alone are no bound on -ln p(x_0). It is taken to be
+p(x_0 | x_s) = q(x_s | x_0), which sums to 1 over x_0 as well, as q is symmetric. Its part is the entropy of
+q(x_s | x_0): a constant, 0.01872 nats at these settings. All log scores 0 then give ln V exactly, the perplexity V,
+whatever the schedule. A last draw by the network's scores, as samplers do it, may be better than that one, but costs
+infinitely much wherever scores make a chance negative and it is put to 0.
+
+In a block-causal network the bound of each block is conditional on the true blocks before it; their sum bounds the
+whole sequence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from denoisers.contract import NoiseSource, Sampler, TextCodec
+from denoisers.dlm.loss_figure import draw_loss_by_noise
+from denoisers.dlm.noising import Level, TokenNoise, by_token
+from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
+from denoisers.figure_makers import FigureInputs, FigureMaker, draw_figures
+from denoisers.figures import Figure
+from denoisers.processes.chunked_score_entropy import TokenLosses
+from denoisers.processes.uniform_graph import kl_from_uniform
+
+NUM_QUARTERS = 4
+BOUND = ("bound", "perplexity", "bits_per_token", "bits_per_byte")
+
+
+class DLMObjective:
+    """Noises tokens, asks the network for its score entropy there, and sums it up over all noise."""
+
+    def __init__(self, spec: DLMObjectiveSpec, model: DLMSpec, text: TextCodec | None = None) -> None:
+        self.weights: dict[str, float] = {**spec.weights.model_dump(), "unweighted": 0.0}
+        self.modules: nn.Module | None = None
+        self._noise = TokenNoise(spec.noise.build(), model.vocabulary, model.block_size, spec.score)
+        self._time_min = spec.time_min
+        self._bytes_per_token = text.bytes_per_token if text else None
+        self._figures: dict[str, FigureMaker] = {
+            "loss_by_noise": lambda inputs: draw_loss_by_noise(inputs, self._noise)
+        }
+
+    def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+        """`score_entropy`, times d sigma/dt, and `unweighted`, detached. Draws `time`, `move` and `jump`.
+
+        t is uniform in [time_min, 1], one of a sample or, in a block-causal network, of a block.
+        """
+        x0 = batch["tokens"]
+        uniform = noise_source.uniform("time", self._noise.time_shape(x0))
+        level = self._noise.at_time(self._time_min + (1 - self._time_min) * uniform)
+        losses = self._ask(network, x0, level, noise_source, "")
+        return {"score_entropy": losses.total, "unweighted": losses.per_token.mean()}
+
+    @torch.no_grad()
+    def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+        """Both components as means over t in [0, 1], and `score_entropy_t0` (least noise) to `_t3` by quarter of t.
+
+        `score_entropy` is then the integral over sigma that the bound has. Every sample is seen at two antithetic
+        noise levels in each quarter, so that all figures are means over the whole batch, whatever its size. Within a
+        quarter u = arctan(sqrt(sigma)) is uniform and losses count by d sigma/du = 2 sqrt(sigma) (1 + sigma). Where
+        sigma is small, most of the variance comes from the few tokens that have moved, about sigma of them with a loss
+        near ln(V/sigma)/sigma: its root mean square falls like 1/sqrt(sigma), for which u is the best choice. Where
+        sigma is large the loss falls like e^-sigma in theory, but a network's error need not: the weights stay small
+        enough there for an error that does not fall at all. The pair takes out most of what is left, how the integrand
+        varies within a quarter. Of a sequence of 1024 tokens, V = 50257, log scores 0, the integral's estimate has a
+        standard deviation of 0.25 nats a token (0.70 at sigma from 1e-4 to 20), with eight stratified uniform times
+        0.51 (2.06). Costs eight forward passes.
+        """
+        x0 = batch["tokens"]
+        quarters = []
+        for quarter in range(NUM_QUARTERS):
+            uniform = noise_source.uniform(f"time_t{quarter}", self._noise.time_shape(x0))
+            found = []
+            for twin, u in enumerate((uniform, 1 - uniform)):
+                level = self._noise.within(quarter / NUM_QUARTERS, (quarter + 1) / NUM_QUARTERS, u)
+                losses = self._ask(network, x0, level, noise_source, f"_t{quarter}_{twin}")
+                by_time = losses.per_token * by_token(level.weight / level.rate, x0)
+                found.append(torch.stack((losses.total, by_time.mean())))
+            quarters.append(torch.stack(found).mean(0))
+        weighted, unweighted = torch.stack(quarters).mean(0)
+        by_quarter = {f"score_entropy_t{quarter}": values[0] for quarter, values in enumerate(quarters)}
+        return {"score_entropy": weighted, "unweighted": unweighted, **by_quarter}
+
+    def summary(self, means: Mapping[str, float]) -> dict[str, float]:
+        """`metrics` as they are; `bound` in nats a token, `perplexity` = e^bound and `bits_per_token` = bound / ln 2.
+
+        `bits_per_byte` is that over the bytes that a token of the data stands for on average, where these are known.
+        With `score: softmax` there is no bound: its loss is no divergence, and bounds nothing.
+        """
+        if self._noise.score == "softmax":
+            return dict(means)
+        bound = means["score_entropy"] + self.bound_constant
+        perplexity = math.exp(bound) if bound < math.log(torch.finfo(torch.float64).max) else math.inf
+        found = {**means, "bound": bound, "perplexity": perplexity, "bits_per_token": bound / math.log(2)}
+        if self._bytes_per_token:
+            found["bits_per_byte"] = found["bits_per_token"] / self._bytes_per_token
+        return found
+
+    @property
+    def bound_constant(self) -> float:
+        """What the bound has beside the integral: the KL of the prior and the last draw's entropy."""
+        schedule, vocabulary = self._noise.schedule, self._noise.vocabulary
+        last_draw = math.log(vocabulary) - kl_from_uniform(schedule.sigma_min, vocabulary)
+        return kl_from_uniform(schedule.sigma_max, vocabulary) + last_draw
+
+    def metric_names(self) -> Sequence[str]:
+        quarters = (f"score_entropy_t{quarter}" for quarter in range(NUM_QUARTERS))
+        return ("score_entropy", "unweighted", *quarters, *(() if self._noise.score == "softmax" else BOUND))
+
+    def figures(
+        self,
+        network: nn.Module,
+        batch: Mapping[str, Tensor],
+        sampler: Sampler,
+        generator: torch.Generator,
+        kinds: Sequence[str] | None = None,
+    ) -> Iterator[tuple[str, Figure]]:
+        return draw_figures(self._figures, FigureInputs(network, batch, sampler, generator), kinds)
+
+    def figure_kinds(self) -> Sequence[str]:
+        return tuple(self._figures)
+
+    def _ask(self, network: nn.Module, x0: Tensor, level: Level, noise_source: NoiseSource, suffix: str) -> TokenLosses:
+        """Losses at this level, noised by the draws `move` and `jump` of this suffix."""
+        move, jump = (noise_source.uniform(name + suffix, x0.shape) for name in ("move", "jump"))
+        return self._noise.losses(network, x0, level, move, jump)

@@ -1,0 +1,203 @@
+"""The language model family's specs. Imports no torch; the defaults are the published sizes (79,245,649 parameters)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from denoisers.checks import check_mlp_ratio, check_multiple
+from denoisers.contract import (
+    Assessor,
+    BatchField,
+    Family,
+    ModelSpec,
+    Network,
+    Objective,
+    ObjectiveSpec,
+    Sampler,
+    SamplingSpec,
+    Spec,
+    TextCodec,
+)
+from denoisers.processes.uniform_graph_spec import TokenNoiseSchedule
+
+PositiveInt = Annotated[int, Field(ge=1)]
+
+
+class DLMSpec(ModelSpec):
+    """A transformer over tokens, modulated by the noise level, for discrete diffusion (arXiv:2310.16834)."""
+
+    family: Literal["dlm"] = "dlm"
+    """The discrete diffusion language model."""
+    length: PositiveInt = 1024
+    """Tokens of a sequence, as the data has them. No parameter depends on it."""
+    vocabulary: Annotated[int, Field(ge=2)] = 50257
+    """Different tokens; that of the data's tokeniser."""
+    depth: PositiveInt = 6
+    """Transformer blocks."""
+    num_heads: PositiveInt = 8
+    """Attention heads of a transformer block; each is width / num_heads wide."""
+    width: Annotated[int, Field(ge=2)] = 512
+    """Numbers that stand for a token inside the network."""
+    mlp_ratio: Annotated[float, Field(gt=0)] = 4.0
+    """Hidden width of a transformer block's SwiGLU, in multiples of `width`."""
+    condition_width: PositiveInt = 128
+    """Width of what the network is told of the noise level."""
+    time_width: Annotated[int, Field(ge=2)] = 256
+    """Width of the noise level's sinusoid."""
+    block_size: PositiveInt | None = None
+    """Tokens of a block, a divisor of `length`: trains block-causally, every block given the clean blocks before it,
+    for sampling block by block. null: every token sees every other."""
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> DLMSpec:
+        pairs = 2 * self.num_heads
+        check_multiple("model.width", self.width, self.num_heads, f"model.num_heads={self.num_heads}", pairs)
+        reason = f"{pairs} (rotary positions turn pairs of entries of each of model.num_heads={self.num_heads} heads)"
+        check_multiple("model.width", self.width, pairs, reason)
+        check_multiple("model.time_width", self.time_width, 2, "2 (half cosines, half sines)")
+        check_mlp_ratio(self.width, self.mlp_ratio)
+        return self
+
+    @model_validator(mode="after")
+    def _blocks_fill_the_sequence(self) -> DLMSpec:
+        if self.block_size is not None and self.length % self.block_size:
+            divisors = [size for size in range(1, self.length + 1) if self.length % size == 0]
+            below = [size for size in divisors if size < self.block_size][-1:]
+            above = [size for size in divisors if size > self.block_size][:1]
+            raise ValueError(
+                f"model.block_size={self.block_size} does not divide model.length={self.length}; "
+                f"set model.block_size to {' or '.join(map(str, below + above))}."
+            )
+        return self
+
+    @property
+    def head_width(self) -> int:
+        """Width of an attention head."""
+        return self.width // self.num_heads
+
+    @property
+    def mlp_width(self) -> int:
+        """Hidden width of a block's SwiGLU."""
+        return round(self.width * self.mlp_ratio)
+
+    def build(self) -> Network:
+        from denoisers.dlm.network import DLM
+
+        return DLM(self)
+
+    def batch_fields(self) -> tuple[BatchField, ...]:
+        return (BatchField("tokens", (self.length,), "int64", unit="token index", num_classes=self.vocabulary),)
+
+    def example_inputs(self, batch_size: int, device: str = "meta") -> tuple[Any, ...]:
+        """Zeros: x (batch, length) int64; ones: sigma (batch,)."""
+        import torch
+
+        x = torch.zeros(batch_size, self.length, dtype=torch.int64, device=device)
+        return (x, torch.ones(batch_size, device=device))
+
+
+class DLMWeights(Spec):
+    """One weight per loss component."""
+
+    score_entropy: Annotated[float, Field(gt=0)] = 1.0
+    """Weight of the score entropy, in nats a token."""
+
+
+class DLMObjectiveSpec(ObjectiveSpec):
+    """Score entropy of the uniform discrete process (arXiv:2310.16834, eq. 5)."""
+
+    score: Literal["log", "softmax"] = "log"
+    """What the network's output is: `log`, the log score (the published objective, never below 0); `softmax`, logits
+    whose softmax is the score (a variant to compare with: its loss can fall below 0)."""
+    noise: TokenNoiseSchedule = TokenNoiseSchedule()
+    """Noise level by time."""
+    time_min: Annotated[float, Field(ge=0, lt=1)] = 1e-3
+    """Training times are uniform from here to 1. Held-out metrics do not depend on it."""
+    scale_by_sigma: bool = False
+    """Must be false: scaling of the output by the noise level, which is for the absorbing process alone."""
+    weights: DLMWeights = DLMWeights()
+    """Weight of each loss component."""
+
+    @field_validator("scale_by_sigma")
+    @classmethod
+    def _not_for_the_uniform_graph(cls, value: bool) -> bool:
+        if value:
+            raise ValueError(
+                "objective.scale_by_sigma=true belongs to the absorbing graph, whose true scores all hold the factor "
+                "1 / (e^sigma - 1); those of the uniform graph share none. Set objective.scale_by_sigma to false."
+            )
+        return value
+
+    def build(self, model: ModelSpec, text: TextCodec | None = None) -> Objective:
+        from denoisers.dlm.objective import DLMObjective
+
+        assert isinstance(model, DLMSpec), f"{type(model).__name__} is no DLMSpec"
+        return DLMObjective(self, model, text)
+
+    def assessor(self, model: ModelSpec, text: TextCodec | None = None) -> Assessor | None:
+        from denoisers.dlm.assessment import build_assessor
+
+        assert isinstance(model, DLMSpec), f"{type(model).__name__} is no DLMSpec"
+        return build_assessor(self, model, text)
+
+
+class BlockSampling(Spec):
+    """A block after another, each given the finished ones, as models with `model.block_size` are trained."""
+
+    cache: bool = True
+    """Whether keys and values of finished blocks are kept. Without, each pass goes over them again: the same tokens,
+    more slowly."""
+
+
+class DLMSamplingSpec(SamplingSpec):
+    """Reverse diffusion from uniformly drawn tokens to text."""
+
+    solver: Literal["euler", "analytic", "categorical"] = "euler"
+    """`euler`: steps of the reverse rate; `analytic`: the staggered score times the transposed transition
+    (arXiv:2310.16834, eq. 19); `categorical`: repeated draws from the softmax of the output, a heuristic."""
+    steps: PositiveInt | None = None
+    """Network evaluations of a sequence, or of each block with `block`. null: 128, or 50 a block."""
+    denoise: bool = True
+    """Whether a last step takes away what noise is left at t = 1e-5 (euler and analytic)."""
+    block: BlockSampling | None = None
+    """Block by block, for models with `model.block_size`; null: all tokens at once, for the others."""
+    length: PositiveInt | None = None
+    """Tokens to draw; null: `model.length`."""
+
+    @property
+    def num_steps(self) -> int:
+        """`steps`, or its default."""
+        return self.steps or (128 if self.block is None else 50)
+
+    def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
+        """Raises ValueError for a length that the model was not trained for, and for blocks where it knows none."""
+        assert isinstance(model, DLMSpec) and isinstance(objective, DLMObjectiveSpec)
+        self._check_blocks(model)
+        length = self.length or model.length
+        if length > model.length:
+            raise ValueError(
+                f"sampling.length={length} is more than the model was trained on (model.length={model.length}); "
+                f"set sampling.length to {model.length} or less."
+            )
+        if model.block_size is not None:
+            check_multiple("sampling.length", length, model.block_size, f"model.block_size={model.block_size}")
+        from denoisers.dlm.sampling import build_sampler
+
+        return build_sampler(self, model, objective, text)
+
+    def _check_blocks(self, model: DLMSpec) -> None:
+        if self.block is not None and model.block_size is None:
+            raise ValueError(
+                "sampling.block needs a model trained block by block (model.block_size is null); "
+                "set sampling.block to null, or train with model.block_size."
+            )
+        if self.block is None and model.block_size is not None:
+            raise ValueError(
+                f"sampling.block is null, and a model with model.block_size={model.block_size} has only learned to "
+                "go on from finished blocks; set sampling.block to {}."
+            )
+
+
+FAMILY = Family(name="dlm", model=DLMSpec, objective=DLMObjectiveSpec, sampling=DLMSamplingSpec)

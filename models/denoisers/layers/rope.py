@@ -1,0 +1,35 @@
+"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864, section 3.4.2).
+
+T tokens, K width of a head. Entries j and j + K / 2 of a head are a pair, as in GPT-NeoX (not 2j and 2j + 1).
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from denoisers.layers.embeddings import frequencies
+
+
+class Rotation(NamedTuple):
+    """By how much each pair of each token is turned; each (T, K / 2)."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+def rotation(positions: Tensor, width: int, base: float = 10000.0, dtype: torch.dtype = torch.float32) -> Rotation:
+    """Pair j of the token at position m is turned by m base^(-2j / width): positions (T,) -> two (T, width / 2).
+
+    Computed in float64 and rounded once. Raises ValueError for an odd width.
+    """
+    omega = frequencies(width, base=base, device=positions.device)
+    angles = positions.to(torch.float64)[:, None] * omega
+    return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
+
+
+def rotate(x: Tensor, by: Rotation) -> Tensor:
+    """Queries or keys, (..., T, K) -> the same shape and dtype; computed in the rotation's dtype."""
+    first, second = x.to(by.cos.dtype).chunk(2, dim=-1)
+    turned = torch.cat((first * by.cos - second * by.sin, first * by.sin + second * by.cos), dim=-1)
+    return turned.to(x.dtype)

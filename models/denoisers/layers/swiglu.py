@@ -1,0 +1,18 @@
+"""The gated feed-forward half of a transformer block (Shazeer 2020, arXiv:2002.05202, eq. 6)."""
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class SwiGLU(nn.Module):
+    """down(SiLU(gate(x)) * up(x)), three Linears without biases."""
+
+    def __init__(self, width: int, hidden_width: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, hidden_width, bias=False)
+        self.up = nn.Linear(width, hidden_width, bias=False)
+        self.down = nn.Linear(hidden_width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., width) -> the same shape."""
+        return self.down(functional.silu(self.gate(x)) * self.up(x))

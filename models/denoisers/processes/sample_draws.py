@@ -1,0 +1,31 @@
+"""Random numbers of several samples, each from a generator of its own: none depends on how many samples there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class SampleDraws:
+    """Draws for `num` samples, whose generators are seeded in turn from `generator`, on its device."""
+
+    def __init__(self, num: int, generator: torch.Generator, device: torch.device) -> None:
+        self._device = device
+        self._generators = []
+        for _ in range(num):
+            seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+            self._generators.append(torch.Generator(generator.device).manual_seed(seed))
+
+    def uniform(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        """U[0, 1), (num, ...): `shape` includes `num`, first. float32 has 2^24 values, float64 2^53."""
+        of_each = [torch.rand(shape[1:], generator=g, device=g.device, dtype=dtype) for g in self._generators]
+        return self._stack(of_each)
+
+    def normal(self, like: Tensor) -> Tensor:
+        """N(0, 1) in the shape of `like` (num, ...), float32."""
+        return self._stack([torch.randn(like.shape[1:], generator=g, device=g.device) for g in self._generators])
+
+    def _stack(self, draws: list[Tensor]) -> Tensor:
+        return torch.stack(draws).to(self._device)

@@ -1,0 +1,68 @@
+"""Opening and reading zarr's groups and arrays, formats 2 and 3: what zarr raises becomes a message, here alone."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ditlab.errors import UserError
+
+# What zarr and its codecs raise for damaged metadata, unknown types and codecs, and damaged chunks.
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError)
+
+
+def open_group(path: Path) -> Any:
+    """The zarr group in a folder. Raises UserError where zarr is not installed, or the folder is none."""
+    try:
+        import zarr
+    except ImportError as error:
+        raise UserError(
+            "reading GET's stores needs zarr, which is not installed; `pip install 'ditlab[get]'` brings it."
+        ) from error
+    try:
+        return zarr.open_group(path, mode="r")
+    except UNREADABLE as error:
+        raise UserError(f"--source={path} is no zarr store ({_problem(error)}); name the folder of one.") from error
+
+
+def open_array(path: Path, group: Any, key: str) -> Any:
+    """The array `key` (`atpm/T`) of the group in `path`. Raises UserError where it cannot be opened."""
+    try:
+        found = group[key]
+        is_array = isinstance(found.shape, tuple)
+    except AttributeError:  # a group has no shape; zarr takes an array of format 2 whose metadata lack theirs for one
+        is_array = False
+    except UNREADABLE as error:
+        raise UserError(
+            f"{path}: {key} cannot be opened ({_problem(error)}); copy the store again, or install what it was written "
+            "with (a codec, a newer zarr)."
+        ) from error
+    if not is_array:
+        raise UserError(f"{path}: {key} is no array; copy the store again, or name the folder of another.")
+    return found
+
+
+def read_array(path: Path, key: str, array: Any, part: slice) -> np.ndarray:
+    """A part of it. Raises UserError where a chunk cannot be read."""
+    try:
+        return np.asarray(array[part])
+    except UNREADABLE as error:
+        rows = "" if part.start is None else f" from row {part.start:,}"
+        raise UserError(f"{path}: {key} cannot be read{rows} ({error}); copy the store again.") from error
+
+
+def members(folder: Path) -> list[str]:
+    """What a group's folder holds by name, whether or not it can be opened."""
+    return sorted(each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+
+
+def missing_files(path: Path, array: Any) -> int:
+    """Chunks of the array in `path` (shards, where it has them) that have no file: zarr reads these as zeros."""
+    grid = (math.ceil(num / size) for num, size in zip(array.shape, array.shards or array.chunks, strict=True))
+    keys = (array.metadata.encode_chunk_key(place) for place in np.ndindex(*grid))
+    return sum(not (path / key).exists() for key in keys)
+
+
+def _problem(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

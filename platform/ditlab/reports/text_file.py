@@ -1,0 +1,21 @@
+"""Samples that are read, as a text file: whole, where a picture shows their beginnings."""
+
+from pathlib import Path
+
+from denoisers.figures import Figure, Text
+from ditlab.reports.files import write_whole
+
+
+def save_text(figure: Figure, path: Path) -> Path | None:
+    """Write a figure's passages to `path` (UTF-8), each under its number; None, and no file, where it has none.
+
+    Raises OSError where the disk refuses.
+    """
+    panels = [panel for panel in figure.panels if isinstance(panel, Text)]
+    if not panels:
+        return None
+    parts = []
+    for panel in panels:
+        parts += [panel.title] if panel.title else []
+        parts += [f"--- {number} ---\n{passage}" for number, passage in enumerate(panel.passages, start=1)]
+    return write_whole(path, ("\n\n".join(parts) + "\n").encode())

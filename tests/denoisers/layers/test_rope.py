@@ -1,0 +1,59 @@
+"""Rotary position embedding."""
+
+import pytest
+import torch
+
+from denoisers.layers.rope import rotate, rotation
+
+
+def test_it_keeps_norms_and_position_0_as_it_is():
+    x = torch.randn(2, 3, 9, 16).double()
+    by = rotation(torch.arange(9), 16, dtype=torch.float64)
+    turned = rotate(x, by)
+    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
+    assert torch.equal(turned[:, :, 0], x[:, :, 0])
+    assert not torch.allclose(turned[:, :, 1:], x[:, :, 1:], atol=0.1)
+
+
+def test_products_depend_on_relative_position_alone():
+    q, k = torch.randn(7, 16).double(), torch.randn(7, 16).double()
+
+    def products(first):
+        by = rotation(torch.arange(first, first + 7), 16, dtype=torch.float64)
+        return rotate(q, by) @ rotate(k, by).T
+
+    torch.testing.assert_close(products(0), products(1000))
+    same = rotation(torch.arange(7), 16, dtype=torch.float64)
+    apart = rotation(torch.arange(3, 10), 16, dtype=torch.float64)
+    assert not torch.allclose(rotate(q, same) @ rotate(k, apart).T, products(0), atol=0.1)
+
+
+def test_pairs_are_half_a_head_apart_and_turn_by_their_frequency():
+    """At position m, unit vector j becomes cos(m theta_j) there and sin(m theta_j) at j + K / 2."""
+    theta = 100.0 ** (-2 * torch.arange(3).double() / 6)
+    turned = rotate(torch.eye(6).double()[:, None], rotation(torch.tensor([5]), 6, base=100.0, dtype=torch.float64))
+    expected = torch.zeros(6, 6).double()
+    j = torch.arange(3)
+    expected[j, j] = expected[j + 3, j + 3] = (5 * theta).cos()
+    expected[j, j + 3], expected[j + 3, j] = (5 * theta).sin(), -(5 * theta).sin()
+    torch.testing.assert_close(turned[:, 0], expected)
+
+
+def test_far_positions_keep_their_digits():
+    """float32 angles of about 1e5 would be off by 4e-3."""
+    far = torch.tensor([100_003])
+    single, double = rotation(far, 64), rotation(far, 64, dtype=torch.float64)
+    torch.testing.assert_close(single.sin.double(), double.sin, rtol=0, atol=1e-7)
+
+
+def test_half_precision_is_turned_in_float32():
+    x = torch.randn(2, 64).bfloat16()
+    by = rotation(torch.tensor([0, 1000]), 64)
+    turned = rotate(x, by)
+    assert turned.dtype == torch.bfloat16
+    assert torch.equal(turned, rotate(x.float(), by).bfloat16())
+
+
+def test_an_odd_width_is_refused():
+    with pytest.raises(ValueError, match="width 7"):
+        rotation(torch.arange(3), 7)

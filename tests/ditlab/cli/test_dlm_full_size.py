@@ -1,0 +1,82 @@
+"""The published language model, whole: one optimiser step through the platform at 1024 tokens out of 50257."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ditlab.data.huggingface_tokenizer import END_TEXT
+from ditlab.data.python_docs import PythonDocs
+
+SPEC = Path(__file__).parents[3] / "experiments/dlm/uniform.yaml"
+ONE_STEP = (
+    "batch={size: 2, micro: 1}",
+    "training={steps: 1, precision: fp32}",
+    "schedule.warmup=0",
+    "data.hold_out=0.2",
+    "evaluation={every: 1, samples: 1, limit: 1}",
+    "sampling.steps=2",
+    "checkpoint.every=null",
+)
+
+
+def test_parameters(ditlab):
+    said = ditlab("params", str(SPEC), "--json")
+    assert said.json["total"] == said.json["trainable"] == 79_245_649
+    assert said.json["components"] == {
+        "embedding": 25_731_584,
+        "sigma_map": 49_408,
+        "blocks": 27_549_696,
+        "norm": 512,
+        "output": 25_914_449,
+    }
+
+
+def word_tokenizer(file: Path, vocabulary: int) -> None:
+    """A tokeniser of GPT-2's size without a download: a word each, numbers of words that never occur after them."""
+    words = sorted({word for document in PythonDocs().documents() for text in document for word in text.split()})
+    names = [END_TEXT, "<|unknown|>", *words[: vocabulary - 2]]
+    names += [f"<|{number}|>" for number in range(vocabulary - len(names))]
+    added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    content = {
+        "version": "1.0",
+        "added_tokens": [{"id": 0, "content": END_TEXT, **added}],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {
+            "type": "WordLevel",
+            "vocab": {name: number for number, name in enumerate(names)},
+            "unk_token": "<|unknown|>",
+        },
+    }
+    file.write_text(json.dumps(content), encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_one_step_at_1024_tokens(ditlab, tmp_path):
+    (text := tmp_path / "text").mkdir()
+    for number, document in enumerate(PythonDocs().documents()):
+        if number < 60:
+            (text / f"{number:02}.txt").write_text("".join(document), encoding="utf-8")
+    word_tokenizer(tmp_path / "tokenizer.json", 50_257)
+    imported = ditlab(
+        "data",
+        "import",
+        "text",
+        "--source",
+        text,
+        "--tokenizer",
+        tmp_path / "tokenizer.json",
+        "--name",
+        "text",
+        "--json",
+    )
+    assert imported.code == 0, imported.err
+    (store,) = imported.json["stores"]
+    changes = [*ONE_STEP, f"data.path={store['path']}"]
+    said = ditlab("train", str(SPEC), *(part for change in changes for part in ("--set", change)), "--json")
+    assert said.code == 0, said.err
+    assert said.json["status"] == "finished" and said.json["step"] == 1
+    # zero scores are the bound's start, ln V: 10.82; two sequences and one evaluated one tell it within a few nats
+    assert said.json["metrics"]["eval/bound"] == pytest.approx(np.log(50_257), abs=3)

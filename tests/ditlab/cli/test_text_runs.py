@@ -1,0 +1,171 @@
+"""Commands on a run on text: its tokeniser travels along, samples are read, prompts are kept, bits a byte are told."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ditlab.data.tokenizer import TOKENIZER_NAME, open_tokenizer
+from ditlab.spec.yaml_text import parse_yaml
+from support.command import Said, run_here, run_process
+
+TEXT = "It is a truth universally acknowledged, that a test in possession of a small corpus must be in want of speed. "
+SPEC = """\
+name: letters
+model: {{family: dlm, length: 32, vocabulary: {vocabulary}, width: 16, depth: 1, num_heads: 2, condition_width: 8,
+  time_width: 8}}
+data: {{kind: arrow, path: {path}, hold_out: 0.2}}
+batch: {{size: 8}}
+training: {{steps: 2}}
+checkpoint: {{every: 2}}
+evaluation: {{every: 2, samples: 2, limit: 8}}
+sampling: {{steps: 3}}
+tracking: {{system_metrics: false}}
+"""
+
+
+@dataclass(frozen=True)
+class Trained:
+    folder: Path
+    run_id: str
+    command: Callable[..., Said]
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "home" / "train" / self.run_id
+
+    def sample(self, *arguments: object) -> Said:
+        return self.command("sample", self.run_id, "--num", 3, *arguments, "--json")
+
+
+def import_and_train(folder: Path, tokenizer: str, vocabulary: int) -> str:
+    source = folder / "corpus.txt"
+    source.write_text(TEXT * 60, encoding="utf-8")
+    learned = ("--vocabulary", vocabulary) if tokenizer == "bpe" else ()
+    imported = run_process(
+        "data", "import", "text", "--source", source, "--tokenizer", tokenizer, *learned, "--length", 32, "--name",
+        "letters", "--json", home=folder / "home", cwd=folder,
+    )  # fmt: skip
+    assert imported.code == 0, imported.err
+    (store,) = imported.json["stores"]
+    spec = folder / "letters.yaml"
+    spec.write_text(SPEC.format(path=store["path"], vocabulary=vocabulary), encoding="utf-8")
+    said = run_process("train", spec, "--local", "--json", home=folder / "home", cwd=folder)
+    assert said.code == 0, said.err
+    return str(said.json["run_id"])
+
+
+@pytest.fixture(scope="module", params=[("bytes", 256), ("bpe", 270)], ids=["bytes", "bpe"])
+def folder(request, tmp_path_factory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp(request.param[0])
+    return folder, import_and_train(folder, *request.param)
+
+
+@pytest.fixture
+def trained(folder, capfd, monkeypatch) -> Trained:
+    monkeypatch.setenv("DITLAB_HOME", str(folder[0] / "home"))
+    return Trained(*folder, lambda *arguments: run_here(capfd, monkeypatch, *arguments))
+
+
+def assert_refused(said: Said, message: str) -> None:
+    assert said.code == 2 and "Traceback" not in said.err
+    assert re.search(message, said.err), said.err
+
+
+def written(said: Said, name: str) -> Path:
+    assert said.code == 0, said.err
+    (file,) = [Path(file) for file in said.json["files"] if Path(file).name == name]
+    return file
+
+
+def test_the_tokeniser_goes_with_the_store_the_run_and_the_export(trained, tmp_path):
+    (store,) = (trained.folder / "home" / "stores").iterdir()
+    said = trained.command("export", trained.run_id, "--out", tmp_path / "export", "--json")
+    assert written(said, TOKENIZER_NAME) == tmp_path / "export" / TOKENIZER_NAME
+    places = [store, trained.run, trained.run / "media" / "export", tmp_path / "export"]
+    assert len({(place / TOKENIZER_NAME).read_bytes() for place in places}) == 1
+    assert open_tokenizer(tmp_path / "export").decode(open_tokenizer(store).encode(TEXT)) == TEXT
+
+
+def test_evaluations_leave_their_samples_as_text(trained):
+    said = (trained.run / "media" / "samples-00000002.txt").read_text(encoding="utf-8")
+    assert said.startswith("Samples\n\n--- 1 ---\n") and "How noise becomes the first sample" in said
+    logged = [json.loads(line) for line in (trained.run / "journal.jsonl").read_text().splitlines()]
+    texts = [entry for entry in logged if entry["kind"] == "artifact" and str(entry["path"]).endswith(".txt")]
+    assert [entry["artifact_path"] for entry in texts if "samples" in entry["path"]] == ["samples", "samples"]
+
+
+def test_samples_are_read_from_the_runs_own_tokeniser_alone(trained, monkeypatch):
+    """The store may be gone: what the run needs to be drawn from lies in its folder."""
+    (store,) = (trained.folder / "home" / "stores").iterdir()
+    store.rename(trained.folder / "gone")
+    try:
+        said = trained.sample()
+        tokens = load_file(written(said, "samples.safetensors"))["values"]
+        read = written(said, "samples.txt").read_text(encoding="utf-8")
+    finally:
+        (trained.folder / "gone").rename(store)
+    assert tokens.shape == (3, 32) and tokens.dtype == torch.int64
+    tokenizer = open_tokenizer(trained.run)
+    for row in tokens:
+        assert tokenizer.decode(row.tolist()) in read
+
+
+def test_prompts_stay_where_they_were_put(trained):
+    tokenizer = open_tokenizer(trained.run)
+    said = trained.sample("--prompt", "It is", "--prompt-at", "-6", "speed.")
+    tokens = load_file(written(said, "samples.safetensors"))["values"]
+    start, end = tokenizer.encode("It is"), tokenizer.encode("speed.")
+    assert tokens[:, : len(start)].tolist() == [start] * 3
+    assert tokens[:, 26 : 26 + len(end)].tolist() == [end] * 3
+    free = load_file(written(trained.sample(), "samples.safetensors"))["values"]
+    assert not torch.equal(free, tokens)  # and did not overwrite each other's files
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--prompt", "x" * 400), r"has \d+ tokens, more than a sample \(model.length=32\)"),
+        (("--prompt", "It is", "--prompt-at", "1", "a"), "overlap"),
+        (("--prompt", ""), "holds no token"),
+        (("--prompt-at", "32", "a"), "outside a sample"),
+        (("--label", "1"), "label=1 was asked of a model without classes"),
+        (("--set", "sampling.block={}"), "sampling.block needs a model trained block by block"),
+        (("--set", "sampling.length=64"), "sampling.length=64 is more than the model was trained on"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_sentence(trained, arguments, message):
+    assert_refused(trained.command("sample", trained.run_id, *arguments), message)
+
+
+def test_evaluation_tells_bits_a_byte_beside_baselines(trained):
+    said = trained.command("evaluate", trained.run_id, "--json")
+    assert said.code == 0, said.err
+    metrics = said.json["metrics"]
+    (store,) = (trained.folder / "home" / "stores").iterdir()
+    text = json.loads((store / "store.json").read_text())["text"]
+    bits = metrics["held_out/bound"] / math.log(2)
+    assert metrics["held_out/bits_per_token"] == pytest.approx(bits)
+    assert metrics["held_out/bits_per_byte"] == pytest.approx(bits * text["tokens"] / text["bytes"])
+    assert metrics["held_out/perplexity"] == pytest.approx(math.exp(metrics["held_out/bound"]))
+    assert any(name.startswith("assessed/") and "bigram" in name for name in metrics)
+
+
+def test_a_model_of_another_vocabulary_is_refused_before_training(trained, tmp_path):
+    text = (trained.folder / "letters.yaml").read_text(encoding="utf-8")
+    vocabulary = parse_yaml(text, "letters")["model"]["vocabulary"]
+    (tmp_path / "other.yaml").write_text(text.replace(f"vocabulary: {vocabulary}", "vocabulary: 100"), encoding="utf-8")
+    said = trained.command("train", tmp_path / "other.yaml", "--local")
+    assert_refused(said, rf"vocabulary.*{vocabulary}.*model\.vocabulary")
+
+
+def test_a_model_without_text_refuses_prompts(finished, capfd, monkeypatch):
+    monkeypatch.setenv("DITLAB_HOME", str(finished.home))
+    said = run_here(capfd, monkeypatch, "sample", finished.run_id, "--prompt", "seven")
+    assert_refused(said, "prompt='seven' was asked of a model without text; leave the prompt out")

@@ -1,0 +1,139 @@
+"""Text that needs no download, and what a share of a text is that is held out."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ditlab.data import python_docs
+from ditlab.data.python_docs import PythonDocs
+from ditlab.data.sources import hold_out_runs, open_data
+from ditlab.data.tokenizer import END_TEXT, store_tokenizer
+from ditlab.home import Home
+from ditlab.spec.data import ArrowData, TextData
+
+
+@pytest.fixture(scope="module")
+def corpus() -> PythonDocs:
+    return PythonDocs()
+
+
+@pytest.fixture(scope="module")
+def module_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return Home(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture
+def quick_corpus(monkeypatch: pytest.MonkeyPatch, corpus: PythonDocs) -> None:
+    """Reads the standard library once for all tests."""
+    monkeypatch.setattr(python_docs, "PythonDocs", lambda: corpus)
+
+
+def texts(corpus: PythonDocs) -> list[str]:
+    return ["".join(document) for document in corpus.documents()]
+
+
+def test_python_brings_about_two_megabytes_of_documentation(corpus):
+    documents = texts(corpus)
+    assert 1_200_000 < len("".join(documents)) < 4_000_000
+    assert any(text.startswith("json\nJSON (JavaScript Object Notation)") for text in documents)
+    assert any("json.decoder.JSONDecoder.raw_decode\nDecode a JSON document from" in text for text in documents)
+    assert sum(text.startswith('The "with" statement\n***') for text in documents) == 1
+    assert not any(text.startswith(("test.", "idlelib", "numpy")) for text in documents)
+
+
+def test_no_long_paragraph_is_there_twice(corpus):
+    """Held-out text that also trains would make a model look better than it is."""
+    paragraphs = [" ".join(part.split()) for text in texts(corpus) for part in text.split("\n\n")]
+    long = [part for part in paragraphs if len(part) >= 160]  # some have a heading above, their own
+    assert len(long) > 3000
+    assert len(long) - len(set(long)) == 0
+
+
+def test_another_process_reads_the_same(corpus):
+    code = (
+        "import json; from ditlab.data.python_docs import PythonDocs;"
+        "print(json.dumps([''.join(text) for text in PythonDocs().documents()]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == texts(corpus)
+
+
+def test_it_is_data_like_any_other(module_home, quick_corpus, corpus):
+    splits = open_data(TextData(length=128), module_home)
+    store = splits.train.store
+    whole = END_TEXT.join([*texts(corpus), ""])
+    assert splits.name == "python-docs-bytes-128" and splits.note == ""
+    assert len(store) == (len("".join(texts(corpus)).encode()) + len(texts(corpus))) // 128
+    assert len(splits.held_out) == round(len(store) / 10)
+    read = store_tokenizer(store).decode(store.tensor("tokens").numpy().reshape(-1))
+    assert whole.startswith(read.rstrip("\ufffd")) and len(whole) - len(read) < 128 * len(END_TEXT)
+    assert "other versions differ" in store.manifest.source.note
+    assert open_data(TextData(length=128), module_home).fingerprint == splits.fingerprint
+
+
+def test_a_bpe_of_it_has_the_vocabulary_that_was_asked_for(module_home, quick_corpus):
+    store = open_data(TextData(length=64, tokenizer="bpe", vocabulary=400), module_home).train.store
+    assert store.name == "python-docs-bpe-400-64"
+    assert store.columns["tokens"].num_classes == store_tokenizer(store).vocabulary == 400
+    assert 1.3 < store.manifest.text.bytes_per_token < 4
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5])
+@pytest.mark.parametrize("length", [1, 10, 40, 1797, 50_000])
+def test_every_row_of_a_text_trains_or_is_held_out(length, share):
+    train, held_out = hold_out_runs(length, share)
+    assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(length))
+    assert len(held_out) == (max(1, round(length * share)) if share else 0)
+    assert np.array_equal(train, np.sort(train))
+
+
+@pytest.mark.parametrize("length", [100, 5000, 100_000])
+def test_held_out_rows_have_few_neighbours_that_train(length):
+    _, held_out = hold_out_runs(length, 0.1)
+    held = np.zeros(length + 2, bool)
+    held[held_out + 1] = True
+    beside = ~held[:-2] | ~held[2:]
+    assert beside[held_out].mean() <= 0.2, "of rows at random it would be 0.99"
+    places = int((np.diff(held.astype(int)) == 1).sum())
+    assert 1 <= places <= 100
+    if length > 1000:
+        assert places > 20, "spread over the corpus"
+
+
+def test_a_larger_share_of_a_text_holds_out_what_a_smaller_one_does():
+    assert set(hold_out_runs(5000, 0.1)[1]) < set(hold_out_runs(5000, 0.3)[1])
+
+
+def test_held_out_rows_of_a_text_are_shuffled():
+    """The first few, which a limited evaluation takes, come from many places."""
+    first = np.sort(hold_out_runs(50_000, 0.1)[1][:50])
+    assert (np.diff(first) > 40).sum() > 30
+
+
+def test_a_text_by_path_is_held_out_in_runs_too(module_home, quick_corpus):
+    store = open_data(TextData(length=128), module_home).held_out.store
+    splits = open_data(ArrowData(path=str(store.path), hold_out=0.2), module_home)
+    assert splits.held_out.rows.tolist() == hold_out_runs(len(store), 0.2)[1].tolist()
+    assert splits.fingerprint == store.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("corpus", "wikipedia"), ("tokenizer", "gpt2"), ("vocabulary", 256), ("length", 1)]
+)
+def test_fields_that_make_no_sense_are_refused(field, value):
+    with pytest.raises(ValueError, match=field):
+        TextData(**{field: value})
+
+
+def test_a_length_beyond_the_text_names_the_specs_knob(module_home, quick_corpus):
+    from ditlab.errors import UserError
+
+    with pytest.raises(
+        UserError, match=r"data\.length=100000000 is longer than the whole corpus: data\.corpus=python-docs"
+    ):
+        open_data(TextData(length=10**8), module_home)
+    assert not (Path(module_home.stores) / "python-docs-bytes-100000000").exists()
