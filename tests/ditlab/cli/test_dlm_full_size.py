@@ -59,19 +59,8 @@ def test_one_step_at_1024_tokens(ditlab, tmp_path):
     for number, document in enumerate(PythonDocs().documents()):
         if number < 60:
             (text / f"{number:02}.txt").write_text("".join(document), encoding="utf-8")
-    word_tokenizer(tmp_path / "tokenizer.json", 50_257)
-    imported = ditlab(
-        "data",
-        "import",
-        "text",
-        "--source",
-        text,
-        "--tokenizer",
-        tmp_path / "tokenizer.json",
-        "--name",
-        "text",
-        "--json",
-    )
+    word_tokenizer(tokenizer := tmp_path / "tokenizer.json", 50_257)
+    imported = ditlab("data", "import", "text", "--source", text, "--tokenizer", tokenizer, "--name", "text", "--json")
     assert imported.code == 0, imported.err
     (store,) = imported.json["stores"]
     changes = [*ONE_STEP, f"data.path={store['path']}"]
