@@ -35,8 +35,8 @@ from ditlab.cli.common import building, emit, json_option, run_argument, say
 def evaluate(run: str, batch: int, quality: int | None, rows: int | None, as_json: bool) -> None:
     """Held-out metrics of RUN's averaged weights over all held-out samples, added to the run as `held_out/...`.
 
-    A family with an assessment of its own (imputation, or text, beside simple baselines) adds `assessed/...`, and figures and
-    tables under `assessment/`.
+    A family with an assessment of its own (imputation, or text, beside simple baselines) adds `assessed/...`, and
+    figures and tables under `assessment/`.
     """
     import torch
     from rich.console import Console

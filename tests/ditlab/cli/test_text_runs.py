@@ -61,7 +61,10 @@ def import_and_train(folder: Path, tokenizer: str, vocabulary: int) -> str:
     return str(said.json["run_id"])
 
 
-@pytest.fixture(scope="module", params=[("bytes", 256), ("bpe", 270)], ids=["bytes", "bpe"])
+TOKENIZERS = [pytest.param(("bytes", 256), id="bytes"), pytest.param(("bpe", 270), id="bpe", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
 def folder(request, tmp_path_factory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp(request.param[0])
     return folder, import_and_train(folder, *request.param)

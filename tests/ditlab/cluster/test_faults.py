@@ -27,6 +27,7 @@ def final(home, result):
     return newest(Home(home).run(result.run_id).checkpoints)
 
 
+@pytest.mark.slow
 def test_nan_in_one_workers_loss_is_left_out_by_all(go, home, capfd):
     result = go(experiment("nan", kind="nan", step=5))
     assert result.exit_code == 0

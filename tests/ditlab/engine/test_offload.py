@@ -103,9 +103,8 @@ def test_a_nan_changes_nothing(tmp_path, zero, precision):
     assert found.state.equals(reference.state)
 
 
-@pytest.mark.parametrize(
-    "places", [CPU, pytest.param(NVME, marks=[needs_libaio, pytest.mark.slow])], ids=["cpu", "nvme"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("places", [CPU, pytest.param(NVME, marks=needs_libaio)], ids=["cpu", "nvme"])
 def test_two_workers_offload_alike(tmp_path, places):
     """Six steps, the fourth with a NaN in one worker's batch."""
     places = [{"stage": 3}, *places]

@@ -115,7 +115,7 @@ def test_no_checkpoint_holds_what_is_no_number(home, tmp_path, monkeypatch):
     assert newest(tmp_path / "run").manifest.step == 3
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("stage", [0, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 2)), 3])
 @pytest.mark.parametrize("where", [pytest.param("forward", marks=pytest.mark.slow), "backward"])
 def test_what_does_not_fit_is_halved_and_nothing_else_changes(home, tmp_path, monkeypatch, stage, where):
     """From step 3 on, passes of more than 8 samples run out of memory; the batch and its draws stay what they are."""
