@@ -35,3 +35,22 @@ def draw_figures(
         with torch.no_grad():
             figure = makers[kind](inputs)
         yield kind, figure
+
+
+class FigureDrawer:
+    """Base of an objective that has pictures of a trained network: what `Objective` asks for, from makers by kind."""
+
+    figure_makers: Mapping[str, FigureMaker]
+
+    def figures(
+        self,
+        network: nn.Module,
+        batch: Mapping[str, Tensor],
+        sampler: Sampler,
+        generator: torch.Generator,
+        kinds: Sequence[str] | None = None,
+    ) -> Iterator[tuple[str, Figure]]:
+        return draw_figures(self.figure_makers, FigureInputs(network, batch, sampler, generator), kinds)
+
+    def figure_kinds(self) -> Sequence[str]:
+        return tuple(self.figure_makers)

@@ -22,7 +22,7 @@ from denoisers.dlm.known_scores import KnownScores
 from denoisers.dlm.objective import DLMObjective
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.processes.chunked_score_entropy import LossTargets, TokenLosses
-from denoisers.processes.uniform_graph import NoiseSchedule
+from denoisers.processes.uniform_graph import SigmaSchedule
 
 NUM_TIMES = 16
 """Equal parts of t that the figure shows."""
@@ -76,7 +76,7 @@ class _ByTime(nn.Module):
     The objective's metrics go through levels of all t, and their mean over passes is the integral.
     """
 
-    def __init__(self, network: nn.Module, schedule: NoiseSchedule) -> None:
+    def __init__(self, network: nn.Module, schedule: SigmaSchedule) -> None:
         super().__init__()
         self._network, self._schedule = network, schedule
         self._sums, self._rows = np.zeros(NUM_TIMES), 0
@@ -104,7 +104,7 @@ class _Seen:
 
 
 def _measure(
-    network: nn.Module, objective: DLMObjective, schedule: NoiseSchedule, rows: RowSet, vocabulary: int, size: int
+    network: nn.Module, objective: DLMObjective, schedule: SigmaSchedule, rows: RowSet, vocabulary: int, size: int
 ) -> _Seen:
     sums: dict[str, float] = {}
     counts = np.zeros(vocabulary, np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 
 from denoisers.dlm.known_scores import KnownScores, noise_levels
 from denoisers.dlm.objective import NUM_QUARTERS
-from denoisers.processes.uniform_graph import NoiseSchedule, kl_from_uniform
+from denoisers.processes.uniform_graph import SigmaSchedule, kl_from_uniform
 
 FIGURES = ("bits_per_byte", "bits_per_token", "nats_per_token", "perplexity")
 """`bits_per_byte` only where the bytes of a token are known."""
@@ -48,7 +48,7 @@ class Measurements:
     """Nats a token of `bigram`, `unigram` and `uniform`."""
     known: Mapping[str, KnownScores]
     """Scores whose loss is known without a network."""
-    schedule: NoiseSchedule
+    schedule: SigmaSchedule
     vocabulary: int
     bytes_per_token: float | None
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from denoisers.processes.uniform_graph import NoiseSchedule, kl_from_uniform
+from denoisers.processes.uniform_graph import SigmaSchedule, kl_from_uniform
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class KnownScores:
         cross = -(stays * self.frequencies + spread) @ np.log(stays * self.chances + spread)
         return float(cross) - entropy
 
-    def losses(self, schedule: NoiseSchedule, num: int) -> tuple[float, ...]:
+    def losses(self, schedule: SigmaSchedule, num: int) -> tuple[float, ...]:
         """Integral of the loss over sigma, by `num` equal parts of t."""
         kl = [self.kl(sigma) for sigma in noise_levels(schedule, num)]
         return tuple(low - high for low, high in pairwise(kl))
 
 
-def noise_levels(schedule: NoiseSchedule, num: int) -> list[float]:
+def noise_levels(schedule: SigmaSchedule, num: int) -> list[float]:
     """Sigma at t = 0, 1/num, ..., 1."""
     return [schedule.level(part / num) for part in range(num + 1)]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from denoisers.processes.chunked_score_entropy import LossTargets, TokenLosses
 from denoisers.processes.score_entropy import ScoreName
-from denoisers.processes.uniform_graph import NoiseSchedule, corrupt
+from denoisers.processes.uniform_graph import SigmaSchedule, corrupt
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Level:
 class TokenNoise:
     """How the tokens of one model are noised."""
 
-    schedule: NoiseSchedule
+    schedule: SigmaSchedule
     vocabulary: int
     block_size: int | None
     """Tokens that share a time; None: all of a sequence."""

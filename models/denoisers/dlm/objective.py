@@ -25,17 +25,16 @@ whole sequence.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import NoiseSource, Sampler, TextCodec
+from denoisers.contract import NoiseSource, TextCodec
 from denoisers.dlm.loss_figure import draw_loss_by_noise
 from denoisers.dlm.noising import Level, TokenNoise, by_token
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
-from denoisers.figure_makers import FigureInputs, FigureMaker, draw_figures
-from denoisers.figures import Figure
+from denoisers.figure_makers import FigureDrawer
 from denoisers.processes.chunked_score_entropy import TokenLosses
 from denoisers.processes.uniform_graph import kl_from_uniform
 
@@ -43,7 +42,7 @@ NUM_QUARTERS = 4
 BOUND = ("bound", "perplexity", "bits_per_token", "bits_per_byte")
 
 
-class DLMObjective:
+class DLMObjective(FigureDrawer):
     """Noises tokens, asks the network for its score entropy there, and sums it up over all noise."""
 
     def __init__(self, spec: DLMObjectiveSpec, model: DLMSpec, text: TextCodec | None = None) -> None:
@@ -52,9 +51,7 @@ class DLMObjective:
         self._noise = TokenNoise(spec.noise.build(), model.vocabulary, model.block_size, spec.score)
         self._time_min = spec.time_min
         self._bytes_per_token = text.bytes_per_token if text else None
-        self._figures: dict[str, FigureMaker] = {
-            "loss_by_noise": lambda inputs: draw_loss_by_noise(inputs, self._noise)
-        }
+        self.figure_makers = {"loss_by_noise": lambda inputs: draw_loss_by_noise(inputs, self._noise)}
 
     def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
         """`score_entropy`, times d sigma/dt, and `unweighted`, detached. Draws `time`, `move` and `jump`.
@@ -122,19 +119,6 @@ class DLMObjective:
     def metric_names(self) -> Sequence[str]:
         quarters = (f"score_entropy_t{quarter}" for quarter in range(NUM_QUARTERS))
         return ("score_entropy", "unweighted", *quarters, *(() if self._noise.score == "softmax" else BOUND))
-
-    def figures(
-        self,
-        network: nn.Module,
-        batch: Mapping[str, Tensor],
-        sampler: Sampler,
-        generator: torch.Generator,
-        kinds: Sequence[str] | None = None,
-    ) -> Iterator[tuple[str, Figure]]:
-        return draw_figures(self._figures, FigureInputs(network, batch, sampler, generator), kinds)
-
-    def figure_kinds(self) -> Sequence[str]:
-        return tuple(self._figures)
 
     def _ask(self, network: nn.Module, x0: Tensor, level: Level, noise_source: NoiseSource, suffix: str) -> TokenLosses:
         """Losses at this level, noised by the draws `move` and `jump` of this suffix."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class NoiseSchedule(ABC):
+class SigmaSchedule(ABC):
     """Noise sigma by time t, rising from sigma_min at 0 to sigma_max at 1."""
 
     sigma_min: float
@@ -43,7 +43,7 @@ class NoiseSchedule(ABC):
         return float(self.sigma(torch.tensor(t, dtype=torch.float64)))
 
 
-class GeometricSchedule(NoiseSchedule):
+class GeometricSchedule(SigmaSchedule):
     """sigma(t) = sigma_min^(1 - t) sigma_max^t."""
 
     @property
@@ -60,7 +60,7 @@ class GeometricSchedule(NoiseSchedule):
         return (sigma / self.sigma_min).log() / self._log_span
 
 
-class LogLinearSchedule(NoiseSchedule):
+class LogLinearSchedule(SigmaSchedule):
     """e^-sigma(t), the share of tokens that have not moved, falls linearly."""
 
     @property

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from denoisers.contract import Spec
 
 if TYPE_CHECKING:
-    from denoisers.processes.uniform_graph import NoiseSchedule
+    from denoisers.processes.uniform_graph import SigmaSchedule
 
 
 class TokenNoiseSchedule(Spec):
@@ -34,7 +34,7 @@ class TokenNoiseSchedule(Spec):
             )
         return self
 
-    def build(self) -> NoiseSchedule:
+    def build(self) -> SigmaSchedule:
         from denoisers.processes.uniform_graph import GeometricSchedule, LogLinearSchedule
 
         made = {"geometric": GeometricSchedule, "loglinear": LogLinearSchedule}[self.kind]

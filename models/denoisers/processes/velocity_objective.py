@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from denoisers.contract import NoiseSource, Sampler
-from denoisers.figure_makers import FigureInputs, FigureMaker, draw_figures
-from denoisers.figures import Figure
+from denoisers.contract import NoiseSource
+from denoisers.figure_makers import FigureDrawer, FigureMaker
 from denoisers.image_spec import ImageModelSpec
 from denoisers.layers.label_embedding import drop_labels
 from denoisers.processes.flow_matching import interpolate, velocity_target
@@ -41,7 +40,7 @@ COMPONENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-class VelocityObjective:
+class VelocityObjective(FigureDrawer):
     """Trains `network(x_t, t[, label])` to predict x1 - x0 (noise minus data)."""
 
     def __init__(self, spec: VelocitySpec, model: ImageModelSpec, figure_makers: Mapping[str, FigureMaker]) -> None:
@@ -51,7 +50,7 @@ class VelocityObjective:
         self._time = spec.time
         self._null_label = model.num_classes
         self._label_dropout = model.label_dropout
-        self._figure_makers = dict(figure_makers)
+        self.figure_makers = dict(figure_makers)
 
     def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
         """Components with a weight above 0. Draws `time`, `noise` and, for a conditional model, `label_dropout`."""
@@ -85,19 +84,6 @@ class VelocityObjective:
 
     def metric_names(self) -> Sequence[str]:
         return (*COMPONENTS, *(f"velocity_t{quarter}" for quarter in range(NUM_QUARTERS)))
-
-    def figures(
-        self,
-        network: nn.Module,
-        batch: Mapping[str, Tensor],
-        sampler: Sampler,
-        generator: torch.Generator,
-        kinds: Sequence[str] | None = None,
-    ) -> Iterator[tuple[str, Figure]]:
-        return draw_figures(self._figure_makers, FigureInputs(network, batch, sampler, generator), kinds)
-
-    def figure_kinds(self) -> Sequence[str]:
-        return tuple(self._figure_makers)
 
     def _label(self, batch: Mapping[str, Tensor]) -> Tensor | None:
         return None if self._null_label is None else batch["label"]

@@ -5,15 +5,14 @@ B batch, R regions, F features, Q masked regions of the window that has most (th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import NoiseSource, Sampler
-from denoisers.figure_makers import FigureInputs, draw_figures
-from denoisers.figures import Figure
+from denoisers.contract import NoiseSource
+from denoisers.figure_makers import FigureDrawer
 from denoisers.layers.rows import Rows, masked_rows, take_rows
 from denoisers.region.agreement import Agreement
 from denoisers.region.figures import FIGURES
@@ -27,8 +26,10 @@ NUM_QUARTERS = 4
 AGREEMENT = ("mse", "r2", "pearson")
 
 
-class RegionObjective:
+class RegionObjective(FigureDrawer):
     """Masks regions, corrupts them, and compares what the network makes of them with what they were."""
+
+    figure_makers = FIGURES
 
     def __init__(self, spec: RegionObjectiveSpec, model: RegionSpec) -> None:
         self.weights: dict[str, float] = spec.weights.model_dump()
@@ -77,19 +78,6 @@ class RegionObjective:
     def metric_names(self) -> Sequence[str]:
         quarters = [f"masked_t{quarter}" for quarter in range(NUM_QUARTERS)]
         return (*COMPONENTS, *(quarters if self._model.corruption == "ddpm" else ()), "spread", *AGREEMENT)
-
-    def figures(
-        self,
-        network: nn.Module,
-        batch: Mapping[str, Tensor],
-        sampler: Sampler,
-        generator: torch.Generator,
-        kinds: Sequence[str] | None = None,
-    ) -> Iterator[tuple[str, Figure]]:
-        return draw_figures(FIGURES, FigureInputs(network, batch, sampler, generator), kinds)
-
-    def figure_kinds(self) -> Sequence[str]:
-        return tuple(FIGURES)
 
     def _timesteps(self, uniform: Tensor) -> Tensor:
         num = self._schedule.num_steps
