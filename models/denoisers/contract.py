@@ -9,9 +9,9 @@ A family's `spec.py` holds three pydantic models and joins them in a `Family`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
@@ -31,6 +31,10 @@ class Spec(BaseModel):
     )
 
 
+ANY = -1
+"""In a field's shape: an axis whose size is the data's, and may differ from batch to batch."""
+
+
 @dataclass(frozen=True)
 class BatchField:
     """One tensor that a family needs in every batch."""
@@ -38,7 +42,7 @@ class BatchField:
     name: str
     """Column of the data store and key of the batch."""
     shape: tuple[int, ...]
-    """Per sample; () is a scalar."""
+    """Per sample; () is a scalar. An axis of size ANY is as long as the data says."""
     dtype: Literal["float32", "int64", "bool"]
     value_range: tuple[float, float] | None = None
     """The store's value range is mapped linearly onto this one: (-1, 1) for images. None takes values as they are."""
@@ -46,6 +50,10 @@ class BatchField:
     """What the numbers mean, for people: `pixel intensity`, `class index`."""
     num_classes: int | None = None
     """For class indices: values lie in [0, num_classes)."""
+    multiple_of: int = 1
+    """What the sizes of ANY axes are multiples of: a patch."""
+    at_most: int | None = None
+    """Largest size of an ANY axis; None: any."""
 
 
 class ModelSpec(Spec):
@@ -74,6 +82,10 @@ class ObjectiveSpec(Spec):
     """Base of a family's objective spec. Subclasses add `weights`, a spec with one float per loss component."""
 
     weights: Spec
+
+    def batch_fields(self, model: ModelSpec) -> tuple[BatchField, ...]:
+        """The fields that the loss needs beside the model's."""
+        return ()
 
     def build(self, model: ModelSpec, text: TextCodec | None = None) -> Objective:
         """`text` says how the data's tokens read, where they are text and it is known."""
@@ -172,9 +184,22 @@ class SampleRequest:
     label: int | None = None
     """Class of every sample."""
     prompts: Sequence[Prompt] = ()
-    """What every sample holds; the rest is filled in."""
+    """What every sample holds, the rest being filled in; or, where a sampler `draws_per_prompt`, what samples show: as
+    many for each prompt, one prompt's after the other's."""
+    negative_prompt: str | None = None
+    """What samples shall not show, where guidance leads away from something else than no prompt."""
+    encode: Callable[[Sequence[str]], Mapping[str, Tensor]] | None = None
+    """Texts as batch fields, (num, ...) each, where an encoder outside the network makes them."""
+    size: tuple[int, int] | None = None
+    """(height, width) in pixels, of families that draw any size."""
+    seed: int | None = None
+    """Of the first sample (of each prompt); the next ones count on. None: the sampler's generator gives seeds."""
+    start: Tensor | None = None
+    """(channels, height, width) in the model's range: an image that samples start from, in place of pure noise."""
+    strength: float = 1.0
+    """How much of the way from noise is gone anew from `start`: 1 is all of it, near 0 keeps the image."""
     rows: RealRows | None = None
-    """As many rows as samples, for a sampler that completes rows."""
+    """As many rows as samples, for a sampler that completes rows or takes its conditions from them."""
 
 
 NOTHING_ASKED = SampleRequest()
@@ -254,8 +279,12 @@ class Samples:
 class Sampler(Protocol):
     """Draws samples and shows them."""
 
-    completes_rows: bool
-    """Whether a sample completes a real row (imputation); a request then holds as many rows as samples."""
+    takes_rows: Literal["none", "conditions", "completed"]
+    """What real rows are to samples: nothing; a source of conditions (captions) where a request names none; what they
+    complete (imputation). Where not `none`, a request holds as many rows as samples."""
+
+    draws_per_prompt: bool
+    """Whether each prompt of a request gets samples of its own."""
 
     at_once: int | None
     """Samples that are drawn at once at most, where each needs much memory; None: as many as are asked for."""
@@ -283,8 +312,43 @@ class Sampler(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A sample as an image file."""
+
+    pixels: np.ndarray
+    """(height, width, 3) uint8."""
+    settings: Mapping[str, str]
+    """What it was drawn with, by name: prompt, seed, solver."""
+
+
+@runtime_checkable
+class PicturingSampler(Sampler, Protocol):
+    """A sampler each of whose samples is an image file of its own."""
+
+    def pictures(self, samples: Samples) -> Sequence[Picture]:
+        """One for each sample."""
+        ...
+
+
+@runtime_checkable
+class RetiringObjective(Protocol):
+    """An objective whose loss comes to an end in part: what makes its fields can then be freed."""
+
+    def retired_fields(self, step: int) -> Collection[str]:
+        """Batch fields that `loss` reads no more from optimiser step `step` (from 0) on. A batch then lacks them."""
+        ...
+
+
+class RowConditionedSampler(Sampler, Protocol):
+    """A sampler that `takes_rows` for their conditions."""
+
+    row_fields: Sequence[str]
+    """The batch fields of rows that are conditions; `rows.batch` holds these alone."""
+
+
 class CompletingSampler(Sampler, Protocol):
-    """A sampler with `completes_rows`."""
+    """A sampler that `takes_rows` to complete them."""
 
     def wanted(self, rows: RealRows) -> np.ndarray | None:
         """Which rows to complete, (num,) bool; None: all. `rows.batch` is empty here: their other columns decide."""

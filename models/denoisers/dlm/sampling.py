@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +44,8 @@ def build_sampler(
 class DLMSampler:
     """Sequences of tokens (num, L) int64, all tokens of one at once or block by block."""
 
-    completes_rows = False
+    takes_rows: Literal["none", "conditions", "completed"] = "none"
+    draws_per_prompt = False
 
     def __init__(
         self, passes: tuple[Pass, ...], room: Room, vocabulary: int, writer: BlockWriter | None, text: TextCodec | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,8 @@ from denoisers.processes.solvers import SOLVERS, ignore
 class FlowSampler:
     """Images of one shape, conditioned on a class where the model has classes."""
 
-    completes_rows = False
+    takes_rows: Literal["none", "conditions", "completed"] = "none"
+    draws_per_prompt = False
     at_once: int | None = None
 
     def __init__(self, spec: FlowSamplingSpec, image_shape: tuple[int, int, int], num_classes: int | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,7 +31,8 @@ PEAK = "largest_accessibility"
 class RegionSampler:
     """Windows with masked regions filled in: values (num, R, F), measured where a region was not masked."""
 
-    completes_rows = True
+    takes_rows: Literal["none", "conditions", "completed"] = "completed"
+    draws_per_prompt = False
     at_once: int | None = None
 
     def __init__(self, spec: RegionSamplingSpec, noise: LinearBetas, model: RegionSpec) -> None:

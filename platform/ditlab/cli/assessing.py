@@ -38,7 +38,7 @@ def assess(
     assessor: Any = experiment.objective.assessor(experiment.model, data.text)
     if assessor is None:
         return None
-    fields = experiment.model.batch_fields()
+    fields = experiment.batch_fields()
     held_out = replace(data.held_out, rows=data.held_out.rows[:rows])
     train, seen = row_set(data.train, fields, device), row_set(held_out, fields, device)
     found: Assessment = assessor.assess(network, train, seen, data.references, batch_size)

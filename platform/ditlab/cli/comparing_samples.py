@@ -69,8 +69,8 @@ def draw(saved: SavedRun, wish: Wish) -> Drawing | None:
         return None
     network = saved.network(wish.device)
     sampler: Any = experiment.sampling.build(experiment.model, experiment.objective, saved.text())
-    view = shown_rows(saved.data()) if sampler.completes_rows else None
-    conditions = conditions_of(sampler, num, view, experiment.model.batch_fields())
+    view = shown_rows(saved.data()) if sampler.takes_rows != "none" else None
+    conditions = conditions_of(sampler, num, view, experiment.batch_fields())
     num = conditions.num
     evaluated = _count_evaluations(network)
     begun = time.perf_counter()

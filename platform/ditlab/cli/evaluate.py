@@ -66,7 +66,7 @@ def evaluate(run: str, batch: int, quality: int | None, rows: int | None, as_jso
     network = saved.network(device)
     rank, fields, num = (
         Rank(0, 1, 0, device),
-        experiment.model.batch_fields(),
+        experiment.batch_fields(),
         min(rows or len(held_out), len(held_out)),
     )
     with torch.no_grad():

@@ -98,12 +98,12 @@ def sample(
     seed = experiment.seed if seed is None else seed
     with building():
         sampler: Any = experiment.sampling.build(experiment.model, experiment.objective, saved.text())
-    fields = experiment.model.batch_fields()
-    if choice is not None and not sampler.completes_rows:
+    fields = experiment.batch_fields()
+    if choice is not None and sampler.takes_rows != "completed":
         raise UserError(
             f"--data {choice}: this run's family draws from noise alone and completes no rows; leave it out."
         )
-    view = chosen_rows(saved, fields, choice) if sampler.completes_rows else None
+    view = chosen_rows(saved, fields, choice) if sampler.takes_rows == "completed" else None
     asked = SampleRequest(label, _prompts(prompt, placed))
     conditions = conditions_of(sampler, num, view, fields, asked)
     if view is not None:

@@ -57,7 +57,7 @@ class SavedRun:
 
     def batch(self, num: int, device: torch.device) -> dict[str, Tensor]:
         """The first `num` held-out samples (training samples where none are held out), as the model takes them."""
-        data, fields = self.data(), self.experiment().model.batch_fields()
+        data, fields = self.data(), self.experiment().batch_fields()
         view = shown_rows(data)
         return to_device(next(held_out_batches(view, fields, num, num)), fields, view.columns, device)
 

@@ -121,7 +121,7 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
         check_same_content(experiment, found)
     check_storage(experiment)
     data = open_data(experiment.data, home)
-    check_fields(data.train, experiment.model.batch_fields(), experiment.model)
+    check_fields(data.train, experiment.batch_fields(), experiment.model)
     check_quality(experiment, data)
     plan = plan_run(experiment, data)
     home.ensure()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, create_model, field_validator, model_validator
 
-from denoisers.contract import Family, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
+from denoisers.contract import BatchField, Family, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
 from denoisers.families import families
 from ditlab.errors import UserError, nearest
 from ditlab.spec.data import DataSpec, DigitsData
@@ -125,6 +125,10 @@ class Experiment(Spec):
     def accumulation(self) -> int:
         """Micro-batches of one step on each of `resources.max_workers`, the last of which may have fewer."""
         return -(-self.num_micro // self.resources.max_workers)
+
+    def batch_fields(self) -> tuple[BatchField, ...]:
+        """What network and loss need in every batch."""
+        return (*self.model.batch_fields(), *self.objective.batch_fields(self.model))
 
     def to_dict(self) -> dict[str, Any]:
         """Every field in JSON's types, defaults included."""

@@ -67,6 +67,6 @@ def sample_grid(network: nn.Module, experiment: Experiment, data: DataSplits, nu
     """
     sampler: Any = experiment.sampling.build(experiment.model, experiment.objective, data.text)
     generator = torch.Generator(device).manual_seed(derived_seed(experiment.seed, "samples"))
-    conditions = conditions_of(sampler, num, shown_rows(data), experiment.model.batch_fields())
+    conditions = conditions_of(sampler, num, shown_rows(data), experiment.batch_fields())
     tensors = {name: value.to(device) for name, value in conditions.tensors.items()}
     return sampler.show(sampler.sample(network, tensors, conditions.num, generator))

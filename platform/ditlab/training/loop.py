@@ -54,7 +54,7 @@ class Worker:
         self.room, self._swap = room, swap
         self.plan = plan_run(experiment, data)
         self.channel = ControlChannel(rank)
-        self.fields = experiment.model.batch_fields()
+        self.fields = experiment.batch_fields()
         self.watch = NonFiniteWatch(experiment)
         self.metrics: dict[str, float] = {}
         self.quality = QualityMeter(experiment, data, home, rank.device, reporter.warn, reporter.pulse.beat)

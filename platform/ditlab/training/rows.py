@@ -56,7 +56,8 @@ def conditions_of(
     fields: Sequence[BatchField],
     request: SampleRequest = NOTHING_ASKED,
 ) -> Conditions:
-    """The conditions of `num` samples; where the sampler completes rows, of the view's first `num` that it wants.
+    """The conditions of `num` samples; where the sampler completes rows, of the view's first `num` that it wants; where
+    it takes conditions from rows and the request has no prompts, those of the view's first `num` rows, over and over.
 
     `num` None: all rows of a sampler that chooses among them, DEFAULT_NUM samples of any other. Their fixed draws are
     those of their places among the wanted ones, so the first k do not depend on `num`. There may be fewer such rows
@@ -66,8 +67,12 @@ def conditions_of(
         UserError: a condition that the model does not know; no row is wanted.
     """
     try:
-        if not sampler.completes_rows:
+        if sampler.takes_rows != "completed":
             num = num or DEFAULT_NUM
+            if sampler.takes_rows == "conditions" and view is not None and not request.prompts:
+                read = [field for field in fields if field.name in sampler.row_fields]
+                rows = _rows(view, np.arange(num) % len(view), read, torch.device("cpu"), 0)
+                request = replace(request, rows=rows)
             return Conditions(num, sampler.conditions(num, request))
         assert view is not None, "completed rows come from a view"
         wanted = _wanted(sampler, num, view, fields)

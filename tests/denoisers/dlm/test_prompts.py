@@ -74,4 +74,4 @@ def test_a_label_is_refused():
     sampler = DLMSamplingSpec().build(MODEL, DLMObjectiveSpec(), None)
     with pytest.raises(ValueError, match=r"^label=3 was asked of a model without classes; leave the label out\.$"):
         sampler.conditions(2, dataclasses.replace(SampleRequest(), label=3))
-    assert not sampler.completes_rows
+    assert sampler.takes_rows == "none"

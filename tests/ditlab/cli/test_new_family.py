@@ -130,7 +130,8 @@ class ToyObjective:
 
 
 class ToySampler:
-    completes_rows = False
+    takes_rows = "none"
+    draws_per_prompt = False
     at_once = None
 
     def __init__(self, steps):

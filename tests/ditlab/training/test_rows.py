@@ -37,7 +37,7 @@ def view(tmp_path_factory) -> View:
 class Completing:
     """Wants rows of one kind."""
 
-    completes_rows = True
+    takes_rows = "completed"
     at_once = None
 
     def __init__(self, kind: str) -> None:
@@ -65,7 +65,7 @@ class Unchoosy(Completing):
 
 
 class Free:
-    completes_rows = False
+    takes_rows = "none"
     at_once = None
 
     def conditions(self, num, request):

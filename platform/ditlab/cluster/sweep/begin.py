@@ -213,7 +213,7 @@ class _Checks:
         check_builds(experiment)
         check_storage(experiment)
         data = open_data(experiment.data, self._home)
-        check_fields(data.train, experiment.model.batch_fields(), experiment.model)
+        check_fields(data.train, experiment.batch_fields(), experiment.model)
         check_quality(experiment, data)
         counts = count_parameters(experiment.model, experiment.objective)
         return counts.total, plan_run(experiment, data).total_steps

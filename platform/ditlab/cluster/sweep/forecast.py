@@ -129,7 +129,7 @@ def _speed(experiment: Experiment, home: Home, concurrent: int) -> tuple[float |
 
 def _timed(experiment: Experiment, home: Home) -> float:
     """Samples a second of forward and backward passes on all of this machine's cores."""
-    data, fields = open_data(experiment.data, home), experiment.model.batch_fields()
+    data, fields = open_data(experiment.data, home), experiment.batch_fields()
     size = min(experiment.micro_size, len(data.train))
     objective: Any = experiment.objective.build(experiment.model, data.text)
     network: Any = experiment.model.build()

@@ -29,7 +29,7 @@ def check_quality(experiment: Experiment, data: DataSplits) -> None:
 
 def image_shape(experiment: Experiment) -> tuple[int, ...] | None:
     """(channels, height, width) of what the model draws; None where that is no image."""
-    for field in experiment.model.batch_fields():
+    for field in experiment.batch_fields():
         if len(field.shape) == 3 and field.dtype == "float32" and field.value_range == RANGE:
             return field.shape
     return None

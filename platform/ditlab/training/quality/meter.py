@@ -37,7 +37,7 @@ class QualityMeter:
         spec = self.experiment
         sampler: Any = spec.sampling.build(spec.model, spec.objective, self.data.text)
         generator = torch.Generator(self.device).manual_seed(derived_seed(self.experiment.seed, "quality"))
-        conditions = conditions_of(sampler, num, shown_rows(self.data), self.experiment.model.batch_fields())
+        conditions = conditions_of(sampler, num, shown_rows(self.data), self.experiment.batch_fields())
         drawn = draw_samples(sampler, network, conditions.tensors, conditions.num, generator, batch_size)
         return drawn.values.float()
 
