@@ -14,7 +14,7 @@ from ditlab.engine.configuration import configuration, initialize
 from ditlab.engine.distributed import Rank
 from ditlab.engine.gradients import GradientNorm
 from ditlab.engine.partitions import Partitions, Piece
-from ditlab.engine.recompute import recompute
+from ditlab.engine.recompute import keep_less
 from ditlab.engine.release import release
 from ditlab.engine.swapping import swap_folder
 from ditlab.engine.update import Update
@@ -70,8 +70,9 @@ class Engine:
         self.stage = spec.zero.stage
         self._module = module
         network: Any = module.network
-        if spec.activation_checkpointing:
-            recompute(network.checkpointed_modules())
+        if spec.activation_checkpointing or spec.activation_offload == "cpu":
+            modules = network.checkpointed_modules()
+            keep_less(modules, spec.activation_checkpointing, spec.activation_offload == "cpu")
         if spec.compile:
             network.compile()
         self._swap = swap_folder(spec.zero, swap) if spec.zero.offload == "nvme" else None

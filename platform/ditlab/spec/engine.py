@@ -63,6 +63,9 @@ class DeepSpeedEngine(Spec):
     """Partitioning of training state."""
     activation_checkpointing: bool = False
     """Recompute activations block by block in the backward pass: less memory, about a third more compute."""
+    activation_offload: Literal["none", "cpu"] = "none"
+    """Where what blocks keep for the backward pass waits for it: the workers' device, or the host's memory, which takes
+    two copies a block. With `activation_checkpointing`, blocks keep their inputs alone."""
     compile: bool = False
     """torch.compile the network (needs a C++ compiler; the first step takes a minute or so)."""
 

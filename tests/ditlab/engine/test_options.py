@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
+from ditlab.engine.recompute import keep_less
 from ditlab.errors import UserError
 from support.workers import newest, tiny, train_here
 
@@ -41,12 +43,38 @@ def test_clipping_bounds_the_gradient_that_adam_sees(home, tmp_path, stage):
 
 
 @pytest.mark.parametrize("stage", [1, 3])
-def test_activation_checkpointing_changes_no_number(home, tmp_path, stage):
-    plain = tiny(engine__zero={"stage": stage})
-    recomputed = tiny(engine={"zero": {"stage": stage}, "activation_checkpointing": True})
-    assert (
-        train_here(plain, home, tmp_path / "plain")[1].losses == train_here(recomputed, home, tmp_path / "re")[1].losses
-    )
+def test_keeping_fewer_activations_changes_no_number(home, tmp_path, stage):
+    plain = train_here(tiny(engine__zero={"stage": stage}), home, tmp_path / "plain")[1].losses
+    for name, options in {
+        "recomputed": {"activation_checkpointing": True},
+        "offloaded": {"activation_offload": "cpu"},
+        "both": {"activation_checkpointing": True, "activation_offload": "cpu"},
+    }.items():
+        experiment = tiny(engine={"zero": {"stage": stage}, **options})
+        assert train_here(experiment, home, tmp_path / name)[1].losses == plain
+
+
+def test_a_module_keeps_what_it_is_told_to():
+    """What autograd keeps on the device: everything; the inputs alone; nothing, as hooks of its own move it away."""
+
+    def packed(recomputed, offloaded):
+        module = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 4))
+        if recomputed or offloaded:
+            keep_less([module], recomputed, offloaded)
+        seen = []
+
+        def note(tensor):
+            seen.append(tensor.numel())
+            return tensor
+
+        x = torch.randn(8, 4, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            module(x).sum().backward()
+        return sum(seen)
+
+    everything, inputs = packed(False, False), packed(True, False)
+    assert inputs < everything / 4
+    assert packed(False, True) == 0  # the inner hooks, which move to the host, had them
 
 
 @pytest.mark.slow
