@@ -16,13 +16,14 @@ def check_multiple(knob: str, value: int, factor: int, reason: str, step: int | 
     raise ValueError(f"{knob}={value} is no multiple of {reason}; set {knob} to {remedy}.")
 
 
-def check_mlp_ratio(width: int, ratio: float) -> None:
-    """Raises ValueError unless `ratio` times `width` is a whole number of at least 1, and names the nearest ratio."""
+def check_mlp_ratio(width: int, ratio: float, knob: str = "model.width") -> None:
+    """Raises ValueError unless `ratio` times `width`, the value of `knob`, is a whole number of at least 1, and names
+    the nearest ratio."""
     wide = width * ratio
     whole = max(1, round(wide))
     if abs(wide - whole) > 1e-3:
         raise ValueError(
-            f"model.mlp_ratio={ratio:g} makes an MLP {wide:g} wide (model.width={width}); "
+            f"model.mlp_ratio={ratio:g} makes an MLP {wide:g} wide ({knob}={width}); "
             f"set model.mlp_ratio to {whole / width:.8g} for a width of {whole}."
         )
 

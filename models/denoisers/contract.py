@@ -326,6 +326,9 @@ class Picture:
 class PicturingSampler(Sampler, Protocol):
     """A sampler each of whose samples is an image file of its own."""
 
+    size: tuple[int, int]
+    """(height, width) in pixels of samples whose request names no size."""
+
     def pictures(self, samples: Samples) -> Sequence[Picture]:
         """One for each sample."""
         ...

@@ -27,6 +27,10 @@ class Heatmap:
     """Values of the colours' two ends, for maps to be compared; None takes the smallest and largest value."""
     mark: tuple[int, int] | None = None
     """(row, column) of a cell to point out."""
+    x_names: Sequence[str] = ()
+    """Of the columns, where they have names."""
+    y_names: Sequence[str] = ()
+    """Of the rows, where they have names."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,9 +65,11 @@ def _trace(path: str, module: nn.Module, rows: list[ShapeRow]) -> list[Removable
 
 
 def _shapes(values: Any) -> list[Shape]:
-    """Shapes of the tensors in (nested tuples of) `values`, in order."""
+    """Shapes of the tensors in (nested tuples and mappings of) `values`, in order."""
     if isinstance(values, Tensor):
         return [tuple(values.shape)]
+    if isinstance(values, Mapping):
+        values = tuple(values.values())
     if isinstance(values, tuple | list):
         return [shape for value in values for shape in _shapes(value)]
     return []

@@ -1,14 +1,19 @@
 """Rotary position embedding (Su et al. 2021, arXiv:2104.09864, section 3.4.2).
 
-T tokens, K width of a head. Entries j and j + K / 2 of a head are a pair, as in GPT-NeoX (not 2j and 2j + 1).
+T tokens, K width of a head. Which entries of a head are a pair is a matter of layout:
+
+- `halves`: j and j + K / 2, as in GPT-NeoX;
+- `neighbours`: 2j and 2j + 1, as in the paper.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from denoisers.layers.embeddings import frequencies
+
+Layout = Literal["halves", "neighbours"]
 
 
 class Rotation(NamedTuple):
@@ -28,8 +33,13 @@ def rotation(positions: Tensor, width: int, base: float = 10000.0, dtype: torch.
     return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
 
 
-def rotate(x: Tensor, by: Rotation) -> Tensor:
-    """Queries or keys, (..., T, K) -> the same shape and dtype; computed in the rotation's dtype."""
-    first, second = x.to(by.cos.dtype).chunk(2, dim=-1)
-    turned = torch.cat((first * by.cos - second * by.sin, first * by.sin + second * by.cos), dim=-1)
+def rotate(x: Tensor, by: Rotation, layout: Layout = "halves") -> Tensor:
+    """Queries or keys, (..., T, K) -> the same shape and dtype; computed in the rotation's dtype.
+
+    A rotation's tensors may have leading axes too: they are broadcast against those of x.
+    """
+    turning = x.to(by.cos.dtype)
+    first, second = turning.chunk(2, dim=-1) if layout == "halves" else turning.unflatten(-1, (-1, 2)).unbind(-1)
+    pairs = first * by.cos - second * by.sin, first * by.sin + second * by.cos
+    turned = torch.cat(pairs, dim=-1) if layout == "halves" else torch.stack(pairs, dim=-1).flatten(-2)
     return turned.to(x.dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -55,21 +57,20 @@ def draw_trajectory(inputs: FigureInputs) -> Figure:
     conditions = inputs.sampler.conditions(NUM_TRAJECTORIES)
     samples = inputs.sampler.sample(inputs.network, conditions, NUM_TRAJECTORIES, inputs.generator, trajectory=True)
     assert samples.trajectory is not None
-    return trajectory_figure(samples.trajectory)
+    return trajectory_figure(samples.trajectory, torch.linspace(1, 0, len(samples.trajectory)).tolist())
 
 
-def trajectory_figure(trajectory: Tensor) -> Figure:
-    """(frames, num, channels, height, width), equally spaced from t = 1 to t = 0: a row a sample, a column a time."""
+def trajectory_figure(trajectory: Tensor, times: Sequence[float]) -> Figure:
+    """(frames, num, channels, height, width), each frame at its time, noise first: a row a sample, a column a time."""
     num_frames, num = trajectory.shape[:2]
-    steps = num_frames - 1
-    moments = _spread(steps, NUM_MOMENTS)
+    moments = _spread(num_frames - 1, NUM_MOMENTS)
     still = trajectory[moments].transpose(0, 1).flatten(0, 1)  # (num * moments, channels, height, width)
-    captions = [f"t={1 - moment / steps:.2f}" for moment in moments] * num
+    captions = [f"t={times[moment]:.2f}" for moment in moments] * num
     frames = []
-    for moment in _spread(steps, MAX_FRAMES):
+    for moment in _spread(num_frames - 1, MAX_FRAMES):
         grid = ImageGrid(to_pictures(trajectory[moment]), columns=num)
-        frames.append(Figure([grid], title=f"t = {1 - moment / steps:.2f}", columns=1))
-    title = "Samples on their way from noise (t = 1) to data (t = 0)"
+        frames.append(Figure([grid], title=f"t = {times[moment]:.2f}", columns=1))
+    title = f"Samples on their way from noise (t = {times[0]:g}) to data (t = {times[-1]:g})"
     return Figure([ImageGrid(to_pictures(still), captions, len(moments))], title, columns=1, frames=frames)
 
 

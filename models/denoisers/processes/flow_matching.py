@@ -46,6 +46,9 @@ def gaussian_velocity(x: Tensor, t: Tensor, mean: float | Tensor, std: float | T
     return -mean + (t - (1 - t) * std**2) / variance * (x - (1 - t) * mean)
 
 
-def point_velocity(x: Tensor, t: Tensor, point: Tensor) -> Tensor:
-    """The exact velocity for data at one point, t > 0: (x - point) / t."""
-    return (x - point) / t
+def point_velocity(x: Tensor, t: Tensor, point: Tensor, noise_at: NoiseAt = 1) -> Tensor:
+    """The exact velocity for data at one point, away from the data's end of time: (x - point) / t, noise at t = 1.
+
+    It is also what a prediction of the data, `point`, says of the velocity.
+    """
+    return (x - point) / t if noise_at == 1 else (point - x) / (1 - t)

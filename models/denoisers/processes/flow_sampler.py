@@ -70,21 +70,22 @@ class FlowSampler:
         times = torch.linspace(1, 0, self.spec.steps + 1, device=device)
         frames = [x]
         record = frames.append if trajectory else ignore
-        velocity = self._velocity(network, conditions.get("label"))
+        velocity = self._velocity(network, conditions)
         x = SOLVERS[self.spec.solver].integrate(velocity, x, times, record)
         return Samples(x, dict(conditions), torch.stack(frames) if trajectory else None)
 
-    def _velocity(self, network: nn.Module, label: Tensor | None) -> Velocity:
+    def _velocity(self, network: nn.Module, conditions: Mapping[str, Tensor]) -> Velocity:
         """The network, guided, as a float32 function of x and a scalar time."""
         dtype = next(network.parameters()).dtype
-        null = self.num_classes
 
-        def predict(x: Tensor, t: Tensor, *label: Tensor) -> Tensor:
-            return network(x.to(dtype), t, *label).float()
+        def predict(x: Tensor, t: Tensor, conditions: Mapping[str, Tensor]) -> Tensor:
+            return network(x.to(dtype), t, *conditions.values()).float()
 
-        if label is None or null is None:
-            return lambda x, t: predict(x, t.expand(len(x)))
-        return lambda x, t: guided(predict, x, t.expand(len(x)), label, null, self.spec.guidance)
+        label = conditions.get("label")
+        if label is None or self.num_classes is None:
+            return lambda x, t: predict(x, t.expand(len(x)), {})
+        asked, null = {"label": label}, {"label": torch.full_like(label, self.num_classes)}
+        return lambda x, t: guided(predict, x, t.expand(len(x)), asked, null, self.spec.guidance)
 
     def show(self, samples: Samples) -> Figure:
         """A grid of images; classes in turn get a column each."""

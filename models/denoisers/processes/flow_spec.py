@@ -28,18 +28,21 @@ class UniformTime(Spec):
 
 
 class LogitNormalTime(Spec):
-    """logit(t) ~ N(mean, std^2) (Esser et al. 2024, arXiv:2403.03206, section 3.1)."""
+    """t = eps + (1 - 2 eps) sigmoid(mean + std u), u ~ N(0, 1) (Esser et al. 2024, arXiv:2403.03206, section 3.1)."""
 
     kind: Literal["logit_normal"] = "logit_normal"
     """More often in the middle, where the velocity is hardest to tell."""
     mean: float = 0.0
-    """Of logit(t); above 0 leans towards noise (t = 1)."""
+    """Of what the sigmoid is taken of; above 0 leans towards t = 1, below 0 towards t = 0."""
     std: Annotated[float, Field(gt=0)] = 1.0
-    """Of logit(t); small values crowd around the mean."""
+    """Standard deviation of what the sigmoid is taken of; small values crowd around the mean."""
+    eps: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
+    """How far t keeps from 0 and from 1."""
 
     def draw(self, noise_source: NoiseSource, num: int) -> Tensor:
         """Training times, (num,), drawn under the name `time`."""
-        return (self.mean + self.std * noise_source.normal("time", (num,))).sigmoid()
+        t = (self.mean + self.std * noise_source.normal("time", (num,))).sigmoid()
+        return self.eps + (1 - 2 * self.eps) * t
 
 
 TimeSampling = Annotated[UniformTime | LogitNormalTime, Field(discriminator="kind")]

@@ -8,15 +8,22 @@ import torch
 from torch import Tensor
 
 
+def draw_seeds(num: int, generator: torch.Generator) -> list[int]:
+    """A seed for each of `num` samples, in turn: integers in [0, 2^62)."""
+    return [int(torch.randint(2**62, (), generator=generator, device=generator.device)) for _ in range(num)]
+
+
+def seeded_normal(seeds: Sequence[int], shape: Sequence[int]) -> Tensor:
+    """N(0, 1), (number of seeds, *shape) float32 on the CPU: each seed's numbers are the same on every machine."""
+    return torch.stack([torch.randn(tuple(shape), generator=torch.Generator().manual_seed(seed)) for seed in seeds])
+
+
 class SampleDraws:
     """Draws for `num` samples, whose generators are seeded in turn from `generator`, on its device."""
 
     def __init__(self, num: int, generator: torch.Generator, device: torch.device) -> None:
         self._device = device
-        self._generators = []
-        for _ in range(num):
-            seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-            self._generators.append(torch.Generator(generator.device).manual_seed(seed))
+        self._generators = [torch.Generator(generator.device).manual_seed(s) for s in draw_seeds(num, generator)]
 
     def uniform(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
         """U[0, 1), (num, ...): `shape` includes `num`, first. float32 has 2^24 values, float64 2^53."""

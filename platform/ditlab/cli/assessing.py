@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from rich.table import Table
 from torch import nn
 
@@ -18,6 +17,7 @@ from ditlab.data.sources import DataSplits
 from ditlab.errors import UserError
 from ditlab.home import writable_folder
 from ditlab.spec.experiment import Experiment
+from ditlab.training.inputs import ModelInputs
 from ditlab.training.rows import row_set
 
 FOLDER = "assessment"
@@ -32,15 +32,14 @@ def assess(
     data: DataSplits,
     rows: int | None,
     batch_size: int,
-    device: torch.device,
+    inputs: ModelInputs,
 ) -> Assessment | None:
     """The family's assessment on the first `rows` held-out rows (None: all), or None where it has no assessor."""
     assessor: Any = experiment.objective.assessor(experiment.model, data.text)
     if assessor is None:
         return None
-    fields = experiment.batch_fields()
     held_out = replace(data.held_out, rows=data.held_out.rows[:rows])
-    train, seen = row_set(data.train, fields, device), row_set(held_out, fields, device)
+    train, seen = row_set(data.train, inputs), row_set(held_out, inputs)
     found: Assessment = assessor.assess(network, train, seen, data.references, batch_size)
     return found
 

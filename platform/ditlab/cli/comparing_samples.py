@@ -14,7 +14,6 @@ from denoisers.contract import Samples
 from ditlab.cli.common import say
 from ditlab.cli.comparing import OpenedRun
 from ditlab.cli.saved import SavedRun
-from ditlab.data.sources import DataSplits
 from ditlab.errors import UserError
 from ditlab.reports.comparison.records import ComparedRun, Drawing
 from ditlab.spec.experiment import Experiment
@@ -22,7 +21,7 @@ from ditlab.tracking.parameters import flatten
 from ditlab.training.drawing import draw_samples
 from ditlab.training.noise import derived_seed
 from ditlab.training.quality.applies import quality_applies
-from ditlab.training.quality.measure import quality
+from ditlab.training.quality.meter import Drawn, QualityMeter
 from ditlab.training.rows import Conditions, conditions_of, shown_rows
 
 
@@ -63,23 +62,27 @@ def draw(saved: SavedRun, wish: Wish) -> Drawing | None:
     Raises UserError where the weights cannot be read, or there are no rows to complete.
     """
     experiment = saved.experiment()
-    data, reason = _data(saved, experiment) if wish.samples else (None, "")
-    num = max(wish.grid, wish.samples if data is not None else 0)
+    meter, reason = _meter(saved, experiment, wish) if wish.samples else (None, "")
+    num = max(wish.grid, wish.samples if meter else 0)
     if not num:
         return None
     network = saved.network(wish.device)
-    sampler: Any = experiment.sampling.build(experiment.model, experiment.objective, saved.text())
-    view = shown_rows(saved.data()) if sampler.takes_rows != "none" else None
-    conditions = conditions_of(sampler, num, view, experiment.batch_fields())
+    if meter:
+        sampler, conditions = meter.sampler, meter.conditions(num)
+    else:
+        sampler = experiment.sampling.build(experiment.model, experiment.objective, saved.text())
+        rows = saved.data() if sampler.takes_rows != "none" else None
+        inputs = saved.inputs(rows, wish.device)
+        conditions = conditions_of(sampler, num, shown_rows(rows) if rows else None, inputs)
     num = conditions.num
     evaluated = _count_evaluations(network)
     begun = time.perf_counter()
     samples = _draw(sampler, network, conditions, wish)
     seconds = time.perf_counter() - begun
     metrics: Mapping[str, float] = {}
-    if data is not None:
+    if meter:
         try:
-            metrics = quality(samples.values, data, saved.home, wish.device, say)
+            metrics = meter.measure(Drawn(samples.values, meter.asked(num)))
         except UserError as error:
             reason = _reason(error)
     return Drawing(
@@ -94,14 +97,18 @@ def draw(saved: SavedRun, wish: Wish) -> Drawing | None:
     )
 
 
-def _data(saved: SavedRun, experiment: Experiment) -> tuple[DataSplits | None, str]:
-    """What quality is measured against; or None, and why there is none."""
+def _meter(saved: SavedRun, experiment: Experiment, wish: Wish) -> tuple[QualityMeter | None, str]:
+    """What measures the run's samples; or None, and why there is nothing."""
     try:
         data = saved.data()
+        if reason := quality_applies(experiment, data):
+            return None, reason
+        inputs = saved.inputs(data, wish.device)
+        meter = QualityMeter(experiment, data, saved.home, wish.device, say, inputs=inputs)
+        meter.basis.check()
+        return meter, ""
     except UserError as error:
         return None, _reason(error)
-    reason = quality_applies(experiment, data).rstrip(".")
-    return (None, reason) if reason else (data, "")
 
 
 def _reason(error: UserError) -> str:

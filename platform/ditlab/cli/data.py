@@ -9,7 +9,7 @@ from ditlab.cli.common import emit, json_option, say, writing
 from ditlab.cli.importing import import_
 
 if TYPE_CHECKING:
-    from ditlab.data.store import Store
+    from ditlab.data.bucketed_store import AnyStore
 
 
 @click.group()
@@ -35,13 +35,13 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
     from rich.console import Console
 
     from ditlab.cli.data_tables import store_tables, text_table
+    from ditlab.data.bucketed_store import open_store
     from ditlab.data.preview import sample_grid, sample_text
     from ditlab.data.sources import store_folder
-    from ditlab.data.store import Store
     from ditlab.home import Home
 
     home = Home.from_environment()
-    store = Store.open(store_folder(path, home))
+    store = open_store(store_folder(path, home))
     console = Console(stderr=as_json)
     for table in store_tables(store):
         console.print(table)
@@ -63,8 +63,15 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
     emit({**_summary(store, picture), "texts": texts}, as_json)
 
 
-def _summary(store: "Store", picture: Path | None) -> dict[str, Any]:
-    shown = {"name", "description", "rows", "columns", "source", "text", "attachments"}
+def _summary(store: "AnyStore", picture: Path | None) -> dict[str, Any]:
+    shown = {"name", "description", "source", "buckets", "facts", "notes", "files"}
     facts = store.manifest.model_dump(mode="json", include=shown)
-    facts |= {"fingerprint": store.fingerprint, "shards": len(store.manifest.shards)}
+    facts |= {
+        "rows": len(store),
+        "columns": {name: column.model_dump(mode="json") for name, column in store.columns.items()},
+        "text": store.manifest.text and store.manifest.text.model_dump(mode="json"),
+        "attachments": dict(store.manifest.attachments),
+        "fingerprint": store.fingerprint,
+        "shards": sum(len(part.manifest.shards) for part in store.parts),
+    }
     return {"path": str(store.path), **facts, "picture": None if picture is None else str(picture)}

@@ -6,16 +6,19 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from denoisers.contract import ANY
+from ditlab.data.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.manifest import StoredColumn
-from ditlab.data.store import Store
 
 TEXT_SHOWN = 600
 """Characters of a row of tokens."""
 
 
-def store_tables(store: Store) -> Iterator[Table]:
-    """What the store is, its columns, the names of their entries, its class counts, where it comes from."""
+def store_tables(store: AnyStore) -> Iterator[Table]:
+    """What a store is, its image sizes, columns, the names of their entries, class counts, and where it comes from."""
     yield _facts(store)
+    if isinstance(store, BucketedStore):
+        yield _buckets(store)
     yield _columns(store)
     if any(column.names and column.num_classes is None for column in store.columns.values()):
         yield _entries(store)
@@ -26,19 +29,20 @@ def store_tables(store: Store) -> Iterator[Table]:
         yield _files(store)
 
 
-def _facts(store: Store) -> Table:
+def _facts(store: AnyStore) -> Table:
     manifest = store.manifest
-    size = sum(shard.bytes for shard in manifest.shards)
+    shards = [shard for part in store.parts for shard in part.manifest.shards]
     facts = {
         "path": str(store.path),
         "holds": manifest.description,
         "rows": f"{manifest.rows:,}",
-        "shards": f"{len(manifest.shards)} ({size / 2**20:.1f} MiB)",
+        "shards": f"{len(shards)} ({sum(shard.bytes for shard in shards) / 2**20:.1f} MiB)",
         "fingerprint": manifest.fingerprint,
         "source": manifest.source.citation or manifest.source.kind,
         "license": manifest.source.license,
         "note": manifest.source.note,
         "text": text_line(store),
+        "left out or cut": left_out(store),
     }
     table = Table(title=store.name, title_justify="left", box=box.SIMPLE, show_header=False)
     table.add_column()
@@ -49,7 +53,16 @@ def _facts(store: Store) -> Table:
     return table
 
 
-def text_line(store: Store) -> str:
+def left_out(store: AnyStore) -> str:
+    """What an import of images skipped and cut, and where the list is; empty where it did neither."""
+    if not isinstance(store, BucketedStore) or not store.manifest.facts:
+        return ""
+    counts = ", ".join(f"{number:,} {what}" for what, number in store.manifest.facts.items())
+    lists = ", ".join(str(store.path / file) for file in store.manifest.files.values())
+    return counts + (f"; listed in {lists}" if lists else "")
+
+
+def text_line(store: AnyStore) -> str:
     """What a store's tokens stand for; empty for a store of other things."""
     text = store.manifest.text
     if text is None:
@@ -74,7 +87,20 @@ def text_table(samples: Mapping[int, str]) -> Table:
     return table
 
 
-def _columns(store: Store) -> Table:
+def _buckets(store: BucketedStore) -> Table:
+    """Images by size: the row numbers of each, its aspect ratio and its share."""
+    table = Table(title="image sizes", title_justify="left", box=box.SIMPLE)
+    for heading in ("height x width", "width / height", "rows", "share", "numbers"):
+        table.add_column(heading, justify="right")
+    first = 0
+    for bucket in store.manifest.buckets:
+        share, numbers = f"{bucket.rows / len(store):.1%}", f"{first:,} to {first + bucket.rows - 1:,}"
+        table.add_row(bucket.size, f"{bucket.width / bucket.height:.3g}", f"{bucket.rows:,}", share, numbers)
+        first += bucket.rows
+    return table
+
+
+def _columns(store: AnyStore) -> Table:
     table = Table(title="columns", title_justify="left", box=box.SIMPLE)
     for heading in ("column", "shape", "type", "range", "unit"):
         table.add_column(heading, overflow="fold", no_wrap=heading in ("column", "shape"))
@@ -84,11 +110,12 @@ def _columns(store: Store) -> Table:
         span = "" if column.value_range is None else "{:g} to {:g}".format(*column.value_range)
         seen = column.statistics
         numbers = (f"{value:.5g}" for value in (seen.min, seen.max, seen.mean, seen.std))
-        table.add_row(name, str(column.shape), column.dtype, span, column.unit, *numbers)
+        shape = str(column.shape).replace(str(ANY), "any")
+        table.add_row(name, shape, column.dtype, span, column.unit, *numbers)
     return table
 
 
-def _entries(store: Store) -> Table:
+def _entries(store: AnyStore) -> Table:
     """Names along a column's last axis: the first few and the last of hundreds."""
     table = Table(title="names of the last axis", title_justify="left", box=box.SIMPLE)
     for heading in ("column", "number", "names"):
@@ -122,7 +149,7 @@ def _classes(name: str, column: StoredColumn) -> Table:
     return table
 
 
-def _files(store: Store) -> Table:
+def _files(store: AnyStore) -> Table:
     table = Table(title="read from", title_justify="left", box=box.SIMPLE)
     for heading in ("file", "MD5", "check", "from"):
         table.add_column(heading, overflow="fold")

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ditlab.cli.common import building, emit, json_option, run_argument, say
+from ditlab.cli.common import emit, json_option, run_argument, say, set_option
 
 
 @click.command()
@@ -22,7 +22,8 @@ from ditlab.cli.common import building, emit, json_option, run_argument, say
     metavar="NUM",
     type=click.IntRange(100, 50_000),
     help="Draw NUM samples (100 to 50000) and measure their quality, added as `quality/...`: distances to the real "
-    "images on features of DiTLab's own classifier of this data set, so never to be compared with published FID.",
+    "images on features of DiTLab's own classifier of this data set, so never to be compared with published FID; and, "
+    "where captions are drawn, the share of samples that show what theirs says.",
 )
 @click.option(
     "--rows",
@@ -31,74 +32,67 @@ from ditlab.cli.common import building, emit, json_option, run_argument, say
     help="Only the first N held-out samples, for a quick look: nothing is added to the run. Baselines are still fitted "
     "on all training samples.",
 )
+@set_option
 @json_option
-def evaluate(run: str, batch: int, quality: int | None, rows: int | None, as_json: bool) -> None:
+def evaluate(
+    run: str, batch: int, quality: int | None, rows: int | None, overrides: tuple[str, ...], as_json: bool
+) -> None:
     """Held-out metrics of RUN's averaged weights over all held-out samples, added to the run as `held_out/...`.
 
     A family with an assessment of its own (imputation, or text, beside simple baselines) adds `assessed/...`, and
-    figures and tables under `assessment/`.
+    figures and tables under `assessment/`. With `--set sampling.KEY=VALUE` the quality of samples under these settings
+    is measured alone, to be compared with that under others, and nothing is added to the run.
     """
-    import torch
     from rich.console import Console
     from rich.table import Table
 
     from ditlab.cli import assessing
+    from ditlab.cli.evaluating import joined, of_held_out_rows, of_samples
+    from ditlab.cli.sampling_changes import sampling_changes
     from ditlab.cli.saved import default_device, open_run
-    from ditlab.engine.distributed import ControlChannel, Rank
     from ditlab.errors import UserError
-    from ditlab.training.evaluation import held_out_metrics
-    from ditlab.training.quality.applies import quality_applies
+    from ditlab.training.quality.applies import quality_applies, size_remedy
     from ditlab.training.quality.meter import QualityMeter
     from ditlab.training.quality.names import QUALITY_NOTE
 
     saved = open_run(run)
-    experiment, data = saved.experiment(), saved.data()
-    held_out = data.held_out
-    if not len(held_out):
+    changes = sampling_changes({}, overrides)
+    if changes and not quality:
+        raise UserError(f"{changes[0].source} changes samples alone, and none are drawn; add --quality NUM.")
+    experiment, data = saved.experiment(changes), saved.data()
+    if not len(data.held_out):
         raise UserError(f"{data.note or 'nothing is held out'}; set data.hold_out in the next run.")
     if quality and (reason := quality_applies(experiment, data)):
-        raise UserError(f"--quality {quality} cannot be measured, as {reason}; leave it out.")
+        remedy = " or ".join(filter(None, ["leave it out", size_remedy(experiment)]))
+        raise UserError(f"--quality {quality} cannot be measured, as {reason}; {remedy}.")
     if data.note:
         say(data.note)
+    num, is_kept = min(rows or len(data.held_out), len(data.held_out)), not (rows or changes)
     device = default_device()
-    with building():
-        objective: Any = experiment.objective.build(experiment.model, data.text)
-    network = saved.network(device)
-    rank, fields, num = (
-        Rank(0, 1, 0, device),
-        experiment.batch_fields(),
-        min(rows or len(held_out), len(held_out)),
-    )
-    with torch.no_grad():
-        values = held_out_metrics(network, objective, held_out, fields, batch, num, rank, ControlChannel(rank))
-    metrics = {f"held_out/{name}": value for name, value in values.items()}
+    network, inputs = saved.network(device), saved.inputs(data, device)
+    parts = [] if changes else [of_held_out_rows(saved, network, data, inputs, num, batch)]
     if quality:
-        meter = QualityMeter(experiment, data, saved.home, device, say)
-        metrics |= meter.measure(meter.draw(network, quality, batch))
-    assessment = assessing.assess(experiment, network, data, rows, batch, device)
-    result: dict[str, Any] = {"run_id": saved.folder.run_id, "step": saved.step, "metrics": metrics}
-    files: list[Path] = []
-    if assessment:
-        files = [] if rows else assessing.keep(assessment, saved)
-        assessed = {f"assessed/{name}": value for name, value in assessment.metrics.items()}
-        result |= {
-            "metrics": metrics | assessed,
-            "tables": assessing.table_lists(assessment),
-            "files": [str(file) for file in files],
-        }
-    if not rows:
+        meter = QualityMeter(experiment, data, saved.home, device, say, inputs=inputs)
+        parts.append(of_samples(meter, network, quality, batch))
+    found = joined(parts)
+    files: list[Path] = assessing.keep(found, saved) if is_kept and (found.figures or found.tables) else []
+    result: dict[str, Any] = {"run_id": saved.folder.run_id, "step": saved.step, "metrics": found.metrics}
+    if found.figures or found.tables:
+        result |= {"tables": assessing.table_lists(found), "files": [str(file) for file in files]}
+    if is_kept:
         with saved.tracker() as tracker:
-            tracker.log_metrics(saved.step, result["metrics"])
+            tracker.log_metrics(saved.step, found.metrics)
             for file in files:
                 tracker.log_artifact(file, assessing.FOLDER)
+    of = f"{', '.join(change.source for change in changes)}, not added to the run" if changes else f"{num} samples"
     table = Table(
-        "metric", "value", title=f"run {saved.folder.run_id}, step {saved.step}, {num} samples",
+        "metric", "value", title=f"run {saved.folder.run_id}, step {saved.step}, {of}",
         caption=f"quality, of {quality} drawn samples: {QUALITY_NOTE}" if quality else None,
     )  # fmt: skip
-    for name, value in metrics.items():
-        table.add_row(name, f"{value:.5f}")
-    tables = assessing.printed_tables(assessment) if assessment else ()
-    Console(stderr=as_json).print(table, *tables)
+    for name, value in found.metrics.items():
+        if not name.startswith("assessed/"):  # these are in tables of their own
+            table.add_row(name, f"{value:.5f}")
+    Console(stderr=as_json).print(table, *assessing.printed_tables(found))
     for file in files:
         click.echo(file, err=as_json)
     emit(result, as_json)

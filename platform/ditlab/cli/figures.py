@@ -101,7 +101,7 @@ def _run_figures(saved: Any, seed: int) -> Makers:
 
     experiment, device = saved.experiment(), default_device()
     with building():
-        objective: Any = experiment.objective.build(experiment.model, saved.text())
+        objective: Any = saved.objective(device, saved.text())
     parts: dict[str, Any] = {}
 
     def trained(kind: str) -> "Figure":

@@ -98,7 +98,7 @@ def _type(annotation: Any, at_least: int | None, file_okay: bool) -> click.Param
 
 
 def _run(kind: str, options: Spec, out: Path | None, as_json: bool) -> None:
-    from ditlab.cli.data_tables import text_line
+    from ditlab.cli.data_tables import left_out, text_line
     from ditlab.cli.progress_bars import ImportBars
     from ditlab.data.importing import ImportRequest, run_import
     from ditlab.home import Home
@@ -115,6 +115,8 @@ def _run(kind: str, options: Spec, out: Path | None, as_json: bool) -> None:
             say(f"  note: {store.manifest.source.note}")
         if store.manifest.text:
             say(f"  text: {text_line(store)}")
+        if left_out(store):
+            say(f"  left out or cut: {left_out(store)}")
         facts = {"name": store.name, "path": str(store.path), "rows": len(store), "fingerprint": store.fingerprint}
         text = store.manifest.text and store.manifest.text.model_dump(mode="json")
         stores.append({**facts, "outcome": one.outcome, "note": store.manifest.source.note, "text": text})

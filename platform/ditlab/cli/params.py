@@ -35,8 +35,8 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
     table.add_row("total", f"{counts.total:,}", "")
     if counts.trainable != counts.total:
         table.add_row("trainable", f"{counts.trainable:,}", "")
-    if counts.training_only:
-        table.add_row("training only (not in the total)", f"{counts.training_only:,}", "")
+    for name, number in counts.training_only.items():
+        table.add_row(f"{name} (training only, not in the total)", f"{number:,}", "")
     console.print(table)
     result: dict[str, Any] = {
         "total": counts.total,

@@ -1,19 +1,33 @@
-"""Which real rows `ditlab sample` completes, for samplers that complete rows, and in what units."""
+"""Which real rows `ditlab sample` completes, and in what units, or takes captions from."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from denoisers.contract import BatchField
+from denoisers.contract import BatchField, SampleRequest
 from ditlab.cli.common import say
 from ditlab.cli.saved import SavedRun
+from ditlab.data.bucketed_store import open_store
 from ditlab.data.fields import check_fields
 from ditlab.data.sources import store_folder
-from ditlab.data.store import Store
 from ditlab.data.view import View
 from ditlab.errors import UserError
 from ditlab.training.rows import DEFAULT_NUM, Conditions, num_chosen, shown_rows
+
+
+def rows_for(
+    saved: SavedRun, fields: Sequence[BatchField], choice: str | None, sampler: Any, request: SampleRequest
+) -> View | None:
+    """The rows to complete, as `chosen_rows` has them; those to take conditions from, where the request names none; or
+    none. Raises UserError for `--data` where no rows are completed."""
+    if sampler.takes_rows == "completed":
+        return chosen_rows(saved, fields, choice)
+    if choice is not None:
+        raise UserError(
+            f"--data {choice}: this run's family draws from noise alone and completes no rows; leave it out."
+        )
+    return shown_rows(saved.data()) if sampler.takes_rows == "conditions" and not request.prompts else None
 
 
 def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | None) -> View:
@@ -32,7 +46,7 @@ def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | Non
         if not len(data.held_out):
             raise UserError("--data held_out: this run holds nothing out; use --data train, or name a store's folder.")
         return data.held_out
-    store = Store.open(store_folder(choice, saved.home))
+    store = open_store(store_folder(choice, saved.home))
     view = View(store, np.arange(len(store)), f"--data {choice}")
     check_fields(view, fields)
     _check_names(view, data.train, fields)

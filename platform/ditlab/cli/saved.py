@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import TextCodec
+from denoisers.contract import RetiringObjective, TextCodec
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.cli.common import say
 from ditlab.cluster.request import checkpoint_store
-from ditlab.data.fields import held_out_batches, to_device
+from ditlab.data.fields import held_out_batches
 from ditlab.data.sources import DataSplits, open_data
 from ditlab.data.tokenizer import codec, open_tokenizer
 from ditlab.errors import UserError
@@ -23,6 +23,7 @@ from ditlab.spec.overrides import Assignment, assign
 from ditlab.tracking.records import RunRecord, find_training_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.export import load_network
+from ditlab.training.inputs import ModelInputs
 from ditlab.training.rows import shown_rows
 
 
@@ -48,6 +49,25 @@ class SavedRun:
         """Its network with averaged weights where there are any."""
         return load_network(self.spec, self.checkpoint.weights(), device)[1]
 
+    def objective(self, device: torch.device, text: TextCodec | None) -> Any:
+        """Its objective, with the modules that it trained beside the network, averaged where there is an average."""
+        experiment = self.experiment()
+        objective: Any = experiment.objective.build(experiment.model, text)
+        if objective.modules is not None:
+            objective.modules.load_state_dict(self.checkpoint.weights(prefix="objective."))
+            objective.modules.to(device).eval()
+        return objective
+
+    def inputs(self, data: DataSplits | None, device: torch.device) -> ModelInputs:
+        """What brings rows of its data to its model and loss: the fields that its last step had. Without data: what
+        encodes prompts."""
+        experiment = self.experiment()
+        inputs = ModelInputs.of(experiment, data.train.columns if data else (), device, say, self.home)
+        objective = experiment.objective.build(experiment.model)
+        if isinstance(objective, RetiringObjective):
+            inputs.retire(objective.retired_fields(max(0, self.step - 1)))
+        return inputs
+
     def text(self) -> TextCodec | None:
         """How its tokens read, by the tokeniser that its folder carries; None of a run on other things than text."""
         return codec(open_tokenizer(self.folder.tokenizer)) if self.folder.tokenizer.exists() else None
@@ -56,10 +76,12 @@ class SavedRun:
         return open_data(self.experiment().data, self.home)
 
     def batch(self, num: int, device: torch.device) -> dict[str, Tensor]:
-        """The first `num` held-out samples (training samples where none are held out), as the model takes them."""
-        data, fields = self.data(), self.experiment().batch_fields()
-        view = shown_rows(data)
-        return to_device(next(held_out_batches(view, fields, num, num)), fields, view.columns, device)
+        """The first `num` held-out samples (training samples where none are held out), as the model takes them: of the
+        commonest image size, where there are several."""
+        data = self.data()
+        view = shown_rows(data).fullest()
+        inputs = self.inputs(data, device).only([field.name for field in self.experiment().model.batch_fields()])
+        return inputs.ready(next(held_out_batches(view, inputs.fields, num, num)), view.columns)
 
     def tracker(self) -> RunTracker:
         """The run's tracker, reopened."""

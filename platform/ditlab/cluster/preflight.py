@@ -15,7 +15,8 @@ from ditlab.spec.experiment import NOT_CONTENT, Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.tracking.records import read_record
 
-LENGTH = ("steps", "epochs")  # of `training`: a longer run is the same experiment
+SAME = ("training.steps", "training.epochs", "encoders.cache", "encoders.compile")
+"""Fields that a run may go on with other values of: a longer run is the same experiment, and the rest costs time."""
 
 
 def portable(experiment: Experiment, tracking_uri: str, home: Home) -> Experiment:
@@ -35,6 +36,10 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
         if isinstance(part, Mapping) and isinstance(value := part.get(key), str) and "://" not in value:
             place = store_folder(value, home) if section == "data" else Path(value).expanduser().resolve()
             found[section] = {**part, key: str(place)}
+    if isinstance(encoders := found.get("encoders"), Mapping):
+        folders = {key: Path(encoders[key] or "").expanduser() for key in ("text", "image") if encoders.get(key)}
+        # the rest are names on the Hugging Face hub
+        found["encoders"] = {**encoders, **{key: str(path.resolve()) for key, path in folders.items() if path.is_dir()}}
     return found
 
 
@@ -79,7 +84,7 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
     changed = [
         f"{path}={after!r} (was {before!r})"
         for path, before, after in _differences(old, new)
-        if path.split(".")[0] not in NOT_CONTENT and path not in {f"training.{name}" for name in LENGTH}
+        if path.split(".")[0] not in NOT_CONTENT and path not in SAME
     ]
     if changed:
         raise UserError(

@@ -18,6 +18,7 @@ from ditlab.tracking.parameters import flatten
 from ditlab.tracking.records import update_record
 from ditlab.tracking.tracker import CATCH_UP, RunTracker
 from ditlab.training.export import export_weights
+from ditlab.training.plan import plan_run
 from ditlab.training.reporting import Outcome, Progress, SilentReporter
 
 
@@ -60,8 +61,9 @@ class TrackedReporter(SilentReporter):
             rows = [*counts.components.items(), ("total", counts.total)]
             names, numbers = zip(*rows, strict=True)
             tracker.log_table({"component": names, "parameters": numbers}, "parameters.json")
-            train, batch = len(self._data.train), experiment.batch.size
-            sizes = {"train": train, "held_out": len(self._data.held_out), "left_out_of_each_epoch": train % batch}
+            plan = plan_run(experiment, self._data)
+            sizes = {"train": plan.train_samples, "held_out": plan.held_out_samples}
+            sizes["left_out_of_each_epoch"] = plan.left_out_samples
             tracker.log_dataset(self._data.name, self._data.fingerprint, experiment.data.kind, sizes)
         if experiment.tracking.system_metrics:
             tracker.watch_system(num_nodes=self._num_nodes)

@@ -13,7 +13,6 @@ from ditlab.cluster.books import Books, refused
 from ditlab.cluster.claim import claimed
 from ditlab.cluster.preflight import check_builds, check_devices, check_same_content, check_storage, portable
 from ditlab.cluster.progress import ProgressLine
-from ditlab.data.fields import check_fields
 from ditlab.data.sources import DataSplits, open_data
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
@@ -22,6 +21,7 @@ from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.address import check_reachable, redact, resolve_tracking_uri
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.records import create_run, find_training_run, find_unfinished, write_atomically
+from ditlab.training.inputs import check_inputs
 from ditlab.training.plan import RunPlan, plan_run
 from ditlab.training.quality import check_quality
 from ditlab.training.reporting import Outcome
@@ -121,11 +121,11 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
         check_same_content(experiment, found)
     check_storage(experiment)
     data = open_data(experiment.data, home)
-    check_fields(data.train, experiment.batch_fields(), experiment.model)
+    check_inputs(experiment, data, home)
     check_quality(experiment, data)
     plan = plan_run(experiment, data)
     home.ensure()
-    lines = [describe(experiment, counts.total), *([data.note] if data.note else [])]
+    lines = [describe(experiment, counts.total), *filter(None, [data.note, plan.note])]
     folder = found
     if not dry_run:
         if not tracking_uri.startswith("sqlite") and (reason := check_reachable(tracking_uri)):

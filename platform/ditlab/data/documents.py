@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ditlab.data.parquet import parquet_batches
 from ditlab.errors import UserError, nearest
 
 READ_BYTES = 2**20
@@ -114,7 +115,7 @@ def _decoded(file: Path) -> Iterator[str]:
             try:
                 text = decoder.decode(block, final=ended)
             except UnicodeDecodeError as error:
-                raise _not_utf8(file, position - waiting, error) from error
+                raise not_utf8(file, position - waiting, error) from error
             yield text if position else text.removeprefix("\ufeff")
             position += len(block)
 
@@ -126,7 +127,7 @@ def _json_lines(file: Path, key: str) -> Iterator[Document]:
             try:
                 text = line.decode()
             except UnicodeDecodeError as error:
-                raise _not_utf8(file, position, error) from error
+                raise not_utf8(file, position, error) from error
             position += len(line)
             if number == 1:
                 text = text.removeprefix("\ufeff")
@@ -147,22 +148,11 @@ def _of_line(line: str, key: str, place: str) -> str:
 
 
 def _parquet(file: Path, column: str) -> Iterator[Document]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(file, pre_buffer=False, buffer_size=READ_BYTES) as table:
-            names = table.schema_arrow.names
-            if column not in names:
-                raise UserError(f"{file} has no column '{column}'; {nearest(column, names)} Give --column.")
-            row = 0
-            for batch in table.iter_batches(PARQUET_ROWS, columns=[column], use_threads=False):
-                for value in batch.column(0):
-                    yield [_checked(_of_row(value, f"{file}, row {row}"), column, f"{file}, row {row}")]
-                    row += 1
-    except pa.ArrowException as error:
-        problem = str(error).splitlines()[0]
-        raise UserError(f"{file} is no Parquet file that can be read ({problem}); copy it again.") from error
+    row = 0
+    for batch in parquet_batches(file, {"--column": column}, PARQUET_ROWS):
+        for value in batch.column(0):
+            yield [_checked(_of_row(value, f"{file}, row {row}"), column, f"{file}, row {row}")]
+            row += 1
 
 
 def _of_row(value: Any, place: str) -> object:
@@ -187,7 +177,8 @@ def _checked(value: object, key: str, place: str) -> str:
     return value
 
 
-def _not_utf8(file: Path, start: int, error: UnicodeDecodeError) -> UserError:
+def not_utf8(file: Path | str, start: int, error: UnicodeDecodeError) -> UserError:
+    """What to tell of text that begins at offset `start` of a file, or of what else `file` names."""
     return UserError(
         f"{file} is not UTF-8: byte {error.object[error.start]:#04x} at offset {start + error.start} (from 0); "
         "convert it, for one with `iconv -f latin1 -t utf-8`."

@@ -1,12 +1,13 @@
 """Between a store's columns and the fields of a family: are they the same thing, and in which range."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.contract import BatchField, ModelSpec
+from denoisers.contract import ANY, BatchField, ModelSpec
 from ditlab.data.manifest import Column, StoredColumn
 from ditlab.data.view import View
 from ditlab.errors import UserError
@@ -26,6 +27,7 @@ def check_fields(view: View, fields: Sequence[BatchField], model: ModelSpec | No
             )
         problem = (
             _shape_problem(field, column, model)
+            or _size_problem(field, view, model)
             or _dtype_problem(field, column)
             or _vocabulary_problem(field, column, model)
             or _class_problem(field, column)
@@ -35,12 +37,29 @@ def check_fields(view: View, fields: Sequence[BatchField], model: ModelSpec | No
 
 
 def _shape_problem(field: BatchField, column: StoredColumn, model: ModelSpec | None) -> str:
-    if field.shape == column.shape:
+    if _agreement(field, column.shape) == len(column.shape):
         return ""
-    sizes = _fitting_sizes(field.name, column.shape, model) if model else {}
+    sizes = _fitting_sizes(field.name, column.shape, model) if model and ANY not in column.shape else {}
     settings = [f"model.{name} to {size}" for name, size in sizes.items()]
     remedy = f"set {' and '.join(settings)}" if settings else "make the model's sizes those of the data"
-    return f"holds {field.name} {column.shape}, but the model wants {field.shape}; {remedy} or change data."
+    shapes = f"{_written(column.shape)}, but the model wants {_written(field.shape)}"
+    return f"holds {field.name} {shapes}; {remedy} or change data."
+
+
+def _agreement(field: BatchField, shape: tuple[int, ...]) -> int:
+    """How many axes of a shape are the field's; -1 where their numbers differ. An axis that differs between buckets is
+    ANY, too, and no field's of one size."""
+    same = [ours in (ANY, theirs) for ours, theirs in zip(field.shape, shape, strict=False)]
+    return sum(same) if len(field.shape) == len(shape) else -1
+
+
+def _written(shape: tuple[int, ...]) -> str:
+    """`(3, any, any)`; plain shapes as Python has them."""
+    return str(shape).replace(str(ANY), "any")
+
+
+def _field(name: str, model: ModelSpec) -> BatchField | None:
+    return next((field for field in model.batch_fields() if field.name == name), None)
 
 
 def _fitting_sizes(name: str, shape: tuple[int, ...], model: ModelSpec) -> dict[str, int]:
@@ -50,9 +69,8 @@ def _fitting_sizes(name: str, shape: tuple[int, ...], model: ModelSpec) -> dict[
     """
 
     def agreement(sizes: dict[str, int]) -> int:
-        field = next(each for each in model.model_copy(update=sizes).batch_fields() if each.name == name)
-        same = [ours == theirs for ours, theirs in zip(field.shape, shape, strict=False)]
-        return sum(same) if len(field.shape) == len(shape) else -1
+        field = _field(name, model.model_copy(update=sizes))
+        return -1 if field is None else _agreement(field, shape)
 
     sizes: dict[str, int] = {}
     for knob in (knob for knob, value in model if type(value) is int):
@@ -60,6 +78,47 @@ def _fitting_sizes(name: str, shape: tuple[int, ...], model: ModelSpec) -> dict[
         if agreement(best) > agreement(sizes):
             sizes = best
     return sizes if agreement(sizes) == len(shape) else {}
+
+
+def _size_problem(field: BatchField, view: View, model: ModelSpec | None) -> str:
+    """Of the axes of any size, in every bucket."""
+    axes = [axis for axis, size in enumerate(field.shape) if size == ANY]
+    shapes = {part.name: part.columns[field.name].shape for part in view.store.parts}
+    sizes = [shape[axis] for shape in shapes.values() for axis in axes]
+    for bucket, shape in shapes.items():
+        held = f"holds {field.name} {shape}" + (f" in bucket {bucket}" if len(shapes) > 1 else "")
+        for size in (shape[axis] for axis in axes):
+            if size % field.multiple_of:
+                knob = _knob(field, "multiple_of", model)
+                fits = max(n for n in range(1, field.multiple_of) if math.gcd(*sizes) % n == 0)
+                return (
+                    f"{held}, and {size} is not divisible by {knob}{field.multiple_of}; "
+                    f"{_set(knob, fits) if fits > 1 else ''}import the data with sizes that are."
+                )
+            if field.at_most is not None and size > field.at_most:
+                knob = _knob(field, "at_most", model)
+                return (
+                    f"{held}, and {size} is over {knob}{field.at_most}, the most that the model takes; "
+                    f"{_set(knob, max(sizes))}import the data with smaller sizes."
+                )
+    return ""
+
+
+def _knob(field: BatchField, attribute: str, model: ModelSpec | None) -> str:
+    """The model's setting that an attribute of its field follows, found by trying, as `model.patch_size=`; or nothing,
+    where none does."""
+    if model is None or field not in model.batch_fields():
+        return ""
+    for knob, value in model:
+        if type(value) is int:
+            changed = _field(field.name, model.model_copy(update={knob: 2 * value}))
+            if changed is not None and getattr(changed, attribute) != getattr(field, attribute):
+                return f"model.{knob}="
+    return ""
+
+
+def _set(knob: str, value: int) -> str:
+    return f"set {knob}{value}, or " if knob else ""
 
 
 def _dtype_problem(field: BatchField, column: StoredColumn) -> str:
@@ -125,11 +184,10 @@ def to_device(
 def held_out_batches(
     view: View, fields: Sequence[BatchField], size: int, limit: int | None = None
 ) -> Iterator[dict[str, Tensor]]:
-    """The view's first `limit` rows (None: all) in its own order, `size` at a time, in the store's dtype.
+    """The view's first `limit` rows (None: all), `size` at a time, in the store's dtype: in the view's own order, where
+    there are several buckets bucket by bucket.
 
-    The last batch may be smaller. Nothing is drawn: two calls give the same batches.
+    The last batch (of a bucket) may be smaller. Nothing is drawn: two calls give the same batches.
     """
-    stop = len(view) if limit is None else min(limit, len(view))
-    for start in range(0, stop, size):
-        indices = np.arange(start, min(start + size, stop))
-        yield {field.name: view.gather(field.name, indices) for field in fields}
+    for piece in view.pieces(size, limit):
+        yield {field.name: view.gather(field.name, piece.indices) for field in fields}

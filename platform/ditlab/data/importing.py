@@ -12,11 +12,12 @@ import numpy as np
 
 import ditlab.data.importers as importers
 from denoisers.contract import Spec
+from ditlab.data.bucket_manifest import BUCKETS_NAME
 from ditlab.data.manifest import MANIFEST_NAME, Column, Source, TextFacts
 from ditlab.errors import UserError, nearest
 
 if TYPE_CHECKING:  # torch and pyarrow, which an importer's --help can do without
-    from ditlab.data.store import Store
+    from ditlab.data.bucketed_store import AnyStore
 
 Outcome = Literal["written", "replaced", "unchanged"]
 Options = TypeVar("Options", bound=Spec, covariant=True)
@@ -49,7 +50,7 @@ class ImportRequest(Generic[Options]):
 class Imported:
     """One store, as it lies on disk now."""
 
-    store: "Store"
+    store: "AnyStore"
     outcome: Outcome
 
 
@@ -90,11 +91,14 @@ def write_store(
     """Write a store, and tell whether it is new, differs from the one that lay there, or equals it.
 
     A store of the same content is written again too: that repairs altered shards and costs less than a question.
-    `text` is asked once all batches are written.
+    `text` is asked once all batches are written. Raises UserError for a bucketed store in the folder, and what
+    `StoreWriter` refuses.
     """
     from ditlab.data.store import Store
     from ditlab.data.writer import StoreWriter
 
+    if (path / BUCKETS_NAME).exists():
+        raise UserError(f"{path} holds a store with buckets; choose another name, or remove that folder.")
     existed = (path / MANIFEST_NAME).exists()
     try:
         before = Store.open(path).fingerprint

@@ -4,6 +4,7 @@ import math
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from operator import mul
 
 import numpy as np
 import torch
@@ -48,12 +49,13 @@ class Prefetcher:
         self._micro_size, self._micro_indices = micro_size, micro_indices
         self._depth, self._pin = depth, pin
         rows_a_step = micro_size * len(micro_indices)
-        step_bytes = rows_a_step * sum(view.columns[name].row_bytes for name in columns)
-        self._steps_ahead = max(1, AHEAD_BYTES // step_bytes)
+        parts = [part.columns for part in view.store.parts]
+        step_bytes = [rows_a_step * sum(part[name].row_bytes for name in columns) for part in parts]
+        self._steps_ahead = [max(1, AHEAD_BYTES // each) for each in step_bytes]
+        """Steps of a hand-over at most, by bucket."""
         self._buffers = {
             name: BufferPool(
-                self._steps_ahead * rows_a_step,
-                view.columns[name].shape,
+                rows_a_step * max(map(mul, self._steps_ahead, (part[name].row_elements for part in parts))),
                 getattr(torch, view.columns[name].dtype),
                 num=depth + 2,  # those that wait or are being filled, and two that the consumer is at
             )
@@ -69,6 +71,8 @@ class Prefetcher:
         self._steps_left = math.inf if steps is None else steps
         self._rows: np.ndarray | None = None
         """Store rows of this worker in the current epoch, (batches, rows a step)."""
+        self._bucket_of = np.empty(0, np.int64)
+        """The bucket of each of these batches, (batches,)."""
         self._upcoming = self._threads.submit(self._epoch_rows, self._epoch)
         """Those of the epoch that comes next."""
         self._pending: deque[Future[HandOver]] = deque()
@@ -96,16 +100,20 @@ class Prefetcher:
             self._pending.append(self._threads.submit(self._gather, rows))
 
     def _take_rows(self) -> np.ndarray | None:
-        """Store rows of the next hand-over's steps, int64, within one epoch; None after the last."""
+        """Store rows of the next hand-over's steps, int64, within one epoch and one bucket; None after the last."""
         if self._steps_left == 0:
             return None
         if self._rows is None or self._batch == len(self._rows):
             if self._rows is not None:
                 self._epoch, self._batch = self._epoch + 1, 0
             self._rows = self._upcoming.result()
+            self._bucket_of = self._view.store.bucket_of(self._rows[:, 0])
             if self._steps_left > len(self._rows) - self._batch:
                 self._upcoming = self._threads.submit(self._epoch_rows, self._epoch + 1)
-        taken = int(min(self._steps_ahead, len(self._rows) - self._batch, self._steps_left))
+        bucket = self._bucket_of[self._batch]
+        ahead = self._bucket_of[self._batch : self._batch + self._steps_ahead[bucket]]
+        others = np.flatnonzero(ahead != bucket)
+        taken = int(min(others[0] if len(others) else len(ahead), self._steps_left))
         rows = self._rows[self._batch : self._batch + taken].reshape(-1)
         self._batch += taken
         self._steps_left -= taken
@@ -115,12 +123,14 @@ class Prefetcher:
         return {name: self._gather_column(name, rows) for name in self._columns}
 
     def _gather_column(self, name: str, rows: np.ndarray) -> Tensor:
-        if not self._pin:
-            out = self._buffers[name].take(len(rows))
+        store = self._view.store
+        column = store.parts[store.bucket_of(rows[:1])[0]].columns[name]
+        shape = (len(rows), *column.shape)
+        if self._pin:
+            out = torch.empty(shape, dtype=getattr(torch, column.dtype), pin_memory=True)
         else:
-            column = self._view.columns[name]
-            out = torch.empty((len(rows), *column.shape), dtype=getattr(torch, column.dtype), pin_memory=True)
-        return self._view.store.gather(name, rows, out)
+            out = self._buffers[name].take(shape)
+        return store.gather(name, rows, out)
 
     def _epoch_rows(self, epoch: int) -> np.ndarray:
         """The store rows that this worker takes in an epoch, (batches, rows a step)."""

@@ -1,32 +1,63 @@
 """A few samples of a store, as a picture's description or as text."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from denoisers.figures import Figure, ImageGrid
+from ditlab.data.bucketed_store import AnyStore
+from ditlab.data.captions import CAPTION, decode_captions
 from ditlab.data.manifest import StoredColumn
 from ditlab.data.store import Store
 from ditlab.data.tokenizer import store_tokenizer
 
+LONGEST_SIDE = 160
+"""Pixels that an image is shown with, or less than twice as many."""
+BUCKETS_BELOW = 8
+"""Sizes shown below each other; more take another column each."""
 
-def sample_grid(store: Store, num: int) -> Figure | None:
-    """`num` samples spread evenly over the store, captioned with their class; None where no column holds images.
 
-    Images are columns of shape (1 or 3, height, width) with a value range, which is mapped onto [0, 1].
+def sample_grid(store: AnyStore, num: int) -> Figure | None:
+    """Some `num` samples, of each image size as many, with captions or classes; None where no column holds images.
+
+    Each size has a grid of its own, its samples spread evenly over it. Images are columns of shape (1 or 3, height,
+    width) with a value range, which is mapped onto [0, 1]; large ones are shrunk.
     """
     image = next((name for name, column in store.columns.items() if _is_image(column)), None)
     if image is None:
         return None
+    parts = store.parts
+    each = max(1, num // len(parts))
+    grids = [_grid(part, image, each) for part in parts]
+    title = "" if parts == (store,) else f"{store.name}: {len(store):,} images by height x width"
+    return Figure(panels=grids, columns=-(-len(parts) // BUCKETS_BELOW), title=title)
+
+
+def _grid(store: Store, image: str, num: int) -> ImageGrid:
     rows = _spread(store, num)
     low, high = store.columns[image].value_range or (0.0, 1.0)
-    values = (store.gather(image, rows).numpy().astype(np.float64) - low) / (high - low)
+    values = (_shrunk(store.gather(image, rows).numpy()) - low) / (high - low)
     pictures = values[:, 0] if values.shape[1] == 1 else values.transpose(0, 2, 3, 1)
-    label = next((name for name, column in store.columns.items() if column.num_classes and not column.shape), None)
-    captions = () if label is None else tuple(str(int(n)) for n in store.gather(label, rows))
     title = f"{store.name}: {len(rows)} of {len(store):,}"
-    return Figure(panels=(ImageGrid(pictures, captions=captions, columns=8, title=title),), columns=1)
+    return ImageGrid(pictures, captions=_captions(store, rows), columns=8, title=title)
 
 
-def sample_text(store: Store, num: int) -> dict[int, str]:
+def _captions(store: Store, rows: np.ndarray) -> Sequence[str]:
+    if CAPTION in store.columns:
+        return decode_captions(store.gather(CAPTION, rows).numpy())
+    label = next((name for name, column in store.columns.items() if column.num_classes and not column.shape), None)
+    return () if label is None else tuple(str(int(n)) for n in store.gather(label, rows))
+
+
+def _shrunk(images: np.ndarray) -> np.ndarray:
+    """float64 (num, channels, height, width), large images averaged over squares of pixels."""
+    factor = max(1, max(images.shape[2:]) // LONGEST_SIDE)
+    height, width = (side // factor for side in images.shape[2:])
+    whole = images[:, :, : height * factor, : width * factor].astype(np.float64)
+    return whole.reshape(*images.shape[:2], height, factor, width, factor).mean(axis=(3, 5))
+
+
+def sample_text(store: AnyStore, num: int) -> dict[int, str]:
     """`num` rows spread evenly over a store of tokens, as text by row number; none of a store of other things.
 
     Raises UserError where the store's tokeniser needs a library that is not installed.
@@ -40,7 +71,7 @@ def sample_text(store: Store, num: int) -> dict[int, str]:
     }
 
 
-def _spread(store: Store, num: int) -> np.ndarray:
+def _spread(store: AnyStore, num: int) -> np.ndarray:
     return np.unique(np.linspace(0, len(store) - 1, num=num).round().astype(np.int64))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from ditlab.data.manifest import Column
 
 if TYPE_CHECKING:  # torch and pyarrow, which an importer's --help can do without
-    from ditlab.data.store import Store
+    from ditlab.data.bucketed_store import AnyStore
 
 MAX_SPAN = 5_000_000
 """Base pairs that a window may reach over."""
@@ -122,7 +122,7 @@ def plan_windows(
     return WindowPlan(tuple(peaks), regions, _joined(chromosome), _joined(first), _joined(size), dropped)
 
 
-def windows_overlap(store: "Store") -> bool:
+def windows_overlap(store: "AnyStore") -> bool:
     """Whether any window of a store shares a region with the one before it; false for rows that are no windows.
 
     A store's windows come by chromosome and along it, so neighbours are all there is to compare: each one's first

@@ -1,14 +1,15 @@
 """From a spec's `data` to rows: which store, which rows train, which are held out."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from denoisers.contract import TextCodec
+from ditlab.data.bucketed_store import AnyStore, holds_store, open_store
+from ditlab.data.captioned_digits import open_captioned_digits
+from ditlab.data.hold_out import hold_out_classes, hold_out_evenly, hold_out_groups, hold_out_rows, hold_out_runs
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.manifest import MANIFEST_NAME
 from ditlab.data.planted import PlantedModules
@@ -19,9 +20,18 @@ from ditlab.data.sampler import keyed_permutation
 from ditlab.data.store import Store
 from ditlab.data.tokenizer import store_codec
 from ditlab.data.view import View
-from ditlab.errors import UserError, nearest
+from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.spec.data import ArrowData, DataSpec, DigitsData, HoldOutClasses, MnistData, MotifsData, TextData
+from ditlab.spec.data import (
+    ArrowData,
+    CaptionedDigitsData,
+    DataSpec,
+    DigitsData,
+    HoldOutClasses,
+    MnistData,
+    MotifsData,
+    TextData,
+)
 from ditlab.spec.importing import DigitsOptions
 
 
@@ -43,7 +53,7 @@ class DataSplits:
 
 
 def open_data(spec: DataSpec, home: Home, verify: bool = True) -> DataSplits:
-    """The data that a spec names; `digits`, `motifs` and `text` make theirs under `home.stores` at their first use.
+    """The data that a spec names; but `mnist` and `arrow`, all make theirs under `home.stores` at their first use.
 
     With `verify`, every shard is read and hashed once. Raises UserError for a store that is missing (with the command
     that makes it), altered, or empty once rows are held out.
@@ -51,11 +61,13 @@ def open_data(spec: DataSpec, home: Home, verify: bool = True) -> DataSplits:
     match spec:
         case DigitsData():
             splits = _split(_digits(home, verify), spec.hold_out, "data.kind=digits")
+        case CaptionedDigitsData():
+            store = open_captioned_digits(spec, home, verify)
+            splits = _split(store, spec.hold_out, "data.kind=captioned_digits", group=spec.colours)
         case MnistData():
             splits = _mnist(spec, home, verify)
         case ArrowData():
-            store = Store.open(store_folder(spec.path, home), verify)
-            splits = _split(store, spec.hold_out, f"data.path={spec.path}")
+            splits = _split(open_store(store_folder(spec.path, home), verify), spec.hold_out, f"data.path={spec.path}")
         case TextData():
             splits = _split(open_python_docs(spec, home, verify), spec.hold_out, "data.kind=text")
         case MotifsData():
@@ -71,76 +83,21 @@ def store_folder(name: str, home: Home) -> Path:
 
     A store here comes first; a folder here that is none hides no store of the home's.
     """
-    here, known = (folder / MANIFEST_NAME for folder in (Path(name).expanduser().resolve(), home.stores / name))
+    here, known = Path(name).expanduser().resolve(), home.stores / name
     is_plain = len(Path(name).parts) == 1
-    return (known if is_plain and known.exists() and not here.exists() else here).parent
+    return known if is_plain and holds_store(known) and not holds_store(here) else here
 
 
-def hold_out_rows(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """(training rows, held-out rows) of a store of `length` rows, int64.
-
-    The choice depends on the store's length alone, never on an experiment's seed: held-out figures of two experiments
-    compare the same samples. A larger share holds out all that a smaller one does. Training rows are ascending;
-    held-out rows stay shuffled, so that the first few are as good a sample as all. A share above 0 holds out at least
-    one row.
-    """
-    order = keyed_permutation("ditlab.hold-out", length)
-    num = max(1, round(length * share)) if share > 0 else 0
-    return np.sort(order[num:]), order[:num]
-
-
-RUN_ROWS = 16
-MOST_RUNS = 1000
-
-
-def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """(training rows, held-out rows) of a text's store of `length` rows, int64: held out are runs of neighbours.
-
-    Neighbouring rows share documents, phrases and, at their seam, a sentence. Of rows held out at random nearly every
-    one would have both neighbours in training; of a run of n, two have one. A single run, as the last tenth, would be
-    one place of a sorted corpus; so the rows are cut into equal runs, RUN_ROWS long or a MOST_RUNS-th of all, and runs
-    are drawn until the share is full. All else is as `hold_out_rows` says.
-    """
-    runs = np.array_split(np.arange(length), min(MOST_RUNS, max(1, length // RUN_ROWS)))
-    order = np.concatenate([runs[run] for run in keyed_permutation("ditlab.hold-out-runs", len(runs))])
-    num = max(1, round(length * share)) if share > 0 else 0
-    held_out = order[:num]
-    return np.sort(order[num:]), held_out[keyed_permutation("ditlab.hold-out", num)]
-
-
-def hold_out_classes(store: Store, classes: HoldOutClasses) -> tuple[np.ndarray, np.ndarray]:
-    """(training rows, held-out rows) of a store, int64: held out are all rows whose class is one of `classes`.
-
-    Training rows are ascending; held-out rows are shuffled, by their number alone. Raises UserError for a column that
-    holds no class indices, for a class that it does not know, and where nothing trains or nothing is held out.
-    """
-    knob, column = f"data.hold_out.column={classes.column}", store.columns.get(classes.column)
-    indexed = [name for name, each in store.columns.items() if each.num_classes is not None and not each.shape]
-    if column is None or classes.column not in indexed:
-        problem = f"is no column of {store.path}" if column is None else f"holds no class indices in {store.path}"
-        raise UserError(f"{knob} {problem}; columns of class indices there: {', '.join(indexed) or 'none'}.")
-    classes_there: Sequence[int | str] = column.names or range(column.num_classes or 0)
-    known = {name: number for number, name in enumerate(classes_there)}
-    for value in classes.values:
-        if value not in known:
-            answer = nearest(str(value), column.names) if column.names else f"known: 0 to {len(known) - 1}"
-            raise UserError(f"data.hold_out.values={value} is no class of {classes.column} in {store.path}; {answer}")
-    values = f"data.hold_out.values={', '.join(map(str, classes.values))}"
-    held = np.isin(store.tensor(classes.column).numpy(), [known[value] for value in classes.values])
-    if held.all() or not held.any():
-        problem = "holds out every row, so nothing is left to train on" if held.all() else "holds no row out"
-        counts = column.statistics.class_counts or ()
-        filled = [str(name) for name, number in known.items() if counts[number]]
-        raise UserError(f"{values} {problem}; {classes.column} has rows of {', '.join(filled)} in {store.path}.")
-    rows = np.flatnonzero(held)
-    return np.flatnonzero(~held), rows[keyed_permutation("ditlab.hold-out", len(rows))]
-
-
-def _split(store: Store, hold_out: float | HoldOutClasses, origin: str) -> DataSplits:
+def _split(store: AnyStore, hold_out: float | HoldOutClasses, origin: str, group: int = 1) -> DataSplits:
+    """`group`: neighbouring rows that are held out together."""
     if isinstance(hold_out, HoldOutClasses):
         train, held_out = hold_out_classes(store, hold_out)
     elif store.manifest.text:
         train, held_out = hold_out_runs(len(store), hold_out)
+    elif len(store.parts) > 1:
+        train, held_out = hold_out_evenly([len(part) for part in store.parts], hold_out)
+    elif group > 1:
+        train, held_out = hold_out_groups(len(store), hold_out, group)
     else:
         train, held_out = hold_out_rows(len(store), hold_out)
     note = "" if len(held_out) else f"{origin} with data.hold_out={hold_out} holds nothing out: no held-out evaluation."

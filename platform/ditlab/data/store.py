@@ -1,7 +1,6 @@
 """Reading Arrow stores: memory-mapped, checked, without copies."""
 
 import hashlib
-import json
 import mmap
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,14 +10,8 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from ditlab.data.manifest import (
-    FORMAT_VERSION,
-    MANIFEST_NAME,
-    Manifest,
-    Shard,
-    StoredColumn,
-    content_fingerprint,
-)
+from ditlab.data.manifest import MANIFEST_NAME, Manifest, Shard, StoredColumn, content_fingerprint
+from ditlab.data.manifest_files import altered, read_record
 from ditlab.errors import UserError
 
 
@@ -61,6 +54,15 @@ class Store:
         """Of the contents: see `manifest.content_fingerprint`."""
         return self.manifest.fingerprint
 
+    @property
+    def parts(self) -> "tuple[Store, ...]":
+        """The stores of one shape each that it is made of: itself. A bucketed store has more."""
+        return (self,)
+
+    def bucket_of(self, rows: np.ndarray) -> np.ndarray:
+        """The number in `parts` of each row's store, int64 (len(rows),): 0."""
+        return np.zeros(len(rows), np.int64)
+
     def __len__(self) -> int:
         return self.manifest.rows
 
@@ -90,27 +92,9 @@ class Store:
 
 def read_manifest(path: Path) -> Manifest:
     """`store.json` of the store in a folder. Raises UserError where it is missing, unreadable or of another version."""
-    file = path / MANIFEST_NAME
-    try:
-        text = file.read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"{path} holds no store ({MANIFEST_NAME}: {error.strerror}); name the folder of one, or one below "
-            "DITLAB_HOME/stores, or write one with `ditlab data import`."
-        ) from None
-    try:
-        version = json.loads(text)["version"]
-        if version != FORMAT_VERSION:
-            raise UserError(
-                f"{file} is of format version {version}, and this ditlab reads version {FORMAT_VERSION}; "
-                "import the data again with `ditlab data import`."
-            )
-        manifest = Manifest.model_validate_json(text)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's and json's are ValueErrors
-        problem = str(error).splitlines()[0]
-        raise UserError(f"{file} is not a store's manifest ({problem}); import the data again.") from error
+    manifest = read_record(path / MANIFEST_NAME, Manifest)
     if content_fingerprint(manifest.rows, manifest.columns, manifest.attachments) != manifest.fingerprint:
-        raise UserError(f"{file} was altered: its columns do not give its fingerprint; import the data again.")
+        raise altered(path / MANIFEST_NAME, "columns")
     return manifest
 
 

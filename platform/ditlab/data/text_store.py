@@ -10,8 +10,9 @@ from typing import Protocol
 from ditlab.data.documents import Document, Piece, pieces
 from ditlab.data.importing import Imported, Progress, write_store
 from ditlab.data.manifest import Column, Source, TextFacts
+from ditlab.data.processes import fitting_processes
 from ditlab.data.tokenizer import TOKENIZER_NAME, ByteTokenizer, Tokenizer, open_tokenizer
-from ditlab.data.tokenizing import Packer, encode, fitting_processes
+from ditlab.data.tokenizing import Packer, encode
 from ditlab.errors import UserError
 
 DEFAULT_VOCABULARY = 4096

@@ -13,7 +13,7 @@ from denoisers.contract import TextCodec
 from ditlab.errors import UserError
 
 if TYPE_CHECKING:  # torch, which the processes that tokenise can do without
-    from ditlab.data.store import Store
+    from ditlab.data.bucketed_store import AnyStore
 
 TOKENIZER_NAME = "tokenizer.json"
 END_TEXT = "<|endoftext|>"
@@ -128,7 +128,7 @@ def load_tokenizer(content: bytes, origin: str) -> Tokenizer:
     return plain
 
 
-def store_tokenizer(store: "Store") -> Tokenizer | None:
+def store_tokenizer(store: "AnyStore") -> Tokenizer | None:
     """The tokeniser of a store of tokens, None of any other. Raises what `open_tokenizer` does."""
     return open_tokenizer(store.path) if TOKENIZER_NAME in store.manifest.attachments else None
 
@@ -138,13 +138,13 @@ def codec(tokenizer: Tokenizer, bytes_per_token: float | None = None) -> TextCod
     return TextCodec(tokenizer.encode, tokenizer.decode, tokenizer.vocabulary, tokenizer.end, bytes_per_token)
 
 
-def store_codec(store: "Store") -> TextCodec | None:
+def store_codec(store: "AnyStore") -> TextCodec | None:
     """How a store's tokens read; None of a store without a tokeniser. Raises what `open_tokenizer` does."""
     tokenizer, text = store_tokenizer(store), store.manifest.text
     return None if tokenizer is None else codec(tokenizer, text.bytes_per_token if text else None)
 
 
-def attach(store: "Store", folder: Path) -> Path | None:
+def attach(store: "AnyStore", folder: Path) -> Path | None:
     """Copy a store's tokeniser into the folder of a run or of an export; None where the store has none.
 
     Needs no library, whatever the tokeniser. Raises OSError where the folder cannot be written.

@@ -3,29 +3,13 @@
 The processes that tokenise import this module, which needs neither torch nor pyarrow.
 """
 
-import multiprocessing
-import os
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 
 from ditlab.data.documents import PIECE_LENGTH, Piece
+from ditlab.data.processes import in_processes
 from ditlab.data.tokenizer import Tokenizer, load_tokenizer
-from ditlab.errors import UserError
-
-BYTES_A_PROCESS = 2**21
-"""Text that makes one more process worth its start (about half a second)."""
-WAITING_GROUPS = 3
-"""Groups of pieces that each process has before it or behind it: what bounds the memory."""
-
-
-def fitting_processes(text_bytes: int) -> int:
-    """As many as there are cores, fewer for a small text."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, text_bytes // BYTES_A_PROCESS))
 
 
 def encode(pieces: Iterable[Piece], tokenizer: Tokenizer, processes: int = 1) -> Iterator[np.ndarray]:
@@ -36,23 +20,7 @@ def encode(pieces: Iterable[Piece], tokenizer: Tokenizer, processes: int = 1) ->
     if processes == 1:
         yield from (_encode_group(tokenizer, group) for group in _groups(pieces))
         return
-    context = multiprocessing.get_context("spawn")  # a fork of a process with threads, as torch has, may hang
-    with ProcessPoolExecutor(processes, context, initializer=_start, initargs=(tokenizer.content,)) as pool:
-        waiting: deque[Future[np.ndarray]] = deque()
-        try:
-            for group in _groups(pieces):
-                waiting.append(pool.submit(_encode_in_process, group))
-                if len(waiting) == processes * WAITING_GROUPS:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        except BrokenProcessPool as error:
-            raise UserError(
-                f"a process that tokenises was killed (--processes={processes}), as happens where memory runs out; "
-                "lower --processes."
-            ) from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    yield from in_processes(_encode_in_process, _groups(pieces), processes, "tokenises", _start, (tokenizer.content,))
 
 
 class Packer:

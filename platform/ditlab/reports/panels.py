@@ -112,6 +112,10 @@ def _draw_heatmap(panel: Heatmap, axes: Axes, dpi: int) -> None:
     if panel.extent is None:
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    if panel.x_names:
+        axes.set_xticks(range(len(panel.x_names)), panel.x_names, rotation=90)
+    if panel.y_names:
+        axes.set_yticks(range(len(panel.y_names)), panel.y_names)
     if panel.mark is not None:
         _mark(panel, axes)
     _label(axes, panel.x_label, panel.y_label)

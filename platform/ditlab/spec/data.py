@@ -34,6 +34,19 @@ class DigitsData(Spec):
     """Share of the samples kept out of training, for evaluation."""
 
 
+class CaptionedDigitsData(Spec):
+    """Scikit-learn's digits in several colours with captions such as "a red seven". Needs no download."""
+
+    kind: Literal["captioned_digits"] = "captioned_digits"
+    """Embedded data: coloured digits and what they show, in words."""
+    size: Annotated[int, Field(ge=8, le=256, multiple_of=8)] = 16
+    """Height and width in pixels, a multiple of 8: the 8x8 digits are enlarged smoothly."""
+    colours: Annotated[int, Field(ge=1, le=7)] = 7
+    """Of each digit, the first so many of red, green, blue, yellow, cyan, magenta and white."""
+    hold_out: HoldOut = 0.1
+    """Share of the digits kept out of training, for evaluation: each with all of its colours."""
+
+
 class MnistData(Spec):
     """MNIST, imported beforehand with `ditlab data import mnist` (from idx files in a folder, or by download)."""
 
@@ -117,4 +130,6 @@ class TextData(Spec):
     a document with what trains."""
 
 
-DataSpec = Annotated[DigitsData | MnistData | ArrowData | MotifsData | TextData, Field(discriminator="kind")]
+DataSpec = Annotated[
+    DigitsData | CaptionedDigitsData | MnistData | ArrowData | MotifsData | TextData, Field(discriminator="kind")
+]

@@ -12,6 +12,7 @@ from denoisers.contract import BatchField, Family, ModelSpec, ObjectiveSpec, Sam
 from denoisers.families import families
 from ditlab.errors import UserError, nearest
 from ditlab.spec.data import DataSpec, DigitsData
+from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Resources, Tracking
 from ditlab.spec.optimisation import AdamW, Batch, ConstantSchedule, ScheduleSpec, Training
 from ditlab.spec.wording import shown
@@ -33,6 +34,8 @@ class Experiment(Spec):
     """The loss: time sampling, noise schedule, weight of each component."""
     data: DataSpec = DigitsData()
     """Where samples come from."""
+    encoders: Encoders = Encoders()
+    """What makes features of captions and images, for families that read them and data that hold none."""
     batch: Batch = Batch()
     """Samples of one step."""
     optimizer: AdamW = AdamW()
@@ -137,6 +140,9 @@ class Experiment(Spec):
     def content_hash(self) -> str:
         """16 hex digits over what decides the trained weights; where it runs and what is logged leave it alone."""
         content = {key: value for key, value in self.to_dict().items() if key not in NOT_CONTENT}
+        content["encoders"] = self.encoders.content()
+        if not content["encoders"]:
+            del content["encoders"]  # without any, the hash is what it was before there were encoders
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -61,6 +61,57 @@ class GetOptions(Spec):
     """Name of the store and its folder [default: get-CELL_TYPE, or get]."""
 
 
+class ImagesOptions(Spec):
+    """Images with captions, in sizes by aspect ratio.
+
+    From a folder of .png, .jpg, .webp and .bmp files with captions in .txt files of the same stem, from WebDataset tars
+    (image and txt of one key), or from Parquet with image bytes and a caption column. Each image is scaled down to
+    cover the size that suits it best and cropped around its centre; none is enlarged, and those smaller than every
+    size are skipped and listed. Transparency turns white, and EXIF's orientation is applied.
+    """
+
+    source: Annotated[Path, FILE_OR_FOLDER]
+    """A file, or a folder of files of one kind, searched to its depth and read in the order of their paths."""
+    resolution: Annotated[int, Field(ge=8)] = 256
+    """No size has a larger area than a square of this side, in pixels."""
+    patch: Annotated[int, Field(ge=1)] = 16
+    """Side of the model's patches (model.patch_size)."""
+    step: Annotated[int, Field(ge=1)] | None = None
+    """Sides of sizes are multiples of this, itself a multiple of --patch [default: 4 patches]."""
+    min_side: Annotated[int, Field(ge=1)] | None = None
+    """Shortest side of a size [default: --step]."""
+    max_side: Annotated[int, Field(ge=1)] | None = None
+    """Longest side of a size (model.max_resolution) [default: twice --resolution, not above 1024]."""
+    image_column: Annotated[str, Field(min_length=1)] = "image"
+    """Column of Parquet files that holds images: bytes, or Hugging Face's {bytes, path}."""
+    caption_column: Annotated[str, Field(min_length=1)] = "caption"
+    """Column of Parquet files that holds captions."""
+    caption_length: Annotated[int, Field(ge=4)] = 512
+    """Most bytes of a caption; longer ones are cut between two characters, and counted."""
+    missing_caption: Literal["refuse", "skip"] = "refuse"
+    """What to do with an image without a caption."""
+    unreadable: Literal["skip", "refuse"] = "skip"
+    """What to do with a file that is damaged or no image."""
+    encode_text: Annotated[str, Field(min_length=1)] | None = None
+    """Frozen encoder of captions, a folder or a name on the Hugging Face hub (Qwen3): its features are stored beside
+    them, and training needs no encoder."""
+    encode_images: Annotated[str, Field(min_length=1)] | None = None
+    """Frozen encoder of images (DINOv3) whose features are stored."""
+    processes: Annotated[int, Field(ge=1)] | None = None
+    """Processes that decode; the store is the same for any number [default: the cores, fewer for few images]."""
+    name: FolderName | None = None
+    """Name of the store and its folder [default: images-SOURCE-RESOLUTION]."""
+
+    @model_validator(mode="after")
+    def _steps_are_patches(self) -> "ImagesOptions":
+        if self.step is not None and self.step % self.patch:
+            raise ValueError(
+                f"--step={self.step} is no multiple of --patch={self.patch}; set it to {self.patch}, "
+                f"{4 * self.patch} or the like."
+            )
+        return self
+
+
 class TextOptions(Spec):
     """Text as rows of tokens: .txt files, JSON lines, Parquet.
 

@@ -1,12 +1,14 @@
 """The body of every worker: build, take up a checkpoint if there is one, step, evaluate, save."""
 
 import gc
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from denoisers.contract import RetiringObjective
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.loader import Loader
 from ditlab.data.sampler import SampleOrder
@@ -16,6 +18,7 @@ from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
 from ditlab.training.evaluation import held_out_metrics, sample_grid
+from ditlab.training.inputs import ModelInputs, ignore
 from ditlab.training.memory import OutOfMemory, Room, is_out_of_memory
 from ditlab.training.nonfinite import NonFiniteWatch
 from ditlab.training.plan import plan_run
@@ -54,10 +57,14 @@ class Worker:
         self.room, self._swap = room, swap
         self.plan = plan_run(experiment, data)
         self.channel = ControlChannel(rank)
-        self.fields = experiment.batch_fields()
+        self.inputs = ModelInputs.of(
+            experiment, data.train.columns, rank.device, reporter.warn if rank.is_first else ignore, home
+        )
         self.watch = NonFiniteWatch(experiment)
         self.metrics: dict[str, float] = {}
-        self.quality = QualityMeter(experiment, data, home, rank.device, reporter.warn, reporter.pulse.beat)
+        self.quality = QualityMeter(
+            experiment, data, home, rank.device, reporter.warn, reporter.pulse.beat, self.inputs
+        )
         self.saving = Saving(experiment, checkpoints, rank, self.channel, reporter)
         self._steps, self._meter = StepMetrics(rank.world_size), Speedometer(experiment.batch.size)
         self._bad_step = 0
@@ -115,11 +122,13 @@ class Worker:
     def _run(self) -> Outcome:
         experiment, total, state = self.experiment, self.plan.total_steps, self.state
         stopped = False
-        with self._loader() as loader:
-            micro_batches = iter(loader)
+        self._retire()
+        self.inputs.open()
+        with ExitStack() as opened:
+            loader = opened.enter_context(self._loader())
             meter, pulse = self._meter, self.reporter.pulse
             stepper = Stepper(
-                experiment, self.plan, self.rank, state, self._share, self.fields, self.data.train.columns, self._steps
+                experiment, self.plan, self.rank, state, self._share, self.inputs, self.data.train.columns, self._steps
             )
             meter.restart()
             if state.step == 0 and experiment.evaluation.every is not None:
@@ -127,7 +136,10 @@ class Worker:
                     self._evaluate()  # what chance gives; and a sampler that fails does so before hours of training
             while state.step < total and not stopped:
                 pulse.at(state.step, "waiting for data")
-                batch = next(micro_batches)
+                if self._retire():
+                    loader.close()
+                    loader = opened.enter_context(self._loader())
+                batch = next(loader)
                 pulse.at(state.step, "training")
                 if state.step in self.room.left_out:
                     stepper.pass_over()
@@ -174,12 +186,17 @@ class Worker:
             if stops or not waits:
                 return bool(stops)
 
+    def _retire(self) -> bool:
+        """Leaves out the fields that the loss reads no more, and whatever makes them; whether there was a change."""
+        objective, step = self.state.objective, self.state.step
+        return isinstance(objective, RetiringObjective) and self.inputs.retire(objective.retired_fields(step))
+
     def _loader(self) -> Loader:
         experiment = self.experiment
         return Loader(
             self.data.train,
-            self.fields,
-            SampleOrder(len(self.data.train), experiment.batch.size, experiment.seed),
+            self.inputs.fields,
+            SampleOrder.of(self.data.train, experiment.batch.size, experiment.seed),
             self.state.position,
             experiment.micro_size,
             self._share.micro_indices,
@@ -247,12 +264,12 @@ class Worker:
         self._progress("evaluating")
         with state.engine.evaluating():
             found = held_out_metrics(
-                state.network, state.objective, self.data.held_out, self.fields,
+                state.network, state.objective, self.data.held_out, self.inputs,
                 self._share.slice_size, evaluation.limit, rank, self.channel,
             )  # fmt: skip
             # Under ZeRO-3 every forward pass needs every worker; otherwise the first one draws alone.
             if evaluation.samples and (rank.is_first or state.engine.stage == 3):
-                figure = sample_grid(state.network, self.experiment, self.data, evaluation.samples, rank.device)
+                figure = sample_grid(state.network, self.experiment, self.data, evaluation.samples, self.inputs)
                 if rank.is_first:
                     self.reporter.samples(state.step, figure)
             if evaluation.quality and (rank.is_first or state.engine.stage == 3):

@@ -4,7 +4,7 @@ from typing import Any
 
 from ditlab.data.sources import DataSplits
 from ditlab.spec.experiment import Experiment
-from ditlab.training.quality import QUALITY_METRICS
+from ditlab.training.quality import quality_names
 
 
 def metric_names(experiment: Experiment, data: DataSplits) -> list[str]:
@@ -14,5 +14,5 @@ def metric_names(experiment: Experiment, data: DataSplits) -> list[str]:
     names = [f"train/{name}" for name in ("loss", *trained, "grad_norm", "lr", "samples_per_second")]
     if experiment.evaluation.every is not None and len(data.held_out):
         names += [f"eval/{name}" for name in objective.metric_names()]
-        names += QUALITY_METRICS if experiment.evaluation.quality else ()
+        names += quality_names(experiment, data) if experiment.evaluation.quality else ()
     return names

@@ -52,6 +52,12 @@ class KeyedNoise:
         return whole[self.start : self.start + shape[0]]
 
 
+def fixed_noise(first: int, device: torch.device, bucket: int = 0) -> "RowNoise":
+    """The draws of rows from place `first` on among a view's rows of a bucket, the same in every experiment: those of
+    held-out metrics, so that a row's masks are the same ones wherever it is looked at. Buckets share no draws."""
+    return RowNoise(0, f"evaluate/{bucket}" if bucket else "evaluate", first, device)
+
+
 @dataclass(frozen=True)
 class RowNoise:
     """The random numbers of rows `first`, `first` + 1, ... of a data set, whatever batches they are taken in."""

@@ -45,6 +45,7 @@ class TrainingState:
         text: TextCodec | None = None,
     ) -> None:
         self._rank = rank
+        torch.manual_seed(derived_seed(experiment.seed, "objective"))  # its modules draw their weights
         self.objective: Any = experiment.objective.build(experiment.model, text)
         torch.manual_seed(derived_seed(experiment.seed, "weights"))
         network: Any = experiment.model.build()

@@ -1,14 +1,13 @@
 """One optimiser step on one worker."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
-from denoisers.contract import BatchField
-from ditlab.data.fields import to_device
+from ditlab.data.manifest import Column
 from ditlab.engine.distributed import Rank
 from ditlab.spec.experiment import Experiment
+from ditlab.training.inputs import ModelInputs
 from ditlab.training.memory import OutOfMemory, is_out_of_memory
 from ditlab.training.noise import KeyedNoise
 from ditlab.training.plan import RunPlan
@@ -30,13 +29,13 @@ class Stepper:
         rank: Rank,
         state: TrainingState,
         share: Share,
-        fields: Sequence[BatchField],
-        columns: Any,
+        inputs: ModelInputs,
+        columns: Mapping[str, Column],
         metrics: StepMetrics,
     ) -> None:
         self._experiment, self._plan, self._rank = experiment, plan, rank
         self._state, self._share = state, share
-        self._fields, self._columns = fields, columns
+        self._inputs, self._columns = inputs, columns
         self._metrics = metrics
 
     def step(self, micro_batches: Sequence[MicroBatch], wanted: bool) -> None:
@@ -69,7 +68,7 @@ class Stepper:
             raw = micro_batches[piece.number]
             if piece.stop - piece.start < self._experiment.micro_size:
                 raw = {name: values[piece.start : piece.stop] for name, values in raw.items()}
-            batch = to_device(raw, self._fields, self._columns, self._rank.device)
+            batch = self._inputs.ready(raw, self._columns)
             weight = self._share.weight if piece.counts else 0.0
             components = self._state.engine.forward_backward(
                 batch, self._noise(piece), number == len(slices) - 1, weight

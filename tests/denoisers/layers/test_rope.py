@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from denoisers.layers.rope import rotate, rotation
+from denoisers.layers.rope import Rotation, rotate, rotation
 
 
 def test_it_keeps_norms_and_position_0_as_it_is():
@@ -37,6 +37,22 @@ def test_pairs_are_half_a_head_apart_and_turn_by_their_frequency():
     expected[j, j] = expected[j + 3, j + 3] = (5 * theta).cos()
     expected[j, j + 3], expected[j + 3, j] = (5 * theta).sin(), -(5 * theta).sin()
     torch.testing.assert_close(turned[:, 0], expected)
+
+
+def test_neighbours_are_the_same_pairs_in_another_order():
+    """Entries 2j and 2j + 1 turn as j and j + K / 2 do in halves."""
+    x, by = torch.randn(2, 9, 16).double(), rotation(torch.arange(9), 16, dtype=torch.float64)
+    order = torch.arange(16).view(2, 8).T.flatten()  # 0, 8, 1, 9, ...
+    torch.testing.assert_close(rotate(x[..., order], by, "neighbours"), rotate(x, by)[..., order])
+
+
+def test_tokens_of_each_sample_may_have_a_rotation_of_their_own():
+    x = torch.randn(2, 3, 9, 16).double()
+    rotations = [rotation(torch.arange(first, first + 9), 16, dtype=torch.float64) for first in (0, 4)]
+    own = Rotation(*(torch.stack(each)[:, None] for each in zip(*rotations, strict=True)))
+    for layout in ("halves", "neighbours"):
+        expected = torch.stack([rotate(each, by, layout) for each, by in zip(x, rotations, strict=True)])
+        torch.testing.assert_close(rotate(x, own, layout), expected)
 
 
 def test_far_positions_keep_their_digits():

@@ -73,3 +73,11 @@ def test_gaussian_velocity_is_the_regression_of_the_target():
 def test_a_gaussian_without_spread_is_a_point():
     x, t = torch.randn(10, dtype=F64), torch.full((), 0.3, dtype=F64)
     torch.testing.assert_close(gaussian_velocity(x, t, 0.7, 0.0), point_velocity(x, t, torch.tensor(0.7, dtype=F64)))
+
+
+def test_the_true_data_say_the_true_velocity_from_either_end():
+    data, noise, t = lines()
+    for noise_at in (0, 1):
+        x_t = interpolate(data, noise, t, noise_at)
+        found = point_velocity(x_t, t.view(-1, 1, 1), data, noise_at)
+        torch.testing.assert_close(found, velocity_target(data, noise, noise_at))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from denoisers.processes.flow_matching import gaussian_velocity, point_velocity, reverse_time
-from denoisers.processes.solvers import SOLVERS
+from denoisers.processes.solvers import SOLVERS, Solver, heun_then_euler
 
 F64 = torch.float64
 MEAN, STD = 0.7, 0.4
@@ -90,3 +90,18 @@ def test_uneven_grids_are_followed():
     noise = torch.randn(20, dtype=F64)
     end = SOLVERS["rk4"].integrate(velocity, noise, times)
     torch.testing.assert_close(end, MEAN + STD * noise, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 50])
+def test_heun_with_an_euler_step_at_the_end_spares_one_evaluation(steps):
+    solver = Solver(heun_then_euler, order=2, evaluations=2, fewer_at_the_end=1)
+    calls = []
+    solver.integrate(lambda x, t: calls.append(float(t)) or x, torch.ones(1), grid(steps))
+    assert len(calls) == solver.num_evaluations(steps) == 2 * steps - 1
+    assert 0 not in calls  # the grid's last time
+
+
+def test_heun_with_an_euler_step_at_the_end_keeps_its_order():
+    exact = SOLVERS["rk4"].integrate(mixture_velocity, NOISE, grid(400))
+    errors = [(heun_then_euler(mixture_velocity, NOISE, grid(n)) - exact).abs().max().item() for n in (160, 320)]
+    assert math.log2(errors[0] / errors[1]) == pytest.approx(2, abs=0.15)

@@ -140,6 +140,14 @@ def test_params_of_a_network_larger_than_memory(ditlab, spec):
     assert ditlab("params", spec, *huge, "--json").json["total"] > 5e10
 
 
+def test_modules_of_the_objective_are_told_beside_the_total(ditlab, spec):
+    spec.write_text("name: pictures\nmodel: {family: pixelhdm}\ntraining: {steps: 2}\n", encoding="utf-8")
+    said = ditlab("params", spec, "--json")
+    assert said.json["total"] == 356_705_879
+    assert said.json["training_only"] == {"projection": 7_078_656}
+    assert "7,078,656" in ditlab("params", spec).out
+
+
 def test_shapes(ditlab, spec):
     rows = ditlab("params", spec, "--shapes", "--batch", "3", "--json").json["shapes"]
     assert rows[0]["inputs"] == [[3, 1, 8, 8], [3]] and rows[0]["outputs"] == [[3, 1, 8, 8]]

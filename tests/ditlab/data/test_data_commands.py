@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import zarr
 
+from support.photographs import captioned_folder, smooth
+
 
 @pytest.fixture
 def ditlab(tmp_path: Path):
@@ -63,6 +65,7 @@ def test_the_kinds_are_listed_with_a_line_each_and_their_own_options(ditlab):
     for line in (
         r"digits +The 1,797 real",
         r"get +Motif scores of genomic regions",
+        r"images +Images with captions, in sizes",
         r"mnist +MNIST, from its four",
         r"text +Text as rows",
     ):
@@ -78,7 +81,7 @@ def test_the_kinds_are_listed_with_a_line_each_and_their_own_options(ditlab):
 def test_help_of_an_import_needs_no_heavy_library(tmp_path):
     code = (
         "import sys\nfrom ditlab.cli.main import cli\n"
-        "for kind in ('digits', 'get', 'mnist', 'text'):\n"
+        "for kind in ('digits', 'get', 'images', 'mnist', 'text'):\n"
         "    cli.main(['data', 'import', kind, '--help'], standalone_mode=False)\n"
         "print([name for name in ('torch', 'pyarrow', 'zarr', 'sklearn', 'tokenizers') if name in sys.modules])"
     )
@@ -149,6 +152,38 @@ def test_mistakes_end_with_2_and_the_remedy(ditlab, arguments, message):
     done = ditlab(*arguments)
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_import_and_inspect_captioned_images(ditlab, tmp_path):
+    shapes = [(64, 64), (64, 128), (64, 64), (20, 20)]
+    captioned_folder(tmp_path / "photos", {f"{n}.png": (smooth(*size), f"slope {n}") for n, size in enumerate(shapes)})
+    (tmp_path / "photos" / "broken.png").write_bytes(b"")
+    (tmp_path / "photos" / "broken.txt").write_text("none")
+    done = ditlab("import", "images", "--source", "photos", "--resolution", "128", "--json")
+    (store,) = last_line(done)["stores"]
+    assert (store["name"], store["rows"], store["outcome"]) == ("images-photos-128", 3, "written")
+    assert re.search(r"left out or cut: 1 too small, 1 unreadable; listed in .*skipped-[0-9a-f]+\.txt", done.stderr)
+    assert "5/5 images" in done.stderr and "bytes of decoded pixels" in done.stderr
+    seen = last_line(ditlab("inspect", "images-photos-128", "--json"))
+    assert [(bucket["height"], bucket["width"], bucket["rows"]) for bucket in seen["buckets"]] == [
+        (64, 64, 2),
+        (64, 128, 1),
+    ]
+    assert seen["facts"] == {"too small": 1, "unreadable": 1} and seen["fingerprint"] == store["fingerprint"]
+    assert seen["columns"]["image"]["shape"] == [3, 64, -1] and seen["rows"] == 3
+    assert Path(seen["picture"]).read_bytes().startswith(b"\x89PNG")
+    table = ditlab("inspect", "images-photos-128", "--out", "grid.png").stdout
+    assert re.search(r"64x128 +2 +1 +33\.3% +2 to 2", table) and "(3, 64, any)" in table
+    assert "1 too small, 1 unreadable" in table
+
+
+def test_mistakes_about_images_end_with_2_and_the_knob(ditlab, tmp_path):
+    captioned_folder(tmp_path / "photos", {"a.png": (smooth(64, 64), None)})
+    done = ditlab("import", "images", "--source", "photos")
+    assert done.returncode == 2 and "a.png has no caption" in done.stderr and "Traceback" not in done.stderr
+    done = ditlab("import", "images", "--source", "photos", "--step", "24")
+    assert done.returncode == 2 and "--step=24 is no multiple of --patch=16" in done.stderr
+    assert not (tmp_path / "home" / "stores").exists()
 
 
 def test_a_store_without_images_has_no_picture(ditlab, tmp_path):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from denoisers.contract import BatchField, ModelSpec
+from denoisers.contract import ANY, BatchField, ModelSpec
 from denoisers.dit.spec import DiTSpec
 from ditlab.data.fields import check_fields, held_out_batches, to_device
 from ditlab.data.manifest import Column, Source
@@ -13,6 +13,7 @@ from ditlab.data.store import Store
 from ditlab.data.view import View
 from ditlab.data.writer import StoreWriter
 from ditlab.errors import UserError
+from support.bucketed import SIZES, bucketed
 
 IMAGE = BatchField("image", (1, 3, 4), "float32", value_range=(-1, 1))
 LABEL = BatchField("label", (), "int64", num_classes=5)
@@ -131,6 +132,95 @@ def test_labels_below_zero_are_refused(tmp_path):
     view = view_of(tmp_path, Column(dtype="int64"), np.array([-1, 2]))
     with pytest.raises(UserError, match=r"holds x from -1 to 2, but the model knows 10 classes"):
         check_fields(view, [BatchField("x", (), "int64", num_classes=10)])
+
+
+class ImagesLike(ModelSpec):
+    """Images of any size that patches divide, and what is said of them."""
+
+    family: Literal["images_like"] = "images_like"
+    width: int = 32
+    patch_size: int = 4
+    max_resolution: int = 16
+    num_words: int = 12
+
+    def batch_fields(self):
+        return (
+            BatchField(
+                "image", (3, ANY, ANY), "float32", (-1, 1), multiple_of=self.patch_size, at_most=self.max_resolution
+            ),
+            BatchField("words", (ANY,), "float32", at_most=self.num_words),
+        )
+
+
+def check_images(path, model: ImagesLike, sizes=SIZES, fields=None) -> None:
+    store = bucketed(path / "set", sizes)
+    check_fields(View(store, np.arange(len(store)), "data.path=set"), fields or model.batch_fields(), model)
+
+
+def test_any_size_that_the_model_takes_passes(tmp_path):
+    check_images(tmp_path, ImagesLike())
+    check_images(tmp_path, ImagesLike(), {(8, 8): 3})
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            ImagesLike(patch_size=8),
+            "holds image (3, 16, 4) in bucket 16x4, and 4 is not divisible by model.patch_size=8; "
+            "set model.patch_size=4, or import the data with sizes that are.",
+        ),
+        (
+            ImagesLike(max_resolution=8),
+            "holds image (3, 16, 4) in bucket 16x4, and 16 is over model.max_resolution=8, the most that the model "
+            "takes; set model.max_resolution=16, or import the data with smaller sizes.",
+        ),
+        (
+            ImagesLike(num_words=10),
+            "holds words (12,) in bucket 8x12, and 12 is over model.num_words=10, the most that the model takes; "
+            "set model.num_words=12, or import",
+        ),
+    ],
+)
+def test_sizes_that_the_model_cannot_take_are_named_with_the_knob(tmp_path, model, message):
+    with pytest.raises(UserError, match=re.escape(f"data.path=set {message}")):
+        check_images(tmp_path, model)
+
+
+def test_sizes_without_a_knob_and_of_a_single_bucket(tmp_path):
+    """Fields of an objective follow no setting of the model; sides of 9 and 7 leave no patch to set."""
+    words = BatchField("words", (ANY,), "float32", at_most=5)
+    with pytest.raises(
+        UserError, match=r"set holds words \(8,\), and 8 is over 5, the most that the model takes; import"
+    ):
+        check_images(tmp_path, ImagesLike(), {(4, 8): 2}, [words])
+    with pytest.raises(UserError, match=r"in bucket 7x9, and 7 is not divisible by model\.patch_size=4; import"):
+        check_images(tmp_path, ImagesLike(), {(7, 9): 2, (9, 9): 2})
+    wide = BatchField("words", (ANY, 768), "float32")
+    with pytest.raises(UserError, match=r"holds words \(any,\), but the model wants \(any, 768\); make the model's"):
+        check_images(tmp_path, ImagesLike(), SIZES, [wide])
+
+
+def test_several_sizes_fit_no_model_of_one(tmp_path):
+    with pytest.raises(
+        UserError, match=r"holds image \(3, any, any\), but the model wants \(1, 28, 28\); make the model's"
+    ):
+        store = bucketed(tmp_path / "set")
+        check_fields(View(store, np.arange(72), "data.path=set"), DiTSpec().batch_fields(), DiTSpec())
+
+
+def test_held_out_batches_of_several_sizes_are_of_one_each(tmp_path):
+    store = bucketed(tmp_path / "set")
+    view = View(store, np.random.default_rng(0).permutation(72), "data.path=set")
+    number = BatchField("number", (), "int64")
+    batches = list(held_out_batches(view, [*ImagesLike().batch_fields(), number], 16, 60))
+    assert all(len(batch["image"]) == len(batch["words"]) <= 16 for batch in batches)
+    first = {bucket: view.rows[:60][view.buckets[:60] == bucket] for bucket in range(3)}
+    for bucket, shape in enumerate([(8, 8), (16, 4), (8, 12)]):
+        mine = [batch["number"] for batch in batches if batch["image"].shape[2:] == shape]
+        start = sum(map(len, store.parts[:bucket]))
+        assert torch.cat(mine).tolist() == (first[bucket] - start).tolist(), "in the view's own order"
+        assert all(len(numbers) == 16 for numbers in mine[:-1])
 
 
 @pytest.mark.parametrize(("size", "limit", "sizes"), [(40, None, [40, 40, 20]), (40, 50, [40, 10]), (128, 500, [100])])

@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ditlab.data.hold_out import hold_out_rows
 from ditlab.data.importing import ImportRequest, kinds, run_import
 from ditlab.data.manifest import Source
 from ditlab.data.region_windows import ChromosomePeaks, plan_windows, region_columns, window_batches
-from ditlab.data.sources import hold_out_rows, open_data, store_folder
+from ditlab.data.sources import open_data, store_folder
 from ditlab.data.writer import StoreWriter
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -120,7 +121,7 @@ def test_mnists_test_files_hold_out_a_tenth(home, mnist):
 
 
 def test_an_unknown_kind_is_answered_with_the_known_ones(home):
-    assert kinds() == ["digits", "get", "mnist", "text"]
+    assert kinds() == ["digits", "get", "images", "mnist", "text"]
     with pytest.raises(UserError, match="no importer 'mnits'; did you mean 'mnist'"):
         run_import("mnits", ImportRequest(home.stores, home.caches, MnistOptions()))
 

@@ -9,6 +9,7 @@ from ditlab.data.sources import open_data
 from ditlab.engine.distributed import Rank
 from ditlab.home import Home
 from ditlab.training.evaluation import held_out_metrics, sample_grid
+from ditlab.training.inputs import ModelInputs
 from support.workers import tiny, train_here
 
 CPU = torch.device("cpu")
@@ -49,8 +50,9 @@ def measure(setting, batch_size=64, limit=100, rank=0, world_size=1, channel=Non
     spec = experiment or spec
     with torch.no_grad():
         return held_out_metrics(
-            network, spec.objective.build(spec.model), view or held_out, spec.model.batch_fields(), batch_size,
-            limit, Rank(rank, world_size, rank, CPU), channel or Channel(),
+            network, spec.objective.build(spec.model), view or held_out,
+            ModelInputs(spec.model.batch_fields(), (), CPU), batch_size, limit,
+            Rank(rank, world_size, rank, CPU), channel or Channel(),
         )  # fmt: skip
 
 
@@ -102,9 +104,10 @@ def test_nothing_held_out_gives_nothing(home):
 def test_grids_begin_with_the_same_noise(setting, home):
     experiment, network, _ = setting
     data = open_data(experiment.data, Home(home))
-    one = sample_grid(network, experiment, data, 4, CPU)
+    inputs = ModelInputs.of(experiment, data.train.columns, CPU)
+    one = sample_grid(network, experiment, data, 4, inputs)
     torch.manual_seed(9)
-    two = sample_grid(network, experiment, data, 4, CPU)
+    two = sample_grid(network, experiment, data, 4, inputs)
     assert repr(one) == repr(two)
 
 

@@ -2,9 +2,11 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from ditlab.data.sources import open_data
+from ditlab.data.view import View
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.training.plan import RunPlan, plan_run
@@ -12,7 +14,9 @@ from support.workers import tiny
 
 
 def data(train, held_out=0):
-    return SimpleNamespace(train=range(train), held_out=range(held_out))
+    store = SimpleNamespace(bucket_of=lambda rows: np.zeros(len(rows), np.int64))
+    views = [View(store, np.arange(length), "data.kind=test") for length in (train, held_out)]
+    return SimpleNamespace(train=views[0], held_out=views[1])
 
 
 def test_the_digits(tmp_path):

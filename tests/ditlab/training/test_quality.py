@@ -20,6 +20,7 @@ from ditlab.home import Home
 from ditlab.spec.data import ArrowData, DigitsData
 from ditlab.training.quality import QUALITY_METRICS, check_quality, quality, quality_applies
 from ditlab.training.quality import classifier as classifiers
+from ditlab.training.quality.basis import find_basis
 from ditlab.training.quality.images import batches, find_fields, real_images
 from ditlab.training.quality.kept import classifier_of
 from ditlab.training.quality.measure import Reference
@@ -44,7 +45,7 @@ def data(home):
 @pytest.fixture(scope="module")
 def reference(data, home):
     """Trains the digits' classifier: 3 s."""
-    return Reference.open(data, SHAPE, home)
+    return Reference.open(find_basis(data, SHAPE), home)
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def few_steps(monkeypatch):
 
 
 def pixels(reference, view):
-    return torch.cat([images for images, _ in batches(view, reference.fields, CPU)])
+    return torch.cat([images for images, _ in batches(view, reference.basis.classes[0], CPU)])
 
 
 def noisy(images, std):
@@ -91,7 +92,7 @@ def test_real_images_that_nothing_learned_from_are_the_floor(reference):
 def test_one_good_image_again_and_again_is_no_good_sample(reference):
     """Nor is one without two of the ten classes."""
     real = pixels(reference, reference.real.held_out)
-    labels = torch.cat([labels for _, labels in batches(reference.real.held_out, reference.fields, CPU)])
+    labels = torch.cat([labels for _, labels in batches(reference.real.held_out, reference.basis.classes[0], CPU)])
     floor = reference.measure(real)["quality/frechet"]
     assert reference.measure(real[:1].repeat(180, 1, 1, 1))["quality/frechet"] > 20 * floor
     assert reference.measure(real[labels < 8])["quality/frechet"] > 1.5 * floor
@@ -135,7 +136,7 @@ def test_the_same_numbers_from_what_is_kept(reference, data, home):
 
 
 def trained(data, beat=lambda: None):
-    fields = find_fields(data.train.columns, SHAPE)
+    (fields,) = find_fields(data.train.columns, SHAPE)
     return classifiers.train_classifier(real_images(data), fields, beat)
 
 
@@ -178,7 +179,7 @@ def test_images_of_any_size(shape):
 
 
 def keep(data, home, beat=lambda: None):
-    fields = find_fields(data.train.columns, SHAPE)
+    (fields,) = find_fields(data.train.columns, SHAPE)
     return classifier_of(data, real_images(data), fields, home, beat)
 
 

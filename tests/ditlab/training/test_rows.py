@@ -11,10 +11,12 @@ from ditlab.data.view import View
 from ditlab.data.writer import StoreWriter
 from ditlab.errors import UserError
 from ditlab.training.evaluation import held_out_metrics
+from ditlab.training.inputs import ModelInputs
 from ditlab.training.rows import conditions_of, num_chosen, row_set
 
 CPU = torch.device("cpu")
 FIELDS = (BatchField("scores", (2, 3), "float32"),)
+INPUTS = ModelInputs(FIELDS, (), CPU)
 NAMES = ("a", "b", "c")
 
 
@@ -75,7 +77,7 @@ class Free:
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1000])
 def test_rows_do_not_depend_on_the_batches(view, size):
-    rows = row_set(view, FIELDS, CPU)
+    rows = row_set(view, INPUTS)
     for _ in range(2):  # as often as one likes
         batches = list(rows.batches(size))
         scores = torch.cat([batch.batch["scores"] for batch in batches])
@@ -90,7 +92,7 @@ def test_rows_do_not_depend_on_the_batches(view, size):
 
 
 def test_columns_are_those_that_the_model_does_not_take_and_names_are_those_of_entries(view):
-    (rows,) = row_set(view, FIELDS, CPU).batches(100)
+    (rows,) = row_set(view, INPUTS).batches(100)
     assert set(rows.batch) == {"scores"} and set(rows.columns) == {"kind", "grade"}
     assert rows.names == {"scores": NAMES}
 
@@ -115,16 +117,16 @@ def test_draws_are_those_of_held_out_metrics(view):
         def sum(self, values):
             return values
 
-    found = held_out_metrics(None, Objective(), view, FIELDS, 30, 100, Rank(), Channel())
-    (rows,) = row_set(view, FIELDS, CPU).batches(100)
+    found = held_out_metrics(None, Objective(), view, INPUTS, 30, 100, Rank(), Channel())
+    (rows,) = row_set(view, INPUTS).batches(100)
     assert found["draw"] == pytest.approx(float(rows.noise.uniform("mask", (100,)).mean()), rel=1e-6)
 
 
 def test_conditions_are_of_the_first_wanted_rows(view):
-    found = conditions_of(Completing("even"), 3, view, FIELDS)
+    found = conditions_of(Completing("even"), 3, view, INPUTS)
     assert found.num == 3 and found.tensors["scores"][:, 0, 0].tolist() == [98, 96, 94]
     assert found.rows is not None and found.rows.columns["kind"].tolist() == ["even"] * 3
-    more = conditions_of(Completing("even"), 5, view, FIELDS)
+    more = conditions_of(Completing("even"), 5, view, INPUTS)
     for name, values in found.tensors.items():
         assert torch.equal(more.tensors[name][:3], values)
 
@@ -132,29 +134,29 @@ def test_conditions_are_of_the_first_wanted_rows(view):
 def test_no_more_rows_are_looked_at_than_needed(view, monkeypatch):
     monkeypatch.setattr("ditlab.training.rows.SCANNED", 10)
     sampler = Completing("odd")
-    assert conditions_of(sampler, 7, view, FIELDS).tensors["scores"][:, 0, 0].tolist() == list(range(99, 85, -2))
+    assert conditions_of(sampler, 7, view, INPUTS).tensors["scores"][:, 0, 0].tolist() == list(range(99, 85, -2))
     assert sampler.seen == 20
 
 
 def test_fewer_rows_than_asked_for_and_none(view):
-    assert conditions_of(Completing("odd"), 1000, view, FIELDS).num == 50
+    assert conditions_of(Completing("odd"), 1000, view, INPUTS).num == 50
     expected = r"data\.path=rows holds no row that `sampling` would complete \(no neither among 100\); .*--data train"
     with pytest.raises(UserError, match=expected):
-        conditions_of(Completing("neither"), 4, view, FIELDS)
+        conditions_of(Completing("neither"), 4, view, INPUTS)
 
 
 def test_without_a_number_a_sampler_that_chooses_gets_all_its_rows(view, monkeypatch):
     monkeypatch.setattr("ditlab.training.rows.SCANNED", 10)
     monkeypatch.setattr("ditlab.training.rows.DEFAULT_NUM", 8)
-    assert conditions_of(Completing("odd"), None, view, FIELDS).num == 50
-    assert conditions_of(Unchoosy("odd"), None, view, FIELDS).num == 8
-    assert conditions_of(Free(), None, None, FIELDS).num == 8
+    assert conditions_of(Completing("odd"), None, view, INPUTS).num == 50
+    assert conditions_of(Unchoosy("odd"), None, view, INPUTS).num == 8
+    assert conditions_of(Free(), None, None, INPUTS).num == 8
     assert num_chosen(Completing("odd"), view, FIELDS) == 50
     assert num_chosen(Unchoosy("odd"), view, FIELDS) is None
 
 
 def test_samplers_that_complete_nothing_need_no_rows(view):
-    found = conditions_of(Free(), 4, None, FIELDS, SampleRequest(label=2))
+    found = conditions_of(Free(), 4, None, INPUTS, SampleRequest(label=2))
     assert found.num == 4 and found.rows is None and found.tensors["label"].tolist() == [2] * 4
     with pytest.raises(UserError, match="label is not known"):
-        conditions_of(Completing("odd"), 1, view, FIELDS, SampleRequest(label=2))
+        conditions_of(Completing("odd"), 1, view, INPUTS, SampleRequest(label=2))

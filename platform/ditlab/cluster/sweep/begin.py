@@ -18,7 +18,6 @@ from ditlab.cluster.sweep.folder import SweepFolder, record_of
 from ditlab.cluster.sweep.portable import portable_sweep, typical_values
 from ditlab.cluster.sweep.room import find_room
 from ditlab.cluster.sweep.trials import PastTrial, PlannedTrial, trial_experiment
-from ditlab.data.fields import check_fields
 from ditlab.data.sources import open_data
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home
@@ -28,13 +27,14 @@ from ditlab.spec.sweep import Sweep
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.history import final_metrics
 from ditlab.tracking.records import create_run, find_run, write_atomically
+from ditlab.training.inputs import check_inputs
 from ditlab.training.metric_names import metric_names
 from ditlab.training.plan import plan_run
 from ditlab.training.quality import check_quality
 
 # The sections of a spec that the checks of a run look at.
-CHECKED = ("model", "objective", "sampling", "data", "batch", "training", "schedule", "resources", "checkpoint",
-           "evaluation")  # fmt: skip
+CHECKED = ("model", "objective", "sampling", "data", "encoders", "batch", "training", "schedule", "resources",
+           "checkpoint", "evaluation")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class _Checks:
         check_builds(experiment)
         check_storage(experiment)
         data = open_data(experiment.data, self._home)
-        check_fields(data.train, experiment.batch_fields(), experiment.model)
+        check_inputs(experiment, data, self._home)
         check_quality(experiment, data)
         counts = count_parameters(experiment.model, experiment.objective)
         return counts.total, plan_run(experiment, data).total_steps

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ditlab.cluster.sweep.begin import CheckedTrial, ReadySweep
 from ditlab.cluster.sweep.trials import PlannedTrial
-from ditlab.data.fields import held_out_batches, to_device
+from ditlab.data.fields import held_out_batches
 from ditlab.data.sources import open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -21,6 +21,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import list_runs
+from ditlab.training.inputs import ModelInputs
 from ditlab.training.noise import RowNoise
 
 TIMED_PASSES = 3  # after one that is not counted
@@ -129,12 +130,13 @@ def _speed(experiment: Experiment, home: Home, concurrent: int) -> tuple[float |
 
 def _timed(experiment: Experiment, home: Home) -> float:
     """Samples a second of forward and backward passes on all of this machine's cores."""
-    data, fields = open_data(experiment.data, home), experiment.batch_fields()
-    size = min(experiment.micro_size, len(data.train))
+    data = open_data(experiment.data, home)
+    view = data.train.fullest()
+    inputs = ModelInputs.of(experiment, view.columns, torch.device("cpu"), home=home)
+    size = min(experiment.micro_size, len(view))
     objective: Any = experiment.objective.build(experiment.model, data.text)
     network: Any = experiment.model.build()
-    (raw,) = list(held_out_batches(data.train, fields, size, size))[:1]
-    batch = to_device(raw, fields, data.train.columns, torch.device("cpu"))
+    batch = inputs.ready(next(held_out_batches(view, inputs.fields, size, size)), view.columns)
     times = []
     for number in range(TIMED_PASSES + 1):
         begin = time.perf_counter()

@@ -126,6 +126,10 @@ def _is_uneven(comparison: Comparison) -> bool:
 _READING = (
     "Lower is better for frechet and kernel; nearest well below nearest_held_out would mean copies of training samples."
 )
+_READING_AGREEMENT = (
+    " Higher is better for agreement, the share of samples that show what their captions say: agreement_real is that of "
+    "real images, agreement_chance that of chance."
+)
 
 
 def quality_parts(comparison: Comparison) -> list[Table | Text]:
@@ -147,6 +151,7 @@ def quality_parts(comparison: Comparison) -> list[Table | Text]:
     names = list(dict.fromkeys(name for drawing in drawings for name in drawing.quality))
     rows += [(name, of(partial(_quality_of, name))) for name in names]
     note = f" Quality is measured {comparison.quality_note}. {_READING}" if names else ""
+    note += _READING_AGREEMENT if "quality/agreement" in names else ""
     caption = (
         f"Each run with its own sampling settings, all with seed {comparison.seed}, {comparison.batch} samples at once "
         f"on {comparison.device}.{note}"

@@ -1,49 +1,72 @@
-"""Whether a data set gives quality figures, found out before a run starts."""
+"""Whether an experiment's samples give quality figures, and which, found out before a run starts."""
 
+from typing import Any, Protocol, runtime_checkable
+
+from denoisers.contract import ANY
 from ditlab.data.sources import DataSplits
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment
-from ditlab.training.quality.images import RANGE, find_fields
+from ditlab.training.quality.basis import Basis, find_basis
+from ditlab.training.quality.encoder import ImageEncoder
+from ditlab.training.quality.images import RANGE
 
-SIZES = range(8, 65)
-"""Heights and widths that the classifier is made for, in pixels."""
-FEWEST_TRAIN, FEWEST_HELD_OUT = 200, 50
+
+@runtime_checkable
+class _DrawsAnySize(Protocol):
+    """Sampling settings of a family whose images have any size."""
+
+    height: int
+    width: int
 
 
 def quality_applies(experiment: Experiment, data: DataSplits) -> str:
     """Empty where quality figures can be measured, else why not: a clause without a full stop."""
-    shape = image_shape(experiment)
-    if shape is None:
-        return f"model.family={experiment.model.family} draws no images"
-    return unmeasurable(data, shape)
+    basis = quality_basis(experiment, data)
+    return basis if isinstance(basis, str) else ""
 
 
 def check_quality(experiment: Experiment, data: DataSplits) -> None:
-    """Raises UserError where `evaluation.quality` asks for figures that the data cannot give."""
-    if experiment.evaluation.quality and (reason := quality_applies(experiment, data)):
+    """Raises UserError where `evaluation.quality` asks for figures that the data, or the encoder, cannot give."""
+    if not experiment.evaluation.quality:
+        return
+    basis = quality_basis(experiment, data)
+    if isinstance(basis, str):
         raise UserError(
-            f"evaluation.quality={experiment.evaluation.quality} cannot be measured, as {reason}; "
-            "set evaluation.quality=0, or change data."
+            f"evaluation.quality={experiment.evaluation.quality} cannot be measured, as {basis}; "
+            f"{', '.join(filter(None, ['set evaluation.quality=0', size_remedy(experiment)]))}, or change data."
         )
+    basis.check()
+
+
+def quality_names(experiment: Experiment, data: DataSplits) -> tuple[str, ...]:
+    """The figures that samples of the experiment give, by name; empty where they give none."""
+    basis = quality_basis(experiment, data)
+    if isinstance(basis, str):
+        return ()
+    sampler: Any = experiment.sampling.build(experiment.model, experiment.objective, data.text)
+    return basis.metrics(sampler.takes_rows == "conditions")
+
+
+def quality_basis(experiment: Experiment, data: DataSplits) -> Basis | str:
+    """What the experiment's samples are measured by; or why they cannot be: a clause without a full stop."""
+    shape = image_shape(experiment)
+    if shape is None:
+        return f"model.family={experiment.model.family} draws no images"
+    return find_basis(data, shape, ImageEncoder.of(experiment))
 
 
 def image_shape(experiment: Experiment) -> tuple[int, ...] | None:
-    """(channels, height, width) of what the model draws; None where that is no image."""
+    """(channels, height, width) of what the model draws under the sampling settings; None where that is no image."""
     for field in experiment.batch_fields():
         if len(field.shape) == 3 and field.dtype == "float32" and field.value_range == RANGE:
-            return field.shape
+            if ANY not in field.shape:
+                return field.shape
+            sampling = experiment.sampling
+            assert isinstance(sampling, _DrawsAnySize), f"{type(sampling).__name__} tells no height and width"
+            return field.shape[0], sampling.height, sampling.width
     return None
 
 
-def unmeasurable(data: DataSplits, shape: tuple[int, ...]) -> str:
-    """Why images of this shape cannot be measured against this data; empty where they can."""
-    origin = data.train.origin
-    if len(shape) != 3 or not all(size in SIZES for size in shape[1:]):
-        return f"images of {' x '.join(map(str, shape[1:]))} pixels are not {SIZES[0]} to {SIZES[-1]} a side"
-    if find_fields(data.train.columns, shape) is None:
-        return f"{origin} holds no images {shape} with class indices, which a classifier needs to learn"
-    if len(data.held_out) < FEWEST_HELD_OUT:
-        return f"{origin} holds out {len(data.held_out)} images, and at least {FEWEST_HELD_OUT} are needed"
-    if len(data.train) < FEWEST_TRAIN:
-        return f"{origin} trains on {len(data.train)} images, and at least {FEWEST_TRAIN} are needed"
-    return ""
+def size_remedy(experiment: Experiment) -> str:
+    """What else may make samples measurable: a part of a sentence, empty where their size is the model's own."""
+    return "set sampling.height and sampling.width" if isinstance(experiment.sampling, _DrawsAnySize) else ""

@@ -1,7 +1,8 @@
 """Real images and their classes, out of a data set's store."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 import torch
@@ -17,12 +18,13 @@ from ditlab.data.view import View
 RANGE = (-1.0, 1.0)
 """Of an image's values, as every image model has them."""
 BATCH = 512  # images at once
+LARGEST_BATCH = 2**24  # values of them
 LARGEST_FIT, LARGEST_REFERENCE, LARGEST_TRAIN = 20_000, 5_000, 60_000  # images
 
 
 @dataclass(frozen=True)
 class ImageFields:
-    """Which columns hold the images and their classes."""
+    """Which columns hold the images, and their classes of one kind."""
 
     image: BatchField
     label: BatchField
@@ -39,16 +41,44 @@ class ImageFields:
         return self.label.num_classes
 
 
-def find_fields(columns: Mapping[str, StoredColumn], shape: tuple[int, ...]) -> ImageFields | None:
-    """The first column of images of this shape, and the first of class indices; None where either is missing."""
-    images = [name for name, column in columns.items() if column.shape == shape and column.value_range is not None]
-    labels = [name for name, column in columns.items() if column.shape == () and column.num_classes is not None]
-    if len(shape) != 3 or not images or not labels:
-        return None
-    return ImageFields(
-        BatchField(images[0], shape, "float32", value_range=RANGE),
-        BatchField(labels[0], (), "int64", num_classes=columns[labels[0]].num_classes),
+def find_image(columns: Mapping[str, StoredColumn], shape: tuple[int, ...]) -> BatchField | None:
+    """The first column of images (channels, height, width) of this shape; None where there is none."""
+    names = [name for name, column in columns.items() if column.shape == shape and column.value_range is not None]
+    return BatchField(names[0], shape, "float32", value_range=RANGE) if len(shape) == 3 and names else None
+
+
+def find_fields(columns: Mapping[str, StoredColumn], shape: tuple[int, ...]) -> tuple[ImageFields, ...]:
+    """The images of this shape with each column of class indices, in the store's order; empty where either lacks."""
+    image = find_image(columns, shape)
+    if image is None:
+        return ()
+    return tuple(
+        ImageFields(image, BatchField(name, (), "int64", num_classes=column.num_classes))
+        for name, column in columns.items()
+        if column.shape == () and column.num_classes is not None
     )
+
+
+def image_sizes(view: View, channels: int) -> list[str]:
+    """The sizes of the images of so many channels in the view's store, `height x width`; empty where there are none."""
+    shapes = {
+        column.shape
+        for part in view.store.parts
+        for column in part.columns.values()
+        if len(column.shape) == 3 and column.shape[0] == channels and column.value_range is not None
+    }
+    return [f"{height} x {width}" for _, height, width in sorted(shapes)]
+
+
+def of_size(view: View, shape: tuple[int, ...]) -> View:
+    """The view's rows with images of this shape, where its store holds several sizes; else the view as it is."""
+    first = 0
+    for number, part in enumerate(view.store.parts):
+        if find_image(part.columns, shape) is not None:
+            inside = view.store.bucket_of(view.rows) == number
+            return replace(view, store=part, rows=view.rows[inside] - first)
+        first += len(part)
+    return view
 
 
 @dataclass(frozen=True)
@@ -86,7 +116,22 @@ def batches(
     view: View, fields: ImageFields, device: torch.device, num: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """(images in [-1, 1], labels) of a view's first `num` rows (None: all), some hundred at a time."""
-    both = (fields.image, fields.label)
-    for raw in held_out_batches(view, both, BATCH, num):
-        batch = to_device(raw, both, view.columns, device)
+    for batch in _batches(view, (fields.image, fields.label), device, num):
         yield batch[fields.image.name], batch[fields.label.name]
+
+
+def image_batches(view: View, image: BatchField, device: torch.device, num: int | None = None) -> Iterator[Tensor]:
+    """The images alone, as `batches` gives them."""
+    return (batch[image.name] for batch in _batches(view, (image,), device, num))
+
+
+def at_once(shape: Sequence[int]) -> int:
+    """Images of this shape that are looked at together: BATCH, fewer where they are large (85 of 256 x 256 pixels)."""
+    return max(1, min(BATCH, LARGEST_BATCH // prod(shape)))
+
+
+def _batches(
+    view: View, fields: Sequence[BatchField], device: torch.device, num: int | None
+) -> Iterator[dict[str, Tensor]]:
+    for raw in held_out_batches(view, fields, at_once(fields[0].shape), num):
+        yield to_device(raw, fields, view.columns, device)

@@ -1,0 +1,47 @@
+"""Rotary positions on several axes (M-RoPE, Wang et al. 2024, arXiv:2409.12191, section 2.1).
+
+A head's entries fall into one run for each axis (text, row, column); a run is turned by the position on its axis, pairs
+of neighbours each. T tokens, A axes, K width of a head.
+"""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from denoisers.layers.rope import Rotation, rotation
+
+
+class AxisTable(nn.Module):
+    """Cosines and sines of the positions 0 .. length - 1, looked up rather than computed in every pass."""
+
+    bits: Tensor
+
+    def __init__(self, length: int, width: int, base: float) -> None:
+        super().__init__()
+        by = rotation(torch.arange(length), width, base, dtype=torch.float64)
+        # As integers: `network.bfloat16()` would round floating-point buffers too, these to errors of up to 2^-9.
+        bits = torch.cat((by.cos, by.sin), dim=-1).view(torch.int64)  # (length, width)
+        self.register_buffer("bits", bits, persistent=False)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Rotation:
+        """positions (...,) int64 -> two (..., width / 2)."""
+        cos, sin = self.bits.view(torch.float64).to(dtype)[positions].chunk(2, dim=-1)
+        return Rotation(cos, sin)
+
+
+class MRoPE(nn.Module):
+    """Rotations of tokens that have a position on each of several axes."""
+
+    def __init__(self, lengths: Sequence[int], widths: Sequence[int], base: float = 10000.0) -> None:
+        """Of each axis, how many positions it has and how many entries of a head turn by it."""
+        super().__init__()
+        self.axes = nn.ModuleList(AxisTable(length, width, base) for length, width in zip(lengths, widths, strict=True))
+
+    def forward(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Rotation:
+        """positions (B, T, A) int64 -> two (B, 1, T, K / 2), alike for all heads."""
+        tables = cast("list[AxisTable]", list(self.axes))
+        turns = [table(at, dtype) for table, at in zip(tables, positions.unbind(-1), strict=True)]
+        cos, sin = (torch.cat(each, dim=-1)[:, None] for each in zip(*turns, strict=True))
+        return Rotation(cos, sin)

@@ -1,0 +1,140 @@
+"""Pictures of PixelHDM: samples of held-out captions, how they come about, open gates, weights of frequencies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from denoisers.contract import Samples
+from denoisers.figure_makers import FigureInputs, FigureMaker
+from denoisers.figures import Figure, Heatmap
+from denoisers.layers.gated_attention import GatedAttention
+from denoisers.layers.sandwich import SandwichBlock
+from denoisers.pixelhdm.network import PixelHDM
+from denoisers.pixelhdm.pixel_path import PixelBlock
+from denoisers.pixelhdm.sampling import PixelHDMSampler
+from denoisers.pixelhdm.spec import FrequencySpec
+from denoisers.processes.flow_figures import trajectory_figure
+from denoisers.processes.flow_matching import interpolate
+from denoisers.processes.frequency_loss import frequency_weights, quantisation_tables
+
+NUM_SAMPLES = 16
+NUM_TRAJECTORIES = 4
+GATE_TIMES = (0.1, 0.5, 0.9)
+"""Mostly noise, half of it, hardly any."""
+NUM_GATED = 8
+"""Images that gates are averaged over."""
+
+
+def draw_samples(inputs: FigureInputs) -> Figure:
+    """`samples`: one of each of the batch's first captions, at the size that the sampler is set to."""
+    return inputs.sampler.show(_sampled(inputs, NUM_SAMPLES))
+
+
+def draw_trajectory(inputs: FigureInputs) -> Figure:
+    """`trajectory`: a few samples at several times from noise to image, and all of it as an animation."""
+    samples = _sampled(inputs, NUM_TRAJECTORIES, trajectory=True)
+    assert samples.trajectory is not None and isinstance(inputs.sampler, PixelHDMSampler)
+    times = inputs.sampler.times().tolist()
+    projected = [1.0] if inputs.sampler.spec.final_projection else []
+    return trajectory_figure(samples.trajectory, [*times, *projected])
+
+
+def draw_attention_gates(inputs: FigureInputs) -> Figure:
+    """`attention_gates`: how open each head's gate is in every block of both paths, at three times.
+
+    Means over the patches of the batch's first images, noised; padded text has no part in them.
+    """
+    network = inputs.network
+    assert isinstance(network, PixelHDM)
+    paths = {
+        "Patch path": [block.attention for block in cast("list[SandwichBlock]", list(network.patch_blocks))],
+        "Pixel path": [block.compaction.attention for block in cast("list[PixelBlock]", list(network.pixel_blocks))],
+    }
+    batch = {name: values[:NUM_GATED] for name, values in inputs.batch.items()}
+    image = batch["image"]
+    noise = torch.randn(image.shape, generator=inputs.generator, device=inputs.generator.device).to(image)
+    by_time = [_open_gates(network, list(paths.values()), batch, noise, time) for time in GATE_TIMES]
+    panels = [
+        _gates_panel(by_time[number][path], f"{name}, t = {time:g}")
+        for path, name in enumerate(paths)
+        for number, time in enumerate(GATE_TIMES)
+    ]
+    return Figure(panels, title="How open attention's gates are (0.5 before training)", columns=len(GATE_TIMES))
+
+
+def _gates_panel(gates: np.ndarray, title: str) -> Heatmap:
+    blocks, heads = ([str(number + 1) for number in range(size)] for size in gates.shape)
+    return Heatmap(gates, title, "head", "block", limits=(0.0, 1.0), x_names=heads, y_names=blocks)
+
+
+def draw_frequency_weights(_inputs: FigureInputs, quality: int) -> Figure:
+    """`frequency_weights`: fixed by the quality, so training changes nothing in it."""
+    return frequency_weights_figure(quality)
+
+
+def frequency_weights_figure(quality: int) -> Figure:
+    """What JPEG divides coefficients by before it rounds, and how much the frequency loss counts their errors."""
+    steps, weights = quantisation_tables(quality), frequency_weights(quality).numpy()
+    axes = ("horizontal frequency", "vertical frequency")
+    largest_step = float(max(table.max() for table in steps))
+    panels = [
+        Heatmap(table.numpy(), f"Quantisation steps of {name}", *axes, limits=(1.0, largest_step))
+        for name, table in (("Y", steps.luma), ("Cb and Cr", steps.chroma))
+    ]
+    panels += [
+        Heatmap(table, f"Weights of errors in {name} (mean 1)", *axes, limits=(0.0, float(weights.max())))
+        for name, table in (("Y", weights[0]), ("Cb and Cr", weights[1]))
+    ]
+    return Figure(panels, title=f"The frequency loss at JPEG quality {quality}")
+
+
+def static_figures() -> Mapping[str, Figure]:
+    """`frequency_weights`, at the default quality: the one that needs no weights."""
+    return {"frequency_weights": frequency_weights_figure(FrequencySpec().quality)}
+
+
+FIGURES: Mapping[str, FigureMaker] = {
+    "samples": draw_samples,
+    "trajectory": draw_trajectory,
+    "attention_gates": draw_attention_gates,
+}
+"""Those that the objective's settings do not change."""
+
+
+def _sampled(inputs: FigureInputs, most: int, trajectory: bool = False) -> Samples:
+    """Samples of the batch's first captions: at most so many, and no more than are drawn at once."""
+    sampler = inputs.sampler
+    assert isinstance(sampler, PixelHDMSampler)
+    num = min(most, len(inputs.batch["image"]), sampler.at_once or most)
+    conditions = {name: inputs.batch[name][:num] for name in sampler.row_fields}
+    if "caption" in conditions:
+        conditions["prompt"] = conditions["caption"]
+    conditions["size"] = torch.tensor([sampler.size]).expand(num, 2)
+    return sampler.sample(inputs.network, conditions, num, inputs.generator, trajectory)
+
+
+def _open_gates(
+    network: PixelHDM, paths: list[list[GatedAttention]], batch: Mapping[str, Tensor], noise: Tensor, time: float
+) -> list[np.ndarray]:
+    """Of every path, mean gates (blocks, heads) in a forward pass at this time."""
+    num_patches = noise[0, 0].numel() // network.spec.patch_size**2
+    found: dict[nn.Module, Tensor] = {}
+
+    def keep(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        assert isinstance(module, GatedAttention)
+        gates = module.gates(args[0][:, -num_patches:])  # text, where there is any, stands first
+        found[module] = gates.float().mean((0, 1, 3))
+
+    handles = [attention.register_forward_pre_hook(keep) for path in paths for attention in path]
+    try:
+        t = torch.full((len(noise),), time, device=noise.device)
+        network(interpolate(batch["image"], noise, t, noise_at=0), t, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [torch.stack([found[attention] for attention in path]).cpu().numpy() for path in paths]

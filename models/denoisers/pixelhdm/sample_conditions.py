@@ -1,0 +1,128 @@
+"""What samples are asked to be, as tensors: texts, sizes, seeds, an image to start from.
+
+Every tensor has a row a sample, so that samples can be drawn some at a time. Texts travel twice: as the batch fields
+that the network takes, and as bytes (`prompt`, `negative_prompt`), which are for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from denoisers.contract import RealRows, SampleRequest
+from denoisers.pixelhdm.model_spec import PixelHDMSpec
+from denoisers.pixelhdm.text_encoder import caption_bytes
+
+NEGATIVE = "negative_"
+"""Begins the names of the batch fields of the text that samples are led away from."""
+TEXT_FIELDS = {"learned": ("caption",), "frozen": ("text", "text_mask", "text_pooled")}
+"""Batch fields of a text, by `model.text_encoder`."""
+TOKENWISE = ("caption", "text", "text_mask")
+"""Those with an axis of tokens, behind that of samples. Its padding is 0."""
+
+
+class Texts:
+    """Texts as a model takes them."""
+
+    def __init__(self, model: PixelHDMSpec) -> None:
+        self._model = model
+        self.fields = TEXT_FIELDS[model.text_encoder]
+
+    def check(self, knob: str, texts: Sequence[str]) -> None:
+        """Raises ValueError for a text without a character, and for one too long for a learned encoder."""
+        for text in texts:
+            if not text.strip():
+                raise ValueError(f"{knob}={text!r} holds no text; write one, or leave it out.")
+            try:
+                num_bytes = len(text.encode())
+            except UnicodeEncodeError as error:
+                raise ValueError(f"{knob}={text!r} is no text in UTF-8; write it anew.") from error
+            if self._model.text_encoder == "learned" and num_bytes > self._model.text_length:
+                raise ValueError(
+                    f"{knob}={text[:40] + '...'!r} is {num_bytes} bytes long, more than the model reads "
+                    f"(model.text_length={self._model.text_length}); shorten it."
+                )
+
+    def read(self, texts: Sequence[str], request: SampleRequest) -> dict[str, Tensor]:
+        """The batch fields of texts, (number of texts, ...) each.
+
+        Raises ValueError where a frozen encoder is needed and the request has none.
+        """
+        if self._model.text_encoder == "learned":
+            return {"caption": caption_bytes(texts, self._model.text_length).tokens}
+        if request.encode is None:
+            raise ValueError(
+                f"prompt={texts[0]!r} needs the frozen text encoder that the model was trained with, and none is "
+                "named; set encoders.text to its folder or name."
+            )
+        encoded = request.encode(texts)
+        return {name: encoded[name] for name in self.fields}
+
+    def of_prompts(self, prompts: Sequence[str], which: Tensor, request: SampleRequest) -> dict[str, Tensor]:
+        """The texts of samples, each of which shows one of `prompts`; `which` (num,) says which."""
+        found = {name: values[which] for name, values in self.read(prompts, request).items()}
+        return found | {"prompt": to_bytes(prompts)[which]}
+
+    def of_rows(self, rows: RealRows, num: int) -> dict[str, Tensor]:
+        """The texts of the first `num` rows."""
+        found = {name: rows.batch[name][:num] for name in self.fields}
+        if "caption" in found:
+            return found | {"prompt": found["caption"]}
+        captions = rows.columns.get("caption")
+        return found if captions is None else found | {"prompt": torch.from_numpy(captions[:num]).long()}
+
+    def with_negative(self, found: Mapping[str, Tensor], text: str, request: SampleRequest) -> dict[str, Tensor]:
+        """Conditions with those of the text that all samples are led away from, as many tokens long."""
+        both = dict(found)
+        for name, other in self.read([text], request).items():
+            values = found[name]
+            if name in TOKENWISE:
+                length = max(values.shape[1], other.shape[1])
+                values, other = _padded(values, length), _padded(other, length)
+            both |= {name: values, NEGATIVE + name: other.to(values).expand_as(values)}
+        return both | {"negative_prompt": to_bytes([text]).expand(len(values), -1)}
+
+
+def to_bytes(texts: Sequence[str]) -> Tensor:
+    """Whole texts as UTF-8: (number of texts, longest) int64, 0 behind the end."""
+    return caption_bytes(texts, max(len(text.encode()) for text in texts)).tokens
+
+
+def to_texts(tokens: Tensor) -> list[str]:
+    """The texts that `to_bytes` gives."""
+    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in tokens.tolist()]
+
+
+def seeds_from(first: int, places: Tensor) -> Tensor:
+    """Seeds (num,) int64 of samples at these places among their prompt's: the first's, and on from there."""
+    if not 0 <= first < 2**62:
+        raise ValueError(f"seed={first} must lie between 0 and 2^62 - 1; name another.")
+    return first + places
+
+
+def start_image(request: SampleRequest, size: tuple[int, int], num: int) -> dict[str, Tensor]:
+    """`start` (num, 3, height, width) and `strength` (num,) float64; {} where samples start from noise."""
+    if not 0 < request.strength <= 1:
+        raise ValueError(
+            f"strength={request.strength:g} must lie above 0 and be at most 1: the share of the way from noise that "
+            "is gone anew; name another, such as 0.6."
+        )
+    if request.start is None:
+        if request.strength != 1:
+            raise ValueError(f"strength={request.strength:g} needs an image to start from; name one, or leave it out.")
+        return {}
+    if tuple(request.start.shape) != (3, *size):
+        raise ValueError(
+            f"start has the shape {tuple(request.start.shape)}, and samples of size {size[0]}x{size[1]} start from "
+            f"{(3, *size)}; resize the image, or name its size."
+        )
+    strength = torch.full((num,), request.strength, dtype=torch.float64)
+    return {"start": request.start.float().expand(num, -1, -1, -1), "strength": strength}
+
+
+def _padded(values: Tensor, length: int) -> Tensor:
+    """(num, tokens, ...) with zeros behind its tokens, up to `length`."""
+    return functional.pad(values, (*(0, 0) * (values.ndim - 2), 0, length - values.shape[1]))

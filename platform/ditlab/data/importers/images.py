@@ -1,0 +1,151 @@
+"""Images with captions, brought to a few sizes by aspect ratio: a folder of files, WebDataset tars, or Parquet."""
+
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from ditlab.data.aspect_buckets import AspectBuckets
+from ditlab.data.buckets import refuse_plain_store, write_buckets
+from ditlab.data.image_decoding import Decoded, DecodingRules, Reason, Skipped, decode
+from ditlab.data.image_features import FeatureColumns
+from ditlab.data.image_sources import ImageSource, open_image_source
+from ditlab.data.image_spool import ImageSpool
+from ditlab.data.importing import Imported, ImportRequest
+from ditlab.data.manifest import Source
+from ditlab.data.processes import fitting_processes, in_processes
+from ditlab.data.text_store import folder_name
+from ditlab.errors import UserError
+from ditlab.spec.importing import ImagesOptions
+
+OPTIONS = ImagesOptions
+
+NOTED = 20
+"""Skipped images that the store's notes name; its list names all."""
+SKIPPED_NAME = "skipped.txt"
+WORDS: dict[Reason, str] = {
+    "missing_caption": "missing caption",
+    "unreadable": "unreadable",
+    "too_small": "too small",
+}
+"""Names of the counts in a store's facts."""
+
+
+@dataclass
+class Tally:
+    """What was left out or changed."""
+
+    skipped: list[Skipped] = field(default_factory=list)
+    captions_cut: int = 0
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """Counts by name; none for what did not happen."""
+        reasons = Counter(WORDS[each.reason] for each in self.skipped)
+        return dict(sorted(reasons.items())) | ({"captions cut": self.captions_cut} if self.captions_cut else {})
+
+    def lines(self) -> Iterator[str]:
+        """A line for each skipped image."""
+        return (f"{each.name}: {WORDS[each.reason]} ({each.detail})" for each in self.skipped)
+
+
+def run(request: ImportRequest[ImagesOptions]) -> list[Imported]:
+    """Write one bucketed store: image uint8 (3, height, width) in [0, 255], caption uint8 (bytes of the longest,), and
+    the features that are asked for (`FeatureColumns`).
+
+    Which size an image gets: `AspectBuckets`. Images are decoded once, in processes, to pixels of that size, so that
+    training decodes nothing; rows of one size keep the source's order, whatever the number of processes. Raises
+    UserError for what is wrong with the source, and for what the options refuse.
+    """
+    options = request.options
+    rules = DecodingRules(_buckets(options), options.caption_length)
+    source = open_image_source(options.source, options.image_column, options.caption_column)
+    name = options.name or f"images-{folder_name(options.source.resolve().stem)}-{options.resolution}"
+    refuse_plain_store(request.out / name)
+    # a token has a byte at least, so this length cuts no caption a second time
+    features = FeatureColumns.open(options.encode_text, options.encode_images, options.caption_length, options.patch)
+    with ImageSpool(request.out / name, options.caption_length) as spool:
+        tally = _decode(source, rules, spool, request)
+        if not len(spool):
+            raise _nothing_usable(options.source, tally)
+        features.measure(spool.captions())
+        lines = list(tally.lines())
+        return [
+            write_buckets(
+                request.out / name,
+                [spool.part(size, features, request.progress) for size in sorted(spool.rows)],
+                name=name,
+                description=f"{len(spool):,} images with captions in {len(spool.rows)} sizes",
+                source=Source(kind="images", license="not stated", note=_note(options, spool)),
+                facts=tally.facts,
+                notes=lines[:NOTED],
+                files={SKIPPED_NAME: "".join(f"{line}\n" for line in lines).encode()} if lines else {},
+            )
+        ]
+
+
+def _decode(
+    source: ImageSource, rules: DecodingRules, spool: ImageSpool, request: ImportRequest[ImagesOptions]
+) -> Tally:
+    """Brings all that can be used into the spool."""
+    tally = Tally()
+    with closing(_decoded(source, rules, request.options.processes)) as images:
+        for done, image in enumerate(images, start=1):
+            if isinstance(image, Skipped):
+                _refuse(image, source, request.options)
+                tally.skipped.append(image)
+            else:
+                spool.add(image)
+                tally.captions_cut += image.caption_was_cut
+            request.progress("decoding", done, source.num, "images")
+    return tally
+
+
+def _buckets(options: ImagesOptions) -> AspectBuckets:
+    step = options.step or 4 * options.patch
+    longest = options.max_side or min(2 * options.resolution, max(1024, options.resolution))
+    buckets = AspectBuckets(options.resolution, step, options.min_side or step, longest)
+    if not buckets.sizes:
+        raise UserError(
+            f"--resolution={options.resolution} leaves no size: sides are multiples of --step={step} from "
+            f"--min-side={buckets.min_side} to --max-side={longest}, and no area is above {options.resolution}^2; "
+            "raise --resolution, or lower --step."
+        )
+    return buckets
+
+
+def _decoded(
+    source: ImageSource, rules: DecodingRules, processes: int | None
+) -> Generator[Decoded | Skipped, None, None]:
+    processes = processes or fitting_processes(sum(file.stat().st_size for file in source.files))
+    work = partial(decode, rules)
+    yield from map(work, source) if processes == 1 else in_processes(work, source, processes, "decodes")
+
+
+def _refuse(image: Skipped, source: ImageSource, options: ImagesOptions) -> None:
+    """Raises UserError where the options do not want such an image skipped."""
+    if image.reason == "missing_caption" and options.missing_caption == "refuse":
+        raise UserError(
+            f"{image.name} has {image.detail}; write one into {source.caption_place}, or give --missing-caption skip."
+        )
+    if image.reason == "unreadable" and options.unreadable == "refuse":
+        raise UserError(f"{image.name} cannot be decoded ({image.detail}); replace it, or give --unreadable skip.")
+
+
+def _nothing_usable(source: Path, tally: Tally) -> UserError:
+    if not tally.skipped:
+        return UserError(f"--source={source} holds no image; name files that hold some.")
+    counts = ", ".join(f"{number:,} {word}" for word, number in tally.facts.items())
+    return UserError(
+        f"--source={source} holds no image that can be used ({counts}), the first being {next(tally.lines())}; name "
+        "other files, or for small images lower --resolution and --step."
+    )
+
+
+def _note(options: ImagesOptions, spool: ImageSpool) -> str:
+    return (
+        f"read from {options.source.resolve().name}; {spool.pixel_bytes:,} bytes of decoded pixels, areas of at most "
+        f"{options.resolution}x{options.resolution}"
+    )

@@ -1,0 +1,35 @@
+"""Parquet files, read some rows at a time."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ditlab.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+READ_BYTES = 2**20
+"""Of a column at a time."""
+
+
+def parquet_batches(file: Path, columns: Mapping[str, str], rows: int) -> "Iterator[pa.RecordBatch]":
+    """The columns (by the flag that names each) of a file in their order, at most `rows` rows at a time.
+
+    Raises UserError for a column that is not there and a file that cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(file, pre_buffer=False, buffer_size=READ_BYTES) as table:
+            names = table.schema_arrow.names
+            for flag, column in columns.items():
+                if column not in names:
+                    raise UserError(f"{file} has no column '{column}'; {nearest(column, names)} Give {flag}.")
+            wanted = list(columns.values())
+            for batch in table.iter_batches(rows, columns=wanted, use_threads=False):
+                yield batch.select(wanted)
+    except pa.ArrowException as error:
+        problem = str(error).splitlines()[0]
+        raise UserError(f"{file} is no Parquet file that can be read ({problem}); copy it again.") from error

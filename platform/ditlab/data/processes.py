@@ -1,0 +1,64 @@
+"""Work that is spread over processes, its results in order: the same for any number of them."""
+
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from ditlab.errors import UserError
+
+BYTES_A_PROCESS = 2**21
+"""Of input that make one more process worth its start (about half a second)."""
+WAITING_TASKS = 3
+"""That each process has before it or behind it: what bounds the memory."""
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def fitting_processes(num_bytes: int) -> int:
+    """As many as there are cores, fewer for a small input."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, num_bytes // BYTES_A_PROCESS))
+
+
+def in_processes(
+    work: Callable[[Task], Result],
+    tasks: Iterable[Task],
+    processes: int,
+    doing: str,
+    start: Callable[..., None] | None = None,
+    start_with: tuple[object, ...] = (),
+) -> Iterator[Result]:
+    """`work(task)` of each task, in the order of the tasks, which are taken only as results are wanted.
+
+    `start(*start_with)` runs once in each process, before its first task. Raises what `work` raises, and UserError
+    where a process is killed (`a process that {doing} was killed`).
+    """
+    context = multiprocessing.get_context("spawn")  # a fork of a process with threads, as torch has, may hang
+    with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(start, start_with)) as pool:
+        waiting: deque[Future[Result]] = deque()
+        try:
+            for task in tasks:
+                waiting.append(pool.submit(work, task))
+                if len(waiting) == processes * WAITING_TASKS:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            raise UserError(
+                f"a process that {doing} was killed (--processes={processes}), as happens where memory runs out; "
+                "lower --processes."
+            ) from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin(start: Callable[..., None] | None, start_with: tuple[object, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to answer
+    if start is not None:
+        start(*start_with)

@@ -1,0 +1,62 @@
+"""Features of the captions or images seen last."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+
+class FeatureCache:
+    """Features by content, least recently used out first, in the host's memory.
+
+    An epoch over more items than it holds finds none of them again: such data are encoded beforehand.
+    """
+
+    def __init__(self, entries: int) -> None:
+        self.entries = entries
+        self._kept: OrderedDict[Hashable, Tensor] = OrderedDict()
+
+    def rows(self, keys: Sequence[Hashable], compute: Callable[[list[int]], Sequence[Tensor]]) -> list[Tensor]:
+        """The features of each key. `compute` gives those of the keys at some places, which are not here; of equal
+        keys, one is computed. Without entries they stay where `compute` made them."""
+        found: dict[Hashable, Tensor] = {}
+        missing: dict[Hashable, int] = {}
+        for place, key in enumerate(keys):
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                found[key] = self._kept[key]
+            else:
+                missing.setdefault(key, place)
+        if missing:
+            computed = compute(list(missing.values()))
+            found.update((key, self._keep(key, row)) for key, row in zip(missing, computed, strict=True))
+        return [found[key] for key in keys]
+
+    def _keep(self, key: Hashable, row: Tensor) -> Tensor:
+        if not self.entries:
+            return row
+        self._kept[key] = row = row.to("cpu", copy=True)  # a copy: a slice would keep its whole batch in memory
+        if len(self._kept) > self.entries:
+            self._kept.popitem(last=False)
+        return row
+
+
+def content_keys(values: Tensor) -> list[bytes]:
+    """A key for each of (num, ...) values: equal where type, shape and content are."""
+    values = values.detach().cpu().contiguous()
+    kind = f"{values.dtype}{tuple(values.shape[1:])}".encode()
+    rows = values.flatten(1).view(torch.uint8).numpy()
+    return [hashlib.blake2b(row, digest_size=16, key=hashlib.sha256(kind).digest()).digest() for row in rows]
+
+
+def in_parts(num: int, device: torch.device, at_once: int) -> list[slice]:
+    """`num` places cut into the parts that are encoded together: `at_once` on a GPU, one by one on the CPU.
+
+    How a matrix product rounds depends on how many rows it has. One by one, features are a function of their caption
+    or image alone, bit by bit, so that a CPU run that was resumed, whose cache is empty, trains on the same numbers;
+    and a core has nothing from more rows of a network of this size.
+    """
+    size = 1 if device.type == "cpu" else at_once
+    return [slice(start, start + size) for start in range(0, num, size)]

@@ -1,0 +1,157 @@
+"""Checkpoints as transformers saves them: where they lie, whether they are whole, and their frozen networks."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from ditlab.errors import UserError
+from ditlab.home import Home
+
+Part = Literal["weights", "tokenizer"]
+
+CONFIG = "config.json"
+WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+"""Files any one of which is a tokeniser."""
+FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model")
+"""What is fetched of a repository: no pickled weights, which could run code."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder that holds all that its owner needs."""
+
+    folder: Path
+    knob: str
+    """How whoever named it did so, for messages: `encoders.text=models/qwen3`."""
+
+    @classmethod
+    def find(cls, place: str, knob: str, needs: tuple[Part, ...], downloads: Path | None = None) -> "Checkpoint":
+        """The checkpoint at a folder, or of a name on the Hugging Face hub, from the hub's own cache or fetched.
+
+        `knob` is what `place` was given to: `encoders.text`. What is fetched comes to `downloads` (None: below
+        DITLAB_HOME's caches). Raises UserError for one that is not there, cannot be fetched, or lacks a file.
+        """
+        knob = f"{knob}={place}"
+        here = Path(place).expanduser()
+        folder = here if here.is_dir() else _fetched(place, knob, downloads)
+        missing = list(_missing(folder, needs))
+        if missing:
+            raise UserError(
+                f"{knob} holds no {' and no '.join(missing)}, so it is no whole checkpoint; name a folder that "
+                "transformers' save_pretrained wrote (model and tokeniser), or fetch the missing files."
+            )
+        return cls(folder, knob)
+
+    def config(self) -> Any:
+        """The network's configuration. Raises UserError for one that transformers does not know."""
+        with self._reading(library()) as transformers:
+            return transformers.AutoConfig.from_pretrained(self.folder, local_files_only=True)
+
+    def tokenizer(self) -> Any:
+        with self._reading(library()) as transformers:
+            return transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
+
+    def network(self, dtype: torch.dtype, device: torch.device | str) -> nn.Module:
+        """The network without a head, frozen, in evaluation mode.
+
+        Raises UserError for weights that are damaged or another network's; transformers would draw those that lack.
+        """
+        with self._reading(library()) as transformers:
+            network, loaded = transformers.AutoModel.from_pretrained(
+                self.folder, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, local_files_only=True,
+                output_loading_info=True,
+            )  # fmt: skip
+        if loaded["missing_keys"]:
+            names = sorted(loaded["missing_keys"])
+            raise UserError(
+                f"{self.knob} lacks weights of its network ({names[0]}, {len(names)} in all); name the folder of a "
+                "whole checkpoint."
+            )
+        frozen: nn.Module = network.requires_grad_(False).eval().to(device)
+        return frozen
+
+    @contextmanager
+    def _reading(self, transformers: ModuleType) -> Iterator[ModuleType]:
+        from safetensors import SafetensorError
+
+        try:
+            with _quiet(transformers):
+                yield transformers
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+            lines = str(error).strip().splitlines()
+            raise UserError(
+                f"{self.knob} cannot be read by transformers {transformers.__version__} "
+                f"({lines[0].rstrip('.') if lines else type(error).__name__}); name the folder of a whole checkpoint "
+                "that this version knows."
+            ) from error
+
+
+def library() -> ModuleType:
+    """transformers. Raises UserError where it is not installed."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise UserError(
+            "encoders of captions and images need the library transformers, which is not installed; "
+            "`pip install 'ditlab[encoders]'` brings it."
+        ) from error
+    return transformers
+
+
+@contextmanager
+def _quiet(transformers: ModuleType) -> Iterator[None]:
+    """Without progress bars, which would stand in the middle of a run's own."""
+    logging = transformers.utils.logging
+    was_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            logging.enable_progress_bar()
+
+
+def _missing(folder: Path, needs: tuple[Part, ...]) -> Iterator[str]:
+    if not (folder / CONFIG).exists():
+        yield CONFIG
+    if "weights" in needs and not (folder / WEIGHTS).exists():
+        if (folder / WEIGHTS_INDEX).exists():
+            shards = json.loads((folder / WEIGHTS_INDEX).read_text(encoding="utf-8"))["weight_map"].values()
+            yield from sorted({shard for shard in shards if not (folder / shard).exists()})
+        else:
+            yield f"weights ({WEIGHTS})"
+    if "tokenizer" in needs and not any((folder / name).exists() for name in TOKENIZERS):
+        yield f"tokeniser ({TOKENIZERS[0]})"
+
+
+def _fetched(name: str, knob: str, downloads: Path | None) -> Path:
+    """The folder of a repository's files: in the hub's own cache where somebody fetched them, else in `downloads`."""
+    library()  # its absence is to be told first, and it brings the hub's client
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        try:
+            return Path(snapshot_download(name, allow_patterns=FETCHED, local_files_only=True))
+        except LocalEntryNotFoundError:
+            downloads = downloads or Home.from_environment().caches / "encoders"
+            return Path(snapshot_download(name, allow_patterns=FETCHED, cache_dir=downloads))
+    except HFValidationError:
+        reason = "nor is it a name on the Hugging Face hub"
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        lines = str(error).strip().splitlines()
+        reason = (
+            f"and the Hugging Face hub does not give it ({lines[0].rstrip('.') if lines else type(error).__name__})"
+        )
+    raise UserError(
+        f"{knob} is no folder here, {reason}; check the name, or fetch it on a machine that reaches the hub and name "
+        "its folder."
+    )

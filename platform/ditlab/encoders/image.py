@@ -1,0 +1,111 @@
+"""Features of images: the patch tokens of a frozen vision transformer (DINOv3, arXiv:2508.10104)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ditlab.encoders.cache import FeatureCache, content_keys, in_parts
+from ditlab.encoders.checkpoint import Checkpoint
+from ditlab.errors import UserError
+
+AT_ONCE = 64  # images in one pass on a GPU
+ARCHITECTURE = "dinov3_vit"
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's red, green and blue in [0, 1], which the encoder was trained to see normalised."""
+
+
+class FrozenImageEncoder:
+    """A DINOv3 vision transformer."""
+
+    def __init__(self, network: nn.Module, cache: int = 0) -> None:
+        self.network = network
+        config: Any = network.config
+        self.width: int = config.hidden_size
+        """Features of a patch."""
+        self.patch: int = config.patch_size
+        """Pixels of a patch's side."""
+        self._num_other: int = 1 + config.num_register_tokens  # tokens before those of patches: the class, registers
+        self._cache = FeatureCache(cache)
+
+    @classmethod
+    def open(
+        cls,
+        place: str,
+        width: int | None,
+        patch: int | None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        *,
+        cache: int = 0,
+        compile: bool = False,
+        knob: str = "encoders.image",
+        downloads: Path | None = None,
+    ) -> "FrozenImageEncoder":
+        """The encoder at a folder, or of a name on the Hugging Face hub: `width` features a patch of `patch`
+        pixels a side (None: any). The features of `cache` images are kept. Raises UserError as `check` does.
+        """
+        network = cls.check(place, width, patch, knob, downloads).network(dtype, device)
+        if compile:
+            network.compile()
+        return cls(network, cache)
+
+    @staticmethod
+    def check(
+        place: str, width: int | None, patch: int | None, knob: str = "encoders.image", downloads: Path | None = None
+    ) -> Checkpoint:
+        """The checkpoint, without a look at its weights.
+
+        Raises UserError for one that is not there or not whole, is no DINOv3, or has another width or patch; and where
+        transformers is not installed.
+        """
+        checkpoint = Checkpoint.find(place, knob, ("weights",), downloads)
+        config = checkpoint.config()
+        if config.model_type != ARCHITECTURE:
+            raise UserError(
+                f"{checkpoint.knob} is a network of the kind {config.model_type}, and images are encoded by "
+                f"{ARCHITECTURE} alone; name a DINOv3 vision transformer."
+            )
+        if patch is not None and config.patch_size != patch:
+            raise UserError(
+                f"{checkpoint.knob} has patches of {config.patch_size} pixels, and the model's have {patch}; set "
+                f"model.patch_size to {config.patch_size}, or name an encoder with patches of {patch}."
+            )
+        if width is not None and config.hidden_size != width:
+            raise UserError(
+                f"{checkpoint.knob} gives {config.hidden_size} features a patch, but the loss takes {width}; set "
+                f"objective.alignment_width to {config.hidden_size}, or name an encoder of that hidden size."
+            )
+        return checkpoint
+
+    def encode(self, images: Tensor, stored: Tensor | None = None) -> Tensor:
+        """Features of images (num, 3, H, W) in [-1, 1]: (num, patches, width), patches row by row, in the network's
+        type, on its device.
+
+        `stored`: the same images, (num, ...) in the host's memory, which tell cheaply whether one was seen before.
+        """
+        known = images if stored is None else stored
+        keys: Sequence[bytes | int] = content_keys(known) if self._cache.entries else range(len(images))
+        rows = self._cache.rows(keys, lambda places: self._features(images[places]))
+        return torch.stack(rows).to(self._device)
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    @torch.no_grad()  # not inference_mode, whose tensors no backward pass may keep
+    def _features(self, images: Tensor) -> list[Tensor]:
+        """(patches, width) of each image."""
+        rows: list[Tensor] = []
+        for part in in_parts(len(images), self._device, AT_ONCE):
+            tokens = self.network(pixel_values=normalised(images[part].to(self._device))).last_hidden_state
+            rows.extend(tokens[:, self._num_other :].unbind())
+        return rows
+
+
+def normalised(images: Tensor) -> Tensor:
+    """Images (num, 3, H, W) from [-1, 1] to [0, 1], then less ImageNet's mean, over its standard deviation."""
+    mean, std = (torch.tensor(each, device=images.device).view(3, 1, 1) for each in (MEAN, STD))
+    return (images.float() / 2 + 0.5 - mean) / std

@@ -1,0 +1,130 @@
+"""Features of captions: the last hidden states of a frozen causal language model (Qwen3, arXiv:2505.09388)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from ditlab.encoders.cache import FeatureCache, in_parts
+from ditlab.encoders.checkpoint import Checkpoint
+from ditlab.errors import UserError
+
+AT_ONCE = 64  # captions in one pass on a GPU
+
+
+class FrozenTextEncoder:
+    """A causal language model without its head, and its tokeniser."""
+
+    def __init__(self, network: nn.Module, tokenizer: Any, length: int, cache: int = 0) -> None:
+        self.network = network
+        config: Any = network.config
+        self.width: int = config.hidden_size
+        """Features of a token."""
+        self.length = length
+        """Most tokens of a caption."""
+        self.num_truncated = 0
+        """Captions that were cut to `length` tokens when they were encoded."""
+        self._tokenizer, self._cache = tokenizer, FeatureCache(cache)
+
+    @classmethod
+    def open(
+        cls,
+        place: str,
+        width: int | None,
+        length: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        *,
+        cache: int = 0,
+        compile: bool = False,
+        knob: str = "encoders.text",
+        downloads: Path | None = None,
+    ) -> "FrozenTextEncoder":
+        """The encoder at a folder, or of a name on the Hugging Face hub, whose features are `width` (None: any) wide.
+
+        Captions are cut to `length` tokens. The features of `cache` captions are kept. `knob` is what `place` was given
+        to. Raises UserError as `check` does.
+        """
+        checkpoint, tokenizer = cls.check(place, width, knob, downloads)
+        network = checkpoint.network(dtype, device)
+        if compile:
+            network.compile(dynamic=True)  # captions have any length
+        return cls(network, tokenizer, length, cache)
+
+    @staticmethod
+    def check(
+        place: str, width: int | None, knob: str = "encoders.text", downloads: Path | None = None
+    ) -> tuple[Checkpoint, Any]:
+        """The checkpoint and its tokeniser, without a look at the weights.
+
+        Raises UserError for a checkpoint that is not there or not whole, of another width, or with a tokeniser that
+        pads on the left or not at all; and where transformers is not installed.
+        """
+        checkpoint = Checkpoint.find(place, knob, ("weights", "tokenizer"), downloads)
+        size = getattr(checkpoint.config(), "hidden_size", None)
+        if size is None:
+            raise UserError(f"{checkpoint.knob} is no language model: its config.json has no hidden_size; name one.")
+        if width is not None and size != width:
+            raise UserError(
+                f"{checkpoint.knob} gives {size} features a token, but model.width={width}; set model.width to {size}, "
+                "or name an encoder of that hidden size."
+            )
+        tokenizer = checkpoint.tokenizer()
+        where = "tokenizer_config.json"
+        if tokenizer.padding_side != "right":
+            raise UserError(
+                f"{checkpoint.knob} has a tokeniser that pads on the {tokenizer.padding_side}, and a caption's pooled "
+                f"feature is that of its last token, counted from the left; set padding_side to right in its {where}."
+            )
+        if tokenizer.pad_token_id is None:
+            raise UserError(f"{checkpoint.knob} has a tokeniser without a padding token; set pad_token in its {where}.")
+        return checkpoint, tokenizer
+
+    def encode(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        """Features of captions, in the network's type, on its device.
+
+        `text` (num, T, width), the last hidden state of each token, T the longest caption's tokens, zero behind a
+        shorter one's; `text_mask` (num, T) bool, true for tokens; `text_pooled` (num, width), the last token's.
+        """
+        rows = self._cache.rows(texts, lambda places: self._features([texts[place] for place in places]))
+        text = pad_sequence(rows, batch_first=True).to(self._device)  # (num, T, width)
+        lengths = torch.tensor([len(row) for row in rows], device=self._device)
+        mask = torch.arange(text.shape[1], device=self._device) < lengths[:, None]
+        return {"text": text, "text_mask": mask, "text_pooled": last_token(text, mask)}
+
+    def num_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each caption, at most `length`."""
+        return [min(len(ids), self.length) for ids in self._ids(texts)]
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text; of one that has none, the padding token, so that there is one to attend to."""
+        # verbose=False: that a text is longer than the language model was made for is said by `num_truncated`
+        ids: list[list[int]] = self._tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
+        return [each or [self._tokenizer.pad_token_id] for each in ids]
+
+    @torch.no_grad()  # not inference_mode, whose tensors no backward pass may keep
+    def _features(self, texts: Sequence[str]) -> list[Tensor]:
+        """(tokens, width) of each text."""
+        ids = self._ids(texts)
+        self.num_truncated += sum(len(each) > self.length for each in ids)
+        ids = [each[: self.length] for each in ids]
+        rows: dict[int, Tensor] = {}
+        by_length = sorted(range(len(ids)), key=lambda place: len(ids[place]))  # the least padding
+        for part in in_parts(len(ids), self._device, AT_ONCE):
+            places = by_length[part]
+            padded = self._tokenizer.pad({"input_ids": [ids[place] for place in places]}, return_tensors="pt")
+            states = self.network(**padded.to(self._device), use_cache=False).last_hidden_state
+            rows.update((place, states[number, : len(ids[place])]) for number, place in enumerate(places))
+        return [rows[place] for place in range(len(ids))]
+
+
+def last_token(states: Tensor, mask: Tensor) -> Tensor:
+    """The state of each row's last token, at mask sum - 1: (num, T, width), (num, T) -> (num, width)."""
+    return states[torch.arange(len(states), device=states.device), mask.sum(1) - 1]

@@ -1,0 +1,37 @@
+"""Frozen encoders of captions and images (`encoders` in an experiment)."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from denoisers.contract import Spec
+
+Place = Annotated[str, Field(min_length=1)]
+
+
+class Encoders(Spec):
+    """Trained networks that make features for a model that reads them, where the data hold none. They are not trained.
+
+    They need the library transformers: `pip install 'ditlab[encoders]'`.
+    """
+
+    text: Place | None = None
+    """Encoder of captions: a causal language model with its tokeniser, as transformers saves them (Qwen3); a folder, or
+    a name on the Hugging Face hub. Its hidden size is model.width. Null: captions are encoded beforehand, or by the
+    model itself."""
+    image: Place | None = None
+    """Encoder of images: a DINOv3 vision transformer, as transformers saves it; a folder, or a name on the Hugging Face
+    hub. Its patches are the model's. Null: images are encoded beforehand, or the loss needs no features of them."""
+    cache: Annotated[int, Field(ge=0)] = 4096
+    """Captions, and images, whose features are kept in each worker's memory, those seen last; 0 keeps none. A 256x256
+    image in patches of 16 takes 393 kB in bf16 at 768 features a patch, and one of 1024x1024 16 times that."""
+    compile: bool = False
+    """Whether torch.compile optimises the encoders: slow to begin with, faster after."""
+    precision: Literal["fp32", "bf16"] = "bf16"
+    """Type that the encoders compute in."""
+
+    def content(self) -> dict[str, Any]:
+        """What of them decides the features; empty where no encoder is named."""
+        if self.text is None and self.image is None:
+            return {}
+        return self.model_dump(mode="json", include={"text", "image", "precision"})

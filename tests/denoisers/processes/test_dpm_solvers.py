@@ -1,0 +1,93 @@
+"""DPM-Solver++ on straight lines: exactness, orders, evaluations. Noise is at t = 0."""
+
+import math
+
+import pytest
+import torch
+
+from denoisers.processes.dpm_solvers import dpmpp_2m, dpmpp_2s
+from denoisers.processes.flow_matching import gaussian_velocity, point_velocity
+from denoisers.processes.solvers import euler, midpoint, rk4
+
+F64 = torch.float64
+EPS = 0.05
+NOISE = torch.linspace(-2, 2, 40, dtype=F64)
+SOLVERS = {"2m": dpmpp_2m, "2s": dpmpp_2s}
+
+
+def grid(steps: int) -> torch.Tensor:
+    return torch.linspace(EPS, 1 - EPS, steps + 1, dtype=F64)
+
+
+def to_mixture(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """The exact velocity x - eps for two equal Gaussians at -1 and 1, noise at t = 0."""
+    s, means, std = 1 - t, (-1.0, 1.0), 0.5
+    variance = (1 - s) ** 2 * std**2 + s**2
+    share = torch.stack([-((x - (1 - s) * mean) ** 2) / (2 * variance) for mean in means]).softmax(0)
+    return -sum(share[i] * gaussian_velocity(x, s, mean, std) for i, mean in enumerate(means))
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_order_on_a_mixture(name):
+    exact = rk4(to_mixture, NOISE, grid(400))
+    errors = [(SOLVERS[name](to_mixture, NOISE, grid(n)) - exact).abs().max().item() for n in (160, 320)]
+    assert math.log2(errors[0] / errors[1]) == pytest.approx(2, abs=0.1)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (F64, 1e-14)])
+def test_data_at_one_point_is_met_exactly_in_any_number_of_steps(name, dtype, tolerance):
+    point = torch.tensor([0.25, -0.5], dtype=dtype)
+    noise = torch.randn(20, 2, dtype=dtype)
+    for steps in (1, 3, 50):
+        landed = SOLVERS[name](lambda x, t: point_velocity(x, t, point, noise_at=0), noise, grid(steps))
+        # The same line from the noise at t = EPS on: x_t = point + (1 - t) / (1 - EPS) (noise - point).
+        expected = point + EPS / (1 - EPS) * (noise - point)
+        torch.testing.assert_close(landed, expected, rtol=0, atol=tolerance)
+
+
+def test_the_first_step_is_eulers_in_the_data_prediction():
+    """DDIM, which on straight lines is Euler's method."""
+    times = grid(1)
+    torch.testing.assert_close(dpmpp_2m(to_mixture, NOISE, times), euler(to_mixture, NOISE, times))
+
+
+def test_the_second_evaluation_lies_midway_in_log_snr_not_in_time():
+    times, asked = torch.tensor([0.2, 0.9], dtype=F64), []
+    dpmpp_2s(lambda x, t: asked.append(float(t)) or to_mixture(x, t), NOISE, times)
+    midway = (math.log(0.2 / 0.8) + math.log(0.9 / 0.1)) / 2
+    assert asked == pytest.approx([0.2, 1 / (1 + math.exp(-midway))])
+    assert (dpmpp_2s(to_mixture, NOISE, times) - midpoint(to_mixture, NOISE, times)).abs().max() > 1e-3
+
+
+def test_2m_extrapolates_the_data_prediction_in_log_snr_on_uneven_grids():
+    a, b = 0.3, 0.2
+    times = torch.tensor([0.1, 0.25, 0.6, 0.7], dtype=F64)
+    asked = []
+
+    def velocity(x, t):
+        asked.append((float(t), x.clone()))
+        return (a + b * torch.logit(t) - x) / (1 - t)
+
+    end = dpmpp_2m(velocity, NOISE, times)
+    (_, _), (t, x), (t_next, x_next) = asked
+    h = math.log(t_next / (1 - t_next)) - math.log(t / (1 - t))
+    h_before = math.log(t / (1 - t)) - math.log(0.1 / 0.9)
+    now, before = a + b * math.log(t / (1 - t)), a + b * math.log(0.1 / 0.9)
+    extrapolated = now + (now - before) / h_before * h / 2  # D in the middle of the step, had it a constant slope
+    expected = (1 - t_next) / (1 - t) * x - t_next * math.expm1(-h) * extrapolated
+    torch.testing.assert_close(x_next, expected, rtol=0, atol=1e-12)
+    assert end.shape == NOISE.shape and len(asked) == 3
+
+
+@pytest.mark.parametrize(("name", "evaluations"), [("2m", 1), ("2s", 2)])
+def test_evaluations_and_records_a_step(name, evaluations):
+    calls, states = [], []
+    end = SOLVERS[name](lambda x, t: calls.append(t) or x, torch.ones(1, dtype=F64), grid(7), states.append)
+    assert len(calls) == 7 * evaluations
+    assert len(states) == 7 and torch.equal(states[-1], end)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_float32_states_stay_float32_on_a_float64_grid(name):
+    assert SOLVERS[name](to_mixture, NOISE.float(), grid(3)).dtype == torch.float32

@@ -1,0 +1,107 @@
+"""`ditlab sample` on a text-to-image run."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from support.command import Said, run_here, run_process
+
+SPEC = """\
+name: painter
+model:
+  {family: pixelhdm, width: 32, pixel_width: 4, patch_size: 8, patch_depth: 1, pixel_depth: 1, num_heads: 2,
+   num_kv_heads: 1, bottleneck_width: 8, time_width: 8, max_resolution: 64, mrope_widths: [4, 6, 6],
+   text_encoder: learned, text_length: 24, text_depth: 1}
+objective: {weights: {velocity: 1.0, frequency: 0.0, alignment: 0.0}}
+data: {kind: captioned_digits, colours: 1}
+batch: {size: 8}
+training: {steps: 2}
+evaluation: {every: 2, samples: 4, limit: 8}
+sampling: {steps: 2, height: 16, width: 16, guidance: 2.0}
+tracking: {system_metrics: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The DITLAB_HOME of a run named `painter`."""
+    folder = tmp_path_factory.mktemp("painter")
+    (folder / "painter.yaml").write_text(SPEC, encoding="utf-8")
+    said = run_process("train", folder / "painter.yaml", "--local", "--json", home=folder / "home", cwd=folder)
+    assert said.code == 0, said.err
+    return folder / "home"
+
+
+@pytest.fixture
+def sample(trained: Path, capfd, monkeypatch) -> Callable[..., Said]:
+    monkeypatch.setenv("DITLAB_HOME", str(trained))
+    return lambda *words: run_here(capfd, monkeypatch, "sample", "painter", *words, "--json")
+
+
+def pictures(said: Said) -> list[Path]:
+    assert said.code == 0, said.err
+    return [Path(file) for file in said.json["files"] if Path(file).stem.isdigit()]
+
+
+def texts(file: Path) -> dict[str, str]:
+    with Image.open(file) as image:
+        return {name.removeprefix("ditlab."): text for name, text in image.text.items()}
+
+
+def test_a_file_for_each_sample_and_its_seed_draws_it_again(sample, tmp_path):
+    said = sample(
+        "--prompt", "a red two", "--prompt", "ein Würfel", "--num", "2", "--seed", "7", "--out", tmp_path / "a"
+    )
+    files = pictures(said)
+    told = [texts(file) for file in files]
+    assert [one["prompt"] for one in told] == ["a red two"] * 2 + ["ein Würfel"] * 2
+    assert [one["seed"] for one in told] == ["7", "8", "7", "8"]
+    again = pictures(sample("--prompt", "ein Würfel", "--num", "1", "--seed", "8", "--out", tmp_path / "b"))
+    with Image.open(files[3]) as one, Image.open(again[0]) as other:
+        assert np.abs(np.asarray(one, int) - np.asarray(other, int)).max() <= 1
+    assert load_file(tmp_path / "a" / "samples.safetensors")["values"].shape == (4, 3, 16, 16)
+
+
+def test_without_prompts_held_out_captions_are_drawn_as_in_evaluations(trained, sample, tmp_path):
+    files = pictures(sample("--num", "4", "--out", tmp_path))
+    assert all(texts(file)["prompt"].startswith("a red ") for file in files)
+    (run,) = (trained / "train").iterdir()
+    with Image.open(tmp_path / "samples.png") as one, Image.open(run / "media" / "samples-00000002.png") as other:
+        assert one.tobytes() == other.tobytes()
+
+
+def test_from_a_picture_in_another_size(sample, tmp_path):
+    Image.new("RGB", (30, 20), (255, 0, 0)).save(tmp_path / "red.png")
+    words = ("--prompt", "a", "--num", "1", "--start", tmp_path / "red.png", "--strength", "0.05", "--size", "24x8")
+    (file,) = pictures(sample(*words, "--trajectory", "--out", tmp_path / "out"))
+    told = texts(file)
+    assert (told["strength"], told["start"], told["size"], told["steps"]) == ("0.05", "red.png", "24x8", "2")
+    frames = load_file(tmp_path / "out" / "samples.safetensors")["trajectory"]
+    assert frames.shape == (3, 1, 3, 24, 8)  # the noised picture, a step, the projection
+    red = torch.tensor([1.0, -1.0, -1.0])
+    torch.testing.assert_close(frames[0].mean((0, 2, 3)), 0.905 * red, rtol=0, atol=0.05)
+    assert (tmp_path / "out" / "trajectory.gif").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--prompt", "a", "--size", "20"), "height=20 is no multiple of model.patch_size=8; set height to 16 or 24."),
+        (("--prompt", "a", "--size", "128"), "height=128 is not between 1 and model.max_resolution=64"),
+        (("--prompt", "x" * 30), "is 30 bytes long, more than the model reads (model.text_length=24); shorten it."),
+        (("--prompt", "a", "--prompt-at", "3", "b"), "prompt='b' was placed at token 3"),
+        (("--prompt", "a", "--label", "1"), "label=1 was asked of a model without classes"),
+        (("--prompt", "a", "--solver", "hein"), "sampling.solver='hein' must be 'euler', 'heun', 'dpmpp_2m'"),
+        (("--prompt", "a", "--guidance", "1", "--negative-prompt", "b"), "changes nothing without guidance"),
+        (("--prompt", "a", "--seed", "-1"), "seed=-1 must lie between 0"),
+        (("--data", "train"), "--data train: this run's family draws from noise alone"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(sample, words, message):
+    said = sample(*words)
+    assert said.code == 2 and message in said.err and said.err.count("\n") == 1, said.err

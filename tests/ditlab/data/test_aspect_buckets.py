@@ -1,0 +1,78 @@
+"""Which size an image gets."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ditlab.data.aspect_buckets import AspectBuckets, Size
+
+AT_256 = AspectBuckets(resolution=256, step=64, min_side=64, max_side=512)
+
+
+def test_sides_are_steps_and_areas_at_most_the_resolutions():
+    assert len(AT_256.sizes) == len(set(AT_256.sizes)) == 34  # by height: 8, 8, 5, 4, 3, 2, 2, 2
+    assert {(256, 256), (128, 512), (512, 128), (192, 320), (64, 64)} < set(AT_256.sizes)
+    for height, width in AT_256.sizes:
+        assert height % 64 == width % 64 == 0 and min(height, width) >= 64 and max(height, width) <= 512
+        assert height * width <= 256**2
+    assert {(width, height) for height, width in AT_256.sizes} == set(AT_256.sizes)
+
+
+def test_the_shortest_side_is_rounded_up_to_a_step_and_may_leave_nothing():
+    assert min(AspectBuckets(256, 64, 100, 512).sizes) == (128, 128)
+    assert AspectBuckets(32, 64, 64, 512).sizes == ()
+
+
+@pytest.mark.parametrize(
+    ("image", "size"),
+    [
+        ((1000, 1000), (256, 256)),
+        ((256, 256), (256, 256)),
+        ((255, 255), (192, 192)),
+        ((480, 640), (192, 256)),
+        ((640, 480), (256, 192)),
+        ((600, 900), (192, 320)),
+        ((1080, 1920), (192, 320)),
+        ((500, 2000), (128, 512)),
+        ((130, 5000), (128, 512)),
+        ((64, 64), (64, 64)),
+        ((64, 10_000), (64, 512)),
+        ((63, 10_000), None),
+        ((10_000, 63), None),
+    ],
+)
+def test_images_get_the_size_that_suits_them(image, size):
+    assert AT_256.choose(*image) == size
+
+
+def test_the_score_is_seven_parts_crop_and_three_parts_missing_area():
+    """A 2:1 image in a 4:3 size: a third falls off when it is cropped; 192 x 256 is a quarter less than 256 x 256."""
+    score = AT_256.score(Size(400, 800), Size(192, 256))
+    assert score.cropped == pytest.approx(1 / 3)
+    assert score.shortfall == pytest.approx(1 / 4)
+    assert score.total == pytest.approx(0.7 / 3 + 0.3 / 4)
+    assert AT_256.score(Size(777, 777), Size(256, 256)).total == 0
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000))
+def test_nothing_is_enlarged_and_no_size_scores_less(height, width):
+    chosen = AT_256.choose(height, width)
+    fitting = [size for size in AT_256.sizes if size.height <= height and size.width <= width]
+    if chosen is None:
+        assert not fitting and min(height, width) < 64
+        return
+    assert chosen in fitting
+    image = Size(height, width)
+    least = min(AT_256.score(image, size).total for size in fitting)
+    assert math.isclose(AT_256.score(image, chosen).total, least, abs_tol=1e-11)
+
+
+@given(st.integers(64, 3000), st.integers(64, 3000))
+def test_the_crop_in_the_score_is_the_share_that_falls_off(height, width):
+    chosen = AT_256.choose(height, width)
+    assert chosen is not None
+    scale = max(chosen.height / height, chosen.width / width)
+    kept = chosen.height * chosen.width / (height * width * scale**2)
+    assert AT_256.score(Size(height, width), chosen).cropped == pytest.approx(1 - kept, abs=1e-9)

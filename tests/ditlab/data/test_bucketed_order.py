@@ -1,0 +1,138 @@
+"""The order of a bucketed store's samples, and its loader: batches of one size, none twice, resumable anywhere."""
+
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from denoisers.contract import ANY, BatchField
+from ditlab.data import prefetch
+from ditlab.data.loader import Loader
+from ditlab.data.sampler import CHUNK_BATCHES, SampleOrder, epoch_order, worker_micro_indices
+from ditlab.data.view import View
+from ditlab.errors import UserError
+from support.bucketed import bucketed
+
+FIELDS = (BatchField("image", (3, ANY, ANY), "float32", value_range=(-1, 1)), BatchField("number", (), "int64"))
+seeds = st.integers(0, 2**63)
+mixtures = st.lists(st.integers(0, 2), min_size=1, max_size=120)
+
+
+def view_of(buckets) -> SimpleNamespace:
+    """What an order sees of a view whose rows lie in these buckets."""
+    return SimpleNamespace(buckets=np.array(buckets))
+
+
+def batches_of(buckets, batch_size: int) -> int:
+    return sum(buckets.count(bucket) // batch_size for bucket in set(buckets))
+
+
+@given(mixtures, st.integers(1, 9), seeds, st.integers(0, 5))
+def test_batches_are_of_one_bucket_and_none_comes_twice(buckets, batch_size, seed, epoch):
+    num = batches_of(buckets, batch_size)
+    if not num:
+        with pytest.raises(UserError, match=rf"batch\.size={batch_size} is larger than the "):
+            SampleOrder.of(view_of(buckets), batch_size, seed)
+        return
+    order = SampleOrder.of(view_of(buckets), batch_size, seed)
+    batches = order.epoch_batches(epoch)
+    assert batches.shape == (num, batch_size) and order.batches_per_epoch == num
+    assert len(set(batches.reshape(-1).tolist())) == num * batch_size
+    assert order.left_out == len(buckets) - num * batch_size
+    for batch in np.array(buckets)[batches]:
+        assert len(set(batch.tolist())) == 1
+    left_out = np.bincount(buckets) - np.bincount(np.array(buckets)[batches].reshape(-1), minlength=max(buckets) + 1)
+    assert left_out.max() < batch_size
+
+
+@given(mixtures, seeds)
+def test_seed_and_epoch_alone_decide_and_a_position_counts_samples(buckets, seed):
+    assume(batches_of(buckets, 2))
+    order, again = (SampleOrder.of(view_of(buckets), 2, seed) for _ in range(2))
+    num = order.batches_per_epoch
+    for number in range(2 * num + 1):
+        assert np.array_equal(order.indices(number * 2), again.epoch_batches(number // num)[number % num])
+        assert order.epoch(number * 2) == number // num
+
+
+def test_one_bucket_is_ordered_as_a_plain_store_is():
+    for buckets in ([0] * 50, [2] * 50):
+        order = SampleOrder.of(view_of(buckets), 8, seed=3)
+        assert np.array_equal(order.epoch_batches(4), SampleOrder(50, 8, seed=3).epoch_batches(4))
+        assert np.array_equal(order.epoch_batches(4).reshape(-1), epoch_order(3, 4, 50)[:48])
+
+
+def test_sizes_follow_each_other_in_chunks_and_epochs_differ():
+    buckets = np.repeat([0, 1, 2], [400, 200, 100])
+    order = SampleOrder.of(view_of(buckets), 5, seed=0)
+    sizes = [buckets[order.epoch_batches(epoch)[:, 0]] for epoch in (0, 1)]
+    for size in sizes:
+        assert np.bincount(size).tolist() == [80, 40, 20]
+        changes = np.flatnonzero(np.diff(size)) + 1
+        runs = np.diff([0, *changes, len(size)])
+        assert set(runs % CHUNK_BATCHES) == {0}, "batches of all three sizes fill whole chunks here"
+        assert 10 < len(runs) < 36, "which are mixed"
+    assert not np.array_equal(*sizes)
+    one, other = (order.epoch_batches(epoch)[sizes[epoch] == 2] for epoch in (0, 1))
+    assert not np.array_equal(one, other)
+
+
+def test_the_order_of_old_runs_stays():
+    """A change of these numbers changes what every resumed run sees next."""
+    order = SampleOrder.of(view_of([0] * 5 + [1] * 6 + [2] * 2), 2, seed=7)
+    assert order.epoch_batches(3).tolist() == [[2, 1], [4, 0], [12, 11], [7, 9], [8, 10], [6, 5]]
+
+
+def test_a_batch_larger_than_every_bucket_is_refused():
+    with pytest.raises(UserError, match=r"batch\.size=8 is larger than the 6 training samples of the commonest of 3"):
+        SampleOrder.of(view_of([0] * 5 + [1] * 6 + [2] * 2), 8, seed=0)
+    with pytest.raises(UserError, match=r"batch\.size=14 is larger than the 13 training samples; set"):
+        SampleOrder.of(view_of([0] * 5 + [1] * 6 + [2] * 2), 14, seed=0)
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory) -> View:
+    store = bucketed(tmp_path_factory.mktemp("bucketed") / "s")  # 40, 9 and 23 rows
+    return View(store, np.random.default_rng(1).permutation(72)[:65], "test")
+
+
+def whole(view: View, order: SampleOrder, position: int):
+    indices = order.indices(position)
+    return view.gather("image", indices), view.rows[indices]
+
+
+@pytest.mark.parametrize("ahead", [1, 2000, 10**7])
+@settings(deadline=None, max_examples=15)
+@given(seed=seeds, stopped_after=st.integers(0, 28), depth=st.integers(1, 3))
+def test_workers_take_every_batch_once_and_go_on_where_they_stopped(view, ahead, seed, stopped_after, depth):
+    """Two workers before, one after; two epochs of 15 or 14 steps."""
+    order = SampleOrder.of(view, 4, seed)
+    steps = 2 * order.batches_per_epoch
+    seen: list[int] = []
+    with patch.object(prefetch, "AHEAD_BYTES", ahead):
+        for begin, end, world in ((0, stopped_after, 2), (stopped_after, steps, 1)):
+            shares = [worker_micro_indices(rank, world, 4, 2) for rank in range(world)]
+            loaders = [Loader(view, FIELDS, order, begin * 4, 2, mine, depth, end - begin) for mine in shares]
+            for number, taken in enumerate(zip(*loaders, strict=True), start=begin):
+                images, rows = whole(view, order, number * 4)
+                micros = [micro["image"].numpy() for step in taken for micro in step]
+                assert [len(micro) for micro in micros] == [2, 2]
+                assert np.array_equal(np.concatenate(micros), images.numpy())
+                seen += rows.tolist()
+            for loader in loaders:
+                assert loader.position == end * 4
+                loader.close()
+    for epoch in np.array(seen).reshape(2, -1):
+        assert len(set(epoch.tolist())) == len(epoch) == steps // 2 * 4
+
+
+def test_batches_kept_for_long_keep_their_values(view):
+    """Batches of all sizes share memory, which is used again only once nobody holds it."""
+    order = SampleOrder.of(view, 4, seed=5)
+    with Loader(view, FIELDS, order, 0, 4, range(1), steps=60) as loader:
+        kept = [step[0]["image"] for step in loader]
+    for number, images in enumerate(kept):
+        assert np.array_equal(images.numpy(), whole(view, order, number * 4)[0].numpy())

@@ -1,0 +1,228 @@
+"""Bucketed stores: what is written is read, and what replaces a set leaves one whole set at any moment."""
+
+import errno
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from denoisers.contract import ANY
+from ditlab.data.bucketed_store import BucketedStore, open_store
+from ditlab.data.buckets import BucketPart, write_buckets
+from ditlab.data.importing import write_store
+from ditlab.data.manifest import Column, Source
+from ditlab.data.sources import open_data, store_folder
+from ditlab.data.store import Store
+from ditlab.errors import UserError
+from ditlab.spec.data import ArrowData, HoldOutClasses
+from support.bucketed import CLASSES, SIZES, bucketed, part, write
+
+
+def folders(path: Path) -> set[str]:
+    return {entry.name for entry in path.iterdir() if entry.is_dir()}
+
+
+def contents(store: BucketedStore) -> list[torch.Tensor]:
+    return [bucket.tensor("image").clone() for bucket in store.parts]
+
+
+def test_rows_are_numbered_bucket_after_bucket_by_area(tmp_path):
+    store = bucketed(tmp_path / "s")
+    assert [bucket.size for bucket in store.manifest.buckets] == ["8x8", "16x4", "8x12"]
+    assert len(store) == store.manifest.rows == 72
+    assert store.tensor("number").tolist() == [*range(40), *range(9), *range(23)]
+    assert store.bucket_of(np.array([0, 39, 40, 48, 49, 71])).tolist() == [0, 0, 1, 1, 2, 2]
+    rows = np.array([51, 49, 71])
+    images = store.gather("image", rows)
+    assert images.shape == (3, 3, 8, 12)
+    assert torch.equal(images, store.parts[2].tensor("image")[[2, 0, 22]])
+    out = torch.empty_like(images)
+    assert store.gather("image", rows, out) is out and torch.equal(out, images)
+    assert store.gather("image", np.array([], np.int64)).shape[0] == 0
+
+
+def test_rows_of_several_buckets_make_no_batch(tmp_path):
+    store = bucketed(tmp_path / "s")
+    for rows in ([39, 40], [40, 39], [48, 49]):
+        with pytest.raises(AssertionError, match="several buckets"):
+            store.gather("number", np.array(rows))
+
+
+def test_columns_are_those_of_all_buckets_together(tmp_path):
+    store = bucketed(tmp_path / "s")
+    image, number, kind = (store.columns[name] for name in ("image", "number", "kind"))
+    assert image.shape == (3, ANY, ANY) and store.columns["words"].shape == (ANY,) and number.shape == ()
+    assert image.value_range == (0, 255) and kind.names == CLASSES
+    pixels = np.concatenate([bucket.tensor("image").numpy().reshape(-1) for bucket in store.parts]).astype(float)
+    found = image.statistics
+    assert (found.count, found.min, found.max) == (pixels.size, pixels.min(), pixels.max())
+    assert (found.mean, found.std) == pytest.approx((pixels.mean(), pixels.std()))
+    assert kind.statistics.class_counts == (20 + 5 + 12, 20 + 4 + 11)
+    assert bucketed(tmp_path / "one", {(8, 8): 5}).columns["image"].shape == (3, 8, 8)
+
+
+def test_the_same_again_is_unchanged_and_other_rows_replace_all(tmp_path):
+    path = tmp_path / "s"
+    first = write(path, files={"skipped.txt": b"a\n"}, facts={"too small": 3}, notes=["a is too small"])
+    assert first.outcome == "written" and first.store.manifest.facts == {"too small": 3}
+    again = write(path)
+    assert again.outcome == "unchanged" and again.store.fingerprint == first.store.fingerprint
+    assert again.store.manifest.facts == {}, "but what is told of it is the newest import's"
+    assert sorted(entry.name for entry in path.iterdir() if entry.is_file()) == ["buckets.json"]
+    images = contents(first.store)
+    other = write(path, {(8, 8): 3, (12, 8): 4}, seed=1)
+    assert other.outcome == "replaced" and other.store.fingerprint != first.store.fingerprint
+    assert folders(path) == {bucket.folder for bucket in other.store.manifest.buckets}
+    for before, now in zip(images, contents(first.store), strict=True):
+        assert torch.equal(before, now), "who had it open reads on"
+    assert len(open_store(path)) == 7
+
+
+def test_lists_lie_beside_the_manifest(tmp_path):
+    store = write(tmp_path / "s", files={"skipped.txt": b"a.png: too small\n"}).store
+    name = store.manifest.files["skipped.txt"]
+    assert re.fullmatch(r"skipped-[0-9a-f]{8}\.txt", name)
+    assert (store.path / name).read_bytes() == b"a.png: too small\n"
+    assert write(tmp_path / "t").store.fingerprint == store.fingerprint
+
+
+def test_the_order_of_the_parts_and_the_batches_does_not_matter(tmp_path):
+    there, back = (
+        bucketed(tmp_path / name, dict(items)) for name, items in (("a", SIZES.items()), ("b", [*SIZES.items()][::-1]))
+    )
+    assert there.fingerprint == back.fingerprint
+    assert bucketed(tmp_path / "c", {**SIZES, (8, 8): 41}).fingerprint != there.fingerprint
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_import_that_ends_early_leaves_the_old_set_whole(tmp_path, size):
+    """Whatever bucket it was at; and where there was nothing, nothing is left."""
+
+    def stopped():
+        yield from ()
+        raise KeyboardInterrupt
+
+    parts = [part(*each, rows, seed=1) for each, rows in SIZES.items() if each != size]
+    parts.append(BucketPart(*size, parts[0].columns, stopped))
+    old = bucketed(tmp_path / "old")
+    for name in ("old", "new"):
+        with pytest.raises(KeyboardInterrupt):
+            write_buckets(tmp_path / name, parts, name=name, description="", source=Source(kind="test"))
+    assert not (tmp_path / "new").exists()
+    assert BucketedStore.open(old.path).fingerprint == old.fingerprint
+    assert folders(old.path) == {bucket.folder for bucket in old.manifest.buckets}
+
+
+def test_until_the_manifest_is_in_place_the_old_set_is_whole(tmp_path, monkeypatch):
+    """A process killed at any rename: what lies there then opens as the old set or as the new one."""
+    old, new = bucketed(tmp_path / "old"), bucketed(tmp_path / "new", seed=1)
+    renames = 0
+    rename, replace = Path.rename, Path.replace
+
+    def counted(method):
+        def moved(self, target):
+            nonlocal renames
+            renames += 1
+            if renames == stops_at:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return method(self, target)
+
+        return moved
+
+    monkeypatch.setattr(Path, "rename", counted(rename))
+    monkeypatch.setattr(Path, "replace", counted(replace))
+    monkeypatch.setattr(shutil, "rmtree", lambda *args, **kwargs: None)  # the killed clean nothing up
+    for stops_at in range(1, 100):
+        path = tmp_path / f"s{stops_at}"
+        renames = -1000
+        write(path)
+        renames = 0
+        try:
+            write(path, seed=1)
+        except UserError as error:
+            assert "No space left on device" in str(error)
+            assert BucketedStore.open(path).fingerprint == old.fingerprint
+        else:
+            assert BucketedStore.open(path).fingerprint == new.fingerprint
+            break
+    assert stops_at > 10, "three shards and manifests, three folders, the manifest"
+    monkeypatch.undo()
+    leftovers = tmp_path / "s1"
+    assert any(name.startswith(".partial") for name in folders(leftovers))
+    write(leftovers, seed=1)
+    assert folders(leftovers) == {bucket.folder for bucket in new.manifest.buckets}
+
+
+def test_a_damaged_bucket_is_found_and_mended(tmp_path):
+    store = bucketed(tmp_path / "s")
+    shard = next(store.parts[1].path.glob("*.arrow"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(UserError, match=r"16x4-.*was altered"):
+        open_store(store.path)
+    assert write(store.path).outcome == "replaced"
+    assert open_store(store.path).fingerprint == store.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "format version 2"),
+        ({"buckets": []}, "was altered: its buckets"),
+        ({"fingerprint": "0" * 64}, "was altered: its buckets"),
+        ({"name": None}, "not a store's manifest"),
+    ],
+)
+def test_a_manifest_that_is_not_ours_is_refused(tmp_path, change, message):
+    store = bucketed(tmp_path / "s")
+    file = store.path / "buckets.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(UserError, match=message):
+        open_store(store.path)
+
+
+def test_a_bucket_of_another_set_is_refused(tmp_path):
+    store, other = bucketed(tmp_path / "s"), bucketed(tmp_path / "t", seed=1)
+    shutil.rmtree(store.parts[0].path)
+    shutil.copytree(other.parts[0].path, store.parts[0].path)
+    with pytest.raises(UserError, match=r"is not the store that buckets\.json beside it means"):
+        open_store(store.path)
+    shutil.rmtree(store.parts[0].path)
+    with pytest.raises(UserError, match="holds no store"):
+        open_store(store.path)
+
+
+def test_a_folder_holds_one_store(tmp_path, make_store):
+    plain = make_store()
+    with pytest.raises(UserError, match=r"holds a store without buckets; choose another name"):
+        write(plain.path)
+    store = bucketed(tmp_path / "s")
+    columns, rows = {"x": Column(dtype="int64")}, [{"x": np.arange(3)}]
+    with pytest.raises(UserError, match="holds a store with buckets; choose another name"):
+        write_store(store.path, columns, rows, name="s", description="", source=Source(kind="test"))
+    assert isinstance(open_store(plain.path), Store) and isinstance(open_store(store.path), BucketedStore)
+
+
+def test_values_that_a_column_cannot_hold_are_refused(tmp_path):
+    bad = part(8, 8, 5)
+    broken = BucketPart(8, 8, bad.columns | {"number": Column(dtype="int64", value_range=(0, 2))}, bad.batches)
+    with pytest.raises(UserError, match="outside its value_range"):
+        write_buckets(tmp_path / "s", [broken], name="s", description="", source=Source(kind="test"))
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_experiment_opens_it_by_name(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bucketed(home.stores / "photographs")
+    assert store_folder("photographs", home) == home.stores / "photographs"
+    splits = open_data(ArrowData(path="photographs", hold_out=0.25), home)
+    assert (splits.name, len(splits.train), len(splits.held_out)) == ("photographs", 54, 18)
+    assert splits.fingerprint == splits.train.store.fingerprint and splits.text is None
+    assert np.bincount(splits.held_out.buckets).tolist() == [10, 2, 6]
+    odd = open_data(ArrowData(path="photographs", hold_out=HoldOutClasses(column="kind", values=("odd",))), home)
+    assert len(odd.held_out) == 35 and set(splits.held_out.store.tensor("kind").numpy()[odd.held_out.rows]) == {1}

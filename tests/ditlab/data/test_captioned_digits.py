@@ -1,0 +1,101 @@
+"""Coloured digits: images, captions and classes say the same thing, and a digit is held out with all its colours."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from ditlab.data.captioned_digits import COLOURS, DIGITS
+from ditlab.data.captions import cut, decode_captions, encode_captions
+from ditlab.data.sources import hold_out_groups, open_data
+from ditlab.data.store import Store
+from ditlab.home import Home
+from ditlab.spec.data import CaptionedDigitsData
+
+
+@pytest.fixture(scope="module")
+def module_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return Home(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def splits(module_home):
+    return open_data(CaptionedDigitsData(), module_home)
+
+
+@pytest.fixture(scope="module")
+def store(splits) -> Store:
+    return splits.train.store
+
+
+def test_every_digit_is_there_in_every_colour_and_says_so(store):
+    assert len(store) == 1797 * 7
+    assert store.columns["image"].shape == (3, 16, 16)
+    assert store.columns["caption"].shape == (len("a magenta three"),)
+    digits, colours = (store.tensor(name).numpy() for name in ("digit", "colour"))
+    assert np.array_equal(digits.reshape(1797, 7), load_digits().target[:, None].repeat(7, axis=1))
+    assert np.array_equal(colours.reshape(1797, 7), np.arange(7)[None].repeat(1797, axis=0))
+    captions = decode_captions(store.tensor("caption").numpy())
+    names = list(COLOURS)
+    assert captions == [f"a {names[colour]} {DIGITS[digit]}" for digit, colour in zip(digits, colours, strict=True)]
+    assert store.columns["digit"].names == DIGITS and store.columns["colour"].names == tuple(COLOURS)
+
+
+def test_the_ink_has_the_colour_and_the_shape_of_the_digit(store):
+    images = store.tensor("image").numpy().astype(float).reshape(1797, 7, 3, 16, 16)
+    white = images[:, -1, 0]
+    for number, ink in enumerate(COLOURS.values()):
+        assert np.array_equal(images[:, number], white[:, None] * np.array(ink)[:, None, None])
+    shrunk = white.reshape(1797, 8, 2, 8, 2).mean(axis=(2, 4)) / 255
+    assert np.corrcoef(shrunk.reshape(-1), load_digits().images.reshape(-1))[0, 1] > 0.98
+    assert (white.max(axis=(1, 2)) > 200).all()
+
+
+def test_a_digit_is_held_out_with_all_its_colours(splits):
+    train, held_out = splits.train.rows, splits.held_out.rows
+    assert len(train) + len(held_out) == 1797 * 7 and len(held_out) == 180 * 7
+    assert set(train // 7).isdisjoint(held_out // 7)
+    assert len(set(held_out[:60] // 7)) > 30  # the first few are of many digits
+
+
+def test_parameters_name_the_store_and_the_same_parameters_give_the_same(module_home, splits, tmp_path):
+    other = open_data(CaptionedDigitsData(size=8, colours=2), module_home).train.store
+    assert other.path.name == "captioned-digits-8-2" and len(other) == 1797 * 2
+    assert other.columns["caption"].shape == (len("a green three"),) and other.columns["image"].shape == (3, 8, 8)
+    assert open_data(CaptionedDigitsData(), Home(tmp_path)).fingerprint == splits.fingerprint
+
+
+def test_a_size_that_is_no_multiple_of_8_is_refused():
+    with pytest.raises(ValueError, match="multiple of 8"):
+        CaptionedDigitsData(size=12)
+
+
+def test_groups_are_held_out_whole_and_larger_shares_hold_out_more():
+    small, large = (hold_out_groups(300, share, 3) for share in (0.1, 0.3))
+    for (train, held_out), groups in ((small, 10), (large, 30)):
+        assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(300))
+        assert np.array_equal(train, np.sort(train)) and len(held_out) == 3 * groups
+        assert len(np.unique(held_out // 3)) == groups
+    assert set(small[1]) < set(large[1])
+    assert [len(part) for part in hold_out_groups(300, 0.0, 3)] == [300, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "length", "kept"),
+    [
+        ("red", 5, "red"),
+        ("red", 2, "re"),
+        ("naïve", 3, "na"),
+        ("naïve", 4, "naï"),
+        ("日本", 5, "日"),
+        ("日本", 6, "日本"),
+    ],
+)
+def test_captions_are_cut_between_characters(text, length, kept):
+    assert cut(text.encode(), length).decode() == kept
+
+
+def test_captions_come_back_from_their_column():
+    texts = ["", "a", "ein großer roter Hund", "日本"]
+    rows = encode_captions([text.encode() for text in texts], 24)
+    assert rows.shape == (4, 24) and rows.dtype == np.uint8
+    assert decode_captions(rows) == texts

@@ -1,0 +1,182 @@
+"""What becomes of one image, whatever its format, mode, orientation and size."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ditlab.data.aspect_buckets import AspectBuckets
+from ditlab.data.image_decoding import CaptionedImage, Decoded, DecodingRules, Skipped, decode
+from ditlab.errors import UserError
+from support.photographs import encoded, smooth
+
+RULES = DecodingRules(AspectBuckets(resolution=64, step=16, min_side=16, max_side=128), caption_length=20)
+
+
+def decoded(content: bytes, caption: bytes = b"a slope") -> Decoded:
+    answer = decode(RULES, CaptionedImage("here", content, caption))
+    assert isinstance(answer, Decoded), answer
+    return answer
+
+
+def skipped(content: bytes | None, caption: bytes | None = b"a slope") -> Skipped:
+    answer = decode(RULES, CaptionedImage("here", content, caption))
+    assert isinstance(answer, Skipped), answer
+    return answer
+
+
+def pixels_of(image: Image.Image) -> np.ndarray:
+    return np.asarray(image).transpose(2, 0, 1)
+
+
+def test_an_image_of_a_buckets_size_keeps_every_pixel():
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (48, 80, 3), dtype=np.uint8))
+    one = decoded(encoded(image))
+    assert one.size == (48, 80) and one.pixels.dtype == np.uint8
+    assert np.array_equal(one.pixels, pixels_of(image))
+
+
+def test_an_image_is_scaled_to_cover_and_cropped_around_its_centre():
+    """200 x 480 (height x width) in 48 x 80: scaled by 0.24 to 48 x 115.2, of which the middle 80 columns stay."""
+    columns = np.broadcast_to(np.linspace(0, 240, 480)[None, :, None], (200, 480, 3))
+    one = decode(
+        DecodingRules(AspectBuckets(64, 16, 48, 80), 20),
+        CaptionedImage("here", encoded(Image.fromarray(columns.astype(np.uint8))), b"a slope"),
+    )
+    assert isinstance(one, Decoded) and one.size == (48, 80)
+    shown = (np.arange(80) + 0.5) / 80 * (80 / 0.24) + (480 - 80 / 0.24) / 2  # in columns of the original
+    assert np.abs(one.pixels - shown * 240 / 480).max() < 2
+
+
+def test_fine_detail_is_averaged_not_picked():
+    """Lines one pixel wide turn grey where an image shrinks without aliasing."""
+    lines = np.zeros((256, 256, 3), np.uint8)
+    lines[:, ::2] = 255
+    inside = decoded(encoded(Image.fromarray(lines))).pixels[:, :, 3:-3]
+    assert np.abs(inside.astype(int) - 127).max() <= 5
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP", "BMP", "PNG"])
+def test_formats(kind):
+    image = smooth(300, 200)
+    one = decoded(encoded(image, kind))
+    expected = pixels_of(image.resize((one.size.width, one.size.height), Image.Resampling.BOX))
+    assert one.size == (80, 48)
+    assert np.abs(one.pixels.astype(int) - expected).max() < 10
+
+
+def test_a_large_jpeg_looks_as_a_large_png_does():
+    image = smooth(1600, 1600, seed=3)
+    quick, whole = (decoded(encoded(image, kind)).pixels.astype(int) for kind in ("JPEG", "PNG"))
+    assert np.abs(quick - whole).max() <= 4
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied_before_the_size_is_chosen(orientation):
+    upright = smooth(48, 80, seed=1)
+    operations = {  # what a camera held so has stored
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }
+    stored = upright.transpose(operations[orientation]) if orientation > 1 else upright
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    one = decoded(encoded(stored, "PNG", exif=exif))
+    assert one.size == (48, 80)
+    assert np.array_equal(one.pixels, pixels_of(upright))
+
+
+def test_a_turned_jpeg_that_is_decoded_at_a_fraction_keeps_its_picture():
+    upright = smooth(480, 800, seed=2)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    one = decoded(encoded(upright.transpose(Image.Transpose.ROTATE_90), "JPEG", exif=exif))
+    assert one.size == (48, 80)
+    assert np.abs(one.pixels.astype(int) - decoded(encoded(upright)).pixels).max() <= 4
+
+
+def test_transparency_is_laid_on_white():
+    image = np.zeros((16, 16, 4), np.uint8)
+    image[..., 0] = 200
+    image[:8, :, 3] = 255
+    image[8:12, :, 3] = 128
+    pixels = decoded(encoded(Image.fromarray(image))).pixels
+    assert (pixels[:, :8].transpose(1, 2, 0) == (200, 0, 0)).all()
+    assert np.abs(pixels[:, 8:12].transpose(1, 2, 0) - np.array([227, 127, 127.0])).max() <= 1
+    assert (pixels[:, 12:] == 255).all()
+
+
+def test_a_palette_with_a_transparent_colour_is_laid_on_white():
+    image = Image.new("P", (16, 16), 0)
+    image.putpalette([10, 20, 30, 200, 100, 50])
+    image.paste(1, (0, 0, 16, 8))
+    pixels = decoded(encoded(image, transparency=0)).pixels
+    assert (pixels[:, :8].transpose(1, 2, 0) == (200, 100, 50)).all() and (pixels[:, 8:] == 255).all()
+
+
+def test_grey_cmyk_and_sixteen_bits_become_rgb():
+    ramp = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    grey = decoded(encoded(Image.fromarray(ramp)))
+    assert all(np.array_equal(channel, ramp) for channel in grey.pixels)
+    deep = decoded(encoded(Image.fromarray(ramp.astype(np.uint16) * 257)))
+    assert all(np.array_equal(channel, ramp) for channel in deep.pixels)
+    inks = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
+    red = decoded(encoded(inks, "JPEG", quality=100)).pixels
+    assert red[0].min() > 245 and red[1:].max() < 10
+    bits = decoded(encoded(Image.fromarray(ramp > 127)))
+    assert np.array_equal(bits.pixels[0], np.where(ramp > 127, 255, 0))
+
+
+def test_broken_files_are_skipped_with_a_reason():
+    whole = encoded(smooth(100, 100), "JPEG")
+    assert "truncated" in skipped(whole[: len(whole) // 2]).detail.lower()
+    png = bytearray(encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (99, 99, 3), dtype=np.uint8))))
+    png[len(png) // 2] ^= 0xFF
+    assert skipped(bytes(png)).reason == "unreadable"
+    assert skipped(b"I am text, whatever I am called").detail == "no BMP, JPEG, PNG or WEBP image"
+    assert skipped(b"").reason == skipped(None).reason == "unreadable"
+    assert skipped(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n").reason == "unreadable"
+
+
+def test_an_image_of_too_many_pixels_is_skipped_without_decoding_it():
+    header = bytearray(encoded(Image.new("1", (8, 8))))
+    header[16:24] = (40_000).to_bytes(4, "big") * 2
+    assert skipped(bytes(header)).reason == "unreadable"
+
+
+def test_small_images_are_skipped_with_their_size():
+    answer = skipped(encoded(smooth(200, 15)))
+    assert (answer.reason, answer.detail) == ("too_small", "15x200 pixels")
+
+
+@pytest.mark.parametrize("caption", [None, b"", b" \n\t ", b"\xef\xbb\xbf\n"])
+def test_no_caption_and_an_empty_one_are_the_same(caption):
+    assert skipped(encoded(smooth(20, 20)), caption).reason == "missing_caption"
+
+
+def test_captions_lose_what_surrounds_them_and_are_cut_between_characters():
+    image = encoded(smooth(20, 20))
+    assert decoded(image, b"\xef\xbb\xbf  a red\x00 dot \r\n").caption == b"a red dot"
+    whole = decoded(image, "ein großer roter Hund".encode()[:20])
+    assert not whole.caption_was_cut
+    one = decoded(image, ("x" * 19 + "ß").encode())
+    assert (one.caption, one.caption_was_cut) == (b"x" * 19, True)
+
+
+def test_a_caption_in_another_encoding_is_refused_with_its_offset():
+    with pytest.raises(UserError, match=r"caption of here is not UTF-8: byte 0xdf at offset 7"):
+        decode(RULES, CaptionedImage("here", encoded(smooth(20, 20)), "ein gro\xdfer".encode("latin1")))
+
+
+def test_files_are_read_where_they_lie(tmp_path):
+    (tmp_path / "a.png").write_bytes(encoded(smooth(16, 16)))
+    (tmp_path / "a.txt").write_text("a slope")
+    one = decode(RULES, CaptionedImage("a.png", tmp_path / "a.png", tmp_path / "a.txt"))
+    assert isinstance(one, Decoded) and one.caption == b"a slope"
+    assert np.array_equal(one.pixels, pixels_of(Image.open(io.BytesIO(encoded(smooth(16, 16))))))

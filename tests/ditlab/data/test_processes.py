@@ -1,0 +1,38 @@
+"""Work in processes: in order, a bounded way ahead, and told where one is killed."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from ditlab.data.processes import WAITING_TASKS, in_processes
+from ditlab.errors import UserError
+
+
+def doubled(number: int) -> int:
+    if number == 13:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if number < 0:
+        raise UserError(f"number={number} is below 0.")
+    return 2 * number
+
+
+def test_results_come_in_order_and_tasks_are_taken_as_they_are_wanted():
+    taken = 0
+
+    def tasks() -> Iterator[int]:
+        nonlocal taken
+        for taken in range(1, 101):
+            yield 20 + taken
+
+    results = in_processes(doubled, tasks(), 2, "doubles")
+    assert next(results) == 42 and taken <= 2 * WAITING_TASKS
+    assert list(results) == [2 * number for number in range(22, 121)]
+
+
+def test_what_work_raises_and_a_killed_process_are_told():
+    with pytest.raises(UserError, match="number=-1 is below 0"):
+        list(in_processes(doubled, [1, -1, 2], 1, "doubles"))
+    with pytest.raises(UserError, match=r"a process that doubles was killed .*lower --processes"):
+        list(in_processes(doubled, [1, 13, 2], 1, "doubles"))

@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ditlab.data.view import View
+from support.bucketed import bucketed
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory) -> View:
+    """40 rows of 8x8, 9 of 16x4 and 23 of 8x12, mixed."""
+    store = bucketed(tmp_path_factory.mktemp("bucketed") / "s")
+    return View(store, np.random.default_rng(0).permutation(72), "test")
+
+
+@given(st.integers(1, 80), st.none() | st.integers(0, 80))
+def test_pieces_are_the_first_rows_by_bucket(view, size, limit):
+    pieces = list(view.pieces(size, limit))
+    assert sorted(place for piece in pieces for place in piece.indices) == list(range(len(view)))[:limit]
+    for piece in pieces:
+        places = np.flatnonzero(view.buckets == piece.bucket)
+        assert np.array_equal(places[piece.first : piece.first + len(piece.indices)], piece.indices)
+    fewest = [-(-(view.buckets[:limit] == bucket).sum() // size) for bucket in range(3)]
+    assert len(pieces) == sum(fewest)
+
+
+def test_pieces_of_a_plain_store_are_its_rows_in_order(make_store):
+    pieces = list(View(make_store(), np.arange(99, -1, -1), "test").pieces(40, 90))
+    assert [(piece.bucket, piece.first, len(piece.indices)) for piece in pieces] == [
+        (0, 0, 40),
+        (0, 40, 40),
+        (0, 80, 10),
+    ]
+    assert np.concatenate([piece.indices for piece in pieces]).tolist() == list(range(90))
+
+
+def test_rows_of_several_buckets_are_padded_with_zeros(view):
+    indices = np.arange(72)[::-1]
+    words = view.padded("words", indices)
+    assert words.shape == (72, 12) and words.dtype == torch.float16
+    for index, row in zip(indices, words, strict=True):
+        own = view.gather("words", np.array([index]))[0]
+        assert torch.equal(row[: len(own)], own) and not row[len(own) :].any()
+    assert view.padded("number", indices).tolist() == view.store.tensor("number")[view.rows[indices]].tolist()
+    one = np.flatnonzero(view.buckets == 1)
+    assert torch.equal(view.padded("image", one), view.gather("image", one)), "one bucket needs no padding"
+    assert len(view.padded("words", one[:0])) == 0
+
+
+def test_the_fullest_bucket(view, make_store):
+    fullest = view.fullest()
+    assert np.array_equal(fullest.rows, view.rows[view.buckets == 0])
+    plain = View(make_store(), np.arange(50), "test")
+    assert np.array_equal(plain.fullest().rows, plain.rows)
+    assert len(View(view.store, np.arange(0), "test").fullest()) == 0

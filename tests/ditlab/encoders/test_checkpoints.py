@@ -1,0 +1,126 @@
+"""What is wrong with a checkpoint is said in one sentence, before anything starts."""
+
+import builtins
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from ditlab.encoders.image import FrozenImageEncoder
+from ditlab.encoders.text import FrozenTextEncoder
+from ditlab.errors import UserError
+from support.tiny_encoders import write_image_encoder, write_text_encoder
+
+
+@pytest.fixture
+def text(text_folder, tmp_path) -> Path:
+    """A copy to break."""
+    return Path(shutil.copytree(text_folder, tmp_path / "qwen"))
+
+
+def refused(folder, *words, width=32, **how) -> None:
+    with pytest.raises(UserError) as caught:
+        FrozenTextEncoder.open(str(folder), width, 16, **how)
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("missing", "word"),
+    [("config.json", "config.json"), ("model.safetensors", "weights"), ("tokenizer.json", "tokeniser")],
+)
+def test_incomplete_folders(text, missing, word):
+    (text / missing).unlink()
+    refused(text, f"encoders.text={text}", f"no {word}", "save_pretrained")
+
+
+def test_a_shard_that_is_missing(text):
+    (text / "model.safetensors").unlink()
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (text / "model.safetensors.index.json").write_text(json.dumps(index))
+    (text / "model-00001-of-00002.safetensors").touch()
+    refused(text, "holds no model-00002-of-00002.safetensors,")
+
+
+def test_weights_that_are_cut_off(text):
+    content = (text / "model.safetensors").read_bytes()
+    (text / "model.safetensors").write_bytes(content[: len(content) // 2])
+    refused(text, "cannot be read by transformers")
+
+
+def test_weights_that_lack_a_tensor_are_not_drawn_at_random(text):
+    weights = load_file(text / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, text / "model.safetensors", metadata={"format": "pt"})
+    refused(text, "lacks weights", "layers.1.mlp.up_proj.weight, 1 in all")
+
+
+def test_pickled_weights_are_none(text):
+    (text / "model.safetensors").rename(text / "pytorch_model.bin")
+    refused(text, "no weights (model.safetensors)")
+
+
+def test_an_architecture_that_nobody_knows(text):
+    config = json.loads((text / "config.json").read_text())
+    (text / "config.json").write_text(json.dumps({**config, "model_type": "qwen99"}))
+    refused(text, "cannot be read by transformers", "qwen99")
+
+
+def test_a_width_that_is_not_the_models(text):
+    refused(text, "gives 32 features", "model.width=48", "set model.width to 32", width=48)
+    FrozenTextEncoder.open(str(text), None, 16)
+
+
+def test_padding_on_the_left(tmp_path):
+    folder = write_text_encoder(tmp_path / "left", padding_side="left")
+    refused(folder, "pads on the left", "set padding_side to right in its tokenizer_config.json")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "padding_side": "right"}))
+    FrozenTextEncoder.open(str(folder), 32, 16)
+
+
+def test_no_padding_token(text):
+    config = json.loads((text / "tokenizer_config.json").read_text())
+    del config["pad_token"]
+    (text / "tokenizer_config.json").write_text(json.dumps(config))
+    refused(text, "without a padding token", "set pad_token")
+
+
+def test_names_that_cannot_be_fetched(tmp_path, monkeypatch):
+    def unreachable(*inputs, **named):
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    refused("Qwen/Qwen3-0.6B", "encoders.text=Qwen/Qwen3-0.6B is no folder here", "not known", downloads=tmp_path)
+    monkeypatch.undo()
+    refused("/no/such/folder", "nor is it a name", downloads=tmp_path)
+
+
+def test_the_flag_that_named_it_is_told(tmp_path):
+    refused(tmp_path, f"--encode-text={tmp_path}", knob="--encode-text")
+
+
+def test_images_need_a_dinov3(text, image_folder, tmp_path):
+    with pytest.raises(UserError, match=r"encoders\.image=.* of the kind qwen3, .* name a DINOv3"):
+        FrozenImageEncoder.open(str(text), 24, 4)
+    with pytest.raises(UserError, match=r"patches of 4 pixels, and the model's have 16; set model\.patch_size to 4"):
+        FrozenImageEncoder.open(str(image_folder), 24, 16)
+    with pytest.raises(UserError, match=r"24 features a patch, .* set objective\.alignment_width to 24"):
+        FrozenImageEncoder.open(str(image_folder), 768, 4)
+    with pytest.raises(UserError, match=r"holds no config\.json and no weights"):
+        FrozenImageEncoder.open(str(tmp_path), 24, 4)
+    assert FrozenImageEncoder.open(str(write_image_encoder(tmp_path / "wide", width=32)), None, 4).width == 32
+
+
+def test_without_transformers(text_folder, monkeypatch):
+    original = builtins.__import__
+
+    def without(name, *rest, **named):
+        if name.split(".")[0] == "transformers":
+            raise ImportError(f"No module named '{name}'")
+        return original(name, *rest, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    refused(text_folder, "transformers, which is not installed", "pip install 'ditlab[encoders]'")

@@ -1,0 +1,87 @@
+"""A frozen vision transformer gives what transformers gives, patch by patch."""
+
+import pytest
+import torch
+
+from ditlab.encoders.image import FrozenImageEncoder, normalised
+
+
+@pytest.fixture(scope="module")
+def encoder(image_folder) -> FrozenImageEncoder:
+    return FrozenImageEncoder.open(str(image_folder), 24, 4)
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    """16 x 24 pixels, in [-1, 1]."""
+    return torch.rand(5, 3, 16, 24, generator=torch.Generator().manual_seed(0)) * 2 - 1
+
+
+def test_features_are_the_patch_tokens(encoder, image_folder, images):
+    """Behind the class token and the registers, of images that torchvision would have normalised."""
+    from transformers import AutoModel
+
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    pixels = ((images + 1) / 2 - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+    with torch.no_grad():
+        tokens = AutoModel.from_pretrained(image_folder).eval()(pixel_values=pixels).last_hidden_state
+    assert tokens.shape == (5, 1 + 3 + 4 * 6, 24)
+    found = encoder.encode(images)
+    assert found.shape == (5, 24, 24) and torch.allclose(found, tokens[:, 4:], atol=1e-4)
+
+
+def test_patches_come_row_by_row(encoder, images):
+    """What changes most with a patch's pixels are its own features."""
+    for row, column in ((0, 0), (0, 5), (2, 1), (3, 5)):
+        changed = images[:1].clone()
+        changed[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] *= -1
+        moved = (encoder.encode(changed) - encoder.encode(images[:1])).norm(dim=-1)[0]
+        assert int(moved.argmax()) == 6 * row + column
+
+
+def test_normalisation():
+    white, black = normalised(torch.ones(1, 3, 1, 1)), normalised(-torch.ones(1, 3, 1, 1))
+    assert white.flatten().tolist() == pytest.approx([(1 - 0.485) / 0.229, (1 - 0.456) / 0.224, (1 - 0.406) / 0.225])
+    assert black.flatten().tolist() == pytest.approx([-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225])
+
+
+def test_any_size(encoder):
+    for height, width in ((4, 4), (8, 20), (32, 8)):
+        assert encoder.encode(torch.zeros(2, 3, height, width)).shape == (2, height * width // 16, 24)
+
+
+def test_features_do_not_depend_on_what_else_is_encoded(encoder, images):
+    together = encoder.encode(images)
+    for number in range(len(images)):
+        assert torch.equal(encoder.encode(images[number : number + 1])[0], together[number])
+
+
+@pytest.mark.parametrize("entries", [0, 2, 100])
+def test_cached_features_are_the_same(encoder, image_folder, images, entries):
+    cached = FrozenImageEncoder.open(str(image_folder), 24, 4, cache=entries)
+    stored = ((images + 1) * 127.5).round().to(torch.uint8)
+    seen = stored.float().div(127.5).sub(1)
+    for order in ([0, 1, 2, 3, 4], [4, 4, 0], [2, 1], [0, 1, 2, 3, 4]):
+        assert torch.equal(cached.encode(seen[order], stored[order]), encoder.encode(seen[order]))
+        assert torch.equal(cached.encode(seen[order]), encoder.encode(seen[order]))
+
+
+def test_an_image_is_encoded_once(image_folder, images):
+    passes = []
+    cached = FrozenImageEncoder.open(str(image_folder), 24, 4, cache=100)
+    cached.network.register_forward_hook(lambda *_: passes.append(1))
+    cached.encode(images[[0, 0, 1]])
+    cached.encode(images)
+    cached.encode(images.view(5, 3, 24, 16))  # the same numbers in another shape are other images
+    assert len(passes) == 5 + 5
+
+
+def test_it_is_frozen(encoder, images):
+    assert not encoder.network.training and not any(p.requires_grad for p in encoder.network.parameters())
+    features = encoder.encode(images.requires_grad_())
+    assert not features.requires_grad
+
+
+def test_bf16(image_folder, encoder, images):
+    found = FrozenImageEncoder.open(str(image_folder), 24, 4, dtype=torch.bfloat16).encode(images)
+    assert found.dtype == torch.bfloat16 and torch.allclose(found.float(), encoder.encode(images), atol=0.15)

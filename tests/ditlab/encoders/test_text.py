@@ -1,0 +1,127 @@
+"""A frozen language model gives what transformers gives, whatever else is encoded with a caption."""
+
+import pytest
+import torch
+
+from ditlab.encoders.text import FrozenTextEncoder, last_token
+
+TEXTS = ["a red seven", "nothing", "a green circle on the left of a blue square", "sept rouge, é"]
+LENGTH = 32
+
+
+@pytest.fixture(scope="module")
+def encoder(text_folder) -> FrozenTextEncoder:
+    return FrozenTextEncoder.open(str(text_folder), 32, LENGTH)
+
+
+@pytest.fixture(scope="module")
+def direct(text_folder):
+    """(tokeniser, network) by transformers alone, as a person would use them."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(text_folder), AutoModelForCausalLM.from_pretrained(text_folder).model.eval()
+
+
+def test_features_are_the_last_hidden_states(encoder, direct):
+    tokenizer, network = direct
+    made = encoder.encode(TEXTS)
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        expected = network(**inputs).last_hidden_state
+    mask = inputs["attention_mask"].bool()
+    assert torch.equal(made["text_mask"], mask) and made["text_mask"].dtype == torch.bool
+    assert torch.allclose(made["text"][mask], expected[mask], atol=1e-5)
+    assert not made["text"][~mask].any()
+
+
+def test_pooled_is_the_last_token_that_is_no_padding(encoder):
+    made = encoder.encode(TEXTS)
+    lengths = encoder.num_tokens(TEXTS)
+    assert len(set(lengths)) == len(TEXTS)
+    for row, length in enumerate(lengths):
+        assert made["text_mask"][row].sum() == length
+        assert torch.equal(made["text_pooled"][row], made["text"][row, length - 1])
+
+
+def test_last_token_is_at_mask_sum_less_one():
+    states = torch.arange(12.0).view(2, 3, 2)
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    assert last_token(states, mask).tolist() == [[2.0, 3.0], [10.0, 11.0]]
+
+
+def test_features_do_not_depend_on_what_else_is_encoded(encoder):
+    """Bit by bit on the CPU: a run that was resumed meets its captions in other company."""
+    together = encoder.encode(TEXTS)
+    for row, text in enumerate(TEXTS):
+        alone = encoder.encode([text])
+        tokens = alone["text"].shape[1]
+        assert torch.equal(alone["text"][0], together["text"][row, :tokens])
+        assert torch.equal(alone["text_pooled"][0], together["text_pooled"][row])
+
+
+def test_padding_does_not_change_features(encoder, monkeypatch):
+    """Captions of all lengths in one pass, as on a GPU."""
+    one_by_one = encoder.encode(TEXTS)
+    monkeypatch.setattr("ditlab.encoders.text.in_parts", lambda num, device, at_once: [slice(0, num)])
+    padded = encoder.encode(TEXTS)
+    assert torch.equal(padded["text_mask"], one_by_one["text_mask"])
+    for name in ("text", "text_pooled"):
+        assert torch.allclose(padded[name], one_by_one[name], atol=1e-5)
+
+
+def test_other_words_give_other_features(encoder):
+    one, two = encoder.encode(["a red seven", "a red digit"])["text_pooled"]
+    assert (one - two).abs().max() > 0.1
+
+
+def test_captions_that_are_cut_are_counted(text_folder, encoder):
+    short = FrozenTextEncoder.open(str(text_folder), 32, 3)
+    made = short.encode(TEXTS)
+    assert made["text"].shape[1] == 3 and short.num_truncated == sum(n > 3 for n in encoder.num_tokens(TEXTS)) > 0
+    assert short.num_tokens(TEXTS) == [min(n, 3) for n in encoder.num_tokens(TEXTS)]
+    whole = encoder.encode(TEXTS[:1])["text"][0, :3]
+    assert torch.allclose(made["text"][0], whole, atol=1e-5)  # nothing before a cut changes: the model looks back alone
+    assert encoder.num_truncated == 0
+
+
+def test_a_text_without_tokens_has_one(encoder):
+    made = encoder.encode([""])
+    assert made["text_mask"].tolist() == [[True]] and made["text"].isfinite().all()
+
+
+@pytest.mark.parametrize("entries", [0, 2, 100])
+def test_cached_features_are_the_same(text_folder, encoder, entries):
+    cached = FrozenTextEncoder.open(str(text_folder), 32, LENGTH, cache=entries)
+    for some in (TEXTS, TEXTS[:2], [TEXTS[0]] * 3, TEXTS[::-1], TEXTS):
+        expected, found = encoder.encode(some), cached.encode(some)
+        for name, values in expected.items():
+            assert torch.equal(found[name], values)
+
+
+def test_a_caption_is_encoded_once(text_folder):
+    passes = []
+    cached = FrozenTextEncoder.open(str(text_folder), 32, LENGTH, cache=100)
+    cached.network.register_forward_hook(lambda *_: passes.append(1))
+    cached.encode([TEXTS[0], TEXTS[0], TEXTS[1]])
+    cached.encode(TEXTS)
+    assert len(passes) == len(TEXTS)
+
+
+def test_it_is_frozen(encoder):
+    assert not encoder.network.training and not any(p.requires_grad for p in encoder.network.parameters())
+    made = encoder.encode(TEXTS[:1])["text"]
+    weight = torch.ones(32, requires_grad=True)
+    (made * weight).sum().backward()  # features can be kept for a backward pass
+    assert weight.grad is not None and not made.requires_grad
+
+
+def test_bf16(text_folder, encoder):
+    made = FrozenTextEncoder.open(str(text_folder), 32, LENGTH, dtype=torch.bfloat16).encode(TEXTS)
+    assert made["text"].dtype == torch.bfloat16
+    assert torch.allclose(made["text"].float(), encoder.encode(TEXTS)["text"], atol=0.1)
+
+
+@pytest.mark.slow  # a compiler at work
+def test_compiled(text_folder, encoder):
+    compiled = FrozenTextEncoder.open(str(text_folder), 32, LENGTH, compile=True)
+    assert torch.allclose(compiled.encode(TEXTS)["text"], encoder.encode(TEXTS)["text"], atol=1e-4)

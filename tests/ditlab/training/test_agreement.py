@@ -1,0 +1,289 @@
+"""Caption agreement: whether samples show what the captions say that they were drawn from."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from ditlab.data.bucketed_store import BucketedStore
+from ditlab.data.buckets import BucketPart, write_buckets
+from ditlab.data.captions import caption_column, decode_captions, encode_captions
+from ditlab.data.manifest import Column, Source
+from ditlab.data.sources import open_data
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.spec.data import ArrowData, CaptionedDigitsData
+from ditlab.training.metric_names import metric_names
+from ditlab.training.quality import QUALITY_METRICS, check_quality, quality_applies, quality_names
+from ditlab.training.quality import classifier as classifiers
+from ditlab.training.quality.agreement import Judge, classes_of, confusion_figure
+from ditlab.training.quality.basis import find_basis
+from ditlab.training.quality.classifier import Trained
+from ditlab.training.quality.images import image_batches
+from ditlab.training.quality.measure import Reference
+from ditlab.training.quality.meter import Drawn, QualityMeter
+from ditlab.training.quality.network import SmallClassifier
+from support.command import run_here
+from support.workers import tiny
+
+CPU = torch.device("cpu")
+SHAPE = (3, 8, 8)
+DATA = {"kind": "captioned_digits", "size": 8, "colours": 3}
+AGREEMENT = tuple(
+    f"quality/agreement{end}" for end in ("", "_digit", "_colour", "_real", "_chance")
+)  # fmt: skip
+MODEL = {
+    "family": "pixelhdm", "width": 32, "pixel_width": 4, "patch_size": 4, "patch_depth": 1, "pixel_depth": 1,
+    "num_heads": 2, "num_kv_heads": 1, "mrope_widths": [4, 6, 6], "bottleneck_width": 8, "time_width": 8,
+    "max_resolution": 64, "text_encoder": "learned", "text_length": 32, "text_depth": 1,
+}  # fmt: skip
+
+
+def experiment(**changes):
+    settings = {
+        "model": MODEL,
+        "objective": {"weights": {"alignment": 0.0}},
+        "data": DATA,
+        "sampling": {"height": 8, "width": 8, "steps": 2, "solver": "euler", "guidance": 2.0},
+    }
+    return tiny(**{**settings, **changes})
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return Home(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def data(home):
+    return open_data(CaptionedDigitsData(size=8, colours=3), home)
+
+
+@pytest.fixture(scope="module")
+def reference(data, home):
+    """Trains two classifiers of 8x8 images, in a third of the steps: 2 s."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classifiers, "STEPS", 350)
+        return Reference.open(find_basis(data, SHAPE), home, from_captions=True)
+
+
+@pytest.fixture
+def few_steps(monkeypatch):
+    monkeypatch.setattr(classifiers, "STEPS", 20)
+
+
+def held_out(basis):
+    """(images, classes) of all held-out rows."""
+    view = basis.data.held_out
+    images = torch.cat(list(image_batches(view, basis.image, CPU)))
+    return images, classes_of(view, basis.classes, np.arange(len(view)))
+
+
+# The figures
+
+
+def test_shares_of_samples_that_are_right():
+    chances = {"digit": 0.2, "colour": 0.5}
+    network = SmallClassifier(SHAPE, 2, torch.Generator())
+    judge = Judge({name: Trained(network, 1.0, chance, 1) for name, chance in chances.items()}, 0.9, lambda: None)
+    asked = {"digit": torch.tensor([1, 2, 3, 4]), "colour": torch.tensor([0, 0, 1, 1])}
+    seen = {"digit": torch.tensor([1, 2, 3, 0]), "colour": torch.tensor([0, 1, 0, 1])}
+    assert judge.metrics(asked, seen) == dict(zip(AGREEMENT, (0.25, 0.75, 0.5, 0.9, 0.1), strict=True))
+
+
+def test_confusion_counts_each_class_that_was_asked_for():
+    asked = {"colour": torch.tensor([0, 0, 0, 0, 2])}
+    seen = {"colour": torch.tensor([0, 0, 0, 1, 1])}
+    (panel,) = confusion_figure(asked, seen, {"colour": ("red", "green", "blue")}).panels
+    assert panel.values[0].tolist() == [0.75, 0.25, 0.0] and panel.values[2].tolist() == [0.0, 1.0, 0.0]
+    assert np.isnan(panel.values[1]).all() and panel.x_names == panel.y_names == ("red", "green", "blue")
+    assert "60.0% of 5 samples" in panel.title
+
+
+def test_real_images_agree_with_their_captions_and_with_no_others(reference):
+    images, asked = held_out(reference.basis)
+    found = reference.measure(images, asked)
+    assert tuple(found) == (*QUALITY_METRICS, *AGREEMENT)
+    assert found["quality/agreement"] == found["quality/agreement_real"] > 0.95
+    assert found["quality/agreement_colour"] > 0.99
+    mixed = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    chance = reference.measure(images, {name: values[mixed] for name, values in asked.items()})
+    assert chance["quality/agreement_chance"] == pytest.approx(1 / 3 * 23 / 180, rel=1e-6)
+    assert abs(chance["quality/agreement"] - chance["quality/agreement_chance"]) < 0.02
+
+
+def test_a_digit_is_known_in_any_colour(reference):
+    """Channels moved round make red green, green blue, blue red, and leave the digit as it is."""
+    images, asked = held_out(reference.basis)
+    seen = reference.recognise(images.roll(1, 1))
+    assert (seen["colour"] == (asked["colour"] + 1) % 3).double().mean() > 0.99
+    assert (seen["digit"] == asked["digit"]).double().mean() > 0.95
+
+
+def test_all_are_nan_where_a_sample_is_no_number(reference):
+    images, asked = (held_out(reference.basis)[0][:40].clone(), {"digit": torch.zeros(40), "colour": torch.zeros(40)})
+    images[3, 0, 0, 0] = float("nan")
+    found = reference.measure(images, asked)
+    assert tuple(found) == (*QUALITY_METRICS, *AGREEMENT) and all(map(math.isnan, found.values()))
+
+
+def test_without_captions_one_classifier_is_enough(few_steps, data, tmp_path):
+    Reference.open(find_basis(data, SHAPE), Home(tmp_path))
+    assert len([path for path in Home(tmp_path).classifiers.iterdir() if path.is_dir()]) == 1
+
+
+@pytest.mark.slow
+def test_both_classifiers_learn_the_digits_as_they_come(home):
+    """16x16 pixels in seven colours."""
+    basis = find_basis(open_data(CaptionedDigitsData(), home), (3, 16, 16))
+    judge = Reference.open(basis, home, from_captions=True).judge
+    assert judge.classifiers["digit"].accuracy > 0.95 and judge.classifiers["colour"].accuracy > 0.99
+
+
+# What samples are drawn for
+
+
+def meter(data, home, **changes):
+    return QualityMeter(experiment(**changes), data, home, CPU)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"prompts": ["a red one"]}])
+def test_samples_are_asked_for_what_the_captions_of_held_out_rows_say(data, home, sampling):
+    """Over and over where there are fewer rows than samples; prompts are for pictures alone."""
+    num = len(data.held_out) + 5
+    measuring = meter(data, home, sampling={"height": 8, "width": 8, **sampling})
+    captions = decode_captions(measuring.conditions(num).tensors["caption"].numpy().astype(np.uint8))
+    asked, columns = measuring.asked(num), data.held_out.columns
+    assert asked["digit"].shape == (num,)
+    for caption, digit, colour in zip(captions, asked["digit"], asked["colour"], strict=True):
+        assert caption == f"a {columns['colour'].names[colour]} {columns['digit'].names[digit]}"
+
+
+def test_the_names_of_the_figures_are_known_beforehand(reference, data, home):
+    spec = experiment(evaluation={"every": 1, "quality": 100})
+    images, asked = held_out(reference.basis)
+    measuring = QualityMeter(spec, data, home, CPU)
+    found = measuring.measure(Drawn(images[:100], {name: values[:100] for name, values in asked.items()}))
+    assert tuple(found) == quality_names(spec, data)
+    assert set(found) <= set(metric_names(spec, data))
+
+
+def test_families_without_captions_have_no_agreement(tmp_path):
+    spec = tiny()
+    assert quality_names(spec, open_data(spec.data, Home(tmp_path))) == QUALITY_METRICS
+
+
+def test_samples_must_have_the_size_of_the_images(data):
+    spec = experiment(sampling={"height": 16, "width": 8}, evaluation={"quality": 100})
+    assert quality_applies(spec, data).endswith("holds images of 8 x 8 pixels and none of 16 x 8, which samples have")
+    with pytest.raises(UserError, match=r"evaluation\.quality=0, set sampling\.height and sampling\.width, or change"):
+        check_quality(spec, data)
+
+
+# Images of several sizes
+
+
+def bucketed(folder, rows):
+    """Coloured noise by (height, width): its class is its brightest channel."""
+    names = ("red", "green", "blue")
+
+    def part(height, width, num):
+        generator = np.random.default_rng((height, width))
+        colour = generator.integers(0, 3, num)
+        images = generator.integers(0, 60, (num, 3, height, width), dtype=np.uint8)
+        images[np.arange(num), colour] += 150
+        columns = {
+            "image": Column(dtype="uint8", shape=(3, height, width), value_range=(0, 255)),
+            "caption": caption_column(12),
+            "colour": Column(dtype="int64", num_classes=3, names=names),
+        }
+        captions = encode_captions([f"all {names[each]}".encode() for each in colour], 12)
+        return BucketPart(
+            height, width, columns, lambda: iter([{"image": images, "caption": captions, "colour": colour}])
+        )
+
+    parts = [part(height, width, num) for (height, width), num in rows.items()]
+    write_buckets(folder, parts, name="sizes", description="", source=Source(kind="made"))
+    return {"kind": "arrow", "path": str(folder), "hold_out": 0.25}
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_samples_are_measured_against_the_bucket_of_their_size(tmp_path):
+    spec = bucketed(tmp_path / "sizes", {(8, 8): 300, (8, 12): 400, (12, 8): 100})
+    data = open_data(ArrowData(**spec), Home(tmp_path))
+    assert isinstance(data.train.store, BucketedStore)
+    sampling = {"height": 8, "width": 12, "steps": 1, "solver": "euler"}
+    measuring = QualityMeter(experiment(data=spec, sampling=sampling), data, Home(tmp_path), CPU)
+    of_size = measuring.basis.data
+    assert len(of_size.train) + len(of_size.held_out) == 400
+    assert of_size.held_out.gather("image", np.arange(3)).shape == (3, 3, 8, 12)
+    captions = decode_captions(measuring.conditions(150).tensors["caption"].numpy().astype(np.uint8))
+    asked = measuring.asked(150)["colour"]
+    assert captions == [f"all {('red', 'green', 'blue')[each]}" for each in asked]
+    images = torch.cat(list(image_batches(of_size.held_out, measuring.basis.image, CPU)))
+    rows = np.arange(150) % len(images)
+    found = measuring.measure(Drawn(images[rows], measuring.asked(150)))
+    assert found["quality/agreement"] > 0.9 and found["quality/nearest_held_out"] > 0
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        ((12, 12), "holds images of 8 x 8, 12 x 8 pixels and none of 12 x 12"),
+        ((12, 8), r"holds out \d+ images of 12 x 8 pixels, and at least 50"),
+    ],
+)
+def test_a_bucket_that_is_missing_or_small_is_named(tmp_path, size, reason):
+    spec = bucketed(tmp_path / "sizes", {(8, 8): 300, (12, 8): 100})
+    data = open_data(ArrowData(**spec), Home(tmp_path))
+    job = experiment(data=spec, sampling={"height": size[0], "width": size[1]}, evaluation={"quality": 100})
+    with pytest.raises(UserError, match=reason):
+        check_quality(job, data)
+
+
+# On the command line
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_evaluate_compares_guidance_without_adding_to_the_run(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    spec = tmp_path / "spec.yaml"
+    evaluation = {"every": 2, "samples": 0, "limit": 8, "quality": 100}
+    job = experiment(name="small", training={"steps": 2}, checkpoint={"every": 2}, evaluation=evaluation)
+    spec.write_text(json.dumps(job.to_dict()))
+    trained = run_here(capfd, monkeypatch, "train", spec, "--local", "--json")
+    assert trained.code == 0, trained.err
+    said = run_here(capfd, monkeypatch, "evaluate", "small", "--quality", "100", "--json")
+    assert said.code == 0, said.err
+    for name in (*QUALITY_METRICS, *AGREEMENT):
+        assert said.json["metrics"][name] == pytest.approx(trained.json["metrics"][name], rel=1e-3)
+    (picture,) = said.json["files"]
+    assert picture.endswith("assessment/caption_agreement.png")
+    journal = tmp_path / "home" / "train" / trained.json["run_id"] / "journal.jsonl"
+    before = journal.read_bytes()
+    assert b"caption_agreement.png" in before
+    other = run_here(
+        capfd, monkeypatch, "evaluate", "small", "--quality", "100", "--set", "sampling.guidance=1", "--json"
+    )
+    assert other.code == 0 and journal.read_bytes() == before
+    assert set(other.json["metrics"]) == {*QUALITY_METRICS, *AGREEMENT} and other.json["files"] == []
+    assert other.json["metrics"]["quality/frechet"] != said.json["metrics"]["quality/frechet"]
+    assert "not added to the run" in " ".join(other.err.split())
+    for arguments, problem in (
+        (["--set", "sampling.guidance=1"], "add --quality NUM"),
+        (["--quality", "100", "--set", "model.width=8"], "sampling settings alone"),
+        (["--quality", "100", "--set", "sampling.height=12"], "none of 12 x 8"),
+    ):
+        refused = run_here(capfd, monkeypatch, "evaluate", "small", *arguments)
+        assert refused.code == 2 and problem in " ".join(refused.err.split()), refused.err
+
+
+def test_splits_are_left_as_they_are_by_one_size(data):
+    basis = find_basis(data, SHAPE)
+    assert basis.data.held_out.rows.tolist() == data.held_out.rows.tolist()
+    assert basis.data.train.rows.tolist() == data.train.rows.tolist()
+    few = replace(data, held_out=replace(data.held_out, rows=data.held_out.rows[:3]))
+    assert find_basis(few, SHAPE).startswith("data.kind=captioned_digits holds out 3 images")

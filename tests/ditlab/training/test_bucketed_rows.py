@@ -1,0 +1,135 @@
+"""Images of several sizes: plans, held-out figures and conditions."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from denoisers.contract import ANY, BatchField
+from ditlab.data.view import View
+from ditlab.engine.distributed import Rank
+from ditlab.errors import UserError
+from ditlab.training.evaluation import held_out_metrics
+from ditlab.training.inputs import ModelInputs
+from ditlab.training.plan import RunPlan, plan_run
+from ditlab.training.rows import conditions_of, row_set
+from support.bucketed import bucketed
+from support.workers import tiny
+
+CPU = torch.device("cpu")
+FIELDS = (
+    BatchField("image", (3, ANY, ANY), "float32", value_range=(-1, 1)),
+    BatchField("words", (ANY,), "float32"),
+)
+INPUTS = ModelInputs(FIELDS, ("image", "words"), CPU)
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory) -> View:
+    """40 rows of 8x8, 9 of 16x4 and 23 of 8x12, mixed."""
+    store = bucketed(tmp_path_factory.mktemp("bucketed") / "s")
+    return View(store, np.random.default_rng(0).permutation(72), "data.path=s")
+
+
+def data(view: View, held_out: int = 0) -> SimpleNamespace:
+    return SimpleNamespace(train=view, held_out=range(held_out))
+
+
+def test_batches_of_each_size_make_an_epoch(view):
+    plan = plan_run(tiny(batch={"size": 8}, training={"epochs": 3}), data(view, 5))
+    assert plan == RunPlan(3 * (5 + 1 + 2), 8, train_samples=72, held_out_samples=5, left_out_samples=0 + 1 + 7)
+
+
+def test_sizes_that_fill_no_batch_are_told_with_the_remedy(view):
+    plan = plan_run(tiny(batch={"size": 20}), data(view))
+    assert (plan.epoch_steps, plan.left_out_samples) == (3, 9 + 3)
+    assert plan.note == (
+        "data.path=s: image sizes with fewer training samples than batch.size=20 are never trained on: 16x4 (9); lower "
+        "batch.size, or import the images again with fewer sizes."
+    )
+    with pytest.raises(UserError, match=r"batch\.size=48 is larger than the 40 training samples of the commonest of 3"):
+        plan_run(tiny(batch={"size": 48}), data(view))
+
+
+class Channel:
+    """One worker's part of the agreement, kept for the test to add up."""
+
+    def gather(self, thing):
+        return [thing]
+
+    def sum(self, values):
+        self.sums = values
+        return values
+
+
+class Objective:
+    """Numbers that depend on every pixel and draw; counts its passes."""
+
+    def __init__(self):
+        self.passes = 0
+
+    def metrics(self, network, batch, noise):
+        self.passes += 1
+        image = batch["image"]
+        drawn = noise.normal("noise", image.shape) * noise.uniform("time", (len(image), 1, 1, 1))
+        return {"product": (image * drawn).mean((1, 2, 3)).mean(), "words": batch["words"].sum(1).mean()}
+
+    def summary(self, means):
+        return means
+
+
+def measure(view, batch_size, limit, rank=0, world_size=1):
+    objective, channel = Objective(), Channel()
+    found = held_out_metrics(
+        None, objective, view, INPUTS, batch_size, limit, Rank(rank, world_size, rank, CPU), channel
+    )
+    return found, channel.sums, objective.passes
+
+
+@pytest.mark.parametrize("limit", [50, 1000])
+def test_figures_do_not_depend_on_the_batches_or_the_workers(view, limit):
+    """All workers take equally many passes, whatever the sizes."""
+    whole, sums, _ = measure(view, 64, limit)
+    assert sums[0] == min(limit, 72)
+    for batch_size in (1, 7):
+        assert measure(view, batch_size, limit)[0] == pytest.approx(whole, rel=1e-4)
+    for world_size in (2, 3, 5):
+        parts = [measure(view, 7, limit, rank, world_size) for rank in range(world_size)]
+        assert np.sum([sums for _, sums, _ in parts], axis=0) == pytest.approx(sums, rel=1e-4)
+        assert len({passes for _, _, passes in parts}) == 1
+
+
+def test_rows_of_a_limit_are_those_of_the_whole(view):
+    """A row's draws depend on its place in the view alone; sizes share none."""
+    draws = {}
+    for limit in (30, 72):
+        part = View(view.store, view.rows[:limit], view.origin)
+        for rows in row_set(part, INPUTS).batches(16):
+            time = rows.noise.uniform("time", (len(rows.columns["number"]),)).tolist()
+            for number, size, drawn in zip(
+                rows.columns["number"], [rows.batch["image"].shape[2:]] * len(time), time, strict=True
+            ):
+                assert draws.setdefault((int(number), size), drawn) == drawn
+    assert len(draws) == len(set(draws.values())) == 72
+
+
+class Captioned:
+    takes_rows = "conditions"
+    row_fields = ("words",)
+    at_once = None
+
+    def conditions(self, num, request):
+        return {"words": request.rows.batch["words"]} if request.rows else {}
+
+
+def test_conditions_of_several_sizes_are_padded_and_images_not_read(view, monkeypatch):
+    read = []
+    padded = View.padded
+    monkeypatch.setattr(View, "padded", lambda self, name, rows: read.append(name) or padded(self, name, rows))
+    words = conditions_of(Captioned(), 80, view, INPUTS).tensors["words"]
+    assert words.shape == (80, 12) and "image" not in read
+    numbers = view.padded("number", np.arange(72))
+    lengths = torch.from_numpy(np.array([8, 4, 12])[view.buckets])
+    assert torch.equal(words[:72].sum(1), torch.minimum(numbers % 4 + 1, lengths).float())
+    assert torch.equal(words[72:], words[:8]), "over and over"

@@ -1,0 +1,55 @@
+"""Training on images of several sizes: as exact as on one."""
+
+import pytest
+
+from support.bucketed import bucketed
+from support.workers import newest, same_state, tiny, train_here, train_workers
+
+MODEL = {
+    "family": "pixelhdm", "width": 32, "pixel_width": 4, "patch_size": 4, "patch_depth": 1, "pixel_depth": 1,
+    "num_heads": 4, "num_kv_heads": 2, "mrope_widths": [4, 2, 2], "bottleneck_width": 8, "time_width": 8,
+    "max_resolution": 16, "text_encoder": "learned", "text_length": 4, "text_depth": 1,
+}  # fmt: skip
+STEPS = 20
+SIZES = {(8, 16): 23, (8, 8): 40, (16, 8): 9}
+
+
+def experiment(folder, **changes):
+    """Sixteen steps an epoch, on 36, 8 and 21 images of the three sizes."""
+    return tiny(
+        model=MODEL,
+        objective={"weights": {"velocity": 1.0, "frequency": 1.0, "alignment": 0.0}},
+        data={"kind": "arrow", "path": str(folder / "set"), "hold_out": 0.1},
+        batch={"size": 4, "micro": 2},
+        training={"steps": STEPS, "ema": {"decay": 0.9}},
+        evaluation={"every": 10, "samples": 0, "limit": 5},
+        **changes,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bucketed")
+    bucketed(path / "set", SIZES)
+    return path
+
+
+@pytest.mark.parametrize("stop_after", [pytest.param(7, marks=pytest.mark.slow), 18])
+def test_a_stopped_run_goes_on_to_the_same_bits(folder, tmp_path, stop_after):
+    """Stopped in the first epoch and in the second."""
+    spec = experiment(folder)
+    whole, recorder = train_here(spec, folder, tmp_path / "whole")
+    assert (whole.status, whole.step) == ("finished", STEPS)
+    assert "eval/velocity" in recorder.values[10]
+    stopped, _ = train_here(spec, folder, tmp_path / "stopped", stop_after)
+    assert stopped.status == "interrupted" and stopped.step < STEPS
+    train_here(spec, folder, tmp_path / "stopped")
+    assert same_state(newest(tmp_path / "whole"), newest(tmp_path / "stopped"))
+
+
+@pytest.mark.slow
+def test_two_workers_train_on_the_same_numbers(folder, tmp_path):
+    spec = experiment(folder)
+    _, alone = train_here(spec, folder, tmp_path / "one")
+    (losses,) = train_workers([(spec, folder, tmp_path / "two")])
+    assert losses == pytest.approx(alone.losses, rel=1e-4)

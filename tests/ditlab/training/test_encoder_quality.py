@@ -1,0 +1,152 @@
+"""Distances on features of the image encoder that an experiment names."""
+
+import numpy as np
+import pytest
+import torch
+
+from ditlab.data.importing import write_store
+from ditlab.data.manifest import Column, Source
+from ditlab.data.sources import open_data
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.spec.data import ArrowData
+from ditlab.training.quality import QUALITY_METRICS, check_quality, quality_applies, quality_names
+from ditlab.training.quality import classifier as classifiers
+from ditlab.training.quality.basis import find_basis
+from ditlab.training.quality.distances import frechet_distance
+from ditlab.training.quality.encoder import ImageEncoder
+from ditlab.training.quality.images import at_once, image_batches
+from ditlab.training.quality.measure import Reference
+from support.tiny_encoders import write_image_encoder
+from support.workers import tiny
+
+pytest.importorskip("transformers")
+
+CPU = torch.device("cpu")
+ENCODER_FIGURES = ("quality/frechet_dino", "quality/kernel_dino", "quality/kernel_dino_error")
+NEAREST = ("quality/nearest", "quality/nearest_held_out")
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """Patches of 4 pixels, 24 features each."""
+    return write_image_encoder(tmp_path_factory.mktemp("encoder"))
+
+
+def store(folder, shape, num=400, classes=False):
+    """Smooth gradients of a random direction."""
+    generator = np.random.default_rng(0)
+    rows, columns = (np.linspace(-1, 1, size) for size in shape[1:])
+    slopes = generator.normal(size=(2, num, shape[0], 1, 1))
+    values = np.tanh(slopes[0] * rows[:, None] + slopes[1] * columns) * 127.5 + 127.5
+    held = {"image": Column(dtype="uint8", shape=shape, value_range=(0, 255))}
+    batch = {"image": values.astype(np.uint8)}
+    if classes:
+        held["label"] = Column(dtype="int64", num_classes=2)
+        batch["label"] = (slopes[0].mean((1, 2, 3)) > 0).astype(np.int64)
+    write_store(folder, held, [batch], name="made", description="", source=Source(kind="made"))
+    return {"kind": "arrow", "path": str(folder), "hold_out": 0.25}
+
+
+def opened(tmp_path, encoder, shape=(3, 16, 16), **made):
+    spec = store(tmp_path / "store", shape, **made)
+    data = open_data(ArrowData(**spec), Home(tmp_path))
+    return data, find_basis(data, shape, ImageEncoder(str(encoder), torch.float32))
+
+
+def real_images_of(basis):
+    return torch.cat(list(image_batches(basis.data.held_out, basis.image, CPU)))
+
+
+def test_images_without_classes_are_measured_by_the_encoder(tmp_path, encoder):
+    """Worse images are further away, and real ones near."""
+    data, basis = opened(tmp_path, encoder)
+    reference = Reference.open(basis, Home(tmp_path))
+    real = real_images_of(basis)
+    noise = torch.randn(real.shape, generator=torch.Generator().manual_seed(0))
+    near, far, lost = (reference.measure(images) for images in (real, real + 0.3 * noise, noise))
+    assert tuple(near) == (*NEAREST, *ENCODER_FIGURES) == basis.metrics(from_captions=True)
+    for name in ENCODER_FIGURES[:2]:
+        assert near[name] < far[name] < lost[name]
+    assert abs(near["quality/kernel_dino"]) < 3 * near["quality/kernel_dino_error"]
+    assert not Home(tmp_path).classifiers.exists()
+    found = find_basis(data, (3, 16, 16))
+    assert "no images (3, 16, 16) with class indices" in found and "encoders.image names no encoder" in found
+
+
+def test_features_are_means_over_patches_scaled_to_the_real_ones(tmp_path, encoder):
+    """By transformers itself: the tokens behind the class token and four registers."""
+    from transformers import AutoModel
+
+    _, basis = opened(tmp_path, encoder)
+    reference = Reference.open(basis, Home(tmp_path))
+    network = AutoModel.from_pretrained(encoder).eval()
+    mean, std = (torch.tensor(each).view(3, 1, 1) for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+
+    @torch.no_grad()
+    def features(images):
+        return network(pixel_values=((images + 1) / 2 - mean) / std).last_hidden_state[:, 5:].mean(1)
+
+    compared = features(torch.cat(list(image_batches(reference.real.reference, basis.image, CPU))))
+    real = features(real_images_of(basis))
+    scale = compared.square().mean().rsqrt()
+    expected = frechet_distance(scale * compared, scale * real)
+    assert reference.measure(real_images_of(basis))["quality/frechet_dino"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_classifier_and_encoder_stand_side_by_side(tmp_path, encoder, monkeypatch):
+    """The classifier's figures are the same with an encoder as without."""
+    monkeypatch.setattr(classifiers, "STEPS", 20)
+    data, basis = opened(tmp_path, encoder, classes=True)
+    real = real_images_of(basis)
+    both = Reference.open(basis, Home(tmp_path)).measure(real)
+    alone = Reference.open(find_basis(data, (3, 16, 16)), Home(tmp_path)).measure(real)
+    assert tuple(both) == (*QUALITY_METRICS, *ENCODER_FIGURES)
+    assert alone == {name: both[name] for name in QUALITY_METRICS}
+
+
+def test_large_images_are_measured_by_the_encoder_alone(tmp_path, encoder):
+    """The nearest ones are looked for among images averaged to 64 pixels a side: a copy is still a copy."""
+    _, basis = opened(tmp_path, encoder, shape=(3, 128, 96), num=300, classes=True)
+    reference = Reference.open(basis, Home(tmp_path))
+    copies = torch.cat(list(image_batches(reference.real.train, basis.image, CPU, 40)))
+    found = reference.measure(copies)
+    assert tuple(found) == (*NEAREST, *ENCODER_FIGURES)
+    assert found["quality/nearest"] == 0 < found["quality/nearest_held_out"]
+    assert at_once((3, 256, 256)) == 85 and at_once((3, 4096, 4096)) == 1 and at_once((1, 28, 28)) == 512
+
+
+# In an experiment
+
+
+def experiment(spec, encoder, **sizes):
+    model = {"family": "dit", "width": 32, "depth": 1, "num_heads": 2, "channels": 3, "image_size": 16, "patch_size": 4}
+    return tiny(
+        model={**model, **sizes}, data=spec, evaluation={"quality": 100}, encoders={"image": str(encoder)}
+    )  # fmt: skip
+
+
+def test_an_experiment_with_an_encoder_names_its_figures(tmp_path, encoder):
+    job = experiment(store(tmp_path / "store", (3, 16, 16)), encoder)
+    data = open_data(job.data, Home(tmp_path))
+    check_quality(job, data)
+    assert quality_applies(job, data) == "" and quality_names(job, data) == (*NEAREST, *ENCODER_FIGURES)
+
+
+def test_grey_images_have_no_use_for_it(tmp_path, encoder):
+    job = tiny(evaluation={"quality": 100}, encoders={"image": str(encoder)})
+    assert quality_names(job, open_data(job.data, Home(tmp_path))) == QUALITY_METRICS
+
+
+@pytest.mark.parametrize(
+    ("size", "place", "problem"),
+    [
+        (18, None, r"patches of 4 pixels, which do not tile the 18 x 18 pixels"),
+        (16, "nowhere/there/is", r"encoders\.image=nowhere/there/is is no folder here"),
+    ],
+)
+def test_an_encoder_that_cannot_be_used_is_told_before_the_run(tmp_path, encoder, size, place, problem):
+    sizes = {"image_size": size, "patch_size": 2}
+    job = experiment(store(tmp_path / "store", (3, size, size)), place or encoder, **sizes)
+    with pytest.raises(UserError, match=problem):
+        check_quality(job, open_data(job.data, Home(tmp_path)))

@@ -1,0 +1,308 @@
+"""Stored features and those made in the step are the same to a model; encoders come, and go, when they should."""
+
+import gc
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ditlab.cluster.preflight import absolute_paths
+from ditlab.data.captions import caption_column, encode_captions
+from ditlab.data.fields import to_device
+from ditlab.data.manifest import Column, Source
+from ditlab.data.sources import open_data
+from ditlab.data.store import Store
+from ditlab.data.view import View
+from ditlab.data.writer import StoreWriter
+from ditlab.encoders.features import image_columns, text_columns, text_shapes
+from ditlab.encoders.image import FrozenImageEncoder
+from ditlab.encoders.text import FrozenTextEncoder
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.spec.experiment import Experiment, class_for
+from ditlab.training.inputs import ModelInputs, check_inputs, prompt_encoder
+from support.tiny_encoders import write_image_encoder, write_text_encoder
+from support.workers import newest, same_state, tiny, train_here
+
+CPU = torch.device("cpu")
+CAPTIONS = ["a red seven", "sept rouge, é", "a green circle on the left of a blue square", "two"]
+ROWS = 40
+MODEL: dict[str, Any] = {
+    "family": "pixelhdm", "width": 32, "pixel_width": 4, "patch_size": 4, "patch_depth": 2, "pixel_depth": 1,
+    "num_heads": 4, "num_kv_heads": 2, "mrope_widths": [4, 2, 2], "bottleneck_width": 8, "time_width": 8,
+    "max_resolution": 32, "text_length": 32,
+}  # fmt: skip
+OBJECTIVE = {"alignment_block": 1, "alignment_width": 24, "alignment_until": 1000}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, str]:
+    root = tmp_path_factory.mktemp("encoders")
+    return {
+        "text": str(write_text_encoder(root / "text", width=32)),
+        "image": str(write_image_encoder(root / "image", width=24, patch=4)),
+    }
+
+
+@pytest.fixture(scope="module")
+def pictures() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (ROWS, 3, 16, 8), dtype=np.uint8)
+
+
+def write(folder: Path, pictures: np.ndarray, more: dict[str, np.ndarray], without: tuple[str, ...] = ()) -> Path:
+    """A store of images with captions and further columns."""
+    texts = [CAPTIONS[row % len(CAPTIONS)].encode() for row in range(ROWS)]
+    captions = encode_captions(texts, max(map(len, texts)))
+    values = {"image": pictures, "caption": captions, **more}
+    columns = {
+        "image": Column(dtype="uint8", shape=pictures.shape[1:], value_range=(0, 255)),
+        "caption": caption_column(captions.shape[1]),
+    }
+    columns |= {name: Column(dtype=str(each.dtype), shape=each.shape[1:]) for name, each in more.items()}
+    kept = {name: column for name, column in columns.items() if name not in without}
+    with StoreWriter(folder, kept, name="captioned", source=Source(kind="test")) as writer:
+        writer.append({name: values[name] for name in kept})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory, pictures) -> Path:
+    return write(tmp_path_factory.mktemp("stores") / "raw", pictures, {})
+
+
+@pytest.fixture(scope="module")
+def encoded(tmp_path_factory, pictures, folders) -> Path:
+    """The same with features, and without captions."""
+    encoder = FrozenTextEncoder.open(folders["text"], None, 32)
+    texts = [CAPTIONS[row % len(CAPTIONS)] for row in range(ROWS)]
+    longest = max(encoder.num_tokens(texts))
+    more = text_columns(encoder, texts, longest)
+    assert more.keys() == text_shapes(encoder, longest).keys()
+    more |= image_columns(FrozenImageEncoder.open(folders["image"], None, 4), pictures)
+    return write(tmp_path_factory.mktemp("stores") / "encoded", pictures, more, without=("caption",))
+
+
+def experiment(store: Path, encoders: dict[str, Any] | None = None, **changes: Any) -> Experiment:
+    sections = {
+        "model": MODEL, "objective": OBJECTIVE, "data": {"kind": "arrow", "path": str(store), "hold_out": 0.2},
+        "encoders": {"precision": "fp32", **(encoders or {})}, "batch": {"size": 8, "micro": 4},
+        "sampling": {"steps": 1, "height": 16, "width": 8, "guidance": 1.0},
+    }  # fmt: skip
+    return tiny(**(sections | changes))
+
+
+def rows(spec: Experiment, num: int = 6) -> tuple[ModelInputs, dict[str, torch.Tensor]]:
+    """An experiment's inputs, and the first rows as its model takes them."""
+    view = whole(spec)
+    inputs = ModelInputs.of(spec, view.columns, CPU)
+    taken = {field.name: view.gather(field.name, np.arange(num)) for field in inputs.fields}
+    return inputs, inputs.ready(taken, view.columns)
+
+
+def whole(spec: Experiment) -> View:
+    store = Store.open(Path(spec.data.path))  # type: ignore[union-attr]
+    return View(store, np.arange(len(store)), "data.path=store")
+
+
+def test_features_are_made_of_captions_and_images(raw, folders, pictures):
+    spec = experiment(raw, folders)
+    inputs, batch = rows(spec)
+    assert [field.name for field in inputs.fields] == ["image", "caption"]
+    assert set(batch) == inputs.names == {field.name for field in spec.batch_fields()}
+    expected = FrozenTextEncoder.open(folders["text"], 32, 32).encode([CAPTIONS[row % 4] for row in range(6)])
+    for name, values in expected.items():
+        assert torch.equal(batch[name], values)
+    images = torch.from_numpy(pictures[:6]).float() / 127.5 - 1
+    assert torch.allclose(batch["image"], images, atol=1e-6)
+    made = FrozenImageEncoder.open(folders["image"], 24, 4).encode(batch["image"])
+    assert torch.equal(batch["image_features"], made)
+
+
+def test_stored_features_are_those_of_the_step(raw, encoded, folders):
+    inputs, stored = rows(experiment(encoded))
+    _, made = rows(experiment(raw, folders))
+    assert [field.name for field in inputs.fields] == ["image", "text", "text_mask", "text_pooled", "image_features"]
+    tokens = made["text"].shape[1]
+    assert torch.equal(stored["text_mask"][:, :tokens], made["text_mask"]) and not stored["text_mask"][:, tokens:].any()
+    for name in ("image", "text_pooled", "image_features", "text"):
+        values = stored[name][:, :tokens] if name == "text" else stored[name]
+        assert values.dtype == torch.float32
+        assert torch.allclose(values, made[name], rtol=2**-11, atol=1e-6)  # float16's rounding
+
+
+def test_what_is_stored_is_not_made_again(encoded, folders, monkeypatch):
+    """With both encoders named: one is for prompts, the other has nothing to do."""
+    monkeypatch.setattr(FrozenImageEncoder, "open", None)
+    inputs, batch = rows(experiment(encoded, folders))
+    assert {field.name for field in inputs.fields} == set(batch) == inputs.names
+    assert inputs.encode is not None and inputs.encode(["a red seven"])["text_pooled"].shape == (1, 32)
+
+
+def test_bf16_features_come_as_float32(raw, folders):
+    _, batch = rows(experiment(raw, {**folders, "precision": "bf16"}))
+    assert {values.dtype for name, values in batch.items() if name != "text_mask"} == {torch.float32}
+    _, exact = rows(experiment(raw, folders))
+    assert 0 < (batch["text"] - exact["text"]).abs().max() < 0.2
+
+
+def test_without_encoders_rows_are_the_stores(raw):
+    spec = experiment(raw, model={**MODEL, "text_encoder": "learned"}, objective={"weights": {"alignment": 0.0}})
+    inputs, batch = rows(spec)
+    view = whole(spec)
+    taken = {field.name: view.gather(field.name, np.arange(6)) for field in spec.batch_fields()}
+    assert inputs.fields == spec.batch_fields() and inputs.encode is None
+    for name, values in to_device(taken, spec.batch_fields(), view.columns, CPU).items():
+        assert torch.equal(batch[name], values)
+
+
+def test_a_few_fields(raw, folders):
+    inputs, batch = rows(experiment(raw, folders))
+    view = whole(experiment(raw))
+    few = inputs.only(("text", "text_mask", "text_pooled"))
+    assert [field.name for field in few.fields] == ["caption"]
+    found = few.ready({"caption": view.gather("caption", np.arange(6))}, view.columns)
+    assert set(found) == {"text", "text_mask", "text_pooled"} and torch.equal(found["text"], batch["text"])
+
+
+@pytest.mark.parametrize(
+    ("encoders", "words"),
+    [
+        ((), ("holds no features of captions (text, text_mask, text_pooled)", "set encoders.text", "--encode-text")),
+        (("text",), ("holds no features of images", "set encoders.image", "--encode-images", "weights.alignment=0")),
+    ],
+)
+def test_features_that_nobody_makes(raw, folders, tmp_path, encoders, words):
+    spec = experiment(raw, {name: folders[name] for name in encoders})
+    with pytest.raises(UserError) as caught:
+        check_inputs(spec, open_data(spec.data, Home(tmp_path)), Home(tmp_path))
+    assert all(word in str(caught.value) for word in words) and str(raw) in str(caught.value)
+
+
+def test_an_encoder_without_captions(pictures, folders, tmp_path):
+    spec = experiment(write(tmp_path / "store", pictures, {}, without=("caption",)), folders)
+    with pytest.raises(UserError, match=r"neither features of captions nor captions for encoders\.text="):
+        check_inputs(spec, open_data(spec.data, Home(tmp_path)), Home(tmp_path))
+
+
+def test_encoders_are_checked_before_anything_starts(raw, encoded, folders, tmp_path, monkeypatch):
+    home = Home(tmp_path)
+    monkeypatch.setattr("ditlab.encoders.checkpoint.Checkpoint.network", None)  # no weights are read
+    for spec in (experiment(raw, folders), experiment(encoded), experiment(encoded, folders)):
+        check_inputs(spec, open_data(spec.data, home), home)
+    spec = experiment(raw, folders, model={**MODEL, "width": 64, "mrope_widths": [8, 4, 4]})
+    with pytest.raises(UserError, match=r"encoders\.text=.* gives 32 features a token, but model\.width=64"):
+        check_inputs(spec, open_data(spec.data, home), home)
+    spec = experiment(raw, {**folders, "image": str(tmp_path)})
+    with pytest.raises(UserError, match=r"encoders\.image=.* holds no config\.json"):
+        check_inputs(spec, open_data(spec.data, home), home)
+
+
+def test_captions_longer_than_the_model_takes_are_told_once(raw, folders):
+    heard: list[str] = []
+    spec = experiment(raw, folders, model={**MODEL, "text_length": 3})
+    view = whole(spec)
+    inputs = ModelInputs.of(spec, view.columns, CPU, heard.append)
+    taken = {field.name: view.gather(field.name, np.arange(4)) for field in inputs.fields}
+    for _ in range(3):
+        assert inputs.ready(taken, view.columns)["text"].shape[1] == 3
+    assert len(heard) == 1 and "model.text_length=3" in heard[0]
+
+
+def test_a_retired_encoder_is_freed(raw, folders):
+    inputs, _ = rows(experiment(raw, folders))
+    (network,) = (inputs._maker.image().network,)  # type: ignore[union-attr]
+    held = weakref.ref(network)
+    del network
+    assert not inputs.retire(()) and held() is not None
+    assert inputs.retire(("image_features",)) and not inputs.retire(("image_features",))
+    gc.collect()
+    assert held() is None
+    view = whole(experiment(raw))
+    taken = {field.name: view.gather(field.name, np.arange(2)) for field in inputs.fields}
+    assert set(inputs.ready(taken, view.columns)) == {"image", "text", "text_mask", "text_pooled"}
+    assert inputs.retire(())  # a run that went back to an earlier step
+    assert "image_features" in inputs.ready(taken, view.columns)
+
+
+def test_retired_columns_are_not_read(encoded):
+    inputs, _ = rows(experiment(encoded))
+    assert inputs.retire(("image_features",))
+    assert "image_features" not in {field.name for field in inputs.fields} | inputs.names
+
+
+def test_prompts(raw, folders):
+    spec = experiment(raw, folders)
+    encode = prompt_encoder(spec, CPU)
+    assert encode is not None
+    found = encode(["a red seven", "two"])
+    expected = FrozenTextEncoder.open(folders["text"], 32, 32).encode(["a red seven", "two"])
+    assert all(torch.equal(found[name], values) for name, values in expected.items())
+    assert prompt_encoder(experiment(raw), CPU) is None and prompt_encoder(tiny(), CPU) is None
+    learned = experiment(raw, folders, model={**MODEL, "text_encoder": "learned"})
+    assert prompt_encoder(learned, CPU) is None
+
+
+def test_what_decides_features_decides_the_hash(raw, folders):
+    plain = experiment(raw, {"precision": "bf16"})
+    spec = plain.to_dict()
+    del spec["encoders"]
+    assert class_for(spec).model_validate(spec).content_hash() == plain.content_hash()
+    known = {plain.content_hash()}
+    for change in ({"text": "a"}, {"text": "b"}, {"image": "a"}, {"image": "a", "precision": "bf16"}):
+        found = experiment(raw, change).content_hash()
+        assert found not in known
+        assert experiment(raw, {**change, "cache": 0, "compile": True}).content_hash() == found
+        known.add(found)
+
+
+def test_folders_become_absolute_and_names_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qwen").mkdir()
+    found = absolute_paths({"encoders": {"text": "qwen", "image": "facebook/dinov3", "cache": 1}}, Home(tmp_path))
+    assert found == {"encoders": {"text": str(tmp_path / "qwen"), "image": "facebook/dinov3", "cache": 1}}
+
+
+def run(spec: Experiment, folder: Path, stop_after: int | None = None) -> Any:
+    return train_here(spec, folder / "home", folder / "checkpoints", stop_after)[1]
+
+
+@pytest.fixture
+def trained(raw, folders) -> Experiment:
+    """Five steps, the last two of them without the alignment loss."""
+    return experiment(
+        raw, folders, training={"steps": 5}, objective={**OBJECTIVE, "alignment_until": 3},
+        evaluation={"every": 3, "samples": 2, "limit": 4}, checkpoint={"every": 1, "keep": 9},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("stop", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_training_with_encoders_resumes_exactly(stop, trained, tmp_path):
+    """Whatever the cache held, and whether fields retire before the stop or behind it."""
+    straight = run(trained, tmp_path / "straight")
+    aligned = [step for step, values in straight.values.items() if "train/alignment" in values]
+    assert aligned == [1, 2, 3] and straight.pictures == [0, 3, 5]
+    measured = [step for step, values in straight.values.items() if "eval/alignment" in values]
+    assert measured == [0, 3]
+    run(trained, tmp_path / "stopped", stop_after=stop)
+    assert min(run(trained, tmp_path / "stopped").losses) == stop + 1
+    assert same_state(*(newest(tmp_path / name / "checkpoints") for name in ("straight", "stopped")))
+
+
+def test_training_on_stored_features_is_the_same_training(trained, encoded, tmp_path):
+    """Up to float16's rounding."""
+    made = run(trained, tmp_path / "made")
+    spec = trained.to_dict() | {"encoders": {}, "data": {**trained.to_dict()["data"], "path": str(encoded)}}
+    stored = run(class_for(spec).model_validate(spec), tmp_path / "stored")
+    assert stored.losses == pytest.approx(made.losses, rel=1e-3)
+    assert [step for step, values in stored.values.items() if "train/alignment" in values] == [1, 2, 3]
+
+
+def test_modules_of_the_loss_start_from_the_seed(encoded, tmp_path):
+    """And from nothing that happened in the process before."""
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        run(experiment(encoded, training={"steps": 1}), tmp_path / str(seed))
+    assert same_state(*(newest(tmp_path / name / "checkpoints") for name in ("1", "2")))

@@ -1,0 +1,57 @@
+"""Small bucketed stores whose rows tell which they are."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ditlab.data.bucketed_store import BucketedStore
+from ditlab.data.buckets import BucketPart, write_buckets
+from ditlab.data.importing import Imported
+from ditlab.data.manifest import Column, Source
+
+Sizes = Mapping[tuple[int, int], int]
+"""Rows by (height, width)."""
+SIZES: Sizes = {(8, 12): 23, (8, 8): 40, (16, 4): 9}
+CLASSES = ("even", "odd")
+CAPTIONS = np.array([list(name.encode().ljust(4, b"\0")) for name in CLASSES], np.uint8)
+
+
+def part(height: int, width: int, rows: int, seed: int = 0) -> BucketPart:
+    """Rows of a bucket in batches of seven. `number` is a row's number in the bucket, `kind` and `caption` say whether
+    that is odd, and the first `number % 4 + 1` of the `words` (as many as the image is wide) are 1."""
+    pixels = np.random.default_rng((seed, height, width)).integers(0, 256, (rows, 3, height, width), dtype=np.uint8)
+    number = np.arange(rows)
+    words = (np.arange(width) <= number[:, None] % 4).astype(np.float16)
+    columns = {
+        "image": Column(dtype="uint8", shape=(3, height, width), value_range=(0, 255)),
+        "words": Column(dtype="float16", shape=(width,)),
+        "number": Column(dtype="int64"),
+        "caption": Column(dtype="uint8", shape=(4,), num_classes=256),
+        "kind": Column(dtype="int64", num_classes=2, names=CLASSES),
+    }
+
+    def batches() -> Iterator[dict[str, np.ndarray]]:
+        for start in range(0, rows, 7):
+            some = slice(start, start + 7)
+            kind = number[some] % 2
+            yield {
+                "image": pixels[some],
+                "words": words[some],
+                "number": number[some],
+                "caption": CAPTIONS[kind],
+                "kind": kind,
+            }
+
+    return BucketPart(height, width, columns, batches)
+
+
+def write(path: Path, sizes: Sizes = SIZES, seed: int = 0, **about: object) -> Imported:
+    parts = [part(height, width, rows, seed) for (height, width), rows in sizes.items()]
+    return write_buckets(path, parts, name=path.name, description="d", source=Source(kind="test"), **about)
+
+
+def bucketed(path: Path, sizes: Sizes = SIZES, seed: int = 0) -> BucketedStore:
+    store = write(path, sizes, seed).store
+    assert isinstance(store, BucketedStore)
+    return store

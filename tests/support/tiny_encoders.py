@@ -1,0 +1,52 @@
+"""Small checkpoints of Qwen3 and DINOv3 with random weights, in folders as transformers' save_pretrained makes them."""
+
+from pathlib import Path
+
+import torch
+
+END = "<|endoftext|>"
+TEXTS = ("a red seven", "a green circle on the left of a blue square", "two white digits", "nothing at all")
+"""What the tokeniser was learned from."""
+
+
+def write_text_encoder(folder: Path, width: int = 32, depth: int = 2, padding_side: str = "right") -> Path:
+    """A Qwen3 causal language model of so many features a token, with a byte-level BPE. Equal sizes give equal
+    weights. Returns the folder."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    whole = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=END, eos_token=END, padding_side=padding_side, model_max_length=4096
+    )
+    whole.save_pretrained(folder)
+    config = Qwen3Config(
+        vocab_size=len(whole), hidden_size=width, intermediate_size=2 * width, num_hidden_layers=depth,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=4096,
+        tie_word_embeddings=True, pad_token_id=whole.pad_token_id, eos_token_id=whole.eos_token_id,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        # 0.2 in place of 0.02, so that a token's features depend visibly on those before it
+        config.initializer_range = 0.2
+        Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def write_image_encoder(folder: Path, width: int = 24, patch: int = 4, depth: int = 2, num_registers: int = 4) -> Path:
+    """A DINOv3 vision transformer of so many features a patch. Equal sizes give equal weights. Returns the folder."""
+    from transformers import DINOv3ViTConfig, DINOv3ViTModel
+
+    config = DINOv3ViTConfig(
+        patch_size=patch, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=depth,
+        num_attention_heads=2, image_size=8 * patch, num_register_tokens=num_registers, initializer_range=0.2,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        DINOv3ViTModel(config).save_pretrained(folder)
+    return folder
