@@ -19,6 +19,7 @@ from ditlab.data.sources import open_data
 from ditlab.data.writer import StoreWriter
 from ditlab.home import Home
 from ditlab.spec.loading import build_experiment
+from ditlab.training.inputs import ModelInputs
 from support.command import Said, run_here, run_process
 
 REGIONS, NAMES = 10, ("GATA", "CTCF", "accessibility")
@@ -157,7 +158,8 @@ def test_generated_regions_are_measured_against_their_optimum(tmp_path):
     spec = {"name": "generated", "model": {**model, "time_width": 8}, "data": data, "training": {"steps": 1}}
     experiment = build_experiment(spec, "test")
     splits, network = open_data(experiment.data, Home(tmp_path)), experiment.model.build()
-    found = assess(experiment, network, splits, None, 16, torch.device("cpu"))
+    inputs = ModelInputs.of(experiment, splits.train.columns, torch.device("cpu"))
+    found = assess(experiment, network, splits, None, 16, inputs)
     assert found is not None and "optimal_share" in found.metrics
     r2 = dict(zip(found.tables["r2_within"]["predictor"], found.tables["r2_within"]["masked 50%"], strict=True))
     assert r2["optimal"] > 0.1 and all(r2["optimal"] >= value for value in r2.values())

@@ -28,7 +28,7 @@ MISTAKES = [
     ({"training": {"steps": 0}}, "training.steps=0 must be at least 1."),
     ({"training": None}, "training=null must be a mapping of fields (steps, epochs,"),
     ({"data": "digits"}, "data='digits' must be a mapping of fields (kind, hold_out)."),
-    ({"data": {"hold_out": 0.1}}, "data.kind is missing; set it to one of digits, mnist, arrow"),
+    ({"data": {"hold_out": 0.1}}, "data.kind is missing; set it to one of digits, captioned_digits, mnist, arrow"),
     ({"data": {"kind": "minst"}}, "data.kind='minst' is unknown; did you mean 'mnist'?"),
     ({"data": {"kind": "arrow"}}, "data.path is missing; give it a value."),
     ({"resources": {"workers": "many"}}, "resources.workers='many' must be a whole number."),

@@ -162,8 +162,10 @@ def test_samples_are_asked_for_what_the_captions_of_held_out_rows_say(data, home
         assert caption == f"a {columns['colour'].names[colour]} {columns['digit'].names[digit]}"
 
 
-def test_the_names_of_the_figures_are_known_beforehand(reference, data, home):
-    spec = experiment(evaluation={"every": 1, "quality": 100})
+@pytest.mark.parametrize("prompts", [[], ["a red one"]])
+def test_the_names_of_the_figures_are_known_beforehand(reference, data, home, prompts):
+    sampling = {"height": 8, "width": 8, "prompts": prompts}
+    spec = experiment(evaluation={"every": 1, "quality": 100}, sampling=sampling)
     images, asked = held_out(reference.basis)
     measuring = QualityMeter(spec, data, home, CPU)
     found = measuring.measure(Drawn(images[:100], {name: values[:100] for name, values in asked.items()}))

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from denoisers.contract import ANY, BatchField
 from denoisers.families import families
 from denoisers.processes.velocity_objective import VelocityObjective
 from ditlab.data.manifest import Column, Source
@@ -25,13 +27,20 @@ SHIPPED = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.yaml
 SHORT = [
     "training={steps: 2, epochs: null}", "batch={size: 4, micro: 2}", "checkpoint.every=null", "evaluation.every=1",
     "evaluation.samples=2", "evaluation.limit=4", "sampling.steps=2",
-    "schedule={kind: constant, warmup: 0, warmup_epochs: 0}", "engine.compile=false",
+    "evaluation.quality=0", "schedule={kind: constant, warmup: 0, warmup_epochs: 0}", "engine.compile=false",
 ]  # fmt: skip
 NARROW = {
     "dit": ["model={width: 32, depth: 2, num_heads: 2}"],
     "unet": ["model.width=16"],
     "dlm": ["model={length: 32, vocabulary: 64, width: 32, depth: 2, num_heads: 2}"],
     "region": ["model={num_regions: 24, width: 48, depth: 2, num_heads: 2}"],
+    "pixelhdm": [
+        "model={width: 32, pixel_width: 4, patch_size: 8, patch_depth: 2, pixel_depth: 1, num_heads: 4, "
+        "num_kv_heads: 2, mrope_widths: [4, 2, 2], bottleneck_width: 8, time_width: 8, max_resolution: 64}",
+        "objective.alignment_block=1",
+        "sampling.height=16",
+        "sampling.width=16",
+    ],
 }
 """By family; one that is not here trains as it is shipped."""
 
@@ -41,9 +50,15 @@ def home(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
+def _sized(field: BatchField) -> tuple[int, ...]:
+    """Its shape, with images of 2 x 2 patches, and so 4 patches' features, and 4 tokens too, for axes of any size."""
+    any_size = 2 * field.multiple_of if field.multiple_of > 1 else 4
+    return tuple(any_size if size == ANY else size for size in field.shape)
+
+
 def with_data(experiment: Experiment, folder: Path) -> Experiment:
-    """The same on a small store of random values that has what the model's batches need."""
-    fields = experiment.model.batch_fields()
+    """The same on a small store of random values that has what the batches of model and loss need."""
+    fields = [replace(one, shape=_sized(one)) for one in experiment.batch_fields()]
     columns, values, generator = {}, {}, np.random.default_rng(0)
     for one in fields:
         if one.value_range is not None:
@@ -52,6 +67,9 @@ def with_data(experiment: Experiment, folder: Path) -> Experiment:
         elif one.dtype == "int64":
             columns[one.name] = Column(dtype="int64", shape=one.shape, num_classes=one.num_classes)
             values[one.name] = generator.integers(0, one.num_classes or 2, (40, *one.shape), dtype=np.int64)
+        elif one.dtype == "bool":
+            columns[one.name] = Column(dtype="bool", shape=one.shape)
+            values[one.name] = np.ones((40, *one.shape), bool)
         else:
             columns[one.name] = Column(dtype="float32", shape=one.shape)
             values[one.name] = generator.random((40, *one.shape), dtype=np.float32)

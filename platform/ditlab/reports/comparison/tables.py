@@ -127,8 +127,8 @@ _READING = (
     "Lower is better for frechet and kernel; nearest well below nearest_held_out would mean copies of training samples."
 )
 _READING_AGREEMENT = (
-    " Higher is better for agreement, the share of samples that show what their captions say: agreement_real is that of "
-    "real images, agreement_chance that of chance."
+    " Higher is better for agreement, the share of samples that show what their captions say: agreement_real is that "
+    "of real images, agreement_chance that of chance."
 )
 
 

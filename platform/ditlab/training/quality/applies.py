@@ -43,8 +43,21 @@ def quality_names(experiment: Experiment, data: DataSplits) -> tuple[str, ...]:
     basis = quality_basis(experiment, data)
     if isinstance(basis, str):
         return ()
-    sampler: Any = experiment.sampling.build(experiment.model, experiment.objective, data.text)
-    return basis.metrics(sampler.takes_rows == "conditions")
+    return basis.metrics(quality_sampler(experiment, data).takes_rows == "conditions")
+
+
+def quality_sampler(experiment: Experiment, data: DataSplits) -> Any:
+    """What draws the samples: the experiment's sampler, which shows captions of rows in place of `sampling.prompts`.
+
+    Raises UserError for sampling settings that do not fit the model.
+    """
+    sampling = experiment.sampling
+    if "prompts" in type(sampling).model_fields:
+        sampling = sampling.model_copy(update={"prompts": ()})
+    try:
+        return sampling.build(experiment.model, experiment.objective, data.text)
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def quality_basis(experiment: Experiment, data: DataSplits) -> Basis | str:

@@ -18,7 +18,7 @@ from ditlab.training.drawing import draw_samples
 from ditlab.training.inputs import ModelInputs
 from ditlab.training.noise import derived_seed
 from ditlab.training.quality.agreement import Classes, classes_of, confusion_figure
-from ditlab.training.quality.applies import quality_basis
+from ditlab.training.quality.applies import quality_basis, quality_sampler
 from ditlab.training.quality.basis import Basis
 from ditlab.training.quality.measure import Reference, ignore
 from ditlab.training.rows import Conditions, conditions_of
@@ -59,18 +59,8 @@ class QualityMeter:
 
     @cached_property
     def sampler(self) -> Any:
-        """The experiment's. One that takes its conditions from rows shows held-out rows, and no prompts of its own.
-
-        Raises UserError for sampling settings that do not fit the model.
-        """
-        spec = self.experiment
-        sampling = spec.sampling
-        if "prompts" in type(sampling).model_fields:
-            sampling = sampling.model_copy(update={"prompts": ()})
-        try:
-            return sampling.build(spec.model, spec.objective, self.data.text)
-        except ValueError as error:
-            raise UserError(str(error)) from error
+        """See `quality_sampler`, which raises UserError."""
+        return quality_sampler(self.experiment, self.data)
 
     def draw(self, network: nn.Module, num: int, batch_size: int) -> Drawn:
         """`num` samples under the experiment's sampling settings, `batch_size` drawn at a time.

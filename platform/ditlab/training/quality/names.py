@@ -32,7 +32,6 @@ def agreement_names(columns: Iterable[str]) -> tuple[str, ...]:
 
 
 QUALITY_NOTE = (
-    "on features of DiTLab's own classifier of this data set (`_dino`: of the image encoder that the experiment names): "
-    "numbers compare runs on the same data, never with published FID"
+    "on features of DiTLab's own classifier of this data set (dino: of the image encoder that the experiment "
+    "names): numbers compare runs on the same data, never with published FID"
 )
-"""The small classifier whose features images are compared by."""
