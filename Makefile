@@ -44,6 +44,8 @@ benchmarks: $(VENV)/.installed-dev ## Ratios, against plain torch, a plain copy,
 	$(BIN)/python tests/benchmarks/recovery_time.py
 	$(BIN)/python tests/benchmarks/sweep_cost.py
 	$(BIN)/python tests/benchmarks/region_step.py
+	$(BIN)/python tests/benchmarks/pixelhdm_step.py
+	$(BIN)/python tests/benchmarks/pixelhdm_guidance.py
 
 clean: ## Remove the environment and caches; runs stay.
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache

@@ -87,6 +87,13 @@ class ObjectiveSpec(Spec):
         """The fields that the loss needs beside the model's."""
         return ()
 
+    def check(self, model: ModelSpec) -> None:
+        """Raises ValueError where this is no loss of that model, as far as the specs tell. `build` does so too."""
+
+    def check_shapes(self, model: ModelSpec, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raises ValueError for batches that the loss does not take, where their fields have these shapes, a sample
+        each."""
+
     def build(self, model: ModelSpec, text: TextCodec | None = None) -> Objective:
         """`text` says how the data's tokens read, where they are text and it is known."""
         raise NotImplementedError
@@ -98,6 +105,10 @@ class ObjectiveSpec(Spec):
 
 class SamplingSpec(Spec):
     """Base of a family's sampling spec: the defaults of `ditlab sample` and of evaluation's grids."""
+
+    def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
+        """Raises ValueError where that model, trained so, cannot draw so, as far as the specs tell. `build` does so
+        too."""
 
     def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
         """`text` says how the data's tokens read, where they are text and it is known."""

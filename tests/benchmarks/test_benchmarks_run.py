@@ -12,6 +12,8 @@ SMALL = {
     "dlm_loss": ["--quick", "--rounds", "2"],
     "journal_cost": ["--seconds", "2"],
     "loader_throughput": [],
+    "pixelhdm_guidance": ["--quick", "--rounds", "2"],
+    "pixelhdm_step": ["--quick", "--rounds", "2", "--batch", "2"],
     "recovery_time": ["--rounds", "1"],
     "region_step": ["--batch", "1", "--rounds", "2", "--set", "model={num_regions: 60, depth: 2, width: 96}"],
     "sweep_cost": ["--trials", "2", "--fresh", "2"],

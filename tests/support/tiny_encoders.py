@@ -1,6 +1,7 @@
 """Small checkpoints of Qwen3 and DINOv3 with random weights, in folders as transformers' save_pretrained makes them."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -9,9 +10,28 @@ TEXTS = ("a red seven", "a green circle on the left of a blue square", "two whit
 """What the tokeniser was learned from."""
 
 
-def write_text_encoder(folder: Path, width: int = 32, depth: int = 2, padding_side: str = "right") -> Path:
+QWEN3_0_6B: dict[str, Any] = {
+    "width": 1024, "depth": 28, "dtype": torch.bfloat16, "num_attention_heads": 16, "num_key_value_heads": 8,
+    "head_dim": 128, "intermediate_size": 3072, "initializer_range": 0.02,
+}  # fmt: skip
+"""Options of `write_text_encoder` for all of Qwen3-0.6B but its vocabulary: 440 million weights, 0.9 GB."""
+DINOV3_VIT_B16: dict[str, Any] = {
+    "width": 768, "depth": 12, "patch": 16, "dtype": torch.bfloat16, "num_attention_heads": 12,
+    "intermediate_size": 3072, "initializer_range": 0.02,
+}  # fmt: skip
+"""Options of `write_image_encoder` for DINOv3 ViT-B/16: 86 million weights, 0.2 GB."""
+
+
+def write_text_encoder(
+    folder: Path,
+    width: int = 32,
+    depth: int = 2,
+    padding_side: str = "right",
+    dtype: torch.dtype = torch.float32,
+    **options: Any,
+) -> Path:
     """A Qwen3 causal language model of so many features a token, with a byte-level BPE. Equal sizes give equal
-    weights. Returns the folder."""
+    weights. `options` are further ones of Qwen3Config. Returns the folder."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
@@ -25,28 +45,41 @@ def write_text_encoder(folder: Path, width: int = 32, depth: int = 2, padding_si
         tokenizer_object=tokenizer, pad_token=END, eos_token=END, padding_side=padding_side, model_max_length=4096
     )
     whole.save_pretrained(folder)
+    small = {
+        "intermediate_size": 2 * width, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+        # in place of 0.02, so that a token's features depend visibly on those before it
+        "initializer_range": 0.2,
+    }  # fmt: skip
     config = Qwen3Config(
-        vocab_size=len(whole), hidden_size=width, intermediate_size=2 * width, num_hidden_layers=depth,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=4096,
+        vocab_size=len(whole), hidden_size=width, num_hidden_layers=depth, max_position_embeddings=4096,
         tie_word_embeddings=True, pad_token_id=whole.pad_token_id, eos_token_id=whole.eos_token_id,
+        **small | options,
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        # 0.2 in place of 0.02, so that a token's features depend visibly on those before it
-        config.initializer_range = 0.2
-        Qwen3ForCausalLM(config).save_pretrained(folder)
+        Qwen3ForCausalLM(config).to(dtype).save_pretrained(folder)
     return folder
 
 
-def write_image_encoder(folder: Path, width: int = 24, patch: int = 4, depth: int = 2, num_registers: int = 4) -> Path:
-    """A DINOv3 vision transformer of so many features a patch. Equal sizes give equal weights. Returns the folder."""
+def write_image_encoder(
+    folder: Path,
+    width: int = 24,
+    patch: int = 4,
+    depth: int = 2,
+    num_registers: int = 4,
+    dtype: torch.dtype = torch.float32,
+    **options: Any,
+) -> Path:
+    """A DINOv3 vision transformer of so many features a patch. Equal sizes give equal weights. `options` are further
+    ones of DINOv3ViTConfig. Returns the folder."""
     from transformers import DINOv3ViTConfig, DINOv3ViTModel
 
+    small = {"intermediate_size": 2 * width, "num_attention_heads": 2, "initializer_range": 0.2}
     config = DINOv3ViTConfig(
-        patch_size=patch, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=depth,
-        num_attention_heads=2, image_size=8 * patch, num_register_tokens=num_registers, initializer_range=0.2,
+        patch_size=patch, hidden_size=width, num_hidden_layers=depth, image_size=8 * patch,
+        num_register_tokens=num_registers, **small | options,
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        DINOv3ViTModel(config).save_pretrained(folder)
+        DINOv3ViTModel(config).to(dtype).save_pretrained(folder)
     return folder

@@ -171,9 +171,9 @@ class DLMSamplingSpec(SamplingSpec):
         """`steps`, or its default."""
         return self.steps or (128 if self.block is None else 50)
 
-    def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
+    def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
         """Raises ValueError for a length that the model was not trained for, and for blocks where it knows none."""
-        assert isinstance(model, DLMSpec) and isinstance(objective, DLMObjectiveSpec)
+        assert isinstance(model, DLMSpec)
         self._check_blocks(model)
         length = self.length or model.length
         if length > model.length:
@@ -183,8 +183,12 @@ class DLMSamplingSpec(SamplingSpec):
             )
         if model.block_size is not None:
             check_multiple("sampling.length", length, model.block_size, f"model.block_size={model.block_size}")
+
+    def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
         from denoisers.dlm.sampling import build_sampler
 
+        assert isinstance(model, DLMSpec) and isinstance(objective, DLMObjectiveSpec)
+        self.check(model, objective)
         return build_sampler(self, model, objective, text)
 
     def _check_blocks(self, model: DLMSpec) -> None:

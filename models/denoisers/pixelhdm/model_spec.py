@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -135,6 +135,21 @@ class PixelHDMSpec(ModelSpec):
                 raise ValueError(
                     f"{knob}={side} is not between 1 and model.max_resolution={self.max_resolution}; "
                     f"set {knob} to {self.max_resolution} or less, or train with a higher model.max_resolution."
+                )
+
+    def check_texts(self, knob: str, texts: Sequence[str]) -> None:
+        """Raises ValueError for a text without a character, and for one too long for a learned encoder."""
+        for text in texts:
+            if not text.strip():
+                raise ValueError(f"{knob}={text!r} holds no text; write one, or leave it out.")
+            try:
+                num_bytes = len(text.encode())
+            except UnicodeEncodeError as error:
+                raise ValueError(f"{knob}={text!r} is no text in UTF-8; write it anew.") from error
+            if self.text_encoder == "learned" and num_bytes > self.text_length:
+                raise ValueError(
+                    f"{knob}={text[:40] + '...'!r} is {num_bytes} bytes long, more than the model reads "
+                    f"(model.text_length={self.text_length}); shorten it."
                 )
 
     def build(self) -> Network:

@@ -116,6 +116,7 @@ class PixelHDMObjective(FigureDrawer):
         names: Iterable[str],
     ) -> dict[str, Tensor]:
         """Errors of the network at z_t by name, in float32 or better whatever the parameters' dtype."""
+        check_shapes(self._spec, self._model, {name: tuple(values.shape[1:]) for name, values in batch.items()})
         aligns = "alignment" in names and FEATURES in batch
         condition = {name: batch[name] for name in self._conditions}
         found = network(noised.z_t, noised.t, condition, keep, self._spec.alignment_block if aligns else None)
@@ -125,10 +126,11 @@ class PixelHDMObjective(FigureDrawer):
         if "velocity" in names:
             errors["velocity"] = functional.mse_loss(velocity, target)
         if "frequency" in names:
-            self._check_blocks(target)
             errors["frequency"] = frequency_error(velocity, target, self._frequency_weights)
         if aligns:
-            errors["alignment"] = self._alignment(found.features, batch[FEATURES], target)
+            assert self.modules is not None
+            num_rows = target.shape[2] // self._model.patch_size
+            errors["alignment"] = self.modules(found.features, batch[FEATURES], num_rows)
         return errors
 
     def _velocity(self, output: Tensor, noised: Noised) -> Tensor:
@@ -136,19 +138,6 @@ class PixelHDMObjective(FigureDrawer):
         if self._spec.prediction == "velocity":
             return output
         return point_velocity(noised.z_t, noised.t.view(-1, 1, 1, 1), output, noise_at=0)
-
-    def _alignment(self, tokens: Tensor, features: Tensor, image: Tensor) -> Tensor:
-        assert self.modules is not None
-        size = self._model.patch_size
-        height, width = image.shape[-2:]
-        if features.shape[1] != tokens.shape[1]:
-            raise ValueError(
-                f"image_features are of {features.shape[1]} patches, and images of {height} x {width} pixels have "
-                f"{tokens.shape[1]} (model.patch_size={size}); set model.patch_size to the image encoder's, or "
-                "objective.weights.alignment to 0."
-            )
-        alignment: Tensor = self.modules(tokens, features, height // size)
-        return alignment
 
     def _idle(self, like: Tensor) -> Tensor:
         """0, with a gradient of 0 for the alignment's parameters, on the device of `like`.
@@ -161,19 +150,29 @@ class PixelHDMObjective(FigureDrawer):
         nothing: Tensor = 0 * self.modules(tokens, features, num_rows=1)
         return nothing
 
-    def _check_blocks(self, image: Tensor) -> None:
-        height, width = image.shape[-2:]
-        if height % BLOCK or width % BLOCK:
-            raise ValueError(
-                f"objective.weights.frequency={self.weights['frequency']:g} compares blocks of {BLOCK} x {BLOCK} "
-                f"pixels, which images of {height} x {width} are no multiple of; set objective.weights.frequency to "
-                f"0, or take images with sides in multiples of {BLOCK}."
-            )
-
 
 def build_objective(spec: PixelHDMObjectiveSpec, model: PixelHDMSpec) -> PixelHDMObjective:
     """The objective for this network."""
     return PixelHDMObjective(spec, model)
+
+
+def check_shapes(spec: PixelHDMObjectiveSpec, model: PixelHDMSpec, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises ValueError for images that do not divide into the frequency loss's blocks, and for features of other
+    patches. `shapes` are those of a sample's batch fields; without `image_features` nothing is aligned with."""
+    height, width = shapes["image"][1:]
+    if spec.weights.frequency > 0 and (height % BLOCK or width % BLOCK):
+        raise ValueError(
+            f"objective.weights.frequency={spec.weights.frequency:g} compares blocks of {BLOCK} x {BLOCK} pixels, "
+            f"which images of {height} x {width} are no multiple of; set objective.weights.frequency to 0, or take "
+            f"images with sides in multiples of {BLOCK}."
+        )
+    num_patches = height // model.patch_size * (width // model.patch_size)
+    if spec.weights.alignment > 0 and FEATURES in shapes and shapes[FEATURES][0] != num_patches:
+        raise ValueError(
+            f"image_features are of {shapes[FEATURES][0]} patches, and images of {height} x {width} pixels have "
+            f"{num_patches} (model.patch_size={model.patch_size}); set model.patch_size to the image encoder's, or "
+            "objective.weights.alignment to 0."
+        )
 
 
 def _noise(image: Tensor, noise: Tensor, t: Tensor) -> Noised:

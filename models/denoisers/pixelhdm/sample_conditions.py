@@ -31,21 +31,6 @@ class Texts:
         self._model = model
         self.fields = TEXT_FIELDS[model.text_encoder]
 
-    def check(self, knob: str, texts: Sequence[str]) -> None:
-        """Raises ValueError for a text without a character, and for one too long for a learned encoder."""
-        for text in texts:
-            if not text.strip():
-                raise ValueError(f"{knob}={text!r} holds no text; write one, or leave it out.")
-            try:
-                num_bytes = len(text.encode())
-            except UnicodeEncodeError as error:
-                raise ValueError(f"{knob}={text!r} is no text in UTF-8; write it anew.") from error
-            if self._model.text_encoder == "learned" and num_bytes > self._model.text_length:
-                raise ValueError(
-                    f"{knob}={text[:40] + '...'!r} is {num_bytes} bytes long, more than the model reads "
-                    f"(model.text_length={self._model.text_length}); shorten it."
-                )
-
     def read(self, texts: Sequence[str], request: SampleRequest) -> dict[str, Tensor]:
         """The batch fields of texts, (number of texts, ...) each.
 

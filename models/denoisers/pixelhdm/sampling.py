@@ -42,7 +42,6 @@ class PixelHDMSampler:
     at_once: int | None = None  # `GuidedVelocity` bounds what the network is given at once
 
     def __init__(self, spec: PixelHDMSamplingSpec, model: PixelHDMSpec, objective: PixelHDMObjectiveSpec) -> None:
-        """Raises ValueError for a size that the model does not draw, and for a text that is empty or too long."""
         self.spec = spec
         self.size = (spec.height, spec.width)
         self.takes_rows: Literal["none", "conditions", "completed"] = "none" if spec.prompts else "conditions"
@@ -53,9 +52,6 @@ class PixelHDMSampler:
         self._guidance = Guidance(
             spec.guidance, spec.guidance_schedule, spec.min_scale, spec.interval, rescale=spec.rescale
         )
-        model.check_size(*self.size, ("sampling.height", "sampling.width"))
-        self._texts.check("sampling.prompts", spec.prompts)
-        self._texts.check("sampling.negative_prompt", () if spec.negative_prompt is None else (spec.negative_prompt,))
         self._compiled: tuple[nn.Module, nn.Module] | None = None
 
     def conditions(self, num: int, request: SampleRequest = NOTHING_ASKED) -> dict[str, Tensor]:
@@ -94,13 +90,13 @@ class PixelHDMSampler:
                     "text; leave the place out."
                 )
         asked = [prompt.text for prompt in request.prompts]
-        self._texts.check("prompt", asked)
+        self._model.check_texts("prompt", asked)
         return asked or self.spec.prompts
 
     def _negative(self, request: SampleRequest) -> str | None:
         if request.negative_prompt is None:
             return None if self._guidance.is_plain else self.spec.negative_prompt
-        self._texts.check("negative_prompt", (request.negative_prompt,))
+        self._model.check_texts("negative_prompt", (request.negative_prompt,))
         if self._guidance.is_plain:
             raise ValueError(
                 f"negative_prompt={request.negative_prompt!r} changes nothing without guidance "

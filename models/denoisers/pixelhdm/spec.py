@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -19,7 +20,7 @@ from denoisers.contract import (
     TextCodec,
 )
 from denoisers.pixelhdm.model_spec import PixelHDMSpec
-from denoisers.processes.flow_spec import LogitNormalTime, TimeSampling
+from denoisers.processes.flow_spec import LogitNormalTime, UniformTime
 
 __all__ = ["FAMILY", "PixelHDMObjectiveSpec", "PixelHDMSamplingSpec", "PixelHDMSpec"]
 
@@ -55,12 +56,19 @@ class FrequencySpec(Spec):
     count alike."""
 
 
+class PixelHDMLogitNormalTime(LogitNormalTime):
+    """t = eps + (1 - 2 eps) sigmoid(mean + std u), u ~ N(0, 1), by default over the times that samples go through."""
+
+    eps: Annotated[float, Field(ge=0, lt=0.5)] = 0.05
+    """How far t keeps from 0 and from 1."""
+
+
 class PixelHDMObjectiveSpec(ObjectiveSpec):
     """Velocity regression of z_t = t x + (1 - t) eps, x data and eps noise, with two losses beside it."""
 
     weights: PixelHDMWeights = PixelHDMWeights()
     """Weight of each loss component."""
-    time: TimeSampling = LogitNormalTime(eps=0.05)
+    time: Annotated[UniformTime | PixelHDMLogitNormalTime, Field(discriminator="kind")] = PixelHDMLogitNormalTime()
     """How often each time is trained on; t = 0 is noise, t = 1 data. Held-out metrics do not depend on it."""
     prediction: Literal["velocity", "image"] = "velocity"
     """What the network's output is: the velocity x - eps, or the image x, from which the velocity is computed."""
@@ -88,10 +96,8 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
             return ()
         return (BatchField("image_features", (ANY, self.alignment_width), "float32", unit="feature of a patch"),)
 
-    def build(self, model: ModelSpec, text: TextCodec | None = None) -> Objective:
+    def check(self, model: ModelSpec) -> None:
         """Raises ValueError where the model has no such block to align."""
-        from denoisers.pixelhdm.objective import build_objective
-
         assert isinstance(model, PixelHDMSpec), f"{type(model).__name__} is no PixelHDMSpec"
         if self.weights.alignment > 0 and self.alignment_block > model.patch_depth:
             raise ValueError(
@@ -99,6 +105,19 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
                 f" patch blocks; set objective.alignment_block to 1 to {model.patch_depth}, or "
                 "objective.weights.alignment to 0."
             )
+
+    def check_shapes(self, model: ModelSpec, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raises ValueError for images of no whole frequency blocks, and for features of other patches."""
+        from denoisers.pixelhdm.objective import check_shapes
+
+        assert isinstance(model, PixelHDMSpec), f"{type(model).__name__} is no PixelHDMSpec"
+        check_shapes(self, model, shapes)
+
+    def build(self, model: ModelSpec, text: TextCodec | None = None) -> Objective:
+        from denoisers.pixelhdm.objective import build_objective
+
+        assert isinstance(model, PixelHDMSpec), f"{type(model).__name__} is no PixelHDMSpec"
+        self.check(model)
         return build_objective(self, model)
 
 
@@ -153,16 +172,24 @@ class PixelHDMSamplingSpec(SamplingSpec):
             )
         return self
 
-    def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
-        """Raises ValueError for a size that the model does not draw, and for guidance away from what it never saw."""
-        from denoisers.pixelhdm.sampling import PixelHDMSampler
-
-        assert isinstance(model, PixelHDMSpec) and isinstance(objective, PixelHDMObjectiveSpec)
+    def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
+        """Raises ValueError for a size that the model does not draw, for a text that is empty or too long, and for
+        guidance away from what it never saw."""
+        assert isinstance(model, PixelHDMSpec)
+        model.check_size(self.height, self.width, ("sampling.height", "sampling.width"))
+        model.check_texts("sampling.prompts", self.prompts)
+        model.check_texts("sampling.negative_prompt", () if self.negative_prompt is None else (self.negative_prompt,))
         if self.guidance != 1 and model.condition_dropout == 0 and self.negative_prompt is None:
             raise ValueError(
                 f"sampling.guidance={self.guidance:g} needs a null condition seen in training "
                 "(model.condition_dropout=0); set sampling.guidance to 1, or train with model.condition_dropout=0.1."
             )
+
+    def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
+        from denoisers.pixelhdm.sampling import PixelHDMSampler
+
+        assert isinstance(model, PixelHDMSpec) and isinstance(objective, PixelHDMObjectiveSpec)
+        self.check(model, objective)
         return PixelHDMSampler(self, model, objective)
 
 

@@ -82,10 +82,8 @@ class FlowSamplingSpec(SamplingSpec):
     guidance: Annotated[float, Field(ge=0)] = 1.0
     """Classifier-free guidance scale: 1 is the conditional model, more follows the class more closely."""
 
-    def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
+    def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
         """Raises ValueError where the model has not learned what `guidance` needs."""
-        from denoisers.processes.flow_sampler import FlowSampler
-
         assert isinstance(model, ImageModelSpec), f"{type(model).__name__} is no image model"
         if self.guidance != 1 and model.num_classes is None:
             raise ValueError(
@@ -97,4 +95,10 @@ class FlowSamplingSpec(SamplingSpec):
                 f"sampling.guidance={self.guidance:g} needs a null class seen in training (model.label_dropout=0); "
                 "set sampling.guidance to 1, or train with model.label_dropout=0.1."
             )
+
+    def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
+        from denoisers.processes.flow_sampler import FlowSampler
+
+        assert isinstance(model, ImageModelSpec), f"{type(model).__name__} is no image model"
+        self.check(model, objective)
         return FlowSampler(self, model.image_shape, model.num_classes)

@@ -163,10 +163,8 @@ class RegionSamplingSpec(SamplingSpec):
     mask: SampledMask = RandomMask()
     """Which regions to impute."""
 
-    def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
+    def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
         """Raises ValueError where the model was not trained for the solver, or has fewer timesteps than steps."""
-        from denoisers.region.sampling import RegionSampler
-
         assert isinstance(model, RegionSpec) and isinstance(objective, RegionObjectiveSpec)
         if self.solver != "predict" and model.corruption == "mask":
             raise ValueError(
@@ -179,6 +177,12 @@ class RegionSamplingSpec(SamplingSpec):
                 f"sampling.steps={self.steps} is more than the timesteps there are (objective.noise.steps={most}); "
                 f"set sampling.steps to {most} or less."
             )
+
+    def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
+        from denoisers.region.sampling import RegionSampler
+
+        assert isinstance(model, RegionSpec) and isinstance(objective, RegionObjectiveSpec)
+        self.check(model, objective)
         return RegionSampler(self, objective.noise, model)
 
 

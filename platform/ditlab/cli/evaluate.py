@@ -41,7 +41,8 @@ def evaluate(
 
     A family with an assessment of its own (imputation, or text, beside simple baselines) adds `assessed/...`, and
     figures and tables under `assessment/`. With `--set sampling.KEY=VALUE` the quality of samples under these settings
-    is measured alone, to be compared with that under others, and nothing is added to the run.
+    is measured alone, to be compared with that under others; `--set encoders.KEY=PLACE` says where the run's encoders
+    are now. With either nothing is added to the run.
     """
     from rich.console import Console
     from rich.table import Table
@@ -57,8 +58,9 @@ def evaluate(
 
     saved = open_run(run)
     changes = sampling_changes({}, overrides)
-    if changes and not quality:
-        raise UserError(f"{changes[0].source} changes samples alone, and none are drawn; add --quality NUM.")
+    resampled = [change for change in changes if change.keys[0] == "sampling"]
+    if resampled and not quality:
+        raise UserError(f"{resampled[0].source} changes samples alone, and none are drawn; add --quality NUM.")
     experiment, data = saved.experiment(changes), saved.data()
     if not len(data.held_out):
         raise UserError(f"{data.note or 'nothing is held out'}; set data.hold_out in the next run.")
@@ -69,8 +71,8 @@ def evaluate(
         say(data.note)
     num, is_kept = min(rows or len(data.held_out), len(data.held_out)), not (rows or changes)
     device = default_device()
-    network, inputs = saved.network(device), saved.inputs(data, device)
-    parts = [] if changes else [of_held_out_rows(saved, network, data, inputs, num, batch)]
+    network, inputs = saved.network(device), saved.inputs(data, device, changes)
+    parts = [] if resampled else [of_held_out_rows(saved, network, data, inputs, num, batch)]
     if quality:
         meter = QualityMeter(experiment, data, saved.home, device, say, inputs=inputs)
         parts.append(of_samples(meter, network, quality, batch))
@@ -84,7 +86,9 @@ def evaluate(
             tracker.log_metrics(saved.step, found.metrics)
             for file in files:
                 tracker.log_artifact(file, assessing.FOLDER)
-    of = f"{', '.join(change.source for change in changes)}, not added to the run" if changes else f"{num} samples"
+    of = f"{num} samples"
+    if changes:
+        of = f"{', '.join(change.source for change in changes)}, not added to the run"
     table = Table(
         "metric", "value", title=f"run {saved.folder.run_id}, step {saved.step}, {of}",
         caption=f"quality, of {quality} drawn samples: {QUALITY_NOTE}" if quality else None,

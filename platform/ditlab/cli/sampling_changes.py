@@ -18,6 +18,9 @@ def sampling_changes(given: Mapping[str, Any], overrides: Sequence[str]) -> list
     ]
     for change in parse_overrides(overrides):
         if change.keys[0] not in TAKEN or len(change.keys) < 2:
-            raise UserError(f"{change.source}: a finished run takes sampling settings alone: --set sampling.KEY=VALUE.")
+            raise UserError(
+                f"{change.source}: a finished run takes sampling settings and other places of its encoders alone; "
+                "write --set sampling.KEY=VALUE or --set encoders.KEY=VALUE."
+            )
         changes.append(change)
     return changes

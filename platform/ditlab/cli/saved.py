@@ -58,10 +58,10 @@ class SavedRun:
             objective.modules.to(device).eval()
         return objective
 
-    def inputs(self, data: DataSplits | None, device: torch.device) -> ModelInputs:
+    def inputs(self, data: DataSplits | None, device: torch.device, changes: Iterable[Assignment] = ()) -> ModelInputs:
         """What brings rows of its data to its model and loss: the fields that its last step had. Without data: what
-        encodes prompts."""
-        experiment = self.experiment()
+        encodes prompts. `changes` say where its encoders are now."""
+        experiment = self.experiment(changes)
         inputs = ModelInputs.of(experiment, data.train.columns if data else (), device, say, self.home)
         objective = experiment.objective.build(experiment.model)
         if isinstance(objective, RetiringObjective):

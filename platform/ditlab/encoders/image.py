@@ -71,7 +71,8 @@ class FrozenImageEncoder:
         if patch is not None and config.patch_size != patch:
             raise UserError(
                 f"{checkpoint.knob} has patches of {config.patch_size} pixels, and the model's have {patch}; set "
-                f"model.patch_size to {config.patch_size}, or name an encoder with patches of {patch}."
+                f"model.patch_size to {config.patch_size} (in an import, --patch), or name an encoder with patches of "
+                f"{patch}."
             )
         if width is not None and config.hidden_size != width:
             raise UserError(

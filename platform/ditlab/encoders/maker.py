@@ -50,7 +50,7 @@ class FeatureMaker:
         self._image_wish = image if spec.image else None
         self._text: FrozenTextEncoder | None = None
         self._image: FrozenImageEncoder | None = None
-        self._has_warned = False
+        self._warned_at = 0  # captions that were cut by then
 
     @property
     def makes_text(self) -> bool:
@@ -85,14 +85,15 @@ class FeatureMaker:
         return self._image
 
     def encode_texts(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """`FrozenTextEncoder.encode`, and a word on captions that were cut."""
+        """`FrozenTextEncoder.encode`, and a word when 1, 10, 100, ... captions have been cut."""
         encoder = self.text()
         made = encoder.encode(texts)
-        if encoder.num_truncated and not self._has_warned:
-            self._has_warned = True
+        if encoder.num_truncated >= max(1, 10 * self._warned_at):
+            self._warned_at = encoder.num_truncated
             self._warn(
                 f"encoders.text={self._spec.text}: captions longer than model.text_length={encoder.length} tokens are "
-                "cut to that; raise model.text_length for all of them."
+                f"cut to that ({encoder.num_truncated:,} so far); shorten them, or train with a higher "
+                "model.text_length."
             )
         return made
 

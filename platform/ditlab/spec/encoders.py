@@ -1,12 +1,18 @@
 """Frozen encoders of captions and images (`encoders` in an experiment)."""
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from denoisers.contract import Spec
+from denoisers.contract import BatchField, Spec
 
 Place = Annotated[str, Field(min_length=1)]
+
+TEXT = ("text", "text_mask", "text_pooled")
+"""Fields that an encoder of captions makes."""
+IMAGE = "image_features"
+"""The field that an encoder of images makes, of the field `image`."""
 
 
 class Encoders(Spec):
@@ -29,6 +35,21 @@ class Encoders(Spec):
     """Whether torch.compile optimises the encoders: slow to begin with, faster after."""
     precision: Literal["fp32", "bf16"] = "bf16"
     """Type that the encoders compute in."""
+
+    def check(self, fields: Collection[BatchField], family: str) -> None:
+        """Raises ValueError for an encoder whose features nobody reads; `fields` are those of model and loss."""
+        names = {field.name for field in fields}
+        if self.text is not None and not names & {*TEXT}:
+            raise ValueError(
+                f"encoders.text={self.text} is used by nothing, as this model (model.family={family}) reads no "
+                "features of captions; set encoders.text to null."
+            )
+        draws_rgb = any(len(field.shape) == 3 and field.shape[0] == 3 for field in fields)  # measured by quality/...
+        if self.image is not None and IMAGE not in names and not draws_rgb:
+            raise ValueError(
+                f"encoders.image={self.image} is used by nothing, as this model (model.family={family}) draws no RGB "
+                "images and its loss reads no features of any; set encoders.image to null."
+            )
 
     def content(self) -> dict[str, Any]:
         """What of them decides the features; empty where no encoder is named."""

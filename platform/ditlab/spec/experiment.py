@@ -114,6 +114,14 @@ class Experiment(Spec):
             )
         return self
 
+    @model_validator(mode="after")
+    def parts_fit(self) -> "Experiment":
+        """The loss and the sampler are ones of this model, and each encoder is used."""
+        self.objective.check(self.model)
+        self.sampling.check(self.model, self.objective)
+        self.encoders.check(self.batch_fields(), self.model.family)
+        return self
+
     @property
     def micro_size(self) -> int:
         """Samples of one forward pass on one worker."""

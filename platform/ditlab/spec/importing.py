@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from denoisers.checks import check_multiple
 from denoisers.contract import Spec
 
 
@@ -104,11 +105,8 @@ class ImagesOptions(Spec):
 
     @model_validator(mode="after")
     def _steps_are_patches(self) -> "ImagesOptions":
-        if self.step is not None and self.step % self.patch:
-            raise ValueError(
-                f"--step={self.step} is no multiple of --patch={self.patch}; set it to {self.patch}, "
-                f"{4 * self.patch} or the like."
-            )
+        if self.step is not None:
+            check_multiple("--step", self.step, self.patch, f"--patch={self.patch}")
         return self
 
 

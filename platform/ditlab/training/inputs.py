@@ -14,12 +14,9 @@ from ditlab.data.sources import DataSplits
 from ditlab.encoders.maker import FeatureMaker, ImageWish, TextWish
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.spec.encoders import IMAGE, TEXT
 from ditlab.spec.experiment import Experiment
 
-TEXT = ("text", "text_mask", "text_pooled")
-"""Fields that an encoder of captions makes."""
-IMAGE = "image_features"
-"""The field that an encoder of images makes, of the field `image`."""
 CAPTION = BatchField("caption", (ANY,), "int64", unit="byte of UTF-8, 0 behind the end", num_classes=256)
 """What an encoder of captions reads."""
 
@@ -167,16 +164,13 @@ def check_inputs(experiment: Experiment, data: DataSplits, home: Home | None = N
             "objective.weights.alignment=0."
         )
     check_fields(data.train, inputs.fields, experiment.model)
+    for part in data.train.store.parts:
+        shapes = {field.name: part.columns[field.name].shape for field in inputs.fields}
+        try:
+            experiment.objective.check_shapes(experiment.model, shapes)
+        except ValueError as error:
+            raise UserError(f"{origin} does not fit: {error}") from error
     inputs.check()
-
-
-def prompt_encoder(
-    experiment: Experiment, device: torch.device, warn: Callable[[str], None] = ignore, home: Home | None = None
-) -> Encode | None:
-    """Makes the text fields of prompts, (num, ...) each, float32 on the device; None where the model reads captions
-    itself or not at all, or no encoder is named. The encoder is opened at the first call, which raises UserError where
-    that cannot be done."""
-    return ModelInputs.of(experiment, (), device, warn, home).encode
 
 
 def _maker(

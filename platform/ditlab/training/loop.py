@@ -239,7 +239,7 @@ class Worker:
             if is_bad:
                 self._left_out(read.step)
             else:
-                self.metrics.update(values)
+                self.metrics = _renewed(self.metrics, values)
             if self.rank.is_first and (read.wanted or is_bad):
                 self.reporter.metrics(read.step, values)
         if self._meter.due(self.state.step == self.plan.total_steps):
@@ -279,7 +279,7 @@ class Worker:
         if evaluation.quality:
             self.reporter.pulse.at(state.step, "measuring samples")
             values |= self.quality.measure(drawn) if rank.is_first else {}
-        self.metrics.update(values)
+        self.metrics = _renewed(self.metrics, values)
         if rank.is_first and values:
             self.reporter.metrics(state.step, values)
         self.reporter.pulse.at(state.step, "waiting for the other workers")
@@ -324,6 +324,13 @@ def train(
             "checkpoint.write=blocking, or raise engine.zero.stage.",
             kind="out_of_memory",
         ) from error
+
+
+def _renewed(metrics: dict[str, float], values: dict[str, float]) -> dict[str, float]:
+    """The metrics with new values; none but new ones of their groups (`train`, `eval`): a loss that has come to an end
+    has no value."""
+    groups = {name.partition("/")[0] for name in values}
+    return {name: value for name, value in metrics.items() if name.partition("/")[0] not in groups} | values
 
 
 def _listed(steps: tuple[int, ...]) -> str:

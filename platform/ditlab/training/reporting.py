@@ -33,7 +33,7 @@ class Outcome:
     """Stopped: by a sweep's scheduler, for good."""
     step: int
     metrics: dict[str, float]
-    """The last value of each metric, under its MLflow name."""
+    """Those of its last step and its last evaluation, under their MLflow names."""
     checkpoint: str | None
     """Path or URI of the last checkpoint."""
 

@@ -4,7 +4,6 @@ import pytest
 from pydantic import ValidationError
 
 from denoisers.pixelhdm.spec import FAMILY, PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
-from denoisers.processes.flow_spec import LogitNormalTime
 
 
 @pytest.mark.parametrize(
@@ -85,10 +84,16 @@ def test_the_remedy_for_widths_of_axes_is_one(head_width):
 def test_base_setting_of_objective_and_sampling():
     objective = PixelHDMObjectiveSpec()
     assert objective.weights.model_dump() == {"velocity": 1.0, "frequency": 1.0, "alignment": 0.5}
-    assert objective.time == LogitNormalTime(mean=0.0, std=1.0, eps=0.05)
+    assert objective.time.model_dump() == {"kind": "logit_normal", "mean": 0.0, "std": 1.0, "eps": 0.05}
     assert (objective.alignment_block, objective.alignment_until) == (8, 250_000)
     sampling = PixelHDMSamplingSpec()
     assert (sampling.solver, sampling.steps, sampling.guidance) == ("heun", 50, 7.5)
+
+
+def test_times_keep_from_both_ends_where_only_their_middle_is_set():
+    """As a sweep over `objective.time.mean` does."""
+    objective = PixelHDMObjectiveSpec.model_validate({"time": {"kind": "logit_normal", "mean": 0.4}})
+    assert objective.time.model_dump() == {"kind": "logit_normal", "mean": 0.4, "std": 1.0, "eps": 0.05}
 
 
 def test_batch_fields_of_a_frozen_and_of_a_learned_encoder():

@@ -276,8 +276,8 @@ def test_settings_name_the_folder(trained):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--set", "model.width=3"), "--set model.width=3: a finished run takes sampling settings alone"),
-        (("--set", "sampling={}"), "--set sampling={}: a finished run takes sampling settings alone"),
+        (("--set", "model.width=3"), "--set model.width=3: a finished run takes sampling settings and"),
+        (("--set", "sampling={}"), "--set sampling={}: a finished run takes sampling settings and"),
         (("--set", "sampling.ratio=3"), "sampling.ratio"),
         (("--set", "sampling.mask.ratio=3"), "sampling.mask.ratio=3"),
         (("--solver", "ddpm"), "sampling.solver=ddpm needs a network trained to take noise away"),

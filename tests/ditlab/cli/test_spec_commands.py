@@ -40,6 +40,11 @@ def test_validate_goes_on_after_a_mistake(ditlab, spec):
     assert len(said.err.splitlines()) == 2 and "dpeth" in said.err and "optimizer.lr=-1" in said.err
 
 
+def test_validate_finds_what_would_not_sample(ditlab, spec):
+    said = ditlab("validate", spec, "--set", "sampling.guidance=2.0")
+    assert said.code == 2 and "sampling.guidance=2 needs a conditional model" in said.err
+
+
 def test_validate_as_json(ditlab, spec):
     said = ditlab("validate", spec, "--json")
     assert said.out.count("\n") == 1

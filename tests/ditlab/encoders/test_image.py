@@ -85,3 +85,10 @@ def test_it_is_frozen(encoder, images):
 def test_bf16(image_folder, encoder, images):
     found = FrozenImageEncoder.open(str(image_folder), 24, 4, dtype=torch.bfloat16).encode(images)
     assert found.dtype == torch.bfloat16 and torch.allclose(found.float(), encoder.encode(images), atol=0.15)
+
+
+@pytest.mark.slow  # a compiler at work
+def test_compiled(image_folder, encoder, images):
+    compiled = FrozenImageEncoder.open(str(image_folder), 24, 4, compile=True)
+    for some in (images, images.transpose(2, 3)):
+        assert torch.allclose(compiled.encode(some), encoder.encode(some), atol=1e-4)

@@ -276,7 +276,7 @@ def test_evaluate_compares_guidance_without_adding_to_the_run(tmp_path, capfd, m
     assert "not added to the run" in " ".join(other.err.split())
     for arguments, problem in (
         (["--set", "sampling.guidance=1"], "add --quality NUM"),
-        (["--quality", "100", "--set", "model.width=8"], "sampling settings alone"),
+        (["--quality", "100", "--set", "model.width=8"], "sampling settings and other places of its encoders alone"),
         (["--quality", "100", "--set", "sampling.height=12"], "none of 12 x 8"),
     ):
         refused = run_here(capfd, monkeypatch, "evaluate", "small", *arguments)

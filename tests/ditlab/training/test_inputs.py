@@ -23,7 +23,7 @@ from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.training.inputs import ModelInputs, check_inputs, prompt_encoder
+from ditlab.training.inputs import ModelInputs, check_inputs
 from support.tiny_encoders import write_image_encoder, write_text_encoder
 from support.workers import newest, same_state, tiny, train_here
 
@@ -200,15 +200,18 @@ def test_encoders_are_checked_before_anything_starts(raw, encoded, folders, tmp_
         check_inputs(spec, open_data(spec.data, home), home)
 
 
-def test_captions_longer_than_the_model_takes_are_told_once(raw, folders):
+def test_captions_longer_than_the_model_takes_are_counted_and_told_ever_more_seldom(raw, folders):
     heard: list[str] = []
-    spec = experiment(raw, folders, model={**MODEL, "text_length": 3})
+    encoders = {**folders, "cache": 0}  # so that the same captions are cut anew, as those of an epoch are
+    spec = experiment(raw, encoders, model={**MODEL, "text_length": 3})
     view = whole(spec)
     inputs = ModelInputs.of(spec, view.columns, CPU, heard.append)
     taken = {field.name: view.gather(field.name, np.arange(4)) for field in inputs.fields}
-    for _ in range(3):
+    for _ in range(12):
         assert inputs.ready(taken, view.columns)["text"].shape[1] == 3
-    assert len(heard) == 1 and "model.text_length=3" in heard[0]
+    assert inputs._maker.text().num_truncated == 12 * (cut := inputs._maker.text().num_truncated // 12)
+    assert 1 < cut <= 4 and len(heard) == 2 and "model.text_length=3" in heard[0]
+    assert f"({cut} so far)" in heard[0] and f"({10 * cut} so far)" in heard[1]
 
 
 def test_a_retired_encoder_is_freed(raw, folders):
@@ -235,14 +238,21 @@ def test_retired_columns_are_not_read(encoded):
 
 def test_prompts(raw, folders):
     spec = experiment(raw, folders)
-    encode = prompt_encoder(spec, CPU)
+    encode = ModelInputs.of(spec, (), CPU).encode
     assert encode is not None
     found = encode(["a red seven", "two"])
     expected = FrozenTextEncoder.open(folders["text"], 32, 32).encode(["a red seven", "two"])
     assert all(torch.equal(found[name], values) for name, values in expected.items())
-    assert prompt_encoder(experiment(raw), CPU) is None and prompt_encoder(tiny(), CPU) is None
-    learned = experiment(raw, folders, model={**MODEL, "text_encoder": "learned"})
-    assert prompt_encoder(learned, CPU) is None
+    assert all(ModelInputs.of(other, (), CPU).encode is None for other in (experiment(raw), tiny()))
+    learned = experiment(raw, {"image": folders["image"]}, model={**MODEL, "text_encoder": "learned"})
+    assert ModelInputs.of(learned, (), CPU).encode is None
+
+
+def test_stored_features_of_other_patches_are_refused_before_anything_starts(encoded, tmp_path):
+    """Patches of 8 pixels: 2 of an image of 16 x 8, of which the store has the features of 8."""
+    spec = experiment(encoded, model={**MODEL, "patch_size": 8})
+    with pytest.raises(UserError, match=r"image_features are of 8 patches, and images of 16 x 8 pixels have 2 \(model"):
+        check_inputs(spec, open_data(spec.data, Home(tmp_path)), Home(tmp_path))
 
 
 def test_what_decides_features_decides_the_hash(raw, folders):
@@ -289,6 +299,12 @@ def test_training_with_encoders_resumes_exactly(stop, trained, tmp_path):
     run(trained, tmp_path / "stopped", stop_after=stop)
     assert min(run(trained, tmp_path / "stopped").losses) == stop + 1
     assert same_state(*(newest(tmp_path / name / "checkpoints") for name in ("straight", "stopped")))
+
+
+def test_a_run_tells_of_no_loss_that_came_to_an_end(trained, tmp_path):
+    outcome, _ = train_here(trained, tmp_path / "home", tmp_path / "checkpoints")
+    assert {"train/velocity", "eval/velocity"} <= outcome.metrics.keys()
+    assert not {"train/alignment", "eval/alignment"} & outcome.metrics.keys()
 
 
 def test_training_on_stored_features_is_the_same_training(trained, encoded, tmp_path):

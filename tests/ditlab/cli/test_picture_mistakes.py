@@ -1,0 +1,159 @@
+"""What people get wrong with pictures, captions and encoders: exit code 2, one sentence, nothing half-written."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command import Said, run_here
+from support.photographs import captioned_folder, smooth
+from support.tiny_encoders import write_image_encoder, write_text_encoder
+
+SPEC = """\
+name: painter
+model:
+  {family: pixelhdm, width: 32, pixel_width: 4, patch_size: 8, patch_depth: 1, pixel_depth: 1, num_heads: 2,
+   num_kv_heads: 1, bottleneck_width: 8, time_width: 8, max_resolution: 64, mrope_widths: [4, 6, 6], text_length: 24}
+objective: {alignment_block: 1, alignment_width: 24}
+encoders: {text: TEXT, image: IMAGE}
+data: {kind: arrow, path: pictures, hold_out: 0.2}
+batch: {size: 4}
+training: {steps: 1}
+evaluation: {every: null, samples: 0}
+sampling: {steps: 1, height: 32, width: 32}
+tracking: {system_metrics: false}
+"""
+IMPORT = ("data", "import", "images", "--processes", "1", "--resolution", "32", "--patch", "8", "--step", "16")
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of encoders by what is wrong with them; `text` and `image` are right."""
+    folder = tmp_path_factory.mktemp("encoders")
+    write_text_encoder(folder / "text")
+    write_text_encoder(folder / "wide", width=48)
+    write_text_encoder(folder / "left", padding_side="left")
+    (write_text_encoder(folder / "incomplete") / "model.safetensors").unlink()
+    write_image_encoder(folder / "image", patch=8)
+    write_image_encoder(folder / "fine", patch=4)
+    write_image_encoder(folder / "broad", patch=8, width=32)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """32 x 32 pixels each."""
+    files: dict[str, Any] = {f"{n:02}.png": (smooth(32, 32, n), f"slope {n}") for n in range(10)}
+    return captioned_folder(tmp_path_factory.mktemp("photographs"), files)
+
+
+@pytest.fixture
+def elsewhere(encoders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory is the encoders'."""
+    monkeypatch.chdir(encoders)
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory, photographs: Path) -> Path:
+    """The DITLAB_HOME of a store `pictures` without features."""
+    from ditlab.data.importing import ImportRequest, run_import
+    from ditlab.home import Home
+    from ditlab.spec.importing import ImagesOptions
+
+    home = Home(tmp_path_factory.mktemp("imported") / "home")
+    options = ImagesOptions(source=photographs, resolution=32, patch=8, step=16, processes=1, name="pictures")
+    run_import("images", ImportRequest(home.stores, home.caches, options))
+    return home.root
+
+
+@pytest.fixture
+def painter(imported: Path, tmp_path: Path, elsewhere: None, capfd: Any, monkeypatch: Any) -> Callable[..., Said]:
+    """`painter(command, *assignments)`: `ditlab COMMAND painter.yaml --set ...`, where its data are."""
+    monkeypatch.setenv("DITLAB_HOME", str(imported))
+    (tmp_path / "painter.yaml").write_text(SPEC.replace("TEXT", "text").replace("IMAGE", "image"), encoding="utf-8")
+
+    def run(command: str, *assignments: str) -> Said:
+        sets = (word for assignment in assignments for word in ("--set", assignment))
+        return run_here(capfd, monkeypatch, *command.split(), tmp_path / "painter.yaml", *sets)
+
+    return run
+
+
+def refused(said: Said, message: str) -> None:
+    *progress, last = said.err.splitlines()
+    assert said.code == 2 and "Traceback" not in said.err, said.err
+    assert last.startswith("ditlab: ") and last.endswith(".") and message in last, last
+    assert not any(line.startswith("ditlab: ") for line in progress)
+
+
+def test_the_spec_itself_is_right(painter):
+    assert painter("train --local --dry-run").code == 0
+
+
+@pytest.mark.parametrize(
+    ("files", "flags", "message"),
+    [
+        ({"b.png": (smooth(32, 32), None)}, (), "b.png has no caption; write one into a .txt file of the same stem"),
+        ({"b.png": (b"no image", "a slope")}, ("--unreadable", "refuse"), "b.png cannot be decoded"),
+        ({}, ("--step", "20"), "--step=20 is no multiple of --patch=8; set --step to 16 or 24."),
+        ({}, ("--encode-text", "incomplete"), "--encode-text=incomplete holds no weights (model.safetensors)"),
+        ({}, ("--encode-text", "left"), "--encode-text=left has a tokeniser that pads on the left"),
+        ({}, ("--encode-images", "fine"), "--encode-images=fine has patches of 4 pixels, and the model's have 8; set "
+         "model.patch_size to 4 (in an import, --patch)"),
+    ],
+)  # fmt: skip
+def test_imports(ditlab, home, tmp_path, elsewhere, files, flags, message):
+    source = captioned_folder(tmp_path / "set", {"a.png": (smooth(32, 32), "a slope"), **files})
+    refused(ditlab(*IMPORT, "--source", source, *flags), message)
+    assert not [path for path in home.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (["encoders.text=incomplete"], "incomplete holds no weights (model.safetensors), so it is no whole checkpoint"),
+        (["encoders.text=wide"], "wide gives 48 features a token, but model.width=32; set model.width to 48"),
+        (["encoders.text=left"], "left has a tokeniser that pads on the left"),
+        (["encoders.text=null"], "holds no features of captions (text, text_mask, text_pooled), and the model reads"),
+        (["encoders.image=fine"], "fine has patches of 4 pixels, and the model's have 8; set model.patch_size to 4"),
+        (["encoders.image=broad"], "broad gives 32 features a patch, but the loss takes 24; set objective."),
+        (["encoders.image=null"], "holds no features of images (image_features), and the loss reads them"),
+        (["model={patch_size: 12, max_resolution: 60}", "sampling={height: 24, width: 24}"],
+         "holds image (3, 32, 32), and 32 is not divisible by model.patch_size=12"),
+        (["model.max_resolution=16", "sampling={height: 16, width: 16}"],
+         "holds image (3, 32, 32), and 32 is over model.max_resolution=16"),
+    ],
+)  # fmt: skip
+def test_experiments_that_do_not_fit_their_data_or_encoders(painter, imported, assignments, message):
+    refused(painter("train --local", *assignments), message)
+    assert {path.name for path in imported.iterdir()} == {"stores"}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("sampling.solver=hein", "sampling.solver='hein' must be 'euler', 'heun', 'dpmpp_2m', 'midpoint' or "),
+        ("sampling.interval=[-0.2, 0.5]", "sampling.interval=[-0.2, 0.5] is no interval of time"),
+        ("sampling.interval=[0.5, 0.2]", "sampling.interval=[0.5, 0.2] is no interval of time"),
+        ("sampling.height=20", "sampling.height=20 is no multiple of model.patch_size=8; set sampling.height to 16 or"),
+        ("sampling.width=128", "sampling.width=128 is not between 1 and model.max_resolution=64; set sampling.width"),
+        ("sampling.prompts=['']", "sampling.prompts='' holds no text"),
+        ("objective.alignment_block=2", "objective.alignment_block=2 is none of the model.patch_depth=1 patch blocks"),
+        ("model.condition_dropout=0.0", "sampling.guidance=7.5 needs a null condition seen in training"),
+        ("model.text_encoder=learned", "encoders.text=text is used by nothing"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["validate", "params", "train --local"])
+def test_specs_that_contradict_themselves(painter, command, assignment, message):
+    refused(painter(command, assignment), message)
+
+
+@pytest.mark.parametrize("kind", ["text", "image"])
+def test_encoders_of_families_that_read_none(ditlab, spec, kind):
+    message = f"encoders.{kind}=somewhere is used by nothing, as this model (model.family=dit)"
+    refused(ditlab("validate", spec, "--set", f"encoders.{kind}=somewhere"), message)
+
+
+def test_an_encoder_of_images_serves_quality_without_alignment(painter):
+    assert painter("validate", "objective.weights.alignment=0.0").code == 0
