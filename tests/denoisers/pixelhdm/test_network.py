@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from denoisers.counts import count_parameters
 from denoisers.pixelhdm.spec import PixelHDMSpec
 from denoisers.shapes import trace_shapes
+from support.plain_pixelhdm import PlainPixelHDM
 
 SMALL = {
     "width": 32, "pixel_width": 4, "patch_size": 4, "patch_depth": 3, "pixel_depth": 2, "num_heads": 4,
@@ -326,3 +327,15 @@ def test_same_seed_same_weights():
         networks.append(small(text_encoder="learned", positions="learned").build())
     first, second = (network.state_dict() for network in networks)
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_whole_network_is_what_plain_arithmetic_gives(perturb):
+    """Order of patches and channels, positions by each text's own length, heads that share keys, what is told to whom."""
+    spec = small(width=64, mrope_widths=(4, 6, 6), bottleneck_width=20, time_width=32)
+    network = spec.build().double()
+    perturb(network)
+    x, t = torch.randn(3, 3, 12, 8).double(), torch.rand(3).double()
+    condition = in_double(texts(6, 2, 4, width=64))
+    plain = PlainPixelHDM(spec, dict(network.state_dict()))
+    with torch.no_grad():
+        torch.testing.assert_close(network(x, t, condition), plain(x, t, condition), rtol=0, atol=1e-10)

@@ -1,0 +1,110 @@
+"""PixelHDM once more, written sample by sample and token by token with plain arithmetic: no layer of the project."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class PlainPixelHDM:
+    """The network of a spec with frozen text features, on a trained network's weights."""
+
+    def __init__(self, spec, weights: dict[str, Tensor]) -> None:
+        self.spec, self.weights = spec, weights
+
+    def __call__(self, x: Tensor, t: Tensor, condition: dict[str, Tensor]) -> Tensor:
+        """(B, 3, H, W), (B,) -> (B, 3, H, W)."""
+        texts = zip(condition["text"], condition["text_mask"], condition["text_pooled"], strict=True)
+        return torch.stack([self._one(x[i], t[i], *text) for i, text in enumerate(texts)])
+
+    def _one(self, image: Tensor, t: Tensor, text: Tensor, present: Tensor, pooled: Tensor) -> Tensor:
+        side, num_text, length = self.spec.patch_size, len(text), int(present.sum())
+        rows, columns = image.shape[1] // side, image.shape[2] // side
+        places = [(row, column) for row in range(rows) for column in range(columns)]
+        patches = torch.stack([image[:, r * side : (r + 1) * side, c * side : (c + 1) * side] for r, c in places])
+        patches = patches.permute(0, 2, 3, 1).flatten(1)  # row, column, channel
+        time = self._time(t)
+        tokens = self._linear(
+            functional.silu(self._linear(patches, "patch_embedding.squeeze")), "patch_embedding.expand"
+        )
+        joint = [(n, 0, 0) for n in range(num_text)] + [(length, *place) for place in places]
+        keys = torch.cat((present, torch.ones(len(places), dtype=torch.bool)))
+        h = torch.cat((text, tokens))
+        for block in range(self.spec.patch_depth):
+            h = self._patch_block(h, f"patch_blocks.{block}", time, joint, keys)
+        s_cond = h[num_text:] + time + pooled
+        pixels = self._linear(patches.unflatten(1, (-1, 3)), "pixel_embedding")
+        for block in range(self.spec.pixel_depth):
+            pixels = self._pixel_block(pixels, f"pixel_blocks.{block}", s_cond, [(0, *place) for place in places])
+        colours = self._linear(self._norm(pixels, "output_norm"), "head")
+        out = torch.empty_like(image)
+        for (r, c), patch in zip(places, colours, strict=True):
+            out[:, r * side : (r + 1) * side, c * side : (c + 1) * side] = patch.view(side, side, 3).permute(2, 0, 1)
+        return out
+
+    def _time(self, t: Tensor) -> Tensor:
+        half = self.spec.time_width // 2
+        angles = 1000 * t * torch.exp(-math.log(10000) * torch.arange(half, dtype=t.dtype) / half)
+        sinusoid = torch.cat((angles.sin(), angles.cos()))
+        return self._linear(functional.silu(self._linear(sinusoid, "time.hidden")), "time.out")
+
+    def _patch_block(self, h: Tensor, name: str, time: Tensor, positions: list, keys: Tensor) -> Tensor:
+        six = self._linear(functional.silu(time), f"{name}.adaln.linear").split(self.spec.width)
+        gamma1, beta1, alpha1, gamma2, beta2, alpha2 = six
+        told = gamma1 * self._norm(h, f"{name}.attention_norm") + beta1
+        mixed = self._attention(told, f"{name}.attention", positions, keys)
+        h = h + alpha1 * self._norm(mixed, f"{name}.attention_post_norm")
+        told = gamma2 * self._norm(h, f"{name}.mlp_norm") + beta2
+        return h + alpha2 * self._norm(self._swiglu(told, f"{name}.mlp"), f"{name}.mlp_post_norm")
+
+    def _pixel_block(self, pixels: Tensor, name: str, s_cond: Tensor, positions: list) -> Tensor:
+        """(patches, pixels of a patch, width of a pixel) -> the same."""
+        a_pixel = self._linear(s_cond, f"{name}.adaln.expand").view(pixels.shape)
+        six = self._linear(functional.silu(a_pixel), f"{name}.adaln.six_way.linear").split(self.spec.pixel_width, -1)
+        gamma1, beta1, alpha1, gamma2, beta2, alpha2 = six
+        told = (1 + gamma1) * self._norm(pixels, f"{name}.norm") + beta1
+        compact = self._norm(self._linear(told.flatten(1), f"{name}.compaction.compress"), f"{name}.compaction.norm")
+        everywhere = torch.ones(len(pixels), dtype=torch.bool)
+        mixed = self._attention(compact, f"{name}.compaction.attention", positions, everywhere)
+        mixed = self._norm(mixed, f"{name}.compaction.post_norm")
+        pixels = pixels + alpha1 * self._linear(mixed, f"{name}.compaction.expand").view(pixels.shape)
+        told = (1 + gamma2) * self._norm(pixels, f"{name}.norm") + beta2
+        return pixels + alpha2 * self._swiglu(told, f"{name}.mlp")
+
+    def _attention(self, x: Tensor, name: str, positions: list, keys: Tensor) -> Tensor:
+        spec = self.spec
+        width = spec.width // spec.num_heads
+        q = self._linear(x, f"{name}.query").view(len(x), spec.num_heads, width)
+        k, v = (self._linear(x, f"{name}.{each}").view(len(x), spec.num_kv_heads, width) for each in ("key", "value"))
+        q, k = (each / each.norm(dim=-1, keepdim=True) for each in (q, k))
+        q, k = (torch.stack([self._turned(*pair) for pair in zip(each, positions, strict=True)]) for each in (q, k))
+        heads = []
+        for head in range(spec.num_heads):
+            shared = head // (spec.num_heads // spec.num_kv_heads)
+            scores = q[:, head] @ k[:, shared].T * self.weights[f"{name}.temperature"]
+            heads.append(scores.masked_fill(~keys, -math.inf).softmax(-1) @ v[:, shared])
+        gated = torch.stack(heads, 1) * torch.sigmoid(self._linear(x, f"{name}.gate"))[..., None]
+        return self._linear(gated.flatten(1), f"{name}.out")
+
+    def _turned(self, heads: Tensor, position: tuple[int, int, int]) -> Tensor:
+        """A token's heads (H, K): on each axis, entries 2j and 2j + 1 turn by its position times 10000^(-2j / width)."""
+        turned, start = torch.empty_like(heads), 0
+        for width, place in zip(self.spec.mrope_widths, position, strict=True):
+            for first in range(0, width, 2):
+                angle = place * 10000.0 ** (-first / width)
+                a, b = heads[:, start + first], heads[:, start + first + 1]
+                turned[:, start + first] = a * math.cos(angle) - b * math.sin(angle)
+                turned[:, start + first + 1] = a * math.sin(angle) + b * math.cos(angle)
+            start += width
+        return turned
+
+    def _swiglu(self, x: Tensor, name: str) -> Tensor:
+        opened = functional.silu(self._linear(x, f"{name}.gate")) * self._linear(x, f"{name}.up")
+        return self._linear(opened, f"{name}.down")
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * self.weights[f"{name}.weight"]
+
+    def _linear(self, x: Tensor, name: str) -> Tensor:
+        return x @ self.weights[f"{name}.weight"].T + self.weights.get(f"{name}.bias", 0)
