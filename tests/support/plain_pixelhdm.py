@@ -88,7 +88,7 @@ class PlainPixelHDM:
         return self._linear(gated.flatten(1), f"{name}.out")
 
     def _turned(self, heads: Tensor, position: tuple[int, int, int]) -> Tensor:
-        """A token's heads (H, K): on each axis, entries 2j and 2j + 1 turn by its position times 10000^(-2j / width)."""
+        """A token's heads (H, K): on each axis, entries 2j and 2j + 1 turn by position times 10000^(-2j / width)."""
         turned, start = torch.empty_like(heads), 0
         for width, place in zip(self.spec.mrope_widths, position, strict=True):
             for first in range(0, width, 2):
