@@ -330,7 +330,7 @@ def test_same_seed_same_weights():
 
 
 def test_the_whole_network_is_what_plain_arithmetic_gives(perturb):
-    """Order of patches and channels, positions by each text's own length, heads that share keys, what is told to whom."""
+    """Order of patches and channels, positions by each text's own length, heads that share keys, who is told what."""
     spec = small(width=64, mrope_widths=(4, 6, 6), bottleneck_width=20, time_width=32)
     network = spec.build().double()
     perturb(network)
