@@ -147,13 +147,15 @@ class Engine:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Inside: averaged weights where there is an average, evaluation mode, no gradients.
+        """Inside: averaged weights where there is an average, evaluation mode, no gradients, nothing compiled anew.
 
-        An error inside ends the run, so nothing is put back: that takes every worker, and the others are elsewhere.
+        A sampler asks for many shapes, and after eight of them torch.compile would leave the training step's uncompiled
+        as well. An error inside ends the run, so no weight is put back: that takes every worker, and the others are
+        elsewhere.
         """
         self._engine.eval()
         self._average.exchange()
-        with torch.no_grad():
+        with torch.no_grad(), torch.compiler.set_stance("eager_on_recompile"):
             yield
         self._average.exchange()
         self._engine.train()

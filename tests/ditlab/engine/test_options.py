@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from ditlab.engine.distributed import single_process
 from ditlab.engine.recompute import keep_less
 from ditlab.errors import UserError
+from support.engines import Pass, engine_for, run_step
 from support.workers import newest, tiny, train_here
 
 STAGES = (0, 1, 2, 3)
@@ -121,3 +123,23 @@ def test_it_learns_digits(home, tmp_path):
     assert recorder.values[0]["eval/velocity"] == pytest.approx(1.74, abs=0.05)
     assert recorder.values[200]["eval/velocity"] < 0.75
     assert recorder.pictures == [0, 200]
+
+
+@pytest.mark.slow
+def test_an_evaluation_compiles_nothing():
+    """Samplers ask for many shapes; each would take one of the eight that torch.compile makes before it gives up."""
+    from torch._dynamo.utils import counters
+
+    def graphs():
+        return counters["stats"]["unique_graphs"]
+
+    with single_process(use_gpu=False) as rank:
+        engine = engine_for(tiny(engine={"zero": {"stage": 1}, "compile": True}), rank, 1)
+        counters.clear()
+        with engine.evaluating():
+            for num in range(1, 5):
+                assert engine.network(torch.zeros(num, 1, 8, 8), torch.zeros(num)).isfinite().all()
+        assert graphs() == 0
+        run_step(engine, 0, [Pass(0)])
+        assert graphs() > 0
+        engine.close()
