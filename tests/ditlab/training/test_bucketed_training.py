@@ -23,6 +23,7 @@ def experiment(folder, **changes):
         batch={"size": 4, "micro": 2},
         training={"steps": STEPS, "ema": {"decay": 0.9}},
         evaluation={"every": 10, "samples": 0, "limit": 5},
+        sampling={"height": 16, "width": 16},
         **changes,
     )
 

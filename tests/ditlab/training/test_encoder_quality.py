@@ -133,11 +133,6 @@ def test_an_experiment_with_an_encoder_names_its_figures(tmp_path, encoder):
     assert quality_applies(job, data) == "" and quality_names(job, data) == (*NEAREST, *ENCODER_FIGURES)
 
 
-def test_grey_images_have_no_use_for_it(tmp_path, encoder):
-    job = tiny(evaluation={"quality": 100}, encoders={"image": str(encoder)})
-    assert quality_names(job, open_data(job.data, Home(tmp_path))) == QUALITY_METRICS
-
-
 @pytest.mark.parametrize(
     ("size", "place", "problem"),
     [

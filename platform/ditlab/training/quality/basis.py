@@ -48,7 +48,6 @@ def find_basis(data: DataSplits, shape: tuple[int, ...], encoder: ImageEncoder |
     `encoder`: the experiment's image encoder. It needs images of three channels.
     """
     size, channels = " x ".join(map(str, shape[1:])), shape[0] if shape else 0
-    encoder = encoder if channels == 3 else None
     fits_classifier = len(shape) == 3 and all(side in SIZES for side in shape[1:])
     if not fits_classifier and not encoder:
         return f"images of {size} pixels are not {SIZES[0]} to {SIZES[-1]} a side{_or_an_encoder(channels)}"
