@@ -5,7 +5,7 @@
 Three steps on one network take turns in one process: text and image features from the store; made in the step by
 encoders that keep none (a first epoch); and from encoders that keep what they made (a later epoch, where all fits). A
 step is all from stored rows to AdamW's update. A network of 10.8 million parameters sees 8 x 8 patches of 128 x 128
-pixels, and its encoders, in fp32, are as large beside it as the published ones: a Qwen3 of 1.23 times its parameters
+pixels, and its encoders, in fp32, are as large beside it as the published ones: a Qwen3 of 1.24 times its parameters
 (published: 1.23) and a DINOv3 of 0.22 times (0.24). The figures to quote are the medians of the rounds' ratios. Peak
 memory is that of forward and backward on stored features in processes of their own, above weights and gradients,
 without and with `engine.activation_checkpointing`. Nothing is asserted here.
