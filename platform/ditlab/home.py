@@ -1,6 +1,9 @@
 """Where everything that outlives a run lies: one folder, `DITLAB_HOME` (default `runs/` in the working directory)."""
 
 import os
+import secrets
+import stat
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +22,22 @@ def writable_folder(path: Path, knob: str, remedy: str) -> Path:
     return path
 
 
+def own_folder(path: Path) -> Path:
+    """Makes a folder that nobody else can write. Raises UserError where what is there is another one's."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+    state = path.lstat()
+    try:
+        # NFS may give what root writes to nobody: a file of ours tells which owner is ours.
+        with tempfile.TemporaryFile(dir=path) as probe:
+            is_ours = state.st_uid == os.fstat(probe.fileno()).st_uid
+    except OSError:
+        is_ours = False
+    if not stat.S_ISDIR(state.st_mode) or not is_ours or state.st_mode & 0o022:
+        raise UserError(f"{path} can be written by others than you, who could put code there; remove it.")
+    return path
+
+
 def sync_folder(path: Path) -> None:
     """Makes what was created, renamed or deleted in a folder durable."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -26,6 +45,20 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replaces a file in one go: who reads it meanwhile, or after a power cut, finds the old content or the new."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        sync_folder(path.parent)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -41,6 +74,21 @@ class Home:
     @property
     def mlflow_database(self) -> Path:
         return self.root / "mlflow.db"
+
+    @property
+    def mlflow_users(self) -> Path:
+        """Accounts of the MLflow server, their passwords as hashes."""
+        return self.root / "mlflow-users.db"
+
+    @property
+    def mlflow_access(self) -> Path:
+        """The MLflow server's settings of authentication; they hold no password."""
+        return self.root / "mlflow-access.ini"
+
+    @property
+    def mlflow_key(self) -> Path:
+        """What the MLflow server signs its forms with."""
+        return self.root / "mlflow-key"
 
     @property
     def artifacts(self) -> Path:
@@ -62,12 +110,24 @@ class Home:
         """Compiled extensions and the like: safe to delete."""
         return self.root / "caches"
 
+    @property
+    def node_cache(self) -> Path:
+        """Copies of data that lie elsewhere: `DITLAB_CACHE`, a folder on the node's own disk, else `caches`. Safe to
+        delete."""
+        own = os.environ.get("DITLAB_CACHE")
+        return Path(own).expanduser().resolve() if own else self.caches
+
     def cache_variables(self) -> dict[str, str]:
-        """Environment variables that keep compilers' caches in `caches`."""
+        """Environment variables that keep compilers' caches in `caches`, in a folder that this user alone can write:
+        compilers load and unpickle what they find there.
+
+        Raises UserError where another one has made that folder.
+        """
+        compiled = own_folder(self.caches / f"compiled-{os.geteuid()}")
         return {
-            "TORCH_EXTENSIONS_DIR": str(self.caches / "torch_extensions"),
-            "TORCHINDUCTOR_CACHE_DIR": str(self.caches / "inductor"),
-            "TRITON_CACHE_DIR": str(self.caches / "triton"),
+            "TORCH_EXTENSIONS_DIR": str(compiled / "torch_extensions"),
+            "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
+            "TRITON_CACHE_DIR": str(compiled / "triton"),
         }
 
     @property
@@ -76,6 +136,9 @@ class Home:
         return self.root / "train"
 
     def run(self, run_id: str) -> "RunFolder":
+        """Raises UserError for a name that leads out of `runs`."""
+        if run_id in ("", ".", "..") or "/" in run_id or "\0" in run_id:
+            raise UserError(f"run {run_id!r} is no id of a run; `ditlab runs` lists them.")
         return RunFolder(self.runs / run_id)
 
     def ensure(self) -> "Home":

@@ -46,13 +46,19 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
         time.sleep(0.01)
 
 
-def journal_of(home: Path, name: str) -> str:
-    """The journal of the run of a name; empty before there is one."""
+def journal_path(home: Path, name: str) -> Path | None:
+    """The journal of the run of a name; None before there is one."""
     for journal in home.glob("train/*/journal.jsonl"):
-        text = journal.read_text()
-        if f'"name":"{name}"' in text:
-            return text
-    return ""
+        with journal.open() as file:
+            if f'"name":"{name}"' in file.readline():
+                return journal
+    return None
+
+
+def journal_of(home: Path, name: str) -> str:
+    """What stands in it; nothing before there is one."""
+    path = journal_path(home, name)
+    return path.read_text() if path else ""
 
 
 def has_step(home: Path, name: str, step: int) -> bool:

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,10 @@ class S3Server:
 
     def __init__(self) -> None:
         self.port = 0
+        self.requests: list[str] = []
+        """`GET /bucket/key` and so on, since the start."""
+        self.before: Callable[[str], object] = lambda request: None
+        """Called with each request before it is served, in a thread of its own."""
         self._server: Any = None
         self._thread: threading.Thread | None = None
 
@@ -29,9 +33,14 @@ class S3Server:
         from moto.server import DomainDispatcherApplication, create_backend_app
         from werkzeug.serving import make_server
 
-        self._server = make_server(
-            "127.0.0.1", self.port, DomainDispatcherApplication(create_backend_app), threaded=True
-        )
+        backend = DomainDispatcherApplication(create_backend_app)
+
+        def served(environ: dict[str, Any], start_response: Any) -> Any:
+            self.requests.append(request := f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
+            self.before(request)
+            return backend(environ, start_response)
+
+        self._server = make_server("127.0.0.1", self.port, served, threaded=True)
         self.port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()

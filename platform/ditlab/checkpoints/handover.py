@@ -1,7 +1,8 @@
 """A run goes on from another run's checkpoint."""
 
-from ditlab.checkpoints.manifest import MANIFEST, Unreachable, folder_of
+from ditlab.checkpoints.manifest import MANIFEST, folder_of
 from ditlab.checkpoints.store import CheckpointStore
+from ditlab.storage.failures import Unreachable
 
 
 def take_over(own: CheckpointStore, donor: CheckpointStore, step: int) -> int:

@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ditlab.checkpoints.manifest import Unreachable
 from ditlab.home import sync_folder, writable_folder
+from ditlab.storage.failures import Unreachable
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,6 @@ class Damaged(UserError):
     """A checkpoint is not what was written; an earlier one may be whole."""
 
 
-class Unreachable(UserError):
-    """A store does not answer or refuses; that says nothing about what lies there, and may pass."""
-
-
 @dataclass(frozen=True)
 class Shard:
     """What a shard's file must be."""

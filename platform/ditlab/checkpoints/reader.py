@@ -15,8 +15,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ditlab.checkpoints.local import LocalFiles, plain_file
-from ditlab.checkpoints.manifest import MANIFEST, Damaged, Manifest, Unreachable, folder_of
-from ditlab.checkpoints.remote import RemoteFiles, first_line
+from ditlab.checkpoints.manifest import MANIFEST, Damaged, Manifest, folder_of
+from ditlab.storage.failures import Unreachable, first_line
+from ditlab.storage.remote import RemoteFiles
 
 
 class CheckpointReader:

@@ -11,11 +11,11 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ditlab.checkpoints.manifest import Manifest
-from ditlab.checkpoints.remote import first_line
 from ditlab.checkpoints.saving import Kind, Receipt, Save, SaveFailed, Verdict
 from ditlab.checkpoints.shard import Key
 from ditlab.checkpoints.staging import HostCopy, InPlace, Tensors
 from ditlab.checkpoints.store import CheckpointStore
+from ditlab.storage.failures import first_line
 
 
 @dataclass(frozen=True)

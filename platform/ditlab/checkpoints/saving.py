@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ditlab.checkpoints.manifest import MANIFEST, Manifest, Piece, Shard, folder_of, shard_name
-from ditlab.checkpoints.remote import first_line
 from ditlab.checkpoints.shard import Hashed, header, is_finite
 from ditlab.checkpoints.staging import HostCopy, InPlace
 from ditlab.checkpoints.store import CheckpointStore
+from ditlab.storage.failures import first_line
 
 Kind = Literal["not_finite", "write", "not_shared", "lost_worker"]
 PATIENCE = 15.0

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit, urlunsplit
 from ditlab.checkpoints.local import LocalFiles
 from ditlab.checkpoints.manifest import MANIFEST, Damaged, folder_of, is_step, step_of
 from ditlab.checkpoints.reader import CheckpointReader
-from ditlab.checkpoints.remote import RemoteFiles
 from ditlab.errors import UserError
 from ditlab.spec.storage import is_uri, refuse_storage
+from ditlab.storage.remote import RemoteFiles
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class CheckpointStore:
     def at(cls, location: str | Path) -> "CheckpointStore":
         """A folder's path, or a URI that pyarrow.fs or fsspec opens. Raises UserError for what neither understands."""
         try:
-            refuse_storage(str(location))
+            refuse_storage("checkpoint.storage", str(location))
         except ValueError as error:
             raise UserError(str(error)) from None
         if isinstance(location, Path) or not is_uri(location):
             return cls(LocalFiles(Path(location).expanduser().absolute()))
-        files = RemoteFiles.open(location)
+        files = RemoteFiles.open("checkpoint.storage", location)
         if files.filesystem.type_name == "local":  # file://: it can be fsynced
             return cls(LocalFiles(Path(files.path)))
         return cls(files)

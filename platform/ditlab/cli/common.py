@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from ditlab.secrets import hide
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 json_option: Decorator = click.option(
@@ -61,5 +63,5 @@ def building() -> Iterator[None]:
 
 
 def say(message: str) -> None:
-    """A line for people, on standard error."""
-    click.echo(message, err=True)
+    """A line for people, on standard error, without secrets."""
+    click.echo(hide(message), err=True)

@@ -1,4 +1,4 @@
-"""`ditlab data`: real data into Arrow stores, and what a store holds."""
+"""`ditlab data`: real data into Arrow stores, what a store holds, and stores to where a cluster fetches them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,6 +7,7 @@ import click
 
 from ditlab.cli.common import emit, json_option, say, writing
 from ditlab.cli.importing import import_
+from ditlab.cli.uploading import upload
 
 if TYPE_CHECKING:
     from ditlab.data.bucketed_store import AnyStore
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
 
 @click.group()
 def data() -> None:
-    """Import data into Arrow stores, and look into stores."""
+    """Import data into Arrow stores, look into stores, upload them."""
 
 
 data.add_command(import_)
+data.add_command(upload)
 
 
 @data.command()
@@ -30,21 +32,29 @@ data.add_command(import_)
 def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None:
     """Show what a store holds, and draw a few of its samples or read them as text.
 
-    PATH: a store's folder, or the name of one under DITLAB_HOME/stores.
+    PATH: a store's folder, the name of one under DITLAB_HOME/stores, or a URI, of which the manifest alone is read.
     """
     from rich.console import Console
 
     from ditlab.cli.data_tables import store_tables, text_table
-    from ditlab.data.bucketed_store import open_store
+    from ditlab.data.places import describe_place
     from ditlab.data.preview import sample_grid, sample_text
-    from ditlab.data.sources import store_folder
+    from ditlab.data.sources import open_place
+    from ditlab.errors import UserError
     from ditlab.home import Home
+    from ditlab.spec.storage import is_uri
 
-    home = Home.from_environment()
-    store = open_store(store_folder(path, home))
+    home, remote = Home.from_environment(), is_uri(path)
+    if remote and (out or num):
+        raise UserError(f"PATH={path}: --out and --num need the store's rows; leave them out, or name a local store.")
+    store = describe_place("PATH", path) if remote else open_place("PATH", path, home)
+    place = path if remote else str(store.path)
     console = Console(stderr=as_json)
-    for table in store_tables(store):
+    for table in store_tables(store, place):
         console.print(table)
+    if remote:
+        emit({**_summary(store, place, None), "texts": {}}, as_json)
+        return
     texts = sample_text(store, num or 4)
     if texts:
         console.print(text_table(texts))
@@ -60,10 +70,10 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
         with writing(out):
             picture = save(figure, out)
         say(f"picture: {picture}")
-    emit({**_summary(store, picture), "texts": texts}, as_json)
+    emit({**_summary(store, place, picture), "texts": texts}, as_json)
 
 
-def _summary(store: "AnyStore", picture: Path | None) -> dict[str, Any]:
+def _summary(store: "AnyStore", place: str, picture: Path | None) -> dict[str, Any]:
     shown = {"name", "description", "source", "buckets", "facts", "notes", "files"}
     facts = store.manifest.model_dump(mode="json", include=shown)
     facts |= {
@@ -74,4 +84,4 @@ def _summary(store: "AnyStore", picture: Path | None) -> dict[str, Any]:
         "fingerprint": store.fingerprint,
         "shards": sum(len(part.manifest.shards) for part in store.parts),
     }
-    return {"path": str(store.path), **facts, "picture": None if picture is None else str(picture)}
+    return {"path": place, **facts, "picture": None if picture is None else str(picture)}

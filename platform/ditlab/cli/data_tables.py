@@ -14,9 +14,10 @@ TEXT_SHOWN = 600
 """Characters of a row of tokens."""
 
 
-def store_tables(store: AnyStore) -> Iterator[Table]:
-    """What a store is, its image sizes, columns, the names of their entries, class counts, and where it comes from."""
-    yield _facts(store)
+def store_tables(store: AnyStore, place: str) -> Iterator[Table]:
+    """What a store at a place is, its image sizes, columns, the names of their entries, class counts, and where it
+    comes from."""
+    yield _facts(store, place)
     if isinstance(store, BucketedStore):
         yield _buckets(store)
     yield _columns(store)
@@ -29,11 +30,11 @@ def store_tables(store: AnyStore) -> Iterator[Table]:
         yield _files(store)
 
 
-def _facts(store: AnyStore) -> Table:
+def _facts(store: AnyStore, place: str) -> Table:
     manifest = store.manifest
     shards = [shard for part in store.parts for shard in part.manifest.shards]
     facts = {
-        "path": str(store.path),
+        "path": place,
         "holds": manifest.description,
         "rows": f"{manifest.rows:,}",
         "shards": f"{len(shards)} ({sum(shard.bytes for shard in shards) / 2**20:.1f} MiB)",
@@ -58,7 +59,8 @@ def left_out(store: AnyStore) -> str:
     if not isinstance(store, BucketedStore) or not store.manifest.facts:
         return ""
     counts = ", ".join(f"{number:,} {what}" for what, number in store.manifest.facts.items())
-    lists = ", ".join(str(store.path / file) for file in store.manifest.files.values())
+    is_here = store.path.is_dir()  # else a place that was named by a URI
+    lists = ", ".join(str(store.path / file) if is_here else file for file in store.manifest.files.values())
     return counts + (f"; listed in {lists}" if lists else "")
 
 

@@ -1,27 +1,80 @@
 """`ditlab doctor`."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
-from ditlab.cli.common import emit, json_option
+from ditlab.cli.common import emit, json_option, say
+
+if TYPE_CHECKING:
+    from ditlab.cluster.findings import Finding
 
 
 @click.command()
+@click.option("--cluster", is_flag=True, help="Check a cluster instead: nodes, storage, network, GPUs, doors.")
+@click.option("--address", help="Ray cluster to check (default: RAY_ADDRESS).")
+@click.option("--storage", metavar="PATH|URI", help="With --cluster: where checkpoints shall lie, to be measured.")
 @json_option
-def doctor(as_json: bool) -> int:
-    """Say what is missing on this machine. Exit code 1 where training cannot work."""
+def doctor(cluster: bool, address: str | None, storage: str | None, as_json: bool) -> int:
+    """Say what is missing on this machine, or on a cluster. Exit code 1 where training cannot work."""
+    from ditlab.cluster.findings import last_sentence
+
+    if cluster:
+        findings = _check_cluster(address, storage)
+    else:
+        _refuse_alone(address, storage)
+        from ditlab.cluster.checks import check_machine
+
+        findings = check_machine()
+    _show(findings, as_json)
+    missing = [finding.what for finding in findings if finding.verdict == "missing"]
+    result = {"missing": missing, "findings": [asdict(finding) for finding in findings]}
+    if cluster:
+        click.echo(last_sentence(findings), err=as_json)
+        result["verdict"] = last_sentence(findings)
+    emit(result, as_json)
+    return 1 if missing else 0
+
+
+def _check_cluster(address: str | None, storage: str | None) -> "list[Finding]":
+    from ditlab.cluster.session import cluster_address, ray_session
+    from ditlab.errors import UserError
+    from ditlab.spec.storage import refuse_storage
+
+    if storage is not None:
+        try:
+            refuse_storage("--storage", storage)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+    where = cluster_address(address)
+    if where is None:
+        raise UserError("--cluster needs a cluster; name one with --address HOST:PORT, or run this as a Ray job.")
+    with ray_session(where, 0):
+        from ditlab.cluster.cluster_checks import check_connected
+
+        return check_connected(storage, say)
+
+
+def _refuse_alone(address: str | None, storage: str | None) -> None:
+    from ditlab.errors import UserError
+
+    for option, value in (("--address", address), ("--storage", storage)):
+        if value is not None:
+            raise UserError(f"{option} {value} is of a cluster; add --cluster, or leave {option} out.")
+
+
+def _show(findings: "Sequence[Finding]", as_json: bool) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    from ditlab.cluster.checks import check_machine
+    from ditlab.secrets import hide
 
-    findings = check_machine()
     table = Table("", "what", "found", "remedy")
     marks = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "missing": "[red]missing[/]"}
     for finding in findings:
-        table.add_row(marks[finding.verdict], finding.what, finding.found, finding.remedy)
+        words = (finding.what, finding.found, finding.remedy)
+        table.add_row(marks[finding.verdict], *(escape(hide(text)) for text in words))
     Console(stderr=as_json).print(table)
-    missing = [finding.what for finding in findings if finding.verdict == "missing"]
-    emit({"missing": missing, "findings": [asdict(finding) for finding in findings]}, as_json)
-    return 1 if missing else 0

@@ -8,10 +8,13 @@ import sys
 
 import click
 
+from ditlab.secrets import hide, hide_tracebacks
+
 # Name -> (module, what the list of commands says).
 COMMANDS = {
     "train": ("train", "Train an experiment."),
     "tune": ("tune", "Run a sweep: trials, ranking, report."),
+    "submit": ("submit", "Run an experiment or a sweep as a job of a Ray cluster."),
     "sample": ("sample", "Draw samples from a run's weights."),
     "evaluate": ("evaluate", "Held-out metrics of a run, added to it."),
     "compare": ("compare", "Put runs side by side: parameters, curves, speed, samples."),
@@ -76,6 +79,7 @@ def main() -> None:
     """Run the command line and exit with its code: errors that a person can mend are printed without a traceback."""
     from ditlab.errors import RunFailed, UserError
 
+    hide_tracebacks()
     try:
         code = cli.main(prog_name="ditlab", standalone_mode=False)
     except (UserError, RunFailed) as error:
@@ -107,6 +111,7 @@ def _sentence(error: click.ClickException) -> str:
 
 
 def _fail(message: str, code: int) -> None:
+    message = hide(message)
     click.echo(f"ditlab: {message}", err=True)
     if "--json" in sys.argv:
         click.echo(json.dumps({"status": "error", "message": message, "exit_code": code}))

@@ -8,9 +8,8 @@ import numpy as np
 from denoisers.contract import BatchField, SampleRequest
 from ditlab.cli.common import say
 from ditlab.cli.saved import SavedRun
-from ditlab.data.bucketed_store import open_store
 from ditlab.data.fields import check_fields
-from ditlab.data.sources import store_folder
+from ditlab.data.sources import open_place
 from ditlab.data.view import View
 from ditlab.errors import UserError
 from ditlab.training.rows import DEFAULT_NUM, Conditions, num_chosen, shown_rows
@@ -46,7 +45,7 @@ def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | Non
         if not len(data.held_out):
             raise UserError("--data held_out: this run holds nothing out; use --data train, or name a store's folder.")
         return data.held_out
-    store = open_store(store_folder(choice, saved.home))
+    store = open_place("--data", choice, saved.home)
     view = View(store, np.arange(len(store)), f"--data {choice}")
     check_fields(view, fields)
     _check_names(view, data.train, fields)

@@ -40,7 +40,7 @@ def train(
         raise UserError(f"--local and --address {address} exclude each other; leave one out.")
     address = None if local else cluster_address(address)
     experiment = load_experiment(spec, overrides)
-    with connected(experiment, None if dry_run else address):
+    with connected(experiment, None if dry_run else address, say):
         return _train(experiment, resume, local, address is not None, dry_run, as_json)
 
 

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 @click.argument("sweep", required=False, type=click.Path(path_type=Path))
 @set_option
 @click.option("--address", help="Ray cluster to train on (default: RAY_ADDRESS, else this machine alone).")
-@click.option("--resume", metavar="SWEEP_ID", help="Go on with a sweep: its trials that have ended are not run again.")
+@click.option(
+    "--resume",
+    metavar="SWEEP_ID|auto",
+    help="Go on with a sweep: its trials that have ended are not run again; `auto`: the newest unfinished one, if any.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the trials, their resources, parameters and time; start nothing.")
 @json_option
 def tune(
@@ -37,6 +41,7 @@ def tune(
         ready_sweep,
         resumed_sweep,
         take_up,
+        unfinished_sweep,
     )
     from ditlab.errors import UserError
     from ditlab.home import Home
@@ -50,13 +55,18 @@ def tune(
     address = cluster_address(address)
     with ray_session(address, 0) if address and not dry_run else nullcontext():
         nodes = cluster_nodes() if address and not dry_run else local_nodes()
-        folder = None
+        folder, home = None, Home.from_environment()
+        if resume == "auto":
+            if given is None:
+                raise UserError("--resume auto finds a sweep by its file, and none is given; name the sweep's YAML.")
+            resume = unfinished_sweep(home, given)
         if resume:
-            folder, given, note = resumed_sweep(Home.from_environment(), resume, given)
+            folder, given, note = resumed_sweep(home, resume, given)
             if note:
                 say(note)
         assert given
-        ready = ready_sweep(given, str(sweep or resume), nodes, remote=address is not None)
+        begun = folder.sweep() if folder else None
+        ready = ready_sweep(given, str(sweep or resume), nodes, remote=address is not None, begun=begun)
         if dry_run:
             if folder:
                 look_back(ready, folder)

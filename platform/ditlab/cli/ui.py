@@ -9,18 +9,61 @@ from ditlab.cli.common import emit, json_option, say
 
 @click.command()
 @click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Interface to listen on; there is no password.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Interface to listen on; beyond loopback: --auth.")
 @click.option("--home", "root", type=click.Path(path_type=Path, file_okay=False), help="Instead of DITLAB_HOME.")
+@click.option(
+    "--auth/--no-auth", default=None, help="Ask for name and password; the administrator's are "
+    "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. --no-auth opens it to whoever reaches it."
+)  # fmt: skip
+@click.option(
+    "--allowed-hosts", multiple=True, metavar="NAME[:PORT],...", envvar="MLFLOW_SERVER_ALLOWED_HOSTS",
+    help="Names under which it answers, beside loopback and --host.",
+)  # fmt: skip
+@click.option(
+    "--database", metavar="URI", envvar="MLFLOW_BACKEND_STORE_URI", show_envvar=True,
+    help="postgresql://USER@HOST/DATABASE, sqlite:///FILE; default: DITLAB_HOME's. A password only by the variable.",
+)  # fmt: skip
+@click.option(
+    "--artifacts", metavar="URI", help="s3://BUCKET/PATH or a folder, which clients reach through this server; "
+    "default: DITLAB_HOME's."
+)  # fmt: skip
 @json_option
-def ui(port: int, host: str, root: Path | None, as_json: bool) -> None:
-    """Open the MLflow UI on DITLAB_HOME's runs, until Ctrl-C."""
-    from ditlab.home import Home
-    from ditlab.tracking.server import UiServer
+@click.pass_context
+def ui(
+    ctx: click.Context,
+    port: int,
+    host: str,
+    root: Path | None,
+    auth: bool | None,
+    allowed_hosts: tuple[str, ...],
+    database: str | None,
+    artifacts: str | None,
+    as_json: bool,
+) -> None:
+    """Open the MLflow UI on DITLAB_HOME's runs, or serve MLflow to others, until Ctrl-C."""
+    from click.core import ParameterSource
 
+    from ditlab.errors import UserError
+    from ditlab.home import Home
+    from ditlab.tracking.accounts import Administrator
+    from ditlab.tracking.hosts import is_loopback
+    from ditlab.tracking.places import artifact_place, database_address
+    from ditlab.tracking.server import Doors, UiServer
+
+    if auth is None and not is_loopback(host):
+        raise UserError(
+            f"--host {host} lets other machines read and delete every run; add --auth, or --no-auth to open it to all."
+        )
+    administrator = Administrator.from_environment() if auth else None
+    typed = ctx.get_parameter_source("database") == ParameterSource.COMMANDLINE
+    database = database_address(database, typed) if database else None
+    doors = Doors(administrator, allowed_hosts, database, artifact_place(artifacts) if artifacts else None)
     home = (Home(root.expanduser().resolve()) if root else Home.from_environment()).ensure()
-    with UiServer(home, host, port) as server:
-        if not server.is_private:
+    with UiServer(home, host, port, doors) as server:
+        if not server.is_private and not administrator:
             say(f"host={host}: whoever reaches port {port} of this machine can read and delete every run.")
+        if host in ("0.0.0.0", "::") and not allowed_hosts:
+            say(f"host={host} answers under loopback's names alone; give others by --allowed-hosts.")
         server.wait_until_it_answers()
         click.echo(f"{server.page} shows the runs under {home.root}; Ctrl-C ends it.", err=as_json)
         emit({"url": server.url, "page": server.page, "home": str(home.root), "pid": server.pid}, as_json)

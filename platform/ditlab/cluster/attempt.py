@@ -16,13 +16,14 @@ from ray.train.v2._internal.exceptions import (
 from ditlab.cluster.board import PREEMPTED, Board
 from ditlab.cluster.crew import Crew
 from ditlab.cluster.failures import Failure, Kind, told_by_worker
-from ditlab.cluster.nodes import alive_ids, draining_ids, kill
+from ditlab.cluster.nodes import alive_ids, answering_ids, draining_ids, kill
 from ditlab.cluster.request import RunRequest
 from ditlab.cluster.signals import Wishes
 from ditlab.cluster.signs import UNHEARD, Sign, Watchman, interval
 from ditlab.training.reporting import Outcome, Progress
 
 POLL = 0.1  # seconds between looks at the board
+NOTICE = 90.0  # seconds without a worker, on a cluster that may grow: elsewhere Ray itself gives up after 60
 DRAIN_POLL = 2.0  # seconds between looks for nodes that will be taken away: notices come 30 s ahead and more
 
 
@@ -49,6 +50,8 @@ class Attempt:
         self._warned: dict[int, int] = {}
         self._group = self._board  # until the workers have named theirs
         self._next_look, self._next_drain_look = 0.0, 0.0
+        self._nodes = alive_ids()
+        self._notice_at = time.monotonic() + NOTICE
 
     def run(self, wishes: Wishes) -> Outcome | Failure:
         """Follows the workers to the run's end. A wish asks for a final checkpoint."""
@@ -60,8 +63,11 @@ class Attempt:
                     self._ask_to_stop(wishes.reason)
                     if wishes.sentence:
                         self._warn(wishes.sentence)
+                if wishes.count and not self._crew.has_begun():
+                    return Failure(Kind.NO_ROOM, "it was stopped while it waited for the cluster")
                 with suppress(*UNHEARD):  # what is not heard now may be at the next look
                     self._meet()
+                    self._give_notice()
                     self._pass_on()
                     self._look()
             self._meet()
@@ -80,6 +86,12 @@ class Attempt:
         if name and self._group.launch != self._board.group(name).launch:
             self._group, self._warned = self._board.group(name), {}
             self._signs, self._hung, self._watchman = [], [], Watchman(self._resources.hang_timeout)
+
+    def _give_notice(self) -> None:
+        """Says once that no worker has begun for a while."""
+        if self._group is self._board and time.monotonic() > self._notice_at:
+            self._notice_at = float("inf")
+            self._warn("no worker has begun yet: the cluster is still growing, or busy with other work; waiting.")
 
     def _pass_on(self) -> None:
         if progress := self._group.get_progress():
@@ -101,6 +113,7 @@ class Attempt:
                 kill((sign.node, sign.pid, sign.born) for sign in hung)
         if now >= self._next_drain_look and not self._stop:
             self._next_drain_look = now + DRAIN_POLL
+            self._nodes |= alive_ids()
             if draining_ids() & {sign.node for sign in self._signs}:
                 self._warn("a node will be taken away: saving, then going on elsewhere.")
                 self._ask_to_stop(PREEMPTED)
@@ -115,9 +128,9 @@ class Attempt:
         if self._crew.is_over():
             self._crew.give_back()
         told = told_by_worker(self._group.get("failure"))
-        return classify(
-            told, self._crew.error, self._signs, self._hung, alive_ids(), self._group.get("peer_loss") or ""
-        )
+        alive = answering_ids()
+        loss = self._group.get("peer_loss") or ""
+        return classify(told, self._crew.error, self._signs, self._hung, alive, loss, bool(self._nodes - alive))
 
 
 def classify(
@@ -127,11 +140,12 @@ def classify(
     hung: Sequence[Sign],
     alive: set[str],
     peer_loss: str = "",
+    is_node_lost: bool = False,
 ) -> Failure:
     """What ended a job: what a worker said of itself, what Ray says of its workers, which of them hung.
 
     A worker that crashed while another one died did so because of it. `peer_loss` is what a worker said that lost
-    touch with another one.
+    touch with another one; `is_node_lost` is for workers that had no time to say where they are.
     """
     failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
     dead = {rank: death for rank, one in failures.items() if (death := _death(one))}
@@ -140,7 +154,7 @@ def classify(
     if told and not (dead and told.kind is Kind.CRASH):
         return told
     if not dead:
-        return _without_a_death(error, failures, signs, alive, peer_loss)
+        return _without_a_death(error, failures, signs, alive, peer_loss, is_node_lost)
     places = {sign.rank: sign for sign in signs}
     where = ", ".join(_place(rank, places.get(rank)) for rank in sorted(dead))
     if any(getattr(death, "preempted", False) for death in dead.values()):
@@ -157,12 +171,15 @@ def _without_a_death(
     signs: Sequence[Sign],
     alive: set[str],
     peer_loss: str,
+    is_node_lost: bool,
 ) -> Failure:
     """No worker is known to be dead, and none has said what it died of."""
     inner = getattr(error, "controller_failure", error)
     if isinstance(inner, WorkerGroupStartupTimeoutError):
         return Failure(Kind.NO_ROOM, "the cluster has no room for the workers yet")
     if isinstance(inner, WorkerGroupStartupFailedError):
+        if is_node_lost:
+            return Failure(Kind.LOST_NODE, "a node went while workers were started")
         return Failure(Kind.LOST_WORKER, "a worker died while it was started")
     if isinstance(inner, RayActorError):
         return Failure(Kind.LOST_WORKER, "the process that leads the workers died")

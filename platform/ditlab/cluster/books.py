@@ -9,6 +9,7 @@ from typing import Any, Literal
 from ditlab.cluster.request import RunRequest
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
+from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.journal import Journal
@@ -73,7 +74,7 @@ class Books:
         """In the run's tags, before it goes on. The worker that goes on sends them."""
         if self.folder.journal.exists():
             journal = Journal(self.folder)
-            journal.append("tags", values=dict(tags))
+            journal.append("tags", values={key: hide(value) for key, value in tags.items()})
             journal.close()
 
     def _close_tracked_run(

@@ -5,9 +5,8 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
+from ditlab.cluster.findings import Finding
 from ditlab.errors import UserError
 from ditlab.home import Home
 
@@ -21,16 +20,6 @@ NEEDED = {
     "pydantic": (2, 10),
 }
 ROOMY = 5 * 2**30  # bytes free below which a note is due: checkpoints of a small model and its artifacts
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of `ditlab doctor`."""
-
-    verdict: Literal["ok", "note", "missing"]
-    what: str
-    found: str
-    remedy: str = ""
 
 
 def check_machine() -> list[Finding]:

@@ -1,5 +1,6 @@
 """A Ray Train job whose workers train one run after another: the next one finds them warm."""
 
+import os
 import secrets
 import threading
 from contextlib import suppress
@@ -10,13 +11,18 @@ from typing import Any
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
+from ditlab.cluster.autoscaling import has_autoscaler
 from ditlab.cluster.board import Board
 from ditlab.cluster.capacity import Share
 from ditlab.cluster.entry import run_worker
-from ditlab.cluster.nodes import give_back
+from ditlab.cluster.nodes import count_anew, give_back
 from ditlab.cluster.request import RunRequest
 from ditlab.cluster.signs import UNHEARD
-from ditlab.spec.engine import Resources
+from ditlab.spec.resources import Resources
+
+# Seconds that Ray Train asks for room on a cluster that grows, not 60: a new instance is installed for ten minutes, and
+# a request that is taken back would send it away again. An elastic run asks for as long as it lasts in any case.
+GROWING = "3600"
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,9 @@ class Crew:
         self.shape = shape
         name = secrets.token_hex(4)  # of each crew its own: Ray Train shall not restore by name
         self._board = Board(f"crew-{name}")
-        self._fit = _Fit(_trainer(shape, storage, name, self._board.launch))
+        self._fit = _Fit(
+            _trainer(shape, storage, name, self._board.launch), not isinstance(shape.resources.workers, int)
+        )
         self._orders = 0
 
     def give(self, request: RunRequest, launch: str, last: bool) -> None:
@@ -44,6 +52,12 @@ class Crew:
         self._board.put("order", order)
         if self._orders == 1:
             self._fit.start()
+
+    def has_begun(self) -> bool:
+        """Whether there has been room for the workers, and one of them has said so."""
+        with suppress(*UNHEARD):
+            return bool(self._board.get("place"))
+        return True
 
     def is_over(self) -> bool:
         """Whether the workers are gone."""
@@ -69,6 +83,8 @@ class Crew:
         with suppress(*UNHEARD):
             if self._fit.is_alive():
                 self._board.put("order", {"number": self._orders + 1, "over": True})
+                if not self.has_begun():
+                    return  # nobody to wait for; workers that still come find that it is over
                 self._fit.join(patience)
             if self._fit.is_alive():
                 self.give_back()
@@ -104,13 +120,16 @@ class Crews:
 class _Fit(threading.Thread):
     """`fit` in a thread of its own, so that signals are ours."""
 
-    def __init__(self, trainer: TorchTrainer) -> None:
+    def __init__(self, trainer: TorchTrainer, is_elastic: bool) -> None:
         super().__init__(name="ray-train", daemon=True)
-        self._trainer = trainer
+        self._trainer, self._is_elastic = trainer, is_elastic
         self.error: BaseException | None = None
 
     def run(self) -> None:
         try:
+            if self._is_elastic:
+                with suppress(*UNHEARD):
+                    count_anew()
             self._trainer.fit()
         except BaseException as error:
             self.error = error
@@ -118,14 +137,21 @@ class _Fit(threading.Thread):
 
 def _trainer(shape: Shape, storage: Path, name: str, board: str) -> TorchTrainer:
     resources, share = shape.resources, shape.share
+    if isinstance(resources.workers, int) and has_autoscaler():
+        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", GROWING)
     use_gpu = resources.gpus_per_worker > 0
     elastic: dict[str, Any] = {}
     if not isinstance(resources.workers, int):
         elastic = {"elastic_resize_monitor_interval_s": resources.workers.interval}
     return TorchTrainer(
         run_worker,
-        train_loop_config={"crew": board, "threads": share.threads, "gpus": resources.gpus_per_worker},
-        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
+        train_loop_config={
+            "crew": board,
+            "threads": share.threads,
+            "gpus": resources.gpus_per_worker,
+            "timeout": resources.collective_timeout,
+        },
+        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo", timeout_s=resources.collective_timeout),
         scaling_config=ScalingConfig(
             num_workers=(resources.min_workers, resources.max_workers) if elastic else resources.max_workers,
             use_gpu=use_gpu,
@@ -138,5 +164,7 @@ def _trainer(shape: Shape, storage: Path, name: str, board: str) -> TorchTrainer
             # Nothing is tried again by Ray itself: `failures` decides, counts and says so.
             failure_config=FailureConfig(max_failures=0, max_preemption_failures=0, controller_failure_limit=0),
             checkpoint_config=CheckpointConfig(num_to_keep=1),
+            # Before the process group exists: NCCL reads its variables once.
+            worker_runtime_env={"env_vars": variables} if (variables := resources.network.environment()) else None,
         ),
     )

@@ -1,17 +1,19 @@
 """Runs a training as Ray Train workers, and again where what stopped it may pass."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ditlab.checkpoints.manifest import Unreachable
-from ditlab.cluster.capacity import Share, check_capacity, worker_share
+from ditlab.cluster.capacity import Share, check_capacity, waiting_line, worker_share
 from ditlab.cluster.failures import Kind, Recovery
+from ditlab.cluster.node_report import versions
 from ditlab.cluster.request import RunRequest
 from ditlab.cluster.session import ray_session
 from ditlab.cluster.signals import Wishes, stop_signals
 from ditlab.spec.experiment import Experiment
+from ditlab.storage.failures import Unreachable
 from ditlab.training.reporting import Outcome, Progress
 
 if TYPE_CHECKING:
@@ -38,12 +40,20 @@ def launch(
     experiment = request.experiment()
     resources = experiment.resources
     needed = worker_share(experiment, [{"CPU": cores}]).threads * resources.min_workers
+    joined = is_connected()
     with ray_session(None, needed), stop_signals() as wishes:
+        from ditlab.cluster.autoscaling import possible_growth
         from ditlab.cluster.crew import Crews
         from ditlab.cluster.nodes import alive_nodes
 
-        share = worker_share(experiment, [node["Resources"] for node in alive_nodes()])
+        nodes = [node["Resources"] for node in alive_nodes()]
+        growth = possible_growth(nodes)
+        share = worker_share(experiment, nodes, growth=growth)
+        if line := waiting_line(experiment, share, nodes, growth):
+            warn(line)
         crews = Crews(request.folder().path / "ray", keep=False)
+        if joined:
+            request = replace(request, versions=versions())
         try:
             return until_done(request, crews, share, wishes, on_progress, warn, on_failure)
         finally:
@@ -66,6 +76,7 @@ def until_done(
     experiment, store = request.experiment(), request.checkpoints()
     shape = Shape(experiment.resources, share)
     recovery, number, saved = Recovery(experiment), 0, -1
+    before: Kind | None = None
     tags: Mapping[str, str] = {}
     while True:
         ended = Attempt(request, crews.ready(shape), crews.keep, on_progress, warn).run(wishes)
@@ -81,14 +92,23 @@ def until_done(
         if wishes.count:  # before it could save, or between two tries
             last = store.location_of(saved) if saved >= 0 else None
             return Outcome("interrupted", max(saved, 0), {}, last)
-        warn(recovery.sentence(ended))
+        if not (ended.kind is Kind.NO_ROOM and before is Kind.NO_ROOM):  # said once, however long it takes
+            warn(recovery.sentence(ended))
+        before = ended.kind
         # With its tags, where the first worker died before it could keep a journal.
         request = replace(request, resumed=True, room=recovery.room, tags={**request.tags, **tags})
 
 
+def is_connected() -> bool:
+    """Whether this process is connected to a cluster, without importing Ray to find out."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
 @contextmanager
-def connected(experiment: Experiment, address: str | None) -> Iterator[None]:
-    """Inside: connected to the cluster at `address`, which can hold the run. Does nothing where `address` is None.
+def connected(experiment: Experiment, address: str | None, warn: Callable[[str], None]) -> Iterator[None]:
+    """Inside: connected to the cluster at `address`, which can hold the run, and whose nodes agree on what it needs.
+    Does nothing where `address` is None.
 
     Raises UserError before anything of the run exists.
     """
@@ -96,7 +116,11 @@ def connected(experiment: Experiment, address: str | None) -> Iterator[None]:
         yield
         return
     with ray_session(address, 0):
+        from ditlab.cluster.autoscaling import possible_growth
         from ditlab.cluster.nodes import alive_nodes
+        from ditlab.cluster.survey import check_nodes
 
-        check_capacity(experiment, [node["Resources"] for node in alive_nodes()])
+        nodes = [node["Resources"] for node in alive_nodes()]
+        check_capacity(experiment, nodes, growth=possible_growth(nodes))
+        check_nodes(experiment, warn)
         yield

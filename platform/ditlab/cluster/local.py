@@ -23,7 +23,9 @@ def run_here(
     home = Home(Path(request.home))
     for name, value in home.cache_variables().items():
         os.environ.setdefault(name, value)
-    with stop_signals() as wishes, single_process(experiment.resources.gpus_per_worker > 0) as rank:
+    resources = experiment.resources
+    os.environ.update(resources.network.environment())  # before the process group exists: NCCL reads them once
+    with stop_signals() as wishes, single_process(resources.gpus_per_worker > 0, resources.collective_timeout) as rank:
         reporter = TrackedReporter(
             request, data, on_progress, should_stop=lambda: wishes.count > 0, warn=warn, pulse=Pulse()
         )

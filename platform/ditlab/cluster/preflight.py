@@ -1,5 +1,6 @@
 """What can be checked before a run exists; each check raises UserError and leaves nothing behind."""
 
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.cluster.request import checkpoint_store
+from ditlab.cluster.survey_rules import NodeReport, without_interface
 from ditlab.data.sources import store_folder
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
@@ -19,12 +21,18 @@ SAME = ("training.steps", "training.epochs", "encoders.cache", "encoders.compile
 """Fields that a run may go on with other values of: a longer run is the same experiment, and the rest costs time."""
 
 
-def portable(experiment: Experiment, tracking_uri: str, home: Home) -> Experiment:
-    """The same with absolute paths: workers and later commands have other working directories. A tracking address of
-    null stays null, so that DITLAB_HOME can be moved."""
+def portable(experiment: Experiment, tracking_uri: str | None, home: Home) -> Experiment:
+    """The same with absolute paths: workers and later commands have other working directories, and another environment.
+    A tracking address of null stays null, so that DITLAB_HOME can be moved."""
     spec = absolute_paths(experiment.to_dict(), home)
-    if experiment.tracking.uri is not None:
-        spec["tracking"]["uri"] = tracking_uri
+    spec["tracking"]["uri"] = tracking_uri
+    return type(experiment).model_validate(spec)
+
+
+def tracked_at(experiment: Experiment, uri: str | None) -> Experiment:
+    """The same, tracked at another address."""
+    spec = experiment.to_dict()
+    spec["tracking"]["uri"] = uri
     return type(experiment).model_validate(spec)
 
 
@@ -58,6 +66,15 @@ def check_devices(experiment: Experiment, local: bool, remote: bool) -> None:
             f"resources.workers={workers} with resources.gpus_per_worker={gpus:g} needs {needed}, "
             f"this machine has {have}; set resources.gpus_per_worker=0, or name a cluster with --address."
         )
+
+
+def check_network(experiment: Experiment) -> None:
+    """Raises UserError where this machine lacks the interface that workers shall use. Nodes of a cluster are asked
+    themselves, once connected."""
+    interface = experiment.resources.network.interface
+    here = NodeReport(socket.gethostname(), True, interfaces=[name for _, name in socket.if_nameindex()])
+    for sentence in without_interface([here], interface):
+        raise UserError(sentence)
 
 
 def check_builds(experiment: Experiment) -> None:

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from ditlab.secrets import hide
 from ditlab.training.reporting import Progress
 
 
@@ -33,6 +34,7 @@ class ProgressLine:
 
     def warn(self, message: str) -> None:
         """A sentence above the line; on a plain standard error, a line of its own."""
+        message = hide(message)
         if self._live:
             self._console.print(f"warning: {message}", markup=False)
         else:

@@ -1,6 +1,6 @@
 """A run's reporter: metrics, pictures and results go to tracking; progress and stop signals to whoever launched it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.reports.render import save
 from ditlab.reports.text_file import save_text
+from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
 from ditlab.tracking.parameters import flatten
 from ditlab.tracking.records import update_record
@@ -20,6 +21,12 @@ from ditlab.tracking.tracker import CATCH_UP, RunTracker
 from ditlab.training.export import export_weights
 from ditlab.training.plan import plan_run
 from ditlab.training.reporting import Outcome, Progress, SilentReporter
+
+
+def most_nodes(experiment: Experiment, nodes: Sequence[str]) -> int:
+    """Nodes that may carry a run: an elastic one that is left with one of them names its metrics as before."""
+    workers = experiment.resources.workers
+    return len(nodes) if isinstance(workers, int) or not nodes else max(len(nodes), workers.max)
 
 
 class TrackedReporter(SilentReporter):
@@ -32,13 +39,14 @@ class TrackedReporter(SilentReporter):
         progress: Callable[[Progress], None],
         on_evaluated: Callable[[int, Mapping[str, float]], bool] | None = None,
         num_workers: int = 1,
-        num_nodes: int = 1,
+        nodes: Sequence[str] = (),
         **rest: Any,
     ) -> None:
+        """`nodes`: names of those that carry the run, this worker's first."""
         super().__init__(**rest)
         self._num_workers, self._on_evaluated = num_workers, on_evaluated
         self._request, self._data, self._on_progress = request, data, progress
-        self._num_nodes = num_nodes
+        self._nodes = nodes
         self._folder = request.folder()
         self._finished = False
         self._experiment = request.experiment()
@@ -53,6 +61,8 @@ class TrackedReporter(SilentReporter):
         parameters |= {"parameters.total": str(counts.total), "parameters.trainable": str(counts.trainable)}
         parameters["spec_hash"] = experiment.content_hash()
         tags = {**self._request.tags, "ditlab.workers": str(self._num_workers)}
+        if self._nodes:
+            tags["ditlab.nodes"] = ", ".join(self._nodes)
         tracker.start(experiment.name, experiment.tracking.experiment, experiment.model.family, parameters, tags)
         if not self._request.resumed:
             attach(self._data.train.store, self._folder.path)
@@ -66,7 +76,7 @@ class TrackedReporter(SilentReporter):
             sizes["left_out_of_each_epoch"] = plan.left_out_samples
             tracker.log_dataset(self._data.name, self._data.fingerprint, experiment.data.kind, sizes)
         if experiment.tracking.system_metrics:
-            tracker.watch_system(num_nodes=self._num_nodes)
+            tracker.watch_system(num_nodes=most_nodes(experiment, self._nodes))
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:

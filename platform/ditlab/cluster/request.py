@@ -30,6 +30,8 @@ class RunRequest:
     """Of a sweep's trial, to put evaluations on; empty for a run of its own."""
     gated: bool = False
     """Whether training waits after each evaluation until the trial's board lets it go on."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """The launcher's, by `node_report.versions`: a node that joined later must have the same. Empty: not compared."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunRequest":

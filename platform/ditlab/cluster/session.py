@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ditlab.cluster.access import check_token, own_token, refused, users_token
 from ditlab.errors import UserError
 
 # Set before Ray is imported. The first: a report costs one poll of the controller (2 s by default); the others start
@@ -32,6 +33,11 @@ def check_address(address: str, timeout: float = 5.0) -> None:
 
     `auto` and `local` are Ray's to resolve.
     """
+    if address.startswith(("http://", "https://")):
+        raise UserError(
+            f"--address {address} is that of a job server, which takes jobs: `ditlab submit SPEC --address {address}`; "
+            "to train from here, write HOST:PORT (Ray's default port is 6379)."
+        )
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address in ("auto", "local"):
         return
@@ -48,9 +54,10 @@ def check_address(address: str, timeout: float = 5.0) -> None:
 
 @contextmanager
 def ray_session(address: str | None, num_cpus: int) -> Iterator[Any]:
-    """`ray`, connected. Our own instance (`address` None) has at least `num_cpus` and is gone at the end.
+    """`ray`, connected. Our own instance (`address` None) has at least `num_cpus`, takes nobody else, and is gone at
+    the end.
 
-    Raises UserError where nothing answers at the address.
+    Raises UserError where nothing answers at the address, or refuses the token.
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -61,26 +68,33 @@ def ray_session(address: str | None, num_cpus: int) -> Iterator[Any]:
     if ray.is_initialized():  # a caller's session, such as a test's
         yield ray
         return
+    with users_token() if address else own_token():
+        _connect(ray, address, num_cpus)
+        # Ray prints a paragraph on standard output for every process that dies: `failures` says it in a sentence.
+        printer = vars(ray._private.worker)
+        before, printer["print_to_stdstream"] = printer["print_to_stdstream"], lambda *_, **__: None
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+            printer["print_to_stdstream"] = before
+
+
+def _connect(ray: Any, address: str | None, num_cpus: int) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
+    if address is None:
+        cores = max(num_cpus, os.cpu_count() or 1)
+        # `local`, or Ray would join whatever cluster it finds traces of on this machine.
+        ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
+        return
     try:
-        if address is None:
-            cores = max(num_cpus, os.cpu_count() or 1)
-            # `local`, or Ray would join whatever cluster it finds traces of on this machine.
-            ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
-        else:
-            ray.init(address=address, **quiet)
+        if address not in ("auto", "local") and not address.startswith("ray://"):
+            check_token(address)
+        ray.init(address=address, **quiet)
+    except ray.exceptions.AuthenticationError:
+        raise refused(address) from None
     except (ConnectionError, RuntimeError, ValueError) as error:
-        if address is None:
-            raise
         reason = str(error).strip().splitlines()[0]
         raise UserError(
             f"--address {address}: no Ray cluster answers there ({reason}); start one or leave --address out."
         ) from error
-    # Ray prints a paragraph on standard output for every process that dies: `failures` says it in a sentence.
-    printer = vars(ray._private.worker)
-    before, printer["print_to_stdstream"] = printer["print_to_stdstream"], lambda *_, **__: None
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
-        printer["print_to_stdstream"] = before

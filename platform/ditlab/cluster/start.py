@@ -10,17 +10,26 @@ from typing import Any
 
 from denoisers.counts import count_parameters
 from ditlab.cluster.books import Books, refused
-from ditlab.cluster.claim import claimed
-from ditlab.cluster.preflight import check_builds, check_devices, check_same_content, check_storage, portable
+from ditlab.cluster.claim import LEASE, claimed
+from ditlab.cluster.launch import is_connected
+from ditlab.cluster.preflight import (
+    check_builds,
+    check_devices,
+    check_network,
+    check_same_content,
+    check_storage,
+    portable,
+    tracked_at,
+)
 from ditlab.cluster.progress import ProgressLine
 from ditlab.data.sources import DataSplits, open_data
-from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.yaml_text import dump_yaml
-from ditlab.tracking.address import check_reachable, redact, resolve_tracking_uri
+from ditlab.tracking.address import check_reachable, launch_address, redact, resolve_tracking_uri
+from ditlab.tracking.admission import check_admitted
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.records import create_run, find_training_run, find_unfinished, write_atomically
+from ditlab.tracking.records import create_run, find_training_run, find_unfinished, read_record, write_atomically
 from ditlab.training.inputs import check_inputs
 from ditlab.training.plan import RunPlan, plan_run
 from ditlab.training.quality import check_quality
@@ -69,9 +78,10 @@ class Start:
         """Trains to the end. Raises UserError and RunFailed as `launch` does; the run's record says so too."""
         assert self.folder is not None, "a dry run does not go"
         books = Books(self.folder, self.experiment, self.home, self.resumed)
-        with claimed(self.folder):
+        patience = LEASE if is_connected() else 0.0  # to a cluster, whose nodes may be lost
+        with ProgressLine() as line, claimed(self.folder, patience, line.warn):
             request = books.begin(self.plan.total_steps, source_tags())
-            with books.kept(), ProgressLine() as line:
+            with books.kept():
                 if local:
                     from ditlab.cluster.local import run_here
 
@@ -106,19 +116,19 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
     Raises UserError, with nothing left behind, for anything that is wrong.
     """
     home = Home.from_environment()
-    tracking_uri = resolve_tracking_uri(experiment.tracking.uri, home)
-    if redact(tracking_uri) != tracking_uri:
-        raise UserError(
-            f"tracking.uri={redact(tracking_uri)} holds a password, which would be written into every checkpoint; "
-            "give it by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
-        )
-    experiment = portable(experiment, tracking_uri, home)
+    asked = experiment.tracking.uri
+    experiment = portable(experiment, launch_address(asked, home), home)
     check_devices(experiment, local, remote)
+    if not remote:
+        check_network(experiment)
     check_builds(experiment)
     counts = count_parameters(experiment.model, experiment.objective)
     found = _find(experiment, resume, home)
     if found:
         check_same_content(experiment, found)
+        if asked is None:  # it goes on where it is tracked, whatever the environment says now
+            experiment = tracked_at(experiment, read_record(found).tracking_uri or None)
+    tracking_uri = resolve_tracking_uri(experiment.tracking.uri, home)
     check_storage(experiment)
     data = open_data(experiment.data, home)
     check_inputs(experiment, data, home)
@@ -128,11 +138,7 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
     lines = [describe(experiment, counts.total), *filter(None, [data.note, plan.note])]
     folder = found
     if not dry_run:
-        if not tracking_uri.startswith("sqlite") and (reason := check_reachable(tracking_uri)):
-            lines.append(
-                f"warning: tracking.uri={redact(tracking_uri)} does not answer ({reason}); training goes on, "
-                "`ditlab runs sync` sends what is missing."
-            )
+        lines += _tracking_warnings(tracking_uri)
         if folder is None:
             folder = _create(experiment, plan, home, tracking_uri if experiment.tracking.uri else "")
             left_out = f", {plan.left_out_samples} left out of each epoch" if plan.left_out_samples else ""
@@ -140,6 +146,16 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
         else:
             lines.append(f"run {folder.run_id}: going on, to {plan.total_steps} steps")
     return Start(experiment, data, plan, counts.total, home, tracking_uri, folder, found is not None, lines)
+
+
+def _tracking_warnings(uri: str) -> list[str]:
+    """What is said at once: the run would find it out at its first upload."""
+    later = "training goes on, `ditlab runs sync` sends what is missing."
+    if uri.startswith("sqlite"):
+        return []
+    if reason := check_reachable(uri):
+        return [f"warning: tracking.uri={redact(uri)} does not answer ({reason}); {later}"]
+    return [f"warning: {refusal}; {later}"] if (refusal := check_admitted(uri)) else []
 
 
 def _create(experiment: Experiment, plan: RunPlan, home: Home, tracking_uri: str) -> RunFolder:

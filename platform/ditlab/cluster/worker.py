@@ -17,16 +17,19 @@ from ray import train
 from ray.util.placement_group import get_current_placement_group
 from torch import distributed
 
-from ditlab.checkpoints.manifest import Unreachable
 from ditlab.cluster.board import PAUSED, PREEMPTED, STOPPED, Board
 from ditlab.cluster.claim import writing
-from ditlab.cluster.recording import TrackedReporter
+from ditlab.cluster.newcomer import check_newcomer
+from ditlab.cluster.nodes import node_name
+from ditlab.cluster.recording import TrackedReporter, most_nodes
 from ditlab.cluster.request import RunRequest
 from ditlab.cluster.signs import UNHEARD, Signs
 from ditlab.data.sources import open_data
 from ditlab.engine.distributed import Rank, current_rank, is_peer_loss
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
+from ditlab.secrets import hide, raise_hidden
+from ditlab.storage.failures import Unreachable
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.loop import train as train_worker
 from ditlab.training.memory import OutOfMemory, is_out_of_memory
@@ -43,7 +46,9 @@ def run_worker(config: dict[str, Any]) -> None:
     crew, context = Board(config["crew"]), train.get_context()
     torch.set_num_threads(config["threads"])
     use_gpu = config["gpus"] > 0
-    rank = current_rank(use_gpu, context.get_world_rank(), context.get_world_size(), context.get_local_rank())
+    rank = current_rank(
+        use_gpu, context.get_world_rank(), context.get_world_size(), context.get_local_rank(), config["timeout"]
+    )
     if use_gpu and config["gpus"] < 1:
         torch.cuda.set_per_process_memory_fraction(config["gpus"])  # the rest is the neighbours'
     if rank.is_first:
@@ -53,7 +58,7 @@ def run_worker(config: dict[str, Any]) -> None:
             _serve(RunRequest.from_dict(order["request"]), Board(order["launch"]), rank)
         except Exception as error:
             if order["last"] or not _can_go_on(error, rank):
-                raise
+                raise_hidden(error)  # Ray writes it into its logs
         if order["last"]:
             return
         gc.collect()
@@ -74,7 +79,7 @@ def _next_order(crew: Board, rank: Rank) -> dict[str, Any]:
     """The first order that is not done, on all workers alike."""
     found: list[dict[str, Any] | None] = [None]
     while found[0] is None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + min(PATIENCE, rank.timeout / 2)
         while rank.is_first and found[0] is None and time.monotonic() < deadline:
             order = crew.get("order")
             if order and order["number"] > (crew.get("done") or 0):
@@ -95,13 +100,16 @@ def _serve(request: RunRequest, board: Board, rank: Rank) -> None:
     signs = Signs(group, rank.rank, pulse, experiment.resources.hang_timeout)
     signs.start()
     try:
+        check_newcomer(request)
         _train(request, board, group, rank, pulse)
     except Exception as error:
         if is_peer_loss(error):
             first = str(error).splitlines()[0].split(". ")[0]  # the rest is gloo's advice
-            group.put_first("peer_loss", f"worker {rank.rank}: {first[:300]}")
+            group.put_first("peer_loss", hide(f"worker {rank.rank}: {first[:300]}"))
         else:
-            group.put_first("failure", {"rank": rank.rank, **_told(error, request.resumed)})
+            told = {"rank": rank.rank, **_told(error, request.resumed)}
+            words = {key: hide(told[key]) for key in ("message", "trace") if key in told}
+            group.put_first("failure", {**told, **words})
         raise
     finally:
         signs.stop()
@@ -132,21 +140,25 @@ def _told(error: Exception, resumed: bool) -> dict[str, Any]:
 
 def _train(request: RunRequest, board: Board, group: Board, rank: Rank, pulse: Pulse) -> None:
     experiment = request.experiment()
-    home = Home(Path(request.home))
-    data = open_data(experiment.data, home)
+    home, places = Home(Path(request.home)), _node_names(rank)
+    nodes = list(dict.fromkeys(places))  # that of the first worker first
+    warn = _warner(group, rank.rank)
+    data = open_data(experiment.data, home, say=warn if rank.local_rank == 0 else _unsaid)  # once a node
     with ExitStack() as stack:
         stop = stack.enter_context(_StopWatch(board))
-        common: dict[str, Any] = {"should_stop": stop.is_set, "warn": _warner(group, rank.rank), "pulse": pulse}
+        common: dict[str, Any] = {"should_stop": stop.is_set, "warn": warn, "pulse": pulse}
         reporter: Any = SilentReporter(**common)
         if rank.is_first:
-            stack.enter_context(writing(request.folder()))
-            gate = _Gate(request, stop.is_set, pulse)
+            stack.enter_context(writing(request.folder(), warn=common["warn"]))
+            gate = _Gate(request, stop.is_set, pulse, min(PATIENCE, rank.timeout / 2))
             reporter = TrackedReporter(
-                request, data, _heard(group.put_progress), gate.evaluated, rank.world_size, _num_nodes(), **common
+                request, data, _heard(group.put_progress), gate.evaluated, rank.world_size, nodes, **common
             )
             stack.enter_context(reporter)
-        elif rank.local_rank == 0 and experiment.tracking.system_metrics:
-            stack.enter_context(_watch_node(request))
+        elif places.index(places[rank.rank]) == rank.rank and experiment.tracking.system_metrics:
+            node = nodes.index(places[rank.rank])
+            stack.enter_context(writing(request.folder(), node))
+            stack.enter_context(_watch_node(request, node, most_nodes(experiment, nodes)))
         checkpoints, swap = request.checkpoints(), request.folder().path / "swap"
         outcome = train_worker(experiment, data, checkpoints, rank, reporter, request.room, swap, home)
         if outcome.status == "interrupted" and stop.reason == STOPPED:
@@ -157,16 +169,18 @@ def _train(request: RunRequest, board: Board, group: Board, rank: Rank, pulse: P
             group.put("outcome", outcome.__dict__)
 
 
-def _num_nodes() -> int:
-    context = train.get_context()
-    return -(-context.get_world_size() // context.get_local_world_size())
+def _node_names(rank: Rank) -> list[str]:
+    """Each worker's node, in order of rank."""
+    names = [node_name()] * rank.world_size
+    distributed.all_gather_object(names, node_name())
+    return names
 
 
-def _watch_node(request: RunRequest) -> RunTracker:
+def _watch_node(request: RunRequest, node: int, num_nodes: int) -> RunTracker:
     """System metrics of a node that is not the first worker's, into the same tracked run."""
-    tracking, node = request.experiment().tracking, train.get_context().get_node_rank()
-    tracker = RunTracker(request.folder(), tracking.uri, Home(Path(request.home)), node=node, budget=tracking.budget)
-    tracker.watch_system(num_nodes=_num_nodes())
+    tracking, home = request.experiment().tracking, Home(Path(request.home))
+    tracker = RunTracker(request.folder(), tracking.uri, home, node=node, budget=tracking.budget)
+    tracker.watch_system(num_nodes=num_nodes)
     return tracker
 
 
@@ -175,10 +189,14 @@ def _warner(board: Board, rank: int) -> Any:
     warnings: list[str] = []
 
     def warn(message: str) -> None:
-        warnings.append(message)
+        warnings.append(hide(message))
         _heard(board.put)(f"warnings/{rank}", warnings)
 
     return warn
+
+
+def _unsaid(message: str) -> None:
+    """What another worker of the node says, too."""
 
 
 def _heard(say: Callable[..., None]) -> Callable[..., None]:
@@ -194,7 +212,10 @@ def _heard(say: Callable[..., None]) -> Callable[..., None]:
 class _Gate:
     """A sweep's trial tells its evaluations, and waits for leave to go on where its scheduler wants that."""
 
-    def __init__(self, request: RunRequest, is_stopping: Callable[[], bool], pulse: Pulse) -> None:
+    def __init__(
+        self, request: RunRequest, is_stopping: Callable[[], bool], pulse: Pulse, patience: float
+    ) -> None:
+        self._patience = patience
         self._board = Board(request.board) if request.board else None
         self._is_gated, self._is_stopping, self._pulse = request.gated, is_stopping, pulse
 
@@ -204,7 +225,7 @@ class _Gate:
             return False
         self._pulse.at(step, "waiting for the sweep's scheduler", is_patient=True)
         _heard(self._board.put)("report", {"step": step, "metrics": dict(metrics)})
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self._patience
         while waits := self._is_gated and not self._is_stopping() and self._allowed() < step:
             if time.monotonic() > deadline:
                 break

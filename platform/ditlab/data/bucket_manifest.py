@@ -10,6 +10,7 @@ from pydantic import Field
 
 from denoisers.contract import ANY
 from ditlab.data.manifest import Record, Source, Statistics, StoredColumn, TextFacts
+from ditlab.data.names import PlainName
 
 BUCKETS_NAME = "buckets.json"
 
@@ -17,7 +18,7 @@ BUCKETS_NAME = "buckets.json"
 class Bucket(Record):
     """One store of images of one size, in a folder below the bucketed store's."""
 
-    folder: str
+    folder: PlainName
     """Named after its size and its contents: `256x192-1a2b3c4d`."""
     height: int
     """Pixels."""
@@ -37,7 +38,7 @@ class BucketsManifest(Record):
 
     format: Literal["ditlab-buckets"] = "ditlab-buckets"
     version: Literal[1] = 1
-    name: str
+    name: PlainName
     description: str
     buckets: tuple[Bucket, ...]
     """By area, then height. Rows are numbered bucket after bucket."""
@@ -46,7 +47,7 @@ class BucketsManifest(Record):
     """Counts of what the importer left out or changed, by name: `too small`."""
     notes: tuple[str, ...] = ()
     """What a person should know about this import, a line each."""
-    files: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, PlainName] = Field(default_factory=dict)
     """Lists for people beside this file: what each is called, and the name of the file that holds it."""
     fingerprint: str
     """See `buckets_fingerprint`."""

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ditlab.data.bucket_manifest import BUCKETS_NAME, BucketsManifest, buckets_fingerprint, merged_column
+from ditlab.data.bucket_manifest import BUCKETS_NAME, BucketsManifest, merged_column
 from ditlab.data.manifest import MANIFEST_NAME
-from ditlab.data.manifest_files import altered, read_record
+from ditlab.data.manifest_files import parse_buckets, read_bytes
 from ditlab.data.store import Store
 from ditlab.errors import UserError
 
@@ -31,9 +31,7 @@ class BucketedStore:
     @classmethod
     def open(cls, path: Path, verify: bool = True) -> "BucketedStore":
         """Open the bucketed store in a folder. Raises UserError as `Store.open` does, whose `verify` this is."""
-        manifest = read_record(path / BUCKETS_NAME, BucketsManifest)
-        if not manifest.buckets or buckets_fingerprint(manifest.buckets) != manifest.fingerprint:
-            raise altered(path / BUCKETS_NAME, "buckets")
+        manifest = parse_buckets(read_bytes(path / BUCKETS_NAME), str(path / BUCKETS_NAME))
         parts = [Store.open(path / bucket.folder, verify) for bucket in manifest.buckets]
         for bucket, part in zip(manifest.buckets, parts, strict=True):
             if (part.fingerprint, len(part)) != (bucket.fingerprint, bucket.rows):
@@ -81,9 +79,17 @@ AnyStore = Store | BucketedStore
 
 def holds_store(path: Path) -> bool:
     """Whether a store, bucketed or not, lies in a folder."""
-    return (path / BUCKETS_NAME).exists() or (path / MANIFEST_NAME).exists()
+    return _is_there(path / BUCKETS_NAME) or _is_there(path / MANIFEST_NAME)
 
 
 def open_store(path: Path, verify: bool = True) -> AnyStore:
     """The store in a folder, bucketed or not. Raises UserError as `Store.open` does, whose `verify` this is."""
-    return BucketedStore.open(path, verify) if (path / BUCKETS_NAME).exists() else Store.open(path, verify)
+    return BucketedStore.open(path, verify) if _is_there(path / BUCKETS_NAME) else Store.open(path, verify)
+
+
+def _is_there(file: Path) -> bool:
+    """No as well for a path that the file system refuses: too long, or below a folder that may not be read."""
+    try:
+        return file.exists()
+    except OSError:
+        return False

@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ditlab.data.names import PlainName
+
 MANIFEST_NAME = "store.json"
 FORMAT_VERSION = 1
 
@@ -103,7 +105,7 @@ class StoredColumn(Column):
 class Shard(Record):
     """One Arrow IPC file of one record batch."""
 
-    file: str
+    file: PlainName
     rows: int
     bytes: int
     sha256: str
@@ -159,7 +161,7 @@ class Manifest(Record):
 
     format: Literal["ditlab-store"] = "ditlab-store"
     version: Literal[1] = 1
-    name: str
+    name: PlainName
     description: str
     rows: int
     columns: dict[str, StoredColumn]
@@ -167,7 +169,7 @@ class Manifest(Record):
     source: Source
     text: TextFacts | None = None
     """Of a store of tokens; null for any other."""
-    attachments: dict[str, str] = Field(default_factory=dict)
+    attachments: dict[PlainName, str] = Field(default_factory=dict)
     """Files beside the shards that the columns need to be understood, by name, with their SHA-256: the tokeniser."""
     fingerprint: str
     """See `content_fingerprint`."""

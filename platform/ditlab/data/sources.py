@@ -12,6 +12,7 @@ from ditlab.data.captioned_digits import open_captioned_digits
 from ditlab.data.hold_out import hold_out_classes, hold_out_evenly, hold_out_groups, hold_out_rows, hold_out_runs
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.manifest import MANIFEST_NAME
+from ditlab.data.node_copy import Say, open_remote_store, say_on_standard_error
 from ditlab.data.planted import PlantedModules
 from ditlab.data.planted_store import last_chromosomes, open_motifs
 from ditlab.data.python_docs import open_python_docs
@@ -33,6 +34,7 @@ from ditlab.spec.data import (
     TextData,
 )
 from ditlab.spec.importing import DigitsOptions
+from ditlab.spec.storage import is_uri
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,12 @@ class DataSplits:
     """How its tokens read; None where it holds no text."""
 
 
-def open_data(spec: DataSpec, home: Home, verify: bool = True) -> DataSplits:
+def open_data(spec: DataSpec, home: Home, verify: bool = True, say: Say = say_on_standard_error) -> DataSplits:
     """The data that a spec names; but `mnist` and `arrow`, all make theirs under `home.stores` at their first use.
 
-    With `verify`, every shard is read and hashed once. Raises UserError for a store that is missing (with the command
-    that makes it), altered, or empty once rows are held out.
+    With `verify`, every shard is read and hashed once. `say` hears of copies of stores that lie behind a URI
+    (`node_copy.open_remote_store`). Raises UserError for a store that is missing (with the command that makes it),
+    altered, or empty once rows are held out.
     """
     match spec:
         case DigitsData():
@@ -67,7 +70,8 @@ def open_data(spec: DataSpec, home: Home, verify: bool = True) -> DataSplits:
         case MnistData():
             splits = _mnist(spec, home, verify)
         case ArrowData():
-            splits = _split(open_store(store_folder(spec.path, home), verify), spec.hold_out, f"data.path={spec.path}")
+            named = open_place("data.path", spec.path, home, verify, say)
+            splits = _split(named, spec.hold_out, f"data.path={spec.path}")
         case TextData():
             splits = _split(open_python_docs(spec, home, verify), spec.hold_out, "data.kind=text")
         case MotifsData():
@@ -76,6 +80,13 @@ def open_data(spec: DataSpec, home: Home, verify: bool = True) -> DataSplits:
             splits = _split(open_motifs(spec, home, verify), hold_out, "data.kind=motifs")
             splits = dataclasses.replace(splits, references=known)
     return splits
+
+
+def open_place(knob: str, place: str, home: Home, verify: bool = True, say: Say = say_on_standard_error) -> AnyStore:
+    """The store that a person names by a URI, a folder's path or a name. Raises UserError as `open_data` does."""
+    if is_uri(place):
+        return open_remote_store(knob, place, home, verify, say)
+    return open_store(store_folder(place, home), verify)
 
 
 def store_folder(name: str, home: Home) -> Path:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from ditlab.data.manifest import MANIFEST_NAME, Column, Manifest, Shard, Source, TextFacts, content_fingerprint
+from ditlab.data.names import plain_name
 from ditlab.data.statistics import RunningStatistics
 from ditlab.errors import UserError
 from ditlab.home import sync_folder
@@ -34,7 +35,8 @@ class StoreWriter:
     processes that write the same rows write the same files. When the body raises, nothing of it is left. Attachments
     (bytes by file name) keep their names: one that changes takes its place right before the manifest does.
 
-    Raises UserError for values that a column cannot hold, for no rows at all, and where the disk refuses.
+    Raises UserError for values that a column cannot hold, for no rows at all, and where the disk refuses; ValueError
+    for a name, of the store or an attachment, that leads elsewhere.
     """
 
     def __init__(
@@ -54,8 +56,8 @@ class StoreWriter:
         self.manifest: Manifest | None = None
         """What was written, once the body has ended well."""
         self._columns = dict(columns)
-        self._name, self._source, self._description = name, source, description
-        self._attachments = dict(attachments or {})
+        self._name, self._source, self._description = plain_name(name), source, description
+        self._attachments = {plain_name(file): content for file, content in (attachments or {}).items()}
         self._limit = rows_per_shard or max(1, SHARD_BYTES // sum(c.row_bytes for c in columns.values()))
         self._schema = pa.schema([_arrow_field(n, c) for n, c in columns.items()])
         self._statistics = {n: RunningStatistics(n, c) for n, c in columns.items()}

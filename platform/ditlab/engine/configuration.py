@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ditlab.engine.distributed import Rank
+from ditlab.engine.distributed import Rank, limit_collectives
 from ditlab.engine.swapping import check_swapping
 from ditlab.errors import UserError
 from ditlab.spec.engine import Zero
@@ -75,4 +75,5 @@ def initialize(module: nn.Module, optimizer: torch.optim.Optimizer, config: dict
         if config["zero_optimization"].get("offload_optimizer", {}).get("device") == "nvme":
             check_swapping()
         deepspeed.init_distributed(dist_backend="nccl" if rank.device.type == "cuda" else "gloo")
+        limit_collectives(rank.timeout)
         return deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 from torch import distributed
@@ -18,6 +19,8 @@ class Rank:
     world_size: int
     local_rank: int
     device: torch.device
+    timeout: float = 1800.0
+    """Seconds that a collective waits for the other workers."""
 
     @property
     def is_first(self) -> bool:
@@ -25,13 +28,14 @@ class Rank:
 
 
 @contextmanager
-def single_process(use_gpu: bool) -> Iterator[Rank]:
+def single_process(use_gpu: bool, timeout: float = 1800.0) -> Iterator[Rank]:
     """A process group of one, made without a launcher or a network port."""
-    rank = current_rank(use_gpu, rank=0, world_size=1, local_rank=0)
+    rank = current_rank(use_gpu, rank=0, world_size=1, local_rank=0, timeout=timeout)
     with tempfile.TemporaryDirectory() as folder:
         distributed.init_process_group(
-            "nccl" if use_gpu else "gloo", init_method=f"file://{folder}/rendezvous", rank=0, world_size=1
-        )
+            "nccl" if use_gpu else "gloo", init_method=f"file://{folder}/rendezvous", rank=0, world_size=1,
+            timeout=timedelta(seconds=timeout),
+        )  # fmt: skip
         try:
             yield rank
         finally:
@@ -49,18 +53,28 @@ def release_process_group() -> None:
         distributed.destroy_process_group()
 
 
-def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int) -> Rank:
+def limit_collectives(timeout: float) -> None:
+    """Groups that are made from now on give up after `timeout` seconds: DeepSpeed names no limit for its own, and torch's
+    is 30 minutes over gloo and 10 over NCCL."""
+    limit = timedelta(seconds=timeout)
+    for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
+        setattr(distributed.distributed_c10d, name, limit)  # no public way exists
+
+
+def current_rank(
+    use_gpu: bool, rank: int, world_size: int, local_rank: int, timeout: float = 1800.0
+) -> Rank:
     """Names this process's device, and tells DeepSpeed's accelerator layer which one it is."""
     # DeepSpeed looks for hardware by itself; a CPU run on a machine with GPUs must not be moved onto them.
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if use_gpu else "cpu")
     os.environ["LOCAL_RANK"] = str(local_rank)
     if not use_gpu:
-        return Rank(rank, world_size, local_rank, torch.device("cpu"))
+        return Rank(rank, world_size, local_rank, torch.device("cpu"), timeout)
     # A launcher that shows each worker its own GPU alone numbers it 0, whatever the worker's local rank.
     index = local_rank if torch.cuda.device_count() > local_rank else 0
     torch.cuda.set_device(index)
     os.environ["LOCAL_RANK"] = str(index)  # DeepSpeed takes it for the device's number
-    return Rank(rank, world_size, local_rank, torch.device("cuda", index))
+    return Rank(rank, world_size, local_rank, torch.device("cuda", index), timeout)
 
 
 class PeerLost(RuntimeError):
@@ -85,7 +99,8 @@ class ControlChannel:
     def __init__(self, rank: Rank, private: bool = False) -> None:
         self.world_size = rank.world_size
         needs_group = rank.world_size > 1 and (private or rank.device.type == "cuda")
-        self._group = distributed.new_group(backend="gloo") if needs_group else None
+        limit = timedelta(seconds=rank.timeout)
+        self._group = distributed.new_group(backend="gloo", timeout=limit) if needs_group else None
 
     def largest(self, *values: int) -> list[int]:
         """Elementwise maximum over workers. All must call, with equally many values."""

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from denoisers.contract import Spec
+from ditlab.spec.storage import refuse_storage
 
 HoldOut = Annotated[float, Field(ge=0, le=0.5)]
 
@@ -62,13 +63,22 @@ class ArrowData(Spec):
     """Any Arrow store that `ditlab data import` wrote."""
 
     kind: Literal["arrow"] = "arrow"
-    """An Arrow store by path or name."""
+    """An Arrow store by path, name or URI."""
     path: Annotated[str, Field(min_length=1)]
     """Folder of the store, from the working directory on; or the name of one under DITLAB_HOME/stores, where no store
-    of this name lies in the working directory."""
+    of this name lies in the working directory. Or a URI, as checkpoint.storage takes them (s3://bucket/prefix, gs://,
+    abfs://, hdfs://, file://), where `ditlab data upload` put the store: each node copies it once to
+    DITLAB_CACHE/stores, checks every file's SHA-256, and reads the copy. A URI that holds a key or password is
+    refused."""
     hold_out: HoldOut | HoldOutClasses = 0.1
     """What is kept out of training, for evaluation: a share of the samples (of text: runs of neighbouring ones), or
     all samples of some classes, `{column: chromosome, values: [chr10, chr11]}`."""
+
+    @field_validator("path")
+    @classmethod
+    def _is_a_place(cls, path: str) -> str:
+        refuse_storage("data.path", path)
+        return path
 
 
 _MOST_NUMBERS = 2**32

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from denoisers.contract import Spec
 from ditlab.spec.optimisation import Count
 from ditlab.spec.storage import refuse_storage
+from ditlab.spec.wording import shown
 
 
 class Zero(Spec):
@@ -70,65 +71,6 @@ class DeepSpeedEngine(Spec):
     """torch.compile the network (needs a C++ compiler; the first step takes a minute or so)."""
 
 
-class ElasticWorkers(Spec):
-    """A range of workers, grown and shrunk with the cluster. The batch and every random draw stay the same."""
-
-    min: Count
-    """Fewest workers to go on with."""
-    max: Count
-    """Most workers to use. Each needs a micro-batch of its own: at most batch.size / batch.micro."""
-    interval: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds between looks for room for more workers; taking them in goes back to the last checkpoint."""
-
-    @model_validator(mode="after")
-    def ordered(self) -> "ElasticWorkers":
-        """A range, from the smaller to the larger."""
-        if self.min > self.max:
-            raise ValueError(
-                f"resources.workers={{min: {self.min}, max: {self.max}}} is no range; "
-                f"write {{min: {self.max}, max: {self.min}}}, or a number."
-            )
-        return self
-
-
-class Resources(Spec):
-    """What a run takes of the machine or cluster, and how it takes their failures."""
-
-    workers: Count | ElasticWorkers = 1
-    """Training processes, each with its share of every batch; `{min: 2, max: 8}` follows the size of the cluster."""
-    gpus_per_worker: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """GPUs of each worker: 1 trains on CUDA, 0 on the CPU. A part of one (0.25) lets runs of one worker, such as a
-    sweep's trials, share a GPU and its memory."""
-    cpus_per_worker: Count | None = None
-    """CPU cores, and threads, of each worker. Null: this machine's cores divided by the workers."""
-    max_failures: Annotated[int, Field(ge=0, le=10**6)] = 3
-    """Lost workers, lost nodes and hung workers in a row, without a new checkpoint between them, after which the run
-    goes on from its last checkpoint by itself; one more ends it. Pre-emptions do not count; mistakes are not
-    retried."""
-    hang_timeout: Annotated[float, Field(gt=0, le=10**6)] = 600.0
-    """Seconds without progress after which a worker counts as hung, is named and replaced."""
-
-    @model_validator(mode="after")
-    def whole_gpus_together(self) -> "Resources":
-        """NCCL wants a GPU for each worker of a run."""
-        if 0 < self.gpus_per_worker < 1 and self.max_workers > 1:
-            raise ValueError(
-                f"resources.gpus_per_worker={self.gpus_per_worker:g} shares a GPU, and workers of one run need one "
-                "each; set resources.workers to 1, or resources.gpus_per_worker to 1."
-            )
-        return self
-
-    @property
-    def min_workers(self) -> int:
-        """Fewest workers to go on with."""
-        return self.workers if isinstance(self.workers, int) else self.workers.min
-
-    @property
-    def max_workers(self) -> int:
-        """Most workers to use."""
-        return self.workers if isinstance(self.workers, int) else self.workers.max
-
-
 class Checkpoint(Spec):
     """Saving a run's state."""
 
@@ -152,7 +94,7 @@ class Checkpoint(Spec):
     def refuse_unusable(cls, storage: str | None) -> str | None:
         """A URI that cannot be parsed, or holds a secret."""
         if storage is not None:
-            refuse_storage(storage)
+            refuse_storage("checkpoint.storage", storage)
         return storage
 
 
@@ -184,7 +126,8 @@ class Tracking(Spec):
     experiment: Annotated[str, Field(min_length=1)] = "ditlab"
     """MLflow experiment that the run appears under."""
     uri: str | None = None
-    """MLflow tracking server or database (http://host:5000, sqlite:///file.db). Null: a database in DITLAB_HOME."""
+    """MLflow tracking server or database (http://host:5000, sqlite:///file.db). Null: MLFLOW_TRACKING_URI where that is
+    set, else a database in DITLAB_HOME."""
     every: Count = 1
     """Steps between logged training metrics."""
     budget: Count | None = 10_000
@@ -192,3 +135,11 @@ class Tracking(Spec):
     the spikes. Each doubling of the steps adds at most a tenth; the run's journal keeps every point. Null: all."""
     system_metrics: bool = True
     """Log CPU, memory, disk, network and GPU use of every node."""
+
+    @field_validator("experiment")
+    @classmethod
+    def printable(cls, experiment: str) -> str:
+        """It is shown to people, and its artifacts' folder is named after it."""
+        if any(ord(character) < 32 or ord(character) == 127 for character in experiment):
+            raise ValueError(f"tracking.experiment={shown(experiment)} holds a control character; rename it.")
+        return experiment

@@ -13,8 +13,10 @@ from denoisers.families import families
 from ditlab.errors import UserError, nearest
 from ditlab.spec.data import DataSpec, DigitsData
 from ditlab.spec.encoders import Encoders
-from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Resources, Tracking
+from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
+from ditlab.spec.no_secrets import refuse_secrets
 from ditlab.spec.optimisation import AdamW, Batch, ConstantSchedule, ScheduleSpec, Training
+from ditlab.spec.resources import Resources
 from ditlab.spec.wording import shown
 
 # What does not change which weights come out (up to float summation order): a run can be resumed with other values.
@@ -56,6 +58,13 @@ class Experiment(Spec):
     """Defaults of sampling, and of evaluation's grids."""
     tracking: Tracking = Tracking()
     """Where metrics go."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def no_secrets(cls, values: Any) -> Any:
+        """They come from the environment."""
+        refuse_secrets(values)
+        return values
 
     @field_validator("name")
     @classmethod

@@ -124,34 +124,44 @@ def read_with_parents(path: Path) -> dict[str, Any]:
 
     A sweep's `base`, where it names a file, becomes that file's path from the working directory.
     """
-    chain: list[Path] = []
-    mappings: list[dict[str, Any]] = []
+    merged: dict[str, Any] = {}
+    for _, mapping in reversed(_lineage(path)):
+        merged = merge(merged, mapping)
+    return merged
+
+
+def spec_files(path: Path) -> list[Path]:
+    """Every file that a spec is read from, absolute: its own, its parents', of a sweep its base's. Raises UserError
+    where one cannot be read."""
+    files, base = [file for file, _ in _lineage(path)], read_with_parents(path).get("base")
+    return [*files, *(spec_files(Path(base)) if isinstance(base, str) else [])]
+
+
+def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """(file, absolute; its own mapping) of a file and its parents, itself first."""
+    chain: list[tuple[Path, dict[str, Any]]] = []
     current: Path | None = path
     while current is not None:
-        resolved = current.resolve()
-        if resolved in chain:
-            loop = " -> ".join(str(entry.name) for entry in [*chain[chain.index(resolved) :], resolved])
+        resolved, known = current.resolve(), [file for file, _ in chain]
+        if resolved in known:
+            loop = " -> ".join(entry.name for entry in [*known[known.index(resolved) :], resolved])
             raise UserError(
-                f"{chain[-1]}: extends={current.name} closes a circle ({loop}); remove one of these `extends`."
+                f"{known[-1]}: extends={current.name} closes a circle ({loop}); remove one of these `extends`."
             )
-        chain.append(resolved)
         mapping = _read(current)
         parent = mapping.pop("extends", None)
         if parent is not None and not isinstance(parent, str):
             raise UserError(f"{current}: extends={shown(parent)} must be one file name.")
         if isinstance(mapping.get("base"), str):
             mapping["base"] = str(current.parent / mapping["base"])
-        mappings.append(mapping)
+        chain.append((resolved, mapping))
         if parent is not None and not (current.parent / parent).is_file():
             raise UserError(
                 f"{current}: extends={parent} names no file ({current.parent / parent}); "
                 "give a path relative to this file."
             )
         current = None if parent is None else current.parent / parent
-    merged: dict[str, Any] = {}
-    for mapping in reversed(mappings):
-        merged = merge(merged, mapping)
-    return merged
+    return chain
 
 
 def _read(path: Path) -> dict[str, Any]:

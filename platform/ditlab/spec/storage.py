@@ -1,10 +1,13 @@
-"""What can be seen wrong with `checkpoint.storage` before anything is opened."""
+"""What can be seen wrong with a place named by a path or a URI before anything is opened."""
 
 import re
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import unquote, urlsplit
 
 # Names of query keys that carry a secret with S3, GCS, Azure and fsspec's other file systems.
 _SECRET = re.compile(r"secret|passw|token|credential|signature|^sig$|access_?key|account_?key|api_?key|^key$", re.I)
+# A name, a colon and what is no port, up to an @. Secret keys hold slashes, which urlsplit takes for the path's.
+_PASSWORD = re.compile(r"://[^/?#@:]*:(?!\d+(?:[/?#]|$))[^?#]*@")
+_QUERY_KEY = re.compile(r"[?&;#]([^=&;?#\s]+)=")
 
 
 def is_uri(storage: str) -> bool:
@@ -12,27 +15,37 @@ def is_uri(storage: str) -> bool:
     return "://" in storage
 
 
-def refuse_storage(storage: str) -> None:
+def refuse_secret(knob: str, value: str) -> None:
+    """Raises ValueError for a URI that holds a password or a secret query key, without repeating any of it.
+
+    What is no URI passes, and so does one that cannot be parsed.
+    """
+    if not is_uri(value):
+        return
+    keys = map(unquote, _QUERY_KEY.findall(value))
+    if _PASSWORD.search(value) or any(map(_SECRET.search, keys)):
+        scheme = re.search(r"[A-Za-z][A-Za-z0-9+.-]*(?=://)", value)
+        raise ValueError(
+            f"{knob}={scheme[0] if scheme else ''}://... holds a password or key, which would be written into the "
+            "run's records; take it out and give it through the environment (AWS_ACCESS_KEY_ID and the like)."
+        )
+
+
+def refuse_storage(knob: str, place: str) -> None:
     """Raises ValueError for a URI that cannot be parsed or holds a secret, which would be written into every record."""
-    if not is_uri(storage):
-        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", storage):
+    if "\0" in place:
+        raise ValueError(f"{knob}={place!r} holds a NUL character; take it out.")
+    if not is_uri(place):
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", place):
             raise ValueError(
-                f"checkpoint.storage={storage} is neither a path nor a URI; write scheme://bucket/prefix with two "
-                "slashes, or ./ before a folder's name."
+                f"{knob}={place} is neither a path nor a URI; write scheme://bucket/prefix with two slashes, or ./ "
+                "before a folder's name."
             )
         return
+    refuse_secret(knob, place)
     try:
-        parts = urlsplit(storage)
-        holds_secret = parts.password is not None or any(
-            _SECRET.search(key) for key, _ in parse_qsl(parts.query, keep_blank_values=True)
-        )
+        scheme = urlsplit(place).scheme
     except ValueError as error:
-        raise ValueError(f"checkpoint.storage={storage} is no URI ({error}); write scheme://bucket/prefix.") from None
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", parts.scheme) or re.search(r"\s", storage):
-        raise ValueError(f"checkpoint.storage={storage!r} is no URI; write scheme://bucket/prefix.")
-    if holds_secret:
-        # The value itself stays out of the message: it would end up in logs.
-        raise ValueError(
-            f"checkpoint.storage={parts.scheme}://... holds a password or key, which would be written into the run's "
-            "records; take it out and give it through the environment (AWS_ACCESS_KEY_ID and the like)."
-        )
+        raise ValueError(f"{knob}={place} is no URI ({error}); write scheme://bucket/prefix.") from None
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) or re.search(r"\s", place):
+        raise ValueError(f"{knob}={place!r} is no URI; write scheme://bucket/prefix.")

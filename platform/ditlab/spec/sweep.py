@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from denoisers.contract import Spec
 from ditlab.spec.axes import Axis
 from ditlab.spec.experiment import Experiment
+from ditlab.spec.no_secrets import refuse_secrets
 from ditlab.spec.optimisation import Count
 from ditlab.spec.wording import shown
 
@@ -132,6 +133,13 @@ class Sweep(Spec):
     """Seconds of wall time over all sessions of the sweep, or a text such as `90min`, `2h`, `1d`. Null: no limit."""
     reuse_workers: bool = True
     """Keep the processes of a trial that has ended for the next one, which spares their start."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def no_secrets(cls, values: Any) -> Any:
+        """As an experiment's."""
+        refuse_secrets(values)
+        return values
 
     @field_validator("name")
     @classmethod

@@ -1,5 +1,6 @@
 """Tracking addresses: which are well-formed, where null leads to, and whether anything answers. Imports no mlflow."""
 
+import os
 import socket
 import urllib.error
 import urllib.request
@@ -8,6 +9,7 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.secrets import hide_in_urls
 
 _DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _FORMS = (
@@ -16,33 +18,58 @@ _FORMS = (
 )
 
 
-def validate_tracking_uri(uri: str) -> str:
-    """`uri` itself when it is well-formed. Raises UserError naming `tracking.uri`, its value and the valid forms."""
+def validate_tracking_uri(uri: str, knob: str = "tracking.uri") -> str:
+    """`uri` itself when it is well-formed. Raises UserError naming the knob, its value and the valid forms."""
     if not uri or uri != uri.strip() or (" " in uri and not uri.startswith("sqlite:")):
-        raise _malformed(uri, "is blank or holds white space")
+        raise _malformed(uri, "is blank or holds white space", knob)
     if uri == "databricks":
         return uri
     try:
         parts = urlsplit(uri)
         port = parts.port
     except ValueError as error:
-        raise _malformed(uri, f"is no address ({error})") from error
+        # Of a password with a slash in it, the error would show a piece.
+        raise _malformed(uri, "is no address" if "@" in uri else f"is no address ({error})", knob) from None
     scheme = _scheme(parts)
     if scheme == "file" or (not scheme and "://" not in uri):
-        raise _malformed(uri, "is a plain folder, which MLflow no longer takes as a store")
+        raise _malformed(uri, "is a plain folder, which MLflow no longer takes as a store", knob)
     if scheme == "sqlite":
         if parts.netloc or parts.path in ("", "/") or parts.path == "/:memory:":
             raise _malformed(
-                uri, "names no database file (three slashes for a relative path, four for an absolute one)"
+                uri, "names no database file (three slashes for a relative path, four for an absolute one)", knob
             )
         return uri
     if scheme not in {"http", "https", "databricks", *_DATABASE_PORTS}:
-        raise _malformed(uri, f"has the unknown scheme {scheme!r}")
+        raise _malformed(uri, f"has the unknown scheme {scheme!r}", knob)
     if not parts.hostname:
-        raise _malformed(uri, "names no host")
+        raise _malformed(uri, "names no host", knob)
     if port == 0:
-        raise _malformed(uri, "has port 0")
+        raise _malformed(uri, "has port 0", knob)
     return uri
+
+
+def launch_address(uri: str | None, home: Home, *, environment: bool = True) -> str | None:
+    """Where a run that is launched here is tracked: at the spec's address, else at MLFLOW_TRACKING_URI's; resolved.
+
+    None: in DITLAB_HOME's database, wherever that home will be moved. `environment` False leaves the variable out.
+    Raises UserError for an address that is malformed or holds a password.
+    """
+    knob = "tracking.uri"
+    if uri is None and environment:
+        uri, knob = os.environ.get("MLFLOW_TRACKING_URI", "").strip() or None, "MLFLOW_TRACKING_URI"
+    if uri is None:
+        return None
+    refuse_password(validate_tracking_uri(uri, knob), knob)
+    return resolve_tracking_uri(uri, home)
+
+
+def refuse_password(uri: str, knob: str = "tracking.uri") -> None:
+    """Raises UserError for an address that holds a password."""
+    if redact(uri) != uri:
+        raise UserError(
+            f"{knob}={redact(uri)} holds a password, which would be written into every checkpoint; "
+            "give it by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
+        )
 
 
 def resolve_tracking_uri(uri: str | None, home: Home) -> str:
@@ -70,13 +97,7 @@ def is_server(uri: str) -> bool:
 
 def redact(uri: str) -> str:
     """The address without its password, for messages, tags and file names."""
-    if uri == "databricks":
-        return uri
-    parts = urlsplit(uri)
-    if parts.password is None:
-        return uri
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}"))
+    return hide_in_urls(uri)
 
 
 def check_reachable(uri: str, timeout: float = 5.0) -> str | None:
@@ -124,5 +145,6 @@ def _reason(error: Exception) -> str:
     return getattr(cause, "strerror", None) or str(cause)
 
 
-def _malformed(uri: str, fault: str) -> UserError:
-    return UserError(f"tracking.uri={redact(uri) if '@' in uri else uri!r} {fault}; valid are {_FORMS}.")
+def _malformed(uri: str, fault: str, knob: str) -> UserError:
+    uri = redact(uri)
+    return UserError(f"{knob}={uri!r} {fault}; valid are {_FORMS}.")

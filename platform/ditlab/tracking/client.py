@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from urllib.parse import quote
 
 from ditlab.home import Home
+from ditlab.secrets import hide
 from ditlab.tracking.address import is_server, sqlite_path
+from ditlab.tracking.names import safe_folder
 
 RUN_TAG = "ditlab.run"
 """Carries our run id; how a run is found again when only the server knows it."""
@@ -102,7 +103,16 @@ def is_refusal(error: Exception) -> bool:
 
 def first_line(error: Exception) -> str:
     """What an error says, short enough for one line of a log."""
-    return (str(error).strip() or type(error).__name__).split("\n")[0][:200]
+    return hide(str(error).strip() or type(error).__name__).split("\n")[0][:200]
+
+
+def denial(error: Exception) -> int | None:
+    """The HTTP status of an answer that refuses this process's name or password; None for any other error."""
+    code = getattr(error, "error_code", None)
+    status = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(str(code))
+    answer = getattr(error, "response", None)  # of an artifact's upload
+    status = status or getattr(answer, "status_code", None)
+    return status if status in (401, 403) else None
 
 
 def is_missing(error: Exception) -> bool:
@@ -113,7 +123,7 @@ def experiment_id(client: Any, name: str, uri: str, home: Home) -> str:
     """The experiment of this name, made if need be; its artifacts lie under DITLAB_HOME unless a server keeps them."""
     if found := client.get_experiment_by_name(name):
         return str(found.experiment_id)
-    location = None if is_server(uri) else str(home.artifacts / quote(name, safe=" "))
+    location = None if is_server(uri) else str(home.artifacts / safe_folder(name))
     try:
         return str(client.create_experiment(name, artifact_location=location, tags=_EXPERIMENT_TAGS))
     except Exception as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.tracking.address import redact, require_reachable, resolve_tracking_uri
+from ditlab.tracking.admission import require_admitted
 from ditlab.tracking.client import RUN_TAG, connect, first_line
 
 _STATUS = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "interrupted"}
@@ -33,6 +34,7 @@ def list_mlflow_runs(uri: str, home: Home, num: int) -> list[MlflowRun]:
     """The newest `num` runs of ditlab at an address. Raises UserError where it is malformed or does not answer."""
     uri = resolve_tracking_uri(uri, home)
     require_reachable(uri)
+    require_admitted(uri)
     try:
         client = connect(uri, home)
         experiments = {e.experiment_id: e.name for e in client.search_experiments()}

@@ -1,5 +1,6 @@
 """What MLflow accepts as names and values, and how ours are made to fit. Imports nothing heavy."""
 
+import hashlib
 import re
 
 KEY_LENGTH = 250
@@ -8,6 +9,7 @@ PARAM_LENGTH = 6000
 TAG_LENGTH = 8000
 
 _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
+_NOT_ALLOWED_IN_FOLDERS = re.compile(r"[^\w.\- ]")
 _NOT_ALLOWED_IN_IMAGES = re.compile(r"[^a-zA-Z0-9_\-./ ]")
 
 
@@ -20,6 +22,17 @@ def safe_key(name: str) -> str:
 def safe_image_key(name: str) -> str:
     """The same for image names, which may hold fewer characters."""
     return _NOT_ALLOWED_IN_IMAGES.sub("_", safe_key(name))
+
+
+def safe_folder(name: str) -> str:
+    """`name` as one folder below another; names that are spelt otherwise stay apart.
+
+    No percent signs, either: MLflow decodes them, and `..%2F..` would lead out.
+    """
+    plain = _NOT_ALLOWED_IN_FOLDERS.sub("_", name)[:100]
+    if plain == name and name.strip(". "):
+        return name
+    return f"{plain.strip('. ') or '_'}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
 def shorten(text: str, limit: int) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home, RunFolder
+from ditlab.secrets import hide
 
 Status = Literal["running", "finished", "failed", "interrupted", "stopped"]
 """Stopped: a trial that its sweep's scheduler ended early, for good."""
@@ -93,6 +94,8 @@ def update_record(folder: RunFolder, **changes: Any) -> RunRecord:
 
     Raises UserError where the record is missing or damaged.
     """
+    if "message" in changes:
+        changes["message"] = hide(changes["message"])
     with _locked(folder):
         record = replace(read_record(folder), **changes, updated=_now())
         _write(folder, record)

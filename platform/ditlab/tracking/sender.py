@@ -14,6 +14,7 @@ from typing import Any
 
 from ditlab.home import RunFolder
 from ditlab.tracking.client import check_alive, first_line, is_refusal
+from ditlab.tracking.inside import is_relative, stays_below
 from ditlab.tracking.lines import Record
 from ditlab.tracking.names import PARAM_LENGTH, TAG_LENGTH, safe_image_key, safe_key, shorten
 
@@ -179,8 +180,11 @@ class Sender:
         _log.debug("record of unknown kind %r passed over", record["kind"])
 
     def _local(self, record: Record) -> Path | None:
-        """The file that a record points to; one that has gone cannot arrive any more, and is said so."""
+        """The file that a record points to; one that has gone, or lies outside the run's folder, is said so."""
         path = self.folder.path / record["path"]
+        if not stays_below(self.folder.path, path) or not is_relative(record.get("artifact_path") or ""):
+            self.warn(f"{path} leads out of {self.folder.path}, so MLflow does not get it")
+            return None
         if os.access(path, os.R_OK):
             return path
         self.warn(f"{path} is gone or unreadable, so MLflow does not get it")

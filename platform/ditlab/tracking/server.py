@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import FrameType
 
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
+from ditlab.tracking.accounts import NAME, PASSWORD, Administrator
 from ditlab.tracking.address import check_reachable, resolve_tracking_uri
+from ditlab.tracking.hosts import allowed_hosts, is_loopback
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 
 
+@dataclass(frozen=True)
+class Doors:
+    """Who reaches the server, and where it keeps what it is sent."""
+
+    administrator: Administrator | None = None
+    """None: whoever reaches it may do everything."""
+    hosts: Sequence[str] = ()
+    """Further names under which it answers."""
+    database: str | None = None
+    """None: DITLAB_HOME's. May hold a password: it goes by the environment, which other users cannot see."""
+    artifacts: str | None = None
+    """A folder or URI; None: DITLAB_HOME's."""
+
+    @property
+    def serves_artifacts(self) -> bool:
+        """Whether clients send artifacts by HTTP: they may be on other machines, without keys to the storage."""
+        return bool(self.administrator or self.database or self.artifacts)
+
+
 class UiServer:
     """Starts on entering the context, ends with it; SIGTERM to this process ends it as Ctrl-C does."""
 
-    def __init__(self, home: Home, host: str = "127.0.0.1", port: int = 5000) -> None:
+    def __init__(self, home: Home, host: str = "127.0.0.1", port: int = 5000, doors: Doors | None = None) -> None:
         """Raises UserError where the port cannot be listened on."""
-        self.home, self.host, self.port = home, host, port
+        self.home, self.host, self.port, self.doors = home, host, port, doors or Doors()
+        self._hosts = allowed_hosts(self.doors.hosts, host, port)
         _check_free(host, port)
         self._process: subprocess.Popen[bytes] | None = None
         self._previous: object = None
@@ -43,36 +66,50 @@ class UiServer:
     @property
     def is_private(self) -> bool:
         """Whether only this machine can reach it."""
-        try:
-            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
     def __enter__(self) -> UiServer:
-        command = [
-            sys.executable, "-m", "mlflow", "server",
-            "--backend-store-uri", resolve_tracking_uri(None, self.home),
-            "--default-artifact-root", str(self.home.artifacts),
-            "--artifacts-destination", str(self.home.artifacts),
-            "--host", self.host, "--port", str(self.port), "--workers", "1",
-        ]  # fmt: skip
-        settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        environment = self._environment()
         # A session of its own: Ctrl-C reaches this process alone, which then ends the server and its workers in order.
         # The home as working directory: what MLflow drops beside itself stays there.
         self._process = subprocess.Popen(
-            command,
+            self._command(),
             cwd=self.home.root,
-            env={**settings, **os.environ},
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
             start_new_session=True,
         )
         self._previous = signal.signal(signal.SIGTERM, _interrupt)
         return self
+
+    def _command(self) -> list[str]:
+        """Other users of the machine see it: it holds no secret."""
+        command = [
+            sys.executable, "-m", "mlflow", "server",
+            "--artifacts-destination", self.doors.artifacts or str(self.home.artifacts),
+            "--host", self.host, "--port", str(self.port), "--workers", "1",
+            "--allowed-hosts", ",".join(self._hosts),
+        ]  # fmt: skip
+        if self.doors.administrator:
+            command += ["--app-name", "basic-auth"]
+        if self.doors.serves_artifacts:
+            return [*command, "--serve-artifacts"]
+        return [*command, "--default-artifact-root", str(self.home.artifacts)]
+
+    def _environment(self) -> dict[str, str]:
+        settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
+        for name in ("MLFLOW_TRACKING_URI", NAME, PASSWORD, "MLFLOW_DEFAULT_ARTIFACT_ROOT", "MLFLOW_ARTIFACTS_ONLY",
+                     "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE"):  # fmt: skip
+            settings.pop(name, None)  # a client's, or what would open another door
+        settings["MLFLOW_BACKEND_STORE_URI"] = resolve_tracking_uri(self.doors.database, self.home)
+        if self.doors.administrator:
+            settings |= self.doors.administrator.settings(self.home, os.environ)
+        return settings
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         """Ends the server; an interruption is the ordinary end and goes no further."""
@@ -89,7 +126,8 @@ class UiServer:
         return kind is KeyboardInterrupt
 
     def wait_until_it_answers(self) -> None:
-        """Raises RunFailed when it ends first, or does not answer within a minute."""
+        """Raises RunFailed when it ends first, or does not answer within a minute; UserError for a password that is
+        not the administrator's."""
         assert self._process is not None
         deadline = time.monotonic() + _START_SECONDS
         while check_reachable(self.url, 1.0) is not None:
@@ -98,6 +136,8 @@ class UiServer:
             if time.monotonic() > deadline:
                 raise RunFailed(f"the MLflow server did not answer at {self.url} within {_START_SECONDS:.0f} s.")
             time.sleep(0.2)
+        if self.doors.administrator:
+            self.doors.administrator.check_known_to(self.url)
 
     def wait(self) -> None:
         """Returns when the server ends. Raises RunFailed when it ends by itself with an error."""

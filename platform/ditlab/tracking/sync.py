@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.address import check_reachable, redact, resolve_tracking_uri
+from ditlab.tracking.admission import check_admitted
 from ditlab.tracking.client import RunGoneError, first_line
 from ditlab.tracking.records import RunRecord
 from ditlab.tracking.replay import NotReadyError, Replay, Warn
@@ -36,13 +37,21 @@ def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, 
         folder = home.run(record.run_id)
         left = _left(folder, address, home, warn)
         if left and address not in silent:
-            silent[address] = None if address.startswith("sqlite:") else check_reachable(address)
-        if left and (reason := silent[address]):
-            fault = f"tracking.uri={redact(address)} does not answer ({reason}); start that server and sync again."
+            silent[address] = _fault(address)
+        if left and (fault := silent[address]):
             results.append(SyncResult(record.run_id, 0, left, fault))
         else:
             results.append(_sync(folder, address, home, warn, left))
     return results
+
+
+def _fault(address: str) -> str | None:
+    """Why nothing can be sent to an address, and what to do."""
+    if address.startswith("sqlite:"):
+        return None
+    if reason := check_reachable(address):
+        return f"tracking.uri={redact(address)} does not answer ({reason}); start that server and sync again."
+    return f"{refusal}, and sync again." if (refusal := check_admitted(address)) else None
 
 
 def sync(folder: RunFolder, uri: str | None, home: Home, warn: Warn) -> int:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.address import redact, resolve_tracking_uri
+from ditlab.secrets import hide
+from ditlab.tracking.address import resolve_tracking_uri
 from ditlab.tracking.client import PARENT_TAG
 from ditlab.tracking.journal import Journal
 from ditlab.tracking.replay import Warn
@@ -49,7 +50,8 @@ class RunTracker:
         self._node = node
         self._journal = Journal(folder, node, budget)
         self._system: SystemMetrics | None = None
-        self._warn = warn or _log.warning
+        tell = warn or _log.warning
+        self._warn: Warn = lambda message: tell(hide(message))
         self._uploader = Uploader(folder, self.uri, home, self._warn, node, self._journal.sync)
         self._uploader.start()
 
@@ -73,7 +75,7 @@ class RunTracker:
         tags = {"ditlab.run": self.folder.run_id, **(tags or {})}
         parent = {"parent": tags[PARENT_TAG]} if PARENT_TAG in tags else {}
         known = self._journal.params
-        params = {key: redact(value) if key == "tracking.uri" else value for key, value in (params or {}).items()}
+        params = {key: hide(value) for key, value in (params or {}).items()}
         changed = {key: value for key, value in params.items() if known.get(key, value) != value}
         tags |= {f"ditlab.resume.{key}": value for key, value in changed.items()}
         self._journal.append(
@@ -84,7 +86,7 @@ class RunTracker:
 
     def log_params(self, params: Mapping[str, str]) -> None:
         """Facts that never change; a name that was logged before keeps its first value."""
-        new = {key: str(value) for key, value in params.items() if key not in self._journal.params}
+        new = {key: hide(str(value)) for key, value in params.items() if key not in self._journal.params}
         self._journal.params.update(new)
         if new:
             self._journal.append("params", values=new)
@@ -92,7 +94,7 @@ class RunTracker:
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Facts that may change; the last value counts."""
         if tags:
-            self._journal.append("tags", values={key: str(value) for key, value in tags.items()})
+            self._journal.append("tags", values={key: hide(str(value)) for key, value in tags.items()})
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Metrics of a step, `train/loss` and the like. Those logged for this step or a later one are passed over.
@@ -120,7 +122,14 @@ class RunTracker:
         self._journal.image(key, step, path)
 
     def log_artifact(self, path: Path, artifact_path: str | None = None) -> None:
-        """A file or folder, for MLflow's folder `artifact_path`. It is read when MLflow takes it: leave it there."""
+        """A file or folder, for MLflow's folder `artifact_path`. It is read when MLflow takes it: one in the run's
+        folder shall stay there; any other is copied into it."""
+        try:
+            if not path.absolute().is_relative_to(self.folder.path):
+                path = _copy(path, self.folder.media / "artifacts" / (artifact_path or ""))
+        except OSError as error:
+            self._warn(f"{path} cannot be kept ({error.strerror}), so MLflow does not get it")
+            return
         self._journal.append("artifact", path=self._journal.relative(path), artifact_path=artifact_path)
 
     def log_text(self, text: str, file: str) -> None:
@@ -181,7 +190,7 @@ class RunTracker:
         path = self.folder.media / file
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            path.write_text(hide(text), encoding="utf-8")
             _put_on_disk(path)
         except OSError as error:
             self._warn(f"{path} cannot be written ({error.strerror}), so MLflow does not get it")
@@ -190,6 +199,16 @@ class RunTracker:
         self._journal.append(
             kind, path=self._journal.relative(path), artifact_path=None if parent == "." else Path(parent).as_posix()
         )
+
+
+def _copy(path: Path, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    to = folder / path.name
+    if path.is_dir():
+        return Path(shutil.copytree(path, to, dirs_exist_ok=True))
+    shutil.copy(path, to)
+    _put_on_disk(to)
+    return to
 
 
 def _put_on_disk(path: Path) -> None:

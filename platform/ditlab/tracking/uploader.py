@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.address import redact
-from ditlab.tracking.client import RunGoneError, first_line
+from ditlab.tracking.admission import refusal
+from ditlab.tracking.client import RunGoneError, denial, first_line
 from ditlab.tracking.replay import NotReadyError, Replay, Warn
 
 _POLL_SECONDS = 1.0
@@ -81,8 +82,9 @@ class Uploader:
     def _tell(self, error: Exception) -> None:
         """One line an outage."""
         if not self._outage:
-            reason = first_line(error)
-            self._warn(
-                f"MLflow at {self._uri} takes nothing ({reason}); training goes on, metrics wait in {self._replay.path}"
-            )
+            later = f"training goes on, metrics wait in {self._replay.path}"
+            if sentence := refusal(self._uri, denial(error)):
+                self._warn(f"{sentence}; {later}")
+            else:
+                self._warn(f"MLflow at {self._uri} takes nothing ({first_line(error)}); {later}")
         self._outage = True

@@ -11,7 +11,8 @@ from ray.cluster_utils import Cluster
 
 from ditlab.home import Home
 from ditlab.spec.yaml_text import dump_yaml
-from support.faults import has_step, journal_of, tracked, wait_until
+from support.faults import has_step, tracked, wait_until
+from support.followed import Followed
 from support.workers import newest, tiny, train_here
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -64,14 +65,7 @@ def run(cluster, tmp_path):
 
 def groups(home, name):
     """The numbers of workers that the run was carried on by, in order."""
-    records = map(json.loads, journal_of(home, name).splitlines())
-    tags = [record["values"] for record in records if record["kind"] == "tags"]
-    return [int(values["ditlab.workers"]) for values in tags if "ditlab.workers" in values]
-
-
-def last_step(home, name):
-    records = map(json.loads, journal_of(home, name).splitlines())
-    return max((record["step"] for record in records if record["kind"] == "metrics"), default=0)
+    return [group.workers for group in Followed(home, name).look().groups]
 
 
 def test_a_lost_node_and_a_new_one_cost_no_sample(cluster, run, tmp_path):
@@ -81,8 +75,9 @@ def test_a_lost_node_and_a_new_one_cost_no_sample(cluster, run, tmp_path):
     process = run(name, training__steps=steps, checkpoint={"every": 50, "keep": 2})
     wait_until(lambda: has_step(home, name, 60), 120, "step 60")
     cluster.remove_node(second, allow_graceful=False)
-    before = last_step(home, name)
-    wait_until(lambda: last_step(home, name) > before + 20 or process.poll() is not None, 150, "going on alone")
+    run = Followed(home, name)
+    before = run.look().step
+    wait_until(lambda: run.look().step > before + 20 or process.poll() is not None, 150, "going on alone")
     cluster.add_node(num_cpus=1)
     out, err = process.communicate(timeout=400)
     assert process.returncode == 0, err

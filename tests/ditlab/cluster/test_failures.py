@@ -2,7 +2,8 @@
 
 import pytest
 from ray.exceptions import ActorDiedError
-from ray.train import WorkerGroupError
+from ray.train import ControllerError, WorkerGroupError
+from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
 
 from ditlab.cluster.attempt import classify
 from ditlab.cluster.failures import Failure, Kind, Recovery
@@ -77,6 +78,12 @@ def test_a_lost_node_and_a_notice_that_came_too_late_have_their_own_names():
     assert classify(None, error, signs, [], {"a"}).kind is Kind.LOST_NODE
     assert classify(None, WorkerGroupError("", {1: death(preempted=True)}), signs, [], {"a"}).kind is Kind.PREEMPTED
     assert classify(None, error, signs, [sign(1)], {"a", "b"}).kind is Kind.HUNG_WORKER
+
+
+@pytest.mark.parametrize(("is_node_lost", "kind"), [(False, Kind.LOST_WORKER), (True, Kind.LOST_NODE)])
+def test_workers_that_died_before_they_could_say_where_they_are(is_node_lost, kind):
+    error = ControllerError(WorkerGroupStartupFailedError("gone"))
+    assert classify(None, error, [], [], {"a"}, "", is_node_lost).kind is kind
 
 
 def test_silence_is_found_and_those_who_wait_are_not_blamed():

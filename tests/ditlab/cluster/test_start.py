@@ -1,11 +1,14 @@
 """Resuming: what may change, what later commands see of it, and who may train a run."""
 
+import threading
+from contextlib import ExitStack
+
 import pytest
 
-from ditlab.cluster.claim import claimed
+from ditlab.cluster.claim import claimed, writing
 from ditlab.cluster.start import start_run
 from ditlab.errors import RunFailed, UserError
-from ditlab.home import Home
+from ditlab.home import Home, RunFolder
 from ditlab.spec.yaml_text import parse_yaml
 from ditlab.tracking.records import list_runs, read_record
 from support.workers import tiny
@@ -68,3 +71,20 @@ def test_a_failed_run_says_which_step_it_can_go_on_from(home, monkeypatch):
         go(tiny(evaluation={"every": 4}))
     (record,) = list_runs(home)
     assert (record.status, record.step) == ("failed", 3)
+
+
+def test_who_waits_for_a_journal_says_so_and_goes_on_when_it_is_free(tmp_path):
+    """As workers of an earlier launch have it, which live on for a while."""
+    folder, said = RunFolder(tmp_path), []
+    first = ExitStack()
+    first.enter_context(writing(folder))
+    refusal = r"another worker still writes .*journal.jsonl after 0 s"
+    with pytest.raises(RunFailed, match=refusal), writing(folder, patience=0):
+        pass
+    with writing(folder, node=1, patience=0):  # another node has one of its own
+        pass
+    leave = threading.Timer(6.0, first.close)
+    leave.start()
+    with writing(folder, patience=60, warn=said.append):
+        leave.join()
+    assert len(said) == 1 and "waiting up to 60 s for its end" in said[0]

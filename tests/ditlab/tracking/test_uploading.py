@@ -184,7 +184,7 @@ def test_what_mlflow_refuses_holds_up_nothing(home: Home, new_run: NewRun, tmp_p
     warnings: list[str] = []
     folder = new_run()
     tracker = open_run(folder, home, warnings, params={"depth": "9"})
-    tracker.log_artifact(tmp_path / "never-written.txt")
+    tracker.log_artifact(folder.path / "never-written.txt")
     tracker._journal.append("params", values={"depth": "10", "width": "64"})  # two processes that disagree
     tracker._journal.append("of-a-later-version", anything=1)
     tracker.log_metrics(1, {"train/loss = ☃": 1.0, "train/lr": 2.0})

@@ -13,7 +13,8 @@ from denoisers.counts import count_parameters
 from ditlab.cluster.books import refused
 from ditlab.cluster.capacity import Node, Share
 from ditlab.cluster.claim import claimed
-from ditlab.cluster.preflight import check_builds, check_devices, check_storage
+from ditlab.cluster.launch import is_connected
+from ditlab.cluster.preflight import check_builds, check_devices, check_network, check_storage
 from ditlab.cluster.sweep.folder import SweepFolder, record_of
 from ditlab.cluster.sweep.portable import portable_sweep, typical_values
 from ditlab.cluster.sweep.room import find_room
@@ -26,7 +27,7 @@ from ditlab.spec.space import check_sweep, differences, enumerate_trials, writte
 from ditlab.spec.sweep import Sweep
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.history import final_metrics
-from ditlab.tracking.records import create_run, find_run, write_atomically
+from ditlab.tracking.records import create_run, find_run, list_runs, write_atomically
 from ditlab.training.inputs import check_inputs
 from ditlab.training.metric_names import metric_names
 from ditlab.training.plan import plan_run
@@ -77,22 +78,29 @@ class ReadySweep:
         return self.num_trials - sum(one.has_ended for one in self.past)
 
 
-def ready_sweep(sweep: Sweep, source: str, nodes: Sequence[Node], *, remote: bool) -> ReadySweep:
+def ready_sweep(
+    sweep: Sweep, source: str, nodes: Sequence[Node], *, remote: bool, begun: Sweep | None = None
+) -> ReadySweep:
     """Checks everything that can be checked before a process is started. Raises UserError; leaves nothing behind.
 
-    `nodes` is what the machine or cluster has.
+    `nodes` is what the machine or cluster has; `begun` is the sweep itself where it goes on.
     """
     home = Home.from_environment()
     check_sweep(sweep, source)
-    sweep, tracking_uri = portable_sweep(sweep, home)
+    sweep, tracking_uri = portable_sweep(sweep, home, begun)
     base = trial_experiment(sweep, PlannedTrial(0, "", typical_values(sweep)))
+    notes: list[str] = []
+    if remote and is_connected():
+        from ditlab.cluster.survey import check_nodes
+
+        check_nodes(base, notes.append, everywhere=True)  # any node may lead a trial
     checks = _Checks(home, remote)
     checked = [_checked(sweep, number, each, checks) for number, each in enumerate(enumerate_trials(sweep) or [])]
     longest = max([checks.run(base)[1], *(each.total_steps for each in checked)])
     _check_metrics(sweep, base, home)
     share, concurrent, note = find_room(sweep, base, nodes, len(checked) or sweep.trials or 1)
     ready = ReadySweep(sweep, home, tracking_uri, base, checked, longest, share, concurrent)
-    ready.lines += [_describe(ready), *([note] if note else [])]
+    ready.lines += [_describe(ready), *([note] if note else []), *notes]
     return ready
 
 
@@ -127,13 +135,23 @@ def resumed_sweep(home: Home, sweep_id: str, given: Sweep | None) -> tuple[Sweep
     if given is None:
         return folder, stored, found.note
     check_sweep(given, sweep_id)
-    given, _ = portable_sweep(given, home)
+    given, _ = portable_sweep(given, home, stored)
     if changed := differences(stored, given):
         raise UserError(
             f"sweep {found.folder.run_id} was started as another one: {'; '.join(changed)}. Resume it with its own "
             "file, or without one, or start a new sweep without --resume."
         )
     return folder, given, found.note
+
+
+def unfinished_sweep(home: Home, given: Sweep) -> str | None:
+    """The id of the newest sweep that this one can go on with: unfinished, of its name and its fields."""
+    for record in list_runs(home):
+        if record.trials and record.name == given.name and record.status != "finished":
+            stored = SweepFolder(home.run(record.run_id)).sweep()
+            if not differences(stored, portable_sweep(given, home, stored)[0]):
+                return record.run_id
+    return None
 
 
 def look_back(ready: ReadySweep, folder: SweepFolder) -> None:
@@ -210,6 +228,8 @@ class _Checks:
 
     def _check(self, experiment: Experiment) -> tuple[int, int]:
         check_devices(experiment, False, self._remote)
+        if not self._remote:
+            check_network(experiment)
         check_builds(experiment)
         check_storage(experiment)
         data = open_data(experiment.data, self._home)
@@ -233,10 +253,12 @@ def local_nodes() -> list[Node]:
 
 
 def cluster_nodes() -> list[Node]:
-    """The nodes of the cluster that this process is connected to."""
+    """The nodes of the cluster that this process is connected to, with those that its autoscaler may add."""
+    from ditlab.cluster.autoscaling import possible_growth
     from ditlab.cluster.nodes import alive_nodes
 
-    return [node["Resources"] for node in alive_nodes()]
+    nodes = [node["Resources"] for node in alive_nodes()]
+    return [*nodes, *possible_growth(nodes).nodes()]
 
 
 def _describe(ready: ReadySweep) -> str:

@@ -9,26 +9,26 @@ from ditlab.home import Home
 from ditlab.spec.axes import Axis, Choice, Grid
 from ditlab.spec.space import draw_values, enumerate_trials, experiment_for
 from ditlab.spec.sweep import Sweep
-from ditlab.tracking.address import redact, resolve_tracking_uri
+from ditlab.tracking.address import launch_address, resolve_tracking_uri
 
 
-def portable_sweep(sweep: Sweep, home: Home) -> tuple[Sweep, str]:
+def portable_sweep(sweep: Sweep, home: Home, begun: Sweep | None = None) -> tuple[Sweep, str]:
     """The same for any place, and the address where it is tracked.
 
-    An address of null stays null, so that DITLAB_HOME can be moved. Raises UserError for one that holds a password.
+    An address of null becomes that of MLFLOW_TRACKING_URI; for a sweep that goes on, that which it has had since it was
+    `begun`, whatever the environment says now. Else it stays null, so that DITLAB_HOME can be moved. Raises UserError
+    for one that holds a password.
     """
     uri = experiment_for(sweep, typical_values(sweep)).tracking.uri
-    resolved = resolve_tracking_uri(uri, home)
-    if redact(resolved) != resolved:
-        raise UserError(
-            f"tracking.uri={redact(resolved)} holds a password, which would be written into every checkpoint; "
-            "give it by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
-        )
+    if uri is None and begun is not None:
+        uri = begun.fixed.get("tracking.uri")
+    address = launch_address(uri, home, environment=begun is None)
     fixed = {path: _absolute(path, value, home) for path, value in sweep.fixed.items()}
-    if uri is not None:
-        fixed["tracking.uri"] = resolved
+    if address is not None:
+        fixed["tracking.uri"] = address
     space = {path: _absolute_axis(path, axis, home) for path, axis in sweep.space.items()}
-    return sweep.model_copy(update={"base": absolute_paths(sweep.base, home), "fixed": fixed, "space": space}), resolved
+    changed = {"base": absolute_paths(sweep.base, home), "fixed": fixed, "space": space}
+    return sweep.model_copy(update=changed), resolve_tracking_uri(address, home)
 
 
 def typical_values(sweep: Sweep) -> dict[str, Any]:

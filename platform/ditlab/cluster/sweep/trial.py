@@ -24,6 +24,7 @@ from ditlab.cluster.sweep.trials import PlannedTrial, trial_experiment
 from ditlab.data.sources import open_data
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
+from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.sweep import NoScheduler, Sweep
@@ -201,7 +202,7 @@ class TrialRun(threading.Thread):
         self._say(f"progress/{self.trial.number}", asdict(progress))
 
     def _warn(self, message: str) -> None:
-        self._warnings.append(message)
+        self._warnings.append(hide(message))
         self._say(f"warnings/{self.trial.number}", self._warnings)
 
     def _say(self, topic: str, value: Any) -> None:

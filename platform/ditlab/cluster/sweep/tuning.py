@@ -13,6 +13,7 @@ from typing import Any
 from ray import tune
 
 from ditlab.cluster.board import STOPPED, Board
+from ditlab.cluster.nodes import count_anew
 from ditlab.cluster.signs import UNHEARD
 from ditlab.cluster.sweep.begin import ReadySweep
 from ditlab.cluster.sweep.exploits import exploits
@@ -64,6 +65,8 @@ class Tuning(threading.Thread):
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         try:
             if self._ready.num_remaining:
+                with suppress(*UNHEARD):
+                    count_anew()  # Ray's actor for that lives where it is asked first, and ends with that node
                 self._tuner().fit()
         except Exception as error:
             self.error = error

@@ -1,5 +1,9 @@
 """Puts a fault into an objective."""
 
+import json
+import os
+import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -7,10 +11,14 @@ from torch import distributed
 
 from ditlab.errors import UserError
 
+SECRETS = ("AWS_SECRET_ACCESS_KEY", "MLFLOW_TRACKING_PASSWORD", "RAY_AUTH_TOKEN")
+
 
 def breaking(objective: Any, fault: Any) -> Any:
     """The objective, whose training loss breaks as `fault` says."""
     whole = objective.loss
+    if fault.kind == "away" and distributed.is_initialized() and distributed.get_rank() == fault.rank:
+        _stay_away_once()
 
     def loss(network: Any, batch: Any, noise: Any) -> Any:
         losses = whole(network, batch, noise)
@@ -29,12 +37,38 @@ def breaking(objective: Any, fault: Any) -> Any:
                 losses[name].register_hook(_no_room)
             case "bug":
                 raise ValueError("a bug, by a test")
+            case "leak":
+                told = [os.environ.get(name, "") for name in SECRETS]
+                raise ConnectionError(f"no access with {told}: http://me:{told[1]}@host/?token={told[2]}")
+            case "tell":
+                raise UserError(_network())
             case "input":
                 raise UserError("the input is wrong, by a test")
         return losses
 
     objective.loss = loss
     return objective
+
+
+def _stay_away_once() -> None:
+    """While the others build: the first worker that comes here does not come back."""
+    mark = Path(os.environ["TORCH_EXTENSIONS_DIR"]).parent / "away"  # below the run's DITLAB_HOME
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    if not mark.exists():
+        mark.touch()
+        time.sleep(10_000)
+
+
+def _network() -> str:
+    """NCCL's and gloo's variables, and the seconds after which each group's collectives give up."""
+    variables = {name: value for name, value in os.environ.items() if name.startswith(("NCCL_", "GLOO_"))}
+    groups = distributed.distributed_c10d._world.pg_map
+    limits = {
+        group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+        for group in groups
+        if isinstance(group, distributed.ProcessGroup)
+    }
+    return f"network {json.dumps({'variables': variables, 'limits': sorted(limits), 'groups': len(groups)})}"
 
 
 def _no_room(gradient: torch.Tensor) -> None:

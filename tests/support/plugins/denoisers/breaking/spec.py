@@ -16,8 +16,9 @@ class BreakingSpec(DiTSpec):
 class Fault(Spec):
     """What breaks, where."""
 
-    kind: Literal["none", "nan", "forward", "backward", "bug", "input"] = "none"
-    """NaN; out of memory, forward or backward; an exception; an exception that blames the user."""
+    kind: Literal["none", "nan", "forward", "backward", "bug", "input", "leak", "tell", "away"] = "none"
+    """NaN; out of memory, forward or backward; an exception; an exception that blames the user, tells secrets, or tells
+    the network's settings; one that does not come back from building, once."""
     step: int = 5
     """Counted from 1."""
     rank: int = 1

@@ -1,7 +1,7 @@
-"""A run's checkpoint folder behind a URI: object stores and other file systems that pyarrow or fsspec can open.
+"""The files below a URI: object stores and other file systems that pyarrow or fsspec can open.
 
-An object appears whole or not at all when its upload ends, so a manifest that is there vouches for shards that are
-there. Credentials come from the environment, as the library of each scheme reads them.
+An object appears whole or not at all when its upload ends, so a manifest that is there vouches for files that are
+there.
 """
 
 import secrets
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from ditlab.checkpoints.manifest import Unreachable
 from ditlab.errors import UserError
+from ditlab.storage.failures import Unreachable, first_line
+from ditlab.storage.opening import open_uri
 
 WHOLE_OBJECTS = ("s3", "gcs", "abfs")
 """pyarrow's file systems without folders: an object replaces another in one go."""
@@ -20,26 +21,35 @@ WHOLE_OBJECTS = ("s3", "gcs", "abfs")
 
 @dataclass(frozen=True)
 class RemoteFiles:
-    """Files two levels deep: `folder/name` below `path` of `filesystem`. The libraries' errors go through."""
+    """Files two levels deep: `folder/name` below `path` of `filesystem`; the folder `""` is `path` itself.
+
+    The libraries' errors go through, but for `probe` and inside `named`.
+    """
 
     filesystem: Any
     path: str
     location: str
+    """The URI."""
+    knob: str
+    """What it was given by, for messages: `checkpoint.storage`, `data.path`."""
 
     @classmethod
-    def open(cls, uri: str) -> "RemoteFiles":
+    def open(cls, knob: str, uri: str) -> "RemoteFiles":
         """Raises UserError for a URI that no library here understands."""
-        filesystem, path = _open(uri)
+        filesystem, path = open_uri(knob, uri)
         if not path.strip("/"):
-            raise UserError(f"checkpoint.storage={uri} names no bucket or folder; write scheme://bucket/prefix.")
-        return cls(filesystem, path.rstrip("/"), uri)
+            raise UserError(f"{knob}={uri} names no bucket or folder; write scheme://bucket/prefix.")
+        return cls(filesystem, path.rstrip("/"), uri, knob)
 
     def location_of(self, folder: str) -> str:
         parts = urlsplit(self.location)
         return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{folder}"))
 
     def child(self, name: str) -> "RemoteFiles":
-        return RemoteFiles(self.filesystem, f"{self.path}/{name}", self.location_of(name))
+        return RemoteFiles(self.filesystem, self._at(name), self.location_of(name), self.knob)
+
+    def _at(self, *names: str) -> str:
+        return "/".join((self.path, *filter(None, names)))
 
     def probe(self) -> None:
         """Raises UserError where nothing can be written."""
@@ -48,7 +58,7 @@ class RemoteFiles:
             "cannot be written", "check the bucket, its permissions and the credentials in the environment"
         ):
             self.write("", name, [b"ditlab"])
-            self.filesystem.delete_file(f"{self.path}/{name}")
+            self.filesystem.delete_file(self._at(name))
 
     def listing(self) -> dict[str, dict[str, int]]:
         """Folder -> file -> bytes."""
@@ -60,7 +70,7 @@ class RemoteFiles:
 
     def sizes(self, folder: str) -> dict[str, int]:
         """File -> bytes in one folder."""
-        return {name: size for below, name, size in self._files(f"{self.path}/{folder}") if not below}
+        return {name: size for below, name, size in self._files(self._at(folder)) if not below}
 
     def _files(self, base: str) -> Iterator[tuple[str, str, int]]:
         from pyarrow.fs import FileSelector, FileType
@@ -77,19 +87,19 @@ class RemoteFiles:
 
     def read(self, folder: str, name: str) -> bytes:
         """A small file's bytes."""
-        with self.filesystem.open_input_stream(f"{self.path}/{folder}/{name}", compression=None) as stream:
+        with self.filesystem.open_input_stream(self._at(folder, name), compression=None) as stream:
             content: bytes = stream.read()
             return content
 
     def chunks(self, folder: str, name: str, size: int = 8 << 20) -> Iterator[bytes]:
         """A file's bytes, `size` at a time."""
-        with self.filesystem.open_input_stream(f"{self.path}/{folder}/{name}", compression=None) as stream:
+        with self.filesystem.open_input_stream(self._at(folder, name), compression=None) as stream:
             while chunk := stream.read(size):
                 yield chunk
 
     def write(self, folder: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
         """A new file, in the store when this returns; nothing of it is left where that fails."""
-        parent = f"{self.path}/{folder}" if folder else self.path
+        parent = self._at(folder)
         if self.filesystem.type_name not in WHOLE_OBJECTS:
             self.filesystem.create_dir(parent, recursive=True)
         try:
@@ -104,21 +114,21 @@ class RemoteFiles:
     def place(self, folder: str, name: str, content: bytes) -> None:
         """A small file, whole or not at all, in the place of an older one of that name."""
         if self.filesystem.type_name in WHOLE_OBJECTS:
-            with self.filesystem.open_output_stream(f"{self.path}/{folder}/{name}", compression=None) as stream:
+            with self.filesystem.open_output_stream(self._at(folder, name), compression=None) as stream:
                 stream.write(content)
             return
         partial = f"{name}.{secrets.token_hex(4)}.partial"
         self.write(folder, partial, [content])
         self.delete(folder, name)  # HDFS renames onto nothing that is there
-        self.filesystem.move(f"{self.path}/{folder}/{partial}", f"{self.path}/{folder}/{name}")
+        self.filesystem.move(self._at(folder, partial), self._at(folder, name))
 
     def delete(self, folder: str, name: str) -> None:
         with suppress(FileNotFoundError):
-            self.filesystem.delete_file(f"{self.path}/{folder}/{name}")
+            self.filesystem.delete_file(self._at(folder, name))
 
     def delete_folder(self, folder: str) -> None:
         with suppress(FileNotFoundError):
-            self.filesystem.delete_dir(f"{self.path}/{folder}")
+            self.filesystem.delete_dir(self._at(folder))
 
     def delete_folder_if_empty(self, folder: str) -> None:
         if not self.sizes(folder):
@@ -133,43 +143,4 @@ class RemoteFiles:
         except UserError:
             raise
         except Exception as error:  # each of fsspec's libraries has exceptions of its own
-            raise Unreachable(f"checkpoint.storage={self.location} {what} ({first_line(error)}); {remedy}.") from error
-
-
-def first_line(error: BaseException) -> str:
-    """An error in a line: pyarrow's hold a request's whole answer."""
-    if isinstance(error, OSError) and error.strerror and not isinstance(error.strerror, int):
-        return str(error.strerror).splitlines()[0][:300]
-    lines = str(error).splitlines()
-    return lines[0][:300].rstrip(".") if lines else type(error).__name__
-
-
-def _open(uri: str) -> tuple[Any, str]:
-    from pyarrow import ArrowInvalid
-    from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
-
-    try:
-        filesystem, path = FileSystem.from_uri(uri)
-        return filesystem, path
-    except ArrowInvalid as error:
-        if "Unrecognized filesystem type" not in str(error):
-            raise UserError(f"checkpoint.storage={uri} cannot be opened ({first_line(error)}); correct it.") from None
-    except (OSError, NotImplementedError) as error:
-        raise UserError(
-            f"checkpoint.storage={uri} cannot be reached ({first_line(error)}); check the address and the environment."
-        ) from None
-    try:
-        from fsspec.core import url_to_fs
-
-        inner, path = url_to_fs(uri)
-    except ImportError as error:
-        raise UserError(
-            f"checkpoint.storage={uri} needs a library that is not installed ({first_line(error)}); "
-            "install it on every node, or name another place."
-        ) from None
-    except Exception as error:  # each of fsspec's libraries has exceptions of its own
-        raise UserError(
-            f"checkpoint.storage={uri} cannot be opened ({first_line(error)}); "
-            "known are a folder's path, s3://, gs://, abfs://, hdfs:// and what fsspec has a library for."
-        ) from None
-    return PyFileSystem(FSSpecHandler(inner)), str(path)
+            raise Unreachable(f"{self.knob}={self.location} {what} ({first_line(error)}); {remedy}.") from error

@@ -1,0 +1,113 @@
+"""`ditlab submit`."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ditlab.cli.common import emit, json_option, say, set_option, spec_argument
+
+
+@click.command()
+@spec_argument
+@set_option
+@click.option(
+    "--address", metavar="URL", help="Of the job server (default: RAY_API_SERVER_ADDRESS, else the tunnel's)."
+)
+@click.option("--working-dir", type=click.Path(path_type=Path), default=".", show_default=True, help="What travels.")
+@click.option(
+    "--resume", metavar="RUN|auto", help="Continue a run or sweep; `auto`: the newest unfinished of this spec."
+)
+@click.option("--no-wait", is_flag=True, help="Return once the job is taken.")
+@json_option
+def submit(
+    spec: Path,
+    overrides: tuple[str, ...],
+    address: str | None,
+    working_dir: Path,
+    resume: str | None,
+    no_wait: bool,
+    as_json: bool,
+) -> int:
+    """Run an experiment or a sweep as a job of a Ray cluster, and follow its log.
+
+    The working directory travels, but for what .gitignore and .rayignore name. Ctrl-C leaves the job running;
+    `ray job stop` ends it after a final checkpoint.
+    """
+    from ditlab.cluster.jobs import DEFAULT, Jobs
+    from ditlab.cluster.upload import upload_of
+
+    root, name, command = _command(spec, overrides, working_dir, resume, as_json)
+    upload_of(root).check()
+    with Jobs(address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT) as jobs:
+        job = jobs.submit(name, command, root)
+        say(f"job {job} at {jobs.address} · stop it: ray job stop {job} --address {jobs.address}")
+        if no_wait:
+            emit({"job": job, "status": "SUBMITTED"}, as_json)
+            return 0
+        text = _Log(as_json)
+        try:
+            ended = jobs.follow(job, text.add)
+        except KeyboardInterrupt:
+            say(f"\nno longer following job {job}, which goes on · its log: ray job logs --follow {job}")
+            raise
+        if ended.exit_code and ended.status == "FAILED" and not text.has_words:
+            say(f"job {job} failed before it could start: {ended.message}")
+        say(f"job {job} {ended.status.lower()}")
+    emit({"job": job, "job_status": ended.status, **text.result()}, as_json)
+    return ended.exit_code
+
+
+def _command(
+    spec: Path, overrides: tuple[str, ...], working_dir: Path, resume: str | None, as_json: bool
+) -> tuple[Path, str, list[str]]:
+    """The working directory, the run's name and the command there. Raises UserError for a spec that is wrong, or lies
+    elsewhere: better here than after the upload."""
+    from ditlab.errors import UserError
+    from ditlab.spec.loading import is_sweep, load_experiment, load_sweep, spec_files
+
+    root = working_dir.expanduser().resolve()
+    if not root.is_dir():
+        raise UserError(f"--working-dir {working_dir} is no folder; name the one that holds {spec}.")
+    sweep = is_sweep(spec)
+    loaded: Any = load_sweep(spec, overrides) if sweep else load_experiment(spec, overrides)
+    for file in spec_files(spec):
+        if not file.is_relative_to(root):
+            raise UserError(
+                f"{file} does not lie below --working-dir {root}, which is all that travels; name a folder that holds "
+                "it."
+            )
+    command = ["python", "-m", "ditlab", "tune" if sweep else "train", str(spec.resolve().relative_to(root))]
+    for override in overrides:
+        command += ["--set", override]
+    command += ["--resume", resume] if resume else []
+    return root, loaded.name, [*command, *(["--json"] if as_json else [])]
+
+
+class _Log:
+    """The job's words, passed on; its JSON line kept for the end."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json, self._rest, self._last = as_json, "", ""
+        self.has_words = False
+
+    def add(self, text: str) -> None:
+        self.has_words = self.has_words or bool(text.strip())
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            if self._as_json and line.startswith("{"):
+                self._last = line
+            else:
+                click.echo(line, err=self._as_json)
+
+    def result(self) -> dict[str, Any]:
+        """What the command said at its end."""
+        if self._rest:
+            self.add("\n")
+        try:
+            found = json.loads(self._last) if self._last else {}
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}

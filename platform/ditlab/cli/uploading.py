@@ -1,0 +1,27 @@
+"""`ditlab data upload`: a store to where every node can fetch it."""
+
+import click
+
+from ditlab.cli.common import emit, json_option, say
+
+
+@click.command()
+@click.argument("store")
+@click.argument("uri")
+@json_option
+def upload(store: str, uri: str, as_json: bool) -> None:
+    """Put a store at a URI, for data: {kind: arrow, path: URI}.
+
+    STORE: a store's folder, or the name of one under DITLAB_HOME/stores. URI: the folder that it takes there, such as
+    s3://bucket/stores/NAME; what checkpoint.storage takes. Another store is never overwritten.
+    """
+    from ditlab.data.sources import open_place
+    from ditlab.data.uploading import upload_store
+    from ditlab.home import Home
+
+    opened = open_place("STORE", store, Home.from_environment())
+    done = upload_store(opened, uri)
+    what = f"{opened.name}: {len(opened):,} rows, {done.size / 2**20:,.1f} MiB (fingerprint {opened.fingerprint[:12]})"
+    say(f"{what} {'is there already, unchanged' if done.outcome == 'unchanged' else 'uploaded'}: {uri}")
+    facts = {"name": opened.name, "rows": len(opened), "fingerprint": opened.fingerprint}
+    emit({**facts, "uri": uri, "outcome": done.outcome, "files_sent": done.sent, "bytes": done.size}, as_json)

@@ -1,0 +1,107 @@
+"""What the cluster's autoscaler may still add to it, as its own configuration has it."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from ray.autoscaler.v2.utils import is_autoscaler_v2
+from ruamel.yaml import YAML
+
+from ditlab.cluster.capacity import NONE, Growth, Node, NodeType
+
+UNLIMITED = 10_000  # nodes, for a type without a limit of its own
+HEAD = "node:__internal_head__"
+"""A resource of the head alone, by Ray's own naming."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Node types that may be added, by name: what a node has, and how many of them there may be."""
+
+    types: Mapping[str, tuple[Node, int]]
+    most: int
+    """Of all types together."""
+
+
+def has_autoscaler() -> bool:
+    """Whether an autoscaler watches over the cluster: placement requests that wait make it add nodes."""
+    return bool(is_autoscaler_v2())
+
+
+def possible_growth(nodes: Sequence[Node]) -> Growth:
+    """What may still come to the nodes that are there."""
+    if not has_autoscaler():
+        return NONE
+    limits = _limits(ray.get_runtime_context().gcs_address)
+    return Growth(is_known=False) if limits is None else growth_within(limits, nodes)
+
+
+def growth_within(limits: Limits, nodes: Sequence[Node]) -> Growth:
+    """What the limits leave. Nodes are known by their CPUs and GPUs; the head is none of them."""
+    workers = [node for node in nodes if HEAD not in node]
+    there = Counter((node.get("CPU", 0), node.get("GPU", 0)) for node in workers)
+    types = []
+    for name, (node, most) in limits.types.items():
+        size = (node.get("CPU", 0), node.get("GPU", 0))
+        taken = min(there[size], most)
+        there[size] -= taken
+        if most > taken:
+            types.append(NodeType(name, node, most - taken))
+    return Growth(tuple(types), max(0, limits.most - len(workers)))
+
+
+@cache
+def _limits(gcs_address: str) -> Limits | None:
+    """None where nobody can tell. Asks the head, where the autoscaler runs, as Ray keeps no copy of its settings."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    if reported := _reported():
+        return reported
+    head = next((node["NodeID"] for node in ray.nodes() if node["Alive"] and HEAD in node["Resources"]), None)
+    if head is None:
+        return None
+    place = NodeAffinitySchedulingStrategy(head, soft=False)
+    asked = ray.remote(_read_here).options(num_cpus=0, scheduling_strategy=place).remote(gcs_address)
+    try:
+        found = ray.get(asked, timeout=60)
+    except (ray.exceptions.GetTimeoutError, ray.exceptions.RayTaskError):
+        return None  # the run waits for what it needs, and is not refused
+    return None if found is None else limits_of(found)
+
+
+def limits_of(config: Mapping[str, Any]) -> Limits:
+    """From the configuration that Ray's cluster launcher gives to the autoscaler."""
+    most = config.get("max_workers", UNLIMITED)
+    types = {
+        name: (each.get("resources", {}), min(each.get("max_workers", most), most))
+        for name, each in config["available_node_types"].items()
+        if name != config["head_node_type"]
+    }
+    return Limits(types, most)
+
+
+def _reported() -> Limits | None:
+    """Where the platform that runs Ray has reported its node groups to it."""
+    state: Any = ray._private.state.state  # what Ray Train's own check asks; no public name exists
+    config = state.get_cluster_config()
+    if config is None or not config.node_group_configs:
+        return None
+    groups = {group.name: (dict(group.resources), group.max_count) for group in config.node_group_configs}
+    types = {name: (node, UNLIMITED if most < 0 else most) for name, (node, most) in groups.items()}
+    return Limits(types, UNLIMITED)
+
+
+def _read_here(gcs_address: str) -> dict[str, Any] | None:
+    """On the head: the configuration of the autoscaler that watches over this cluster."""
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        given = dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)
+        if given.get("gcs-address") == gcs_address and "autoscaling-config" in given:
+            config: dict[str, Any] = YAML(typ="safe").load(Path(given["autoscaling-config"]).expanduser())
+            return config
+    return None

@@ -1,0 +1,184 @@
+"""A command as a job of a Ray cluster: submitted, followed to its end."""
+
+import asyncio
+import http.client
+import logging
+import secrets
+import shlex
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ditlab.cluster.access import headers, refused, users_token
+from ditlab.cluster.upload import runtime_env
+from ditlab.errors import RunFailed, UserError
+
+DEFAULT = "http://127.0.0.1:8265"
+"""Where a cluster's job server is seen through its tunnel, as `ray dashboard cluster.yaml` opens it."""
+TIMEOUT = 10.0  # seconds for an answer of the job server
+PATIENCE = 30.0  # seconds for which a job server that was there may be away
+_WANTS_TOKEN = "authentication token"  # in the words with which Ray refuses
+_SETTLED = ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended."""
+
+    status: str
+    """Ray's: SUCCEEDED, FAILED or STOPPED."""
+    exit_code: int
+    """Of the command; 130 for a job that was stopped."""
+    message: str
+    """Ray's, about what failed."""
+
+
+class Jobs:
+    """A cluster's job server. Use as a context manager: inside, requests show the user's token."""
+
+    def __init__(self, address: str) -> None:
+        """Raises UserError for what is no address of one, and where Ray's part for jobs is not installed."""
+        if not address.startswith(("http://", "https://")):
+            raise UserError(
+                f"--address {address} is no address of a job server; write http://HOST:PORT (its port is 8265 by "
+                f"default, and `ray dashboard cluster.yaml` brings it to {DEFAULT})."
+            )
+        self.address = address.rstrip("/")
+        self._client: Any = None
+
+    def __enter__(self) -> "Jobs":
+        """Raises UserError where nothing answers, or refuses the token."""
+        self._token = users_token()
+        self._token.__enter__()
+        try:
+            check_job_server(self.address)
+            self._client = _client(self.address)
+        except BaseException:
+            self._token.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._token.__exit__(None, None, None)
+
+    def submit(self, name: str, command: Sequence[str], root: Path) -> str:
+        """Sends the working directory, starts the command in a copy of it; returns the job's id.
+
+        Raises UserError where the job server does not take the job.
+        """
+        job = f"{name}-{secrets.token_hex(4)}"
+        with self._answering("does not take the job"):
+            self._client.submit_job(
+                entrypoint=shlex.join(command), submission_id=job, runtime_env=runtime_env(root),
+                metadata={"ditlab.name": name},
+            )  # fmt: skip
+        return job
+
+    def follow(self, job: str, on_text: Callable[[str], None]) -> Ended:
+        """Passes on what the job prints, until it has ended. Raises RunFailed where the job server is lost."""
+        asyncio.run(self._follow(job, on_text))
+        status, message, code = self.state(job)
+        if status not in _SETTLED:
+            raise RunFailed(f"{self._lost(job)}; its last status is {status}.", kind="lost_node")
+        if status == "STOPPED":
+            return Ended(status, 130, message)
+        return Ended(status, 0 if status == "SUCCEEDED" else code if code in (2, 130) else 1, message)
+
+    def state(self, job: str) -> tuple[str, str, int | None]:
+        """What the job server knows of a job: status, a word on it, the command's exit code."""
+        with self._answering(f"does not tell of job {job}", error=RunFailed):
+            details = self._client.get_job_info(job)
+            return str(details.status.value), details.message or "", details.driver_exit_code
+
+    async def _follow(self, job: str, on_text: Callable[[str], None]) -> None:
+        """The log's text, once each; the server's stream may break off before the job has ended."""
+        seen, away = 0, 0.0
+        while away < PATIENCE:
+            fresh = 0
+            try:
+                async for text in self._client.tail_job_logs(job):
+                    fresh += len(text)
+                    if fresh > seen:  # a new stream begins at the log's beginning
+                        on_text(text[-(fresh - seen) :] if fresh - seen < len(text) else text)
+                        seen = fresh
+                if self.state(job)[0] in _SETTLED:
+                    return
+                away += 1.0
+            except _troubles():
+                away += 1.0
+            await asyncio.sleep(1.0)
+        raise RunFailed(f"{self._lost(job)}.", kind="lost_node")
+
+    def _lost(self, job: str) -> str:
+        return (
+            f"the job server at {self.address} does not answer any more, and job {job} may go on without it: "
+            f"`ray job logs --follow {job} --address {self.address}` once it is back; if the head is gone, submit the "
+            "same again with --resume auto"
+        )
+
+    @contextmanager
+    def _answering(self, what: str, error: type[Exception] = UserError) -> Iterator[None]:
+        try:
+            yield
+        except _troubles() as trouble:
+            reason = str(trouble).strip().splitlines()[0][:300] if str(trouble).strip() else type(trouble).__name__
+            raise error(f"--address {self.address}: the job server {what} ({reason.rstrip('.')}).") from None
+
+
+def check_job_server(address: str) -> None:
+    """Raises UserError where no job server of Ray answers at the address, or it refuses the user's token. The token is
+    shown to what asks for it as Ray does, and to nothing else."""
+    try:
+        status, text = _ask(address, {})
+        if status in (401, 403) and _WANTS_TOKEN in text and headers():
+            status, text = _ask(address, headers())
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise UserError(
+            f"--address {address}: no job server answers there ({getattr(reason, 'strerror', None) or reason}); start "
+            "the cluster (`ray up cluster.yaml`), open the tunnel to it (`ray dashboard cluster.yaml`), or correct the "
+            "address."
+        ) from None
+    if status in (401, 403) and _WANTS_TOKEN in text:
+        raise refused(address)
+    if status != 200 or "ray_version" not in text:
+        raise UserError(f"--address {address}: what answers there is no job server of Ray; correct the address.")
+
+
+def _ask(address: str, shown: dict[str, str]) -> tuple[int, str]:
+    request = urllib.request.Request(f"{address}/api/version", headers=shown)
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            return answer.status, answer.read(10_000).decode(errors="replace")
+    except urllib.error.HTTPError as error:
+        return error.code, error.read(10_000).decode(errors="replace")
+    except (http.client.HTTPException, ValueError) as error:  # what answers speaks no HTTP
+        return 0, str(error)
+
+
+def _client(address: str) -> Any:
+    try:
+        from ray.job_submission import JobSubmissionClient
+
+        for logger in ("ray", "ray.dashboard", "ray.job_submission"):
+            logging.getLogger(logger).setLevel(logging.ERROR)  # Ray tells of every file that it leaves out
+        for name in ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        return JobSubmissionClient(address)
+    except ImportError as error:
+        raise UserError(
+            f"jobs need a part of Ray that is not installed here ({error}); pip install 'ditlab[cluster]'."
+        ) from None
+
+
+def _troubles() -> tuple[type[Exception], ...]:
+    """What Ray's client raises where a job server does not answer as it should: the errors of two HTTP libraries among
+    them."""
+    import aiohttp
+    import requests
+
+    return (OSError, RuntimeError, ValueError, RunFailed, aiohttp.ClientError, requests.RequestException)

@@ -1,0 +1,103 @@
+"""What one node says of itself. Sent to it by value: a node that has no DiTLab can answer, too."""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LIBRARIES = ("ray", "torch", "deepspeed", "mlflow", "pyarrow", "pydantic")
+PATIENCE = 2.0  # seconds that a file may take to be seen: network file systems remember what was not there
+
+
+def versions(with_code: bool = True) -> dict[str, str]:
+    """Of Python, of libraries and of DiTLab, as this process would import them; "" for what is not installed."""
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = ""
+    return {**found, "ditlab": code_version()} if with_code else found
+
+
+def code_version() -> str:
+    """DiTLab's version with a digest over its source, `0.1.0-3f9a01bc22d4`: the same for a wheel and a checkout of the
+    same code. "" where it is not installed."""
+    digest = hashlib.sha256()
+    for package in ("ditlab", "denoisers"):
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.origin:
+            return ""
+        folder = Path(spec.origin).parent
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(f"{package}/{path.relative_to(folder).as_posix()}\0".encode())
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    import ditlab
+
+    return f"{ditlab.__version__}-{digest.hexdigest()[:12]}"
+
+
+def node_report(home: str, storage: str | None, probe: str) -> dict[str, Any]:
+    """What `survey.NodeReport` is made of. `probe` is the name of the files that the launcher has written, and what
+    they hold."""
+    problem = _problem()
+    found: dict[str, Any] = {
+        "problem": problem,
+        "versions": versions(with_code=not problem),
+        "home": _seen(lambda: (Path(home) / probe).read_bytes(), probe),
+        "interfaces": [name for _, name in socket.if_nameindex()],
+        "home_free": _free(home),
+        "cache_free": _free(os.environ.get("DITLAB_CACHE") or home),
+        "storage": "",
+    }
+    if storage is not None and not problem:
+        found["storage"] = _seen(lambda: _read(storage, probe), probe)
+    return {**found, "clock": time.time()}  # last, so that it is fresh when it arrives
+
+
+def _problem() -> str:
+    """Why DiTLab cannot be imported here; empty where it can."""
+    try:
+        import denoisers
+        import ditlab
+    except Exception as error:  # whatever a broken installation raises is what there is to report
+        return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    return "" if ditlab.__file__ and denoisers.__file__ else "a folder of its name hides it"
+
+
+def _read(storage: str, probe: str) -> bytes:
+    """Through the code that reads checkpoints; both kinds raise what their library does."""
+    from ditlab.checkpoints.local import LocalFiles
+    from ditlab.spec.storage import is_uri
+    from ditlab.storage.remote import RemoteFiles
+
+    if is_uri(storage):
+        return RemoteFiles.open("checkpoint.storage", storage).read("", probe)
+    return LocalFiles(Path(storage)).read("", probe)
+
+
+def _seen(read: Callable[[], bytes], probe: str) -> str:
+    """Why a probe cannot be read; empty where it can."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return "" if read() == probe.encode() else "something else lies there"
+        except FileNotFoundError:
+            if time.monotonic() > deadline:
+                return "it is not there"
+            time.sleep(0.2)
+        except Exception as error:  # each library of a store has exceptions of its own
+            return f"{type(error).__name__}: {error}".splitlines()[0][:300].rstrip(".")
+
+
+def _free(path: str) -> int:
+    """Bytes free on the disk that a folder lies on, or will lie on."""
+    there = next(folder for folder in (Path(path), *Path(path).parents) if folder.exists())
+    return shutil.disk_usage(there).free

@@ -1,0 +1,98 @@
+"""Secrets out of text: what leaves the process (messages, records, tags, logs) passes `hide`."""
+
+import base64
+import json
+import os
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from types import TracebackType
+from typing import NoReturn
+from urllib.parse import quote, quote_plus
+
+MASK = "***"
+_SHORTEST = 6  # characters: a shorter value is found in innocent words, and is no secret worth the name
+
+# By whole words of a variable's name: TOKEN is one, TOKENIZERS_PARALLELISM has none.
+_NAMES = re.compile(
+    r"(?:^|_)(?:SECRETS?|PASS|PASSWD|PASSPHRASE|TOKEN|CREDENTIALS?|API_?KEY|ACCESS_KEY|ACCOUNT_KEY|PRIVATE_KEY|PAT|"
+    r"CONNECTION_STRING|SAS)(?:_|$)|PASSWORD(?:_|$)",
+    re.IGNORECASE,
+)
+# What tells where a secret lies, or of what kind it is.
+_HARMLESS = re.compile(r"_(?:PATH|FILE|DIR|FOLDER|ID|NAME|MODE|TYPE|TTL|URL|URI|ENDPOINT|EXPIRATION)$", re.IGNORECASE)
+
+# Keys hold slashes, too; a number that ends there is a port.
+_USER_INFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s/?#:@'\"]*):(?!\d+(?:[/?#'\"\s]|$))[^\s?#'\"]*@")
+_QUERY = re.compile(
+    r"([?&][^=&\s'\"]*(?:secret|passw|token|credential|signature|access_?key|account_?key|api_?key)[^=&\s'\"]*=)"
+    r"[^&\s'\"]+",
+    re.IGNORECASE,
+)
+_HEADER = re.compile(r"(authorization['\"]?\s*[:=]\s*[bu]?['\"]?\s*(?:basic|bearer)\s+)[^\s'\",]+", re.IGNORECASE)
+
+
+def hide(text: str) -> str:
+    """The text with `***` for what must not be shown: values of environment variables whose names say secret
+    (AWS_SECRET_ACCESS_KEY, *_PASSWORD, *_TOKEN, ...), passwords inside URLs, keys in their queries."""
+    for value in _values():
+        text = text.replace(value, MASK)
+    return _HEADER.sub(rf"\1{MASK}", hide_in_urls(text))
+
+
+def hide_in_urls(text: str) -> str:
+    """The text with `***` for passwords and keys inside URLs: `postgresql://ann:***@db/mlflow`."""
+    if "://" not in text:
+        return text
+    return _QUERY.sub(rf"\1{MASK}", _USER_INFO.sub(rf"\1:{MASK}@", text))
+
+
+def raise_hidden(error: BaseException) -> NoReturn:
+    """Raises the error, or where its traceback shows a secret a RuntimeError that says the same without it."""
+    shown = "".join(traceback.format_exception(error))
+    if hide(shown) == shown:
+        raise error
+    raise RuntimeError(f"{type(error).__name__}: {hide(str(error))}") from None
+
+
+def hide_tracebacks() -> None:
+    """From now on, what nobody catches is printed without secrets, in this thread and in others."""
+    sys.excepthook = _print_hidden
+    threading.excepthook = _print_hidden_of_thread
+
+
+def _values() -> list[str]:
+    """As they may stand in text, the longest first: one may hold another."""
+    found: set[str] = set()
+    name, password = (os.environ.get(f"MLFLOW_TRACKING_{each}") for each in ("USERNAME", "PASSWORD"))
+    if name and password:  # as a header has them
+        found.add(base64.b64encode(f"{name}:{password}".encode()).decode())
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST and _NAMES.search(name) and not _HARMLESS.search(name):
+            found.update(_spellings(value))
+    return sorted(found, key=lambda value: (-len(value), value))
+
+
+def _spellings(value: str) -> Iterator[str]:
+    """As it is, inside a URL, and escaped as in a `repr` or in JSON."""
+    yield value
+    yield quote(value, safe="")
+    yield quote(value)
+    yield quote_plus(value)
+    yield repr(value)[1:-1]
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+
+
+def _print_hidden(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    sys.stderr.write(hide("".join(traceback.format_exception(kind, error, trace))))
+
+
+def _print_hidden_of_thread(details: threading.ExceptHookArgs) -> None:
+    if details.exc_type is SystemExit or details.exc_value is None:
+        return
+    name = details.thread.name if details.thread else "unknown"
+    trace = "".join(traceback.format_exception(details.exc_type, details.exc_value, details.exc_traceback))
+    sys.stderr.write(hide(f"Exception in thread {name}:\n{trace}"))

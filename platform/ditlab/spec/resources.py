@@ -1,0 +1,88 @@
+"""What a run takes of the machine or cluster."""
+
+import math
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from denoisers.contract import Spec
+from ditlab.spec.network import Network
+from ditlab.spec.optimisation import Count
+
+
+class ElasticWorkers(Spec):
+    """A range of workers, grown and shrunk with the cluster. The batch and every random draw stay the same."""
+
+    min: Count
+    """Fewest workers to go on with."""
+    max: Count
+    """Most workers to use. Each needs a micro-batch of its own: at most batch.size / batch.micro."""
+    interval: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds between looks for room for more workers; taking them in goes back to the last checkpoint."""
+
+    @model_validator(mode="after")
+    def ordered(self) -> "ElasticWorkers":
+        """A range, from the smaller to the larger."""
+        if self.min > self.max:
+            raise ValueError(
+                f"resources.workers={{min: {self.min}, max: {self.max}}} is no range; "
+                f"write {{min: {self.max}, max: {self.min}}}, or a number."
+            )
+        return self
+
+
+class Resources(Spec):
+    """What a run takes of the machine or cluster, and how it takes their failures."""
+
+    workers: Count | ElasticWorkers = 1
+    """Training processes, each with its share of every batch; `{min: 2, max: 8}` follows the size of the cluster."""
+    gpus_per_worker: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """GPUs of each worker: 1 trains on CUDA, 0 on the CPU. A part of one (0.25) lets runs of one worker, such as a
+    sweep's trials, share a GPU and its memory."""
+    cpus_per_worker: Count | None = None
+    """CPU cores, and threads, of each worker. Null: this machine's cores divided by the workers."""
+    max_failures: Annotated[int, Field(ge=0, le=10**6)] = 3
+    """Lost workers, lost nodes and hung workers in a row, without a new checkpoint between them, after which the run
+    goes on from its last checkpoint by itself; one more ends it. Pre-emptions do not count; mistakes are not
+    retried."""
+    hang_timeout: Annotated[float, Field(gt=0, le=10**6)] = 600.0
+    """Seconds without progress after which a worker counts as hung, is named and replaced."""
+    network: Network = Network()
+    """How workers find and hear each other."""
+
+    @model_validator(mode="after")
+    def watched_before_it_times_out(self) -> "Resources":
+        """A collective that gave up first could not say whom it waited for."""
+        timeout, hang = self.network.timeout, self.hang_timeout
+        if timeout is not None and timeout <= hang:
+            raise ValueError(
+                f"resources.network.timeout={timeout} is not longer than resources.hang_timeout={hang:g}, whose watch "
+                f"names the worker that hangs; set resources.network.timeout above {hang:g}, or resources.hang_timeout "
+                f"below {timeout}."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def whole_gpus_together(self) -> "Resources":
+        """NCCL wants a GPU for each worker of a run."""
+        if 0 < self.gpus_per_worker < 1 and self.max_workers > 1:
+            raise ValueError(
+                f"resources.gpus_per_worker={self.gpus_per_worker:g} shares a GPU, and workers of one run need one "
+                "each; set resources.workers to 1, or resources.gpus_per_worker to 1."
+            )
+        return self
+
+    @property
+    def collective_timeout(self) -> int:
+        """Seconds that a collective waits for the other workers."""
+        return self.network.timeout or max(1800, math.ceil(2 * self.hang_timeout))
+
+    @property
+    def min_workers(self) -> int:
+        """Fewest workers to go on with."""
+        return self.workers if isinstance(self.workers, int) else self.workers.min
+
+    @property
+    def max_workers(self) -> int:
+        """Most workers to use."""
+        return self.workers if isinstance(self.workers, int) else self.workers.max

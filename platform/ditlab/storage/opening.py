@@ -1,0 +1,46 @@
+"""From a URI to a file system: pyarrow's own where it has one for the scheme, else fsspec's."""
+
+from typing import Any
+
+from ditlab.errors import UserError
+from ditlab.storage.failures import Unreachable, first_line
+
+
+def open_uri(knob: str, uri: str) -> tuple[Any, str]:
+    """A `pyarrow.fs.FileSystem`, and the path in it. Raises UserError for a URI that no library here understands, and
+    Unreachable where the library asks the place itself and hears nothing."""
+    from pyarrow import ArrowInvalid
+    from pyarrow.fs import FileSystem
+
+    try:
+        filesystem, path = FileSystem.from_uri(uri)
+        return filesystem, path
+    except ArrowInvalid as error:
+        if "Unrecognized filesystem type" not in str(error):
+            raise UserError(f"{knob}={uri} cannot be opened ({first_line(error)}); correct it.") from None
+    except (OSError, NotImplementedError) as error:
+        kind = UserError if isinstance(error, NotImplementedError) else Unreachable
+        raise kind(
+            f"{knob}={uri} cannot be reached ({first_line(error)}); check the address and the environment."
+        ) from None
+    return _by_fsspec(knob, uri)
+
+
+def _by_fsspec(knob: str, uri: str) -> tuple[Any, str]:
+    from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+    try:
+        from fsspec.core import url_to_fs
+
+        inner, path = url_to_fs(uri)
+    except ImportError as error:
+        raise UserError(
+            f"{knob}={uri} needs a library that is not installed ({first_line(error)}); "
+            "install it on every node, or name another place."
+        ) from None
+    except Exception as error:  # each of fsspec's libraries has exceptions of its own
+        raise UserError(
+            f"{knob}={uri} cannot be opened ({first_line(error)}); "
+            "known are a folder's path, s3://, gs://, abfs://, hdfs:// and what fsspec has a library for."
+        ) from None
+    return PyFileSystem(FSSpecHandler(inner)), str(path)

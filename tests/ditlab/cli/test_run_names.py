@@ -1,0 +1,20 @@
+"""A RUN that leads out of DITLAB_HOME is an unknown run."""
+
+import pytest
+
+NAMES = ["../../etc", "..", ".", "/etc", "train/../..", "a/b"]
+COMMANDS = {
+    "sample": ("sample", "{}"), "evaluate": ("evaluate", "{}"), "figures": ("figures", "{}"),
+    "export": ("export", "{}", "--out", "exported"), "compare": ("compare", "{}", "{}"), "sync": ("runs", "sync", "{}"),
+    "train": ("train", "SPEC", "--local", "--resume", "{}"), "tune": ("tune", "--resume", "{}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_it_is_unknown(ditlab, home, spec, tmp_path, monkeypatch, command, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "etc").mkdir()
+    said = ditlab(*(str(spec) if part == "SPEC" else part.format(name) for part in COMMANDS[command]))
+    assert said.code == 2 and said.err.count("\n") == 1 and f"run '{name}' is unknown" in said.err
+    assert not (tmp_path / "exported").exists() and not list((tmp_path / "etc").iterdir())

@@ -1,0 +1,87 @@
+"""What `ditlab submit` refuses before anything travels. Jobs themselves: tests/ditlab/cluster/test_jobs.py."""
+
+import shutil
+
+from ditlab.cluster.upload import runtime_env, upload_of
+from support.command import run_here
+from support.nodes import CHECKOUT
+
+SPEC = CHECKOUT / "experiments" / "digits" / "dit.yaml"
+
+
+def said(capfd, monkeypatch, *arguments):
+    done = run_here(capfd, monkeypatch, "submit", *arguments)
+    assert done.code == 2 and "Traceback" not in done.err
+    assert len(done.err.strip().splitlines()) == 1, done.err
+    return done.err
+
+
+def test_an_address_where_nothing_answers(capfd, monkeypatch):
+    monkeypatch.chdir(CHECKOUT)
+    err = said(capfd, monkeypatch, SPEC, "--address", "http://127.0.0.1:9")
+    assert "--address http://127.0.0.1:9: no job server answers there (Connection refused)" in err
+
+
+def test_an_address_of_another_kind(capfd, monkeypatch):
+    monkeypatch.chdir(CHECKOUT)
+    err = said(capfd, monkeypatch, SPEC, "--address", "127.0.0.1:6379")
+    assert "is no address of a job server; write http://HOST:PORT" in err
+
+
+def test_train_names_submit_for_a_job_servers_address(capfd, monkeypatch):
+    done = run_here(capfd, monkeypatch, "train", SPEC, "--address", "http://127.0.0.1:8265")
+    assert done.code == 2 and "`ditlab submit SPEC --address http://127.0.0.1:8265`" in done.err
+
+
+def test_a_folder_too_large_names_its_largest_files(capfd, monkeypatch, tmp_path):
+    shutil.copy(SPEC, tmp_path)
+    for name, megabytes in (("weights.bin", 400), ("images.tar", 300), ("notes.txt", 0)):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(megabytes * 2**20)  # a hole: it takes no disk
+    err = said(capfd, monkeypatch, tmp_path / SPEC.name, "--working-dir", tmp_path)
+    assert "is too large for a job: 700 MiB in 4 files, and 512 MiB can travel" in err
+    assert "the largest are weights.bin (400 MiB), images.tar (300 MiB)" in err and ".rayignore" in err
+    (tmp_path / ".rayignore").write_text("*.bin\nimages.tar\n")
+    err = said(capfd, monkeypatch, tmp_path / SPEC.name, "--working-dir", tmp_path, "--address", "http://127.0.0.1:9")
+    assert "no job server answers" in err
+
+
+def test_a_spec_that_would_not_travel(capfd, monkeypatch, tmp_path):
+    err = said(capfd, monkeypatch, SPEC, "--working-dir", tmp_path)
+    assert f"{SPEC} does not lie below --working-dir {tmp_path}" in err
+    outside = tmp_path / "inside"
+    outside.mkdir()
+    (tmp_path / "parent.yaml").write_text(SPEC.read_text())
+    (outside / "child.yaml").write_text("extends: ../parent.yaml\n")
+    err = said(capfd, monkeypatch, outside / "child.yaml", "--working-dir", outside)
+    assert "parent.yaml does not lie below" in err
+    err = said(capfd, monkeypatch, SPEC, "--working-dir", tmp_path / "nowhere")
+    assert "is no folder" in err
+
+
+def test_a_mistake_in_the_spec_is_found_before_the_upload(capfd, monkeypatch):
+    monkeypatch.chdir(CHECKOUT)
+    err = said(capfd, monkeypatch, SPEC, "--set", "model.dpeth=6", "--address", "http://127.0.0.1:9")
+    assert "did you mean 'depth'?" in err
+
+
+def test_a_checkout_travels_small_and_its_code_is_found():
+    upload = upload_of(CHECKOUT)
+    assert upload.size < 8 * 2**20, sorted(upload.files.items(), key=lambda item: -item[1])[:5]
+    for needed in ("platform/ditlab/__main__.py", "models/denoisers/contract.py", "experiments/digits/dit.yaml"):
+        assert needed in upload.files
+    assert not [name for name in upload.files if name.startswith(("tests/", "docs/", ".git/", ".venv/", "runs/"))]
+    assert runtime_env(CHECKOUT)["env_vars"]["PYTHONPATH"] == "platform:models"
+
+
+def test_from_another_folder_the_code_travels_beside_it(tmp_path):
+    environment = runtime_env(tmp_path)
+    assert environment["working_dir"] == str(tmp_path) and "PYTHONPATH" not in environment["env_vars"]
+    assert environment["py_modules"] == [str(CHECKOUT / "platform/ditlab"), str(CHECKOUT / "models/denoisers")]
+
+
+def test_the_file_for_ray_job_submit_says_the_same():
+    from ditlab.spec.yaml_text import parse_yaml
+
+    written = parse_yaml((CHECKOUT / "platform" / "runtime_env.yaml").read_text(), "runtime_env.yaml")
+    assert written["env_vars"] == runtime_env(CHECKOUT)["env_vars"]

@@ -1,0 +1,100 @@
+"""What `tracking.uri: null` means where MLFLOW_TRACKING_URI is set, for a run and for all that comes after it."""
+
+import json
+
+import mlflow
+import pytest
+import yaml
+
+from ditlab.home import Home
+from ditlab.spec.loading import load_sweep
+from ditlab.tracking.address import launch_address
+from support.command import run_process
+
+
+def metrics_in(database) -> dict[str, dict[str, float]]:
+    """By the run's name."""
+    client = mlflow.MlflowClient(f"sqlite:///{database}")
+    experiments = [each.experiment_id for each in client.search_experiments()]
+    return {run.info.run_name: run.data.metrics for run in client.search_runs(experiments)}
+
+
+def test_null_is_the_environments_address_at_launch_and_the_runs_own_later(ditlab, home, spec, tmp_path, monkeypatch):
+    team, other = tmp_path / "team.db", tmp_path / "other.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{team}")
+    said = ditlab("train", spec, "--local", "--json", "--set", "training.steps=2")
+    assert said.code == 0, said.err
+    folder = Home(home).run(said.json["run_id"])
+    assert said.json["tracking_uri"] == f"sqlite:///{team}"
+    assert json.loads(folder.record.read_text())["tracking_uri"] == f"sqlite:///{team}"
+    assert yaml.safe_load(folder.spec.read_text())["tracking"]["uri"] == f"sqlite:///{team}"
+    assert "train/loss" in metrics_in(team)["small"] and not Home(home).mlflow_database.exists()
+    # Whatever the environment says later, the run stays where it is.
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{other}")
+    assert ditlab("train", spec, "--local", "--resume", folder.run_id).code == 0
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert ditlab("runs", "sync", folder.run_id).code == 0
+    assert ditlab("evaluate", folder.run_id).code == 0
+    assert list(metrics_in(team)) == ["small"]
+    assert not other.exists() and not Home(home).mlflow_database.exists()
+
+
+def test_a_run_in_the_homes_database_stays_there(ditlab, home, spec, tmp_path, monkeypatch):
+    said = ditlab("train", spec, "--local", "--json", "--set", "training.steps=2")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/team.db")
+    assert ditlab("train", spec, "--local", "--resume", said.json["run_id"]).code == 0
+    assert list(metrics_in(home / "mlflow.db")) == ["small"] and not (tmp_path / "team.db").exists()
+    moved = home.rename(tmp_path / "moved")
+    again = run_process("evaluate", said.json["run_id"], home=moved, MLFLOW_TRACKING_URI="")
+    assert again.code == 0, again.err
+    assert list(metrics_in(moved / "mlflow.db")) == ["small"]
+
+
+def test_the_specs_address_comes_first(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9/")
+    assert launch_address(None, Home(home)) == "http://127.0.0.1:9"
+    assert launch_address("sqlite:////x/y.db", Home(home)) == "sqlite:////x/y.db"
+    assert launch_address(None, Home(home), environment=False) is None
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", " ")
+    assert launch_address(None, Home(home)) is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("http://me:pass-word@host:5000", "MLFLOW_TRACKING_URI=http://me:***@host:5000 holds a password"),
+        ("http://me:pass/word@host:5000", "MLFLOW_TRACKING_URI=http://me:***@host:5000"),
+        ("file:///tmp/mlruns", "MLFLOW_TRACKING_URI='file:///tmp/mlruns' is a plain folder"),
+    ],
+)
+def test_a_wrong_address_in_the_environment(ditlab, home, spec, monkeypatch, uri, message):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    said = ditlab("train", spec, "--local")
+    assert said.code == 2 and said.out == "" and said.err.count("\n") == 1
+    assert message in said.err.replace("URI='http", "URI=http")
+    assert "pass" not in said.err.replace("a password", "").replace("MLFLOW_TRACKING_PASSWORD", "")
+    assert not home.exists()
+
+
+def test_a_sweep_takes_the_address_at_its_begin_and_keeps_it(home, spec, tmp_path, monkeypatch):
+    from ditlab.cluster.sweep.portable import portable_sweep
+    from ditlab.spec.space import differences
+
+    path = tmp_path / "sweep.yaml"
+    path.write_text(
+        f"name: s\nbase: {spec.name}\nspace: {{optimizer.lr: {{kind: grid, values: [0.1, 0.2]}}}}\n"
+        "search: {kind: grid}\nmetric: eval/velocity\n"
+    )
+    sweep = load_sweep(path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    begun, address = portable_sweep(sweep, Home(home))
+    assert begun.fixed["tracking.uri"] == address == "http://127.0.0.1:9"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:10")
+    for given in (sweep, begun):
+        again, address = portable_sweep(given, Home(home), begun)
+        assert address == "http://127.0.0.1:9" and differences(begun, again) == []
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    at_home, address = portable_sweep(sweep, Home(home))
+    assert "tracking.uri" not in at_home.fixed and address == f"sqlite:///{home}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:pass-word@127.0.0.1:10")
+    assert portable_sweep(sweep, Home(home), at_home)[1] == f"sqlite:///{home}/mlflow.db"

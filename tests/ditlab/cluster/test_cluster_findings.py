@@ -1,0 +1,174 @@
+"""The lines of `ditlab doctor --cluster`, from reports, measurements and answers made by hand."""
+
+import os
+import socket
+import stat
+from dataclasses import replace
+
+import pytest
+
+from ditlab.cluster.allreduce import Measured, reach
+from ditlab.cluster.asking import Answer
+from ditlab.cluster.cluster_findings import of_all_reduce, of_reports, of_speeds, of_tracking
+from ditlab.cluster.doors import Doors, judge_doors
+from ditlab.cluster.findings import Finding, last_sentence
+from ditlab.cluster.gpu_health import judge_gpus, matmul_error, parse_gpu, read_gpus
+from ditlab.cluster.survey_rules import NodeReport, Wanted
+
+OWN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.8.0", "mlflow": "3.17.2", "ditlab": "0.1.0-3f9a01bc22d4"}
+GOOD = NodeReport("a (10.0.0.7/3f9a01bc)", True, OWN, home_free=50 << 30, cache_free=9 << 30)
+WANTED = Wanted(OWN, "/shared/runs", "s3://bucket/runs")
+CARD = "0, NVIDIA L40S, 570.86.15, 0, 0x0000000000000001, 491, 46068"  # of an idle one, as nvidia-smi prints it
+
+
+def verdicts(findings: list[Finding]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for each in findings:
+        found.setdefault(each.what, []).append(each.verdict)
+    return found
+
+
+def test_a_cluster_that_agrees_is_ok_throughout():
+    head = NodeReport("head", False, {"python": "3.11.7", "ray": "2.60.0"}, "No module named 'ditlab'")
+    findings = of_reports([GOOD, replace(GOOD, name="b"), head], [], WANTED)
+    assert {each.verdict for each in findings} == {"ok"}
+    assert last_sentence(findings) == "ready for a long run."
+
+
+@pytest.mark.parametrize(
+    ("report", "what", "verdict"),
+    [
+        (replace(GOOD, versions={**OWN, "torch": "2.9.0"}), "versions", "missing"),
+        (replace(GOOD, versions={**OWN, "mlflow": "3.18.0"}), "versions", "note"),
+        (replace(GOOD, problem="no"), "versions", "missing"),
+        (replace(GOOD, skew=9.0), "clocks", "note"),
+        (replace(GOOD, home="it is not there"), "DITLAB_HOME", "missing"),
+        (replace(GOOD, storage="ACCESS_DENIED"), "checkpoint.storage", "missing"),
+        (replace(GOOD, home_free=1 << 30), "disk of DITLAB_HOME", "note"),
+        (replace(GOOD, cache_free=1 << 30), "disk of DITLAB_CACHE", "note"),
+    ],
+)
+def test_what_is_wrong_on_one_node_has_its_line(report, what, verdict):
+    findings = of_reports([GOOD, replace(report, name="b")], [], WANTED)
+    assert verdicts(findings)[what] == [verdict]
+    (line,) = [each for each in findings if each.what == what]
+    assert "b" in line.found and line.remedy
+    ready = last_sentence(findings)
+    assert what in ready and ready.startswith("not ready" if verdict == "missing" else "ready for a long run (")
+
+
+def test_a_node_that_does_not_answer_is_missing():
+    assert verdicts(of_reports([GOOD], ["node b could not be asked (no answer in 120 s); wait."], WANTED))["nodes"] == [
+        "ok",
+        "missing",
+    ]
+
+
+def answer(node: str, value: float, problem: str = "") -> Answer:
+    return Answer({"NodeManagerHostname": node, "NodeManagerAddress": "10.0.0.1", "NodeID": "0" * 56}, value, problem)
+
+
+def test_speeds_are_in_megabytes_a_second_and_slow_ones_noted():
+    written, read = of_speeds("DITLAB_HOME", [answer("a", 250e6), answer("b", 40e6)], [answer("a", 300e6)])
+    assert (written.verdict, read.verdict) == ("note", "ok")
+    assert "250 MB/s" in written.found and "40 MB/s" in written.found and "100 MB/s" in written.remedy
+    (refused,) = of_speeds("checkpoint.storage", [answer("a", 0, "ACCESS_DENIED")], [])
+    assert refused.verdict == "missing" and "a (10.0.0.1/00000000): ACCESS_DENIED" in refused.found
+
+
+def test_bus_bandwidth_is_that_of_nccl_tests():
+    measured = Measured({1 << 20: 0.001, 64 << 20: 0.5}, True, 4, [])
+    assert measured.bus_bandwidth(64 << 20) == pytest.approx(1.5 * (64 << 20) / 0.5)
+    small, large = of_all_reduce(measured, use_gpu=False)
+    assert "64 MiB" in large.what and "0.20 GB/s" in large.found and large.verdict == "ok"
+    assert of_all_reduce(measured, use_gpu=True)[1].verdict == "note"  # for GPUs, 0.2 GB/s are few
+    assert small.verdict == "ok"
+
+
+def test_a_wrong_sum_and_a_group_that_fails_are_missing():
+    assert of_all_reduce(Measured({1 << 20: 0.1}, False, 2, []), False)[0].verdict == "missing"
+    (line,) = of_all_reduce(Measured({}, False, 2, ["node a does not reach node b at 10.0.0.8 (timed out)"]), False)
+    assert line.verdict == "missing" and "node a does not reach node b" in line.found and "ports" in line.remedy
+
+
+def test_tracking_is_asked_from_every_node():
+    assert of_tracking("sqlite:////shared/mlflow.db", {})[0].verdict == "note"
+    assert of_tracking("http://host:5000", {"a": "", "b": ""})[0].verdict == "ok"
+    (line,) = of_tracking("http://host:5000", {"a": "", "b": "does not answer (timed out)"})
+    assert line.verdict == "missing" and "from b" in line.found
+
+
+@pytest.mark.parametrize(
+    ("status", "listening", "token", "expected"),
+    [
+        (401, ["127.0.0.1"], True, ["ok", "ok"]),
+        (200, ["127.0.0.1"], True, ["missing", "ok"]),  # this process shows a token that nobody wants
+        (401, ["0.0.0.0"], True, ["ok", "note"]),
+        (200, ["10.0.0.1"], False, ["missing", "missing"]),
+        (None, [], False, ["missing", "note"]),
+        (None, [], True, ["ok", "note"]),
+    ],
+)
+def test_doors(status, listening, token, expected):
+    findings = judge_doors(Doors("127.0.0.1:8265", status, tuple(listening), token))
+    assert [each.verdict for each in findings] == expected
+
+
+def test_a_port_where_nobody_answers_is_found_in_time():
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        host, port = full.getsockname()
+        waiting = [socket.socket() for _ in range(4)]  # the queue is full: the next one is not answered
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex((host, port))
+        assert "timed out" in reach(host, port, 0.5)
+        for each in waiting:
+            each.close()
+    with socket.create_server(("127.0.0.1", 0)) as open_port:
+        assert reach(*open_port.getsockname(), 0.5) == ""
+    assert "refused" in reach(host, port, 0.5)
+
+
+def test_cards_are_read_from_nvidia_smi(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho '{CARD}'\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (row,) = read_gpus()
+    card = parse_gpu("a", row)
+    assert (card.index, card.name, card.driver, card.uncorrected) == (0, "NVIDIA L40S", "570.86.15", 0)
+    assert (card.used, card.total) == (491 << 20, 46068 << 20)
+    (line,) = judge_gpus([card], [("a", 1e-6)])
+    assert line.verdict == "ok" and "NVIDIA L40S" in line.found
+    program.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n")
+    with pytest.raises(RuntimeError, match="Driver/library version mismatch"):
+        read_gpus()
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "words"),
+    [
+        ({"uncorrected": 3}, "missing", "3 uncorrected"),
+        ({"slowed": 0x40}, "note", "heat"),
+        ({"slowed": 0x4}, "ok", "L40S"),  # the power cap is no fault
+        ({"used": 20 << 30}, "note", "20.0 of 45 GiB"),
+        ({"uncorrected": None}, "ok", "L40S"),
+    ],
+)
+def test_cards_are_judged(change, verdict, words):
+    card = parse_gpu("a", CARD.split(", "))
+    (line,) = judge_gpus([replace(card, **change)], [])
+    assert line.verdict == verdict and words in line.found
+
+
+def test_drivers_that_differ_and_cards_that_compute_wrongly():
+    card = parse_gpu("a", CARD.split(", "))
+    (line,) = judge_gpus([card, replace(card, node="b", driver="550.54")], [])
+    assert line.verdict == "note" and "550.54 on b; 570.86.15 on a" in line.found
+    for error in (0.3, float("nan")):
+        (line,) = judge_gpus([card], [("a", error)])
+        assert line.verdict == "missing" and "a" in line.what
+
+
+def test_a_right_product_is_right():
+    assert matmul_error("cpu") < 1e-5

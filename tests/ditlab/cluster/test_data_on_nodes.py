@@ -1,0 +1,62 @@
+"""Data behind a URI on a cluster: each node has one copy on its own disk, whoever asks for it there."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ditlab.data.manifest import MANIFEST_NAME
+from support.nodes import ray_nodes
+from support.s3 import s3_at_hand
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+SPEC = """\
+name: spread
+model: {family: dit, image_size: 8, patch_size: 4, width: 32, depth: 1, num_heads: 2}
+batch: {size: 24, micro: 8}
+training: {steps: 4}
+evaluation: {every: null}
+resources: {workers: 3, cpus_per_worker: 1}
+tracking: {system_metrics: false}
+"""
+
+
+def ditlab(*arguments: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ditlab", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, timeout=300, env={**os.environ, **environment}, check=False
+    )
+
+
+def test_each_node_copies_a_store_once(tmp_path):
+    """Two workers on one node and one on another; the launcher looks from a third place."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    home, caches = tmp_path / "home", {name: tmp_path / name for name in ("launcher", "large", "small")}
+    with s3_at_hand("bucket") as server:
+        own = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        place = f"s3://bucket/digits?{server.query}"
+        here = {"DITLAB_HOME": str(home), "DITLAB_CACHE": str(caches["launcher"])}
+        for command in (["data", "import", "digits"], ["data", "upload", "digits", place]):
+            done = ditlab(*command, cwd=tmp_path, **here)
+            assert done.returncode == 0, done.stderr
+        with ray_nodes(tmp_path / "nodes", DITLAB_HOME=str(home), **own) as nodes:
+            nodes.start_head(num_cpus=0, DITLAB_CACHE=str(tmp_path / "head"))
+            nodes.add_node(num_cpus=2, DITLAB_CACHE=str(caches["large"]))
+            nodes.add_node(num_cpus=1, DITLAB_CACHE=str(caches["small"]))
+            server.requests.clear()
+            options = ["--address", nodes.address, "--set", f"data={{kind: arrow, path: '{place}'}}"]
+            done = ditlab("train", "spec.yaml", *options, cwd=tmp_path, **here, **nodes.access)
+    assert done.returncode == 0, done.stderr
+    assert " finished: 4 steps" in done.stdout, done.stdout
+    assert done.stderr.count(f"0.1 MiB copied to {caches['launcher']}/stores/digits-") == 1, done.stderr
+    for cache in caches.values():
+        assert [path.name for path in cache.glob("stores/*/*.json")] == [MANIFEST_NAME], cache
+    assert not (tmp_path / "head").exists()
+    shards = Counter(request for request in server.requests if request.startswith("GET") and ".arrow" in request)
+    assert list(shards.values()) == [3], "once for each node and once for the launcher"

@@ -1,0 +1,95 @@
+"""`ditlab doctor --cluster` on real nodes: a good cluster, one with a node that cannot talk, one without a token."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command import Said, run_process
+from support.nodes import RayNodes, ray_nodes
+from support.s3 import S3Server, s3_at_hand
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with s3_at_hand("bucket") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[RayNodes]:
+    """A head that only drives, and a node."""
+    keys = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    with ray_nodes(tmp_path_factory.mktemp("doctor") / "nodes", **keys) as cluster:
+        cluster.start_head(num_cpus=0)
+        cluster.add_node(1)
+        yield cluster
+
+
+def doctor(cluster: RayNodes, home: Path, *arguments: str, **environment: str) -> tuple[Said, dict[str, Any]]:
+    """The command, and the last line of each check: verdict and what was found."""
+    said = run_process(
+        "doctor", "--cluster", "--address", cluster.address, "--json", *arguments, home=home, cwd=cluster.folder,
+        **{**cluster.access, **environment},
+    )  # fmt: skip
+    return said, {line["what"]: (line["verdict"], line["found"]) for line in said.json["findings"]}
+
+
+def test_a_good_cluster_is_measured_and_left_clean(nodes, s3, tmp_path):
+    nodes.add_node(1)
+    storage = f"s3://bucket/runs?{s3.query}"
+    said, lines = doctor(nodes, tmp_path / "home", "--storage", storage)
+    assert said.code == 0, said.err
+    assert said.json["missing"] == [] and said.json["verdict"].startswith("ready for a long run")
+    assert "ready for a long run" in said.err
+    for what in ("nodes", "versions", "clocks", "DITLAB_HOME", "checkpoint.storage", "token", "job server"):
+        assert lines[what][0] == "ok", lines[what]
+    assert "without a token the job server answers 401" in lines["token"][1]
+    assert "on loopback alone" in lines["job server"][1]
+    for place in ("DITLAB_HOME", "checkpoint.storage"):
+        for verb in ("writing", "reading"):
+            assert lines[f"{verb} {place}"][1].count("MB/s") == 2, lines
+    for size in (1, 64):
+        assert "2 processes over gloo, the sum is right" in lines[f"all-reduce of {size} MiB"][1]
+    assert not (tmp_path / "home").exists()
+    assert left_in(s3) == []
+
+
+def left_in(s3: S3Server) -> list[str]:
+    import boto3
+
+    client = boto3.client("s3", endpoint_url=f"http://{s3.endpoint}", region_name="us-east-1")
+    return [each["Key"] for each in client.list_objects_v2(Bucket="bucket").get("Contents", []) if each["Size"]]
+
+
+def test_a_node_that_cannot_talk_and_a_server_that_is_away_are_named(nodes, tmp_path):
+    one = nodes.add_node(1, GLOO_SOCKET_IFNAME="nosuch0")
+    try:
+        said, lines = doctor(nodes, tmp_path / "home", MLFLOW_TRACKING_URI="http://127.0.0.1:9")
+        (bad,) = [each for each in nodes.alive() if each["node_id"][:8] in lines["all-reduce"][1]]
+    finally:
+        one.kill()
+    assert said.code == 1 and {"all-reduce", "MLflow"} == set(said.json["missing"])
+    assert said.json["verdict"] == "not ready for a long run: mend MLflow, all-reduce."
+    problems = [line for line in said.json["findings"] if line["what"] == "all-reduce"]
+    assert any(bad["node_id"][:8] in line["found"] and "nosuch0" in line["found"] for line in problems), problems
+    assert all("resources.network.interface" in line["remedy"] for line in problems)
+    assert "does not answer" in lines["MLflow"][1]
+
+
+def test_a_cluster_that_takes_anyone_is_not_ready(tmp_path):
+    with ray_nodes(tmp_path / "nodes", RAY_AUTH_MODE="disabled") as cluster:
+        cluster.start_head(num_cpus=1)
+        said, lines = doctor(cluster, tmp_path / "home", RAY_AUTH_MODE="disabled")
+    assert said.code == 1 and said.json["missing"] == ["token"]
+    assert lines["all-reduce"] == ("ok", "one node: nothing to measure")
+
+
+def test_what_belongs_to_a_cluster_is_refused_without_one(tmp_path):
+    for arguments in (["--cluster"], ["--address", "127.0.0.1:6379"], ["--storage", "/x"]):
+        said = run_process("doctor", *arguments, home=tmp_path)
+        assert said.code == 2 and "--cluster" in said.err and "Traceback" not in said.err

@@ -1,0 +1,71 @@
+"""The head of a real cluster is killed, and the job's driver with it: on a new head the same line goes on with the same
+run, from shared storage, in the same MLflow run."""
+
+from pathlib import Path
+
+import pytest
+
+from ditlab.cluster.request import checkpoint_store
+from ditlab.home import Home
+from ditlab.spec.loading import load_experiment
+from ditlab.tracking.records import list_runs
+from support.followed import Followed
+from support.kills import Scene
+from support.lab import Lab, lab
+from support.nodes import CHECKOUT, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+SPEC, NAME, STEPS, BATCH = "experiments/digits/dit.yaml", "digits-dit", 200, 128
+
+
+def line(ours: Lab, storage: str) -> list[str | Path]:
+    """What is submitted, each time the same."""
+    settings = {
+        "resources.workers": 2, "training.steps": STEPS, "checkpoint.every": 20, "evaluation.every": "null",
+        "tracking.budget": "null", "tracking.system_metrics": "false",
+    }  # fmt: skip
+    if storage == "s3":
+        settings["checkpoint.storage"] = ours.storage
+    words = [word for path, value in settings.items() for word in ("--set", f"{path}={value}")]
+    return ["train", CHECKOUT / SPEC, "--resume", "auto", "--json", *words]
+
+
+@pytest.mark.parametrize(("storage", "outlives"), [("s3", True), ("folder", False)])
+def test_the_same_line_goes_on_under_a_new_head(tmp_path: Path, storage: str, outlives: bool) -> None:
+    """Workers of the old cluster that live on for a while are waited for."""
+    with lab(tmp_path) as ours:
+        head = ours.nodes.start_head(num_cpus=0)
+        old = [ours.nodes.add_node(), ours.nodes.add_node()]
+        words, run = line(ours, storage), Followed(ours.home, NAME)
+        scene = Scene(ours, run, old, words)
+        scene.wait(lambda run: run.step > 50, 300, "step 50")
+        [before] = list_runs(Home(ours.home))
+        head.kill()
+        if outlives:  # until the new job has met them
+            for node in old:
+                node.freeze()
+        else:
+            wait_for(lambda: not any(node.is_alive() for node in old), 90, "the end of the old nodes")
+        ours.nodes.start_head(num_cpus=0)
+        scene = Scene(ours, run, [ours.nodes.add_node(), ours.nodes.add_node()], words)
+        if outlives:
+            wait_for(lambda: "a worker of an earlier launch still writes" in scene.job.log(), 300, "the new workers")
+            for node in old:
+                node.thaw()
+        assert scene.job.wait(500) == "SUCCEEDED", scene.job.log()
+
+        [after] = list_runs(Home(ours.home))
+        assert (after.run_id, after.status, after.step) == (before.run_id, "finished", STEPS)
+        steps = list(range(1, STEPS + 1))
+        assert [loss.step for loss in run.look().losses] == steps and len(run.groups) >= 2
+        tracked = ours.mlflow.run(after.run_id)
+        assert tracked["info"]["status"] == "FINISHED"
+        assert sorted(ours.mlflow.steps(tracked["info"]["run_id"], "train/loss")) == steps
+        folder = Home(ours.home).run(after.run_id)
+        store = checkpoint_store(folder, load_experiment(folder.spec).to_dict())
+        assert store.location.startswith("s3://") == (storage == "s3")
+        for step in store.steps():
+            with store.open(step, verify=True) as reader:
+                assert reader.manifest.position == step * BATCH
+        assert store.last_step() == STEPS

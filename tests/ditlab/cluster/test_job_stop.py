@@ -1,0 +1,70 @@
+"""`ray job stop` of a job on two nodes, whatever it is doing: it ends in time, has saved, and the same line goes on."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from ditlab.home import Home
+from ditlab.spec.yaml_text import dump_yaml
+from ditlab.tracking.records import list_runs
+from support.faults import wait_until
+from support.followed import Followed
+from support.kills import Scene
+from support.lab import lab
+from support.workers import newest, tiny
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+STEPS, EVALUATED, IN_TIME = 900, 300, 90.0
+
+
+def test_a_stopped_job_has_saved_and_goes_on(tmp_path: Path) -> None:
+    with lab(tmp_path) as ours:
+        ours.nodes.start_head(num_cpus=0)
+        nodes = [ours.nodes.add_node(), ours.nodes.add_node()]
+        experiment = tiny(
+            name="stopped",
+            training__steps=STEPS,
+            resources={"workers": 2, "cpus_per_worker": 1},
+            checkpoint={"every": None},  # what there is, the stop has written
+            evaluation={"every": EVALUATED, "samples": 64, "limit": 256},
+            sampling={"steps": 100},
+            tracking={"budget": None, "system_metrics": False},
+        )
+        spec = tmp_path / "spec.yaml"
+        spec.write_text(dump_yaml(experiment.to_dict()))
+        run, words = Followed(ours.home, "stopped"), ["train", spec, "--json", "--resume", "auto"]
+
+        def stop(scene: Scene) -> None:
+            asked = time.monotonic()
+            scene.job.stop()
+            assert scene.job.wait(IN_TIME) == "STOPPED", scene.job.log()
+            [record] = list_runs(Home(ours.home))
+            assert record.status == "interrupted", scene.job.log()
+            saved = newest(Home(ours.home).run(record.run_id).checkpoints).manifest.step if run.look().step else 0
+            assert saved == record.step == run.step, scene.job.log()
+            print(f"stopped at step {saved} after {time.monotonic() - asked:.1f} s")
+
+        starting = Scene(ours, run, nodes, words)
+        wait_until(lambda: any("RayTrainWorker" in each for node in nodes for each in node.titles()), 240, "a worker")
+        stop(starting)
+
+        training = Scene(ours, run, nodes, words)
+        training.wait(lambda run: run.step >= 20, 300, "step 20")
+        stop(training)
+
+        evaluating = Scene(ours, run, nodes, words)
+        evaluating.wait(lambda run: run.step >= EVALUATED, 300, f"step {EVALUATED}")
+        assert run.evaluated < EVALUATED, "the evaluation was over too soon"
+        stop(evaluating)
+
+        last = Scene(ours, run, nodes, words)
+        assert last.job.wait(400) == "SUCCEEDED", last.job.log()
+        [record] = list_runs(Home(ours.home))
+        assert json.loads(last.job.log().splitlines()[-1])["run_id"] == record.run_id
+        assert [loss.step for loss in run.look().losses] == list(range(1, STEPS + 1))
+        tracked = ours.mlflow.run(record.run_id)["info"]
+        assert sorted(ours.mlflow.steps(tracked["run_id"], "train/loss")) == list(range(1, STEPS + 1))
+        assert tracked["status"] == "FINISHED"

@@ -1,0 +1,188 @@
+"""Jobs on real nodes that have no DiTLab: the README's line, `ditlab submit`, a stop, closed doors."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.home import Home
+from ditlab.tracking.records import list_runs
+from support.lab import Lab, lab
+from support.nodes import CHECKOUT, wait_for
+
+pytestmark = pytest.mark.timeout(600)
+SHORT = ["--set", "training.steps=40", "--set", "schedule.warmup=10", "--set", "evaluation.samples=4"]
+STEPS = 200
+RESOURCES = ["--set", "resources.workers=2"]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A head that only leads, and two nodes of a core each."""
+    with lab(tmp_path_factory.mktemp("lab")) as found:
+        found.nodes.start_head(num_cpus=0)
+        found.nodes.add_node(1)
+        found.nodes.add_node(1)
+        yield found
+
+
+def readme_line(here: Lab) -> list[str]:
+    """The README's `ray job submit` line, with its two placeholders filled in: the bucket, the tunnel's port."""
+    text = (CHECKOUT / "README.md").read_text()
+    found = re.search(r"^ray job submit (?:.*\\\n)*.*$", text, re.MULTILINE)
+    assert found
+    line = found.group().replace("s3://BUCKET/checkpoints", shlex.quote(here.storage))
+    words = shlex.split(line.replace("\\\n", " ").replace("http://127.0.0.1:8265", here.nodes.jobs))
+    assert words[:3] == ["ray", "job", "submit"] and here.nodes.jobs in words and here.storage in words[-1]
+    return [sys.executable, "-m", "ray.scripts.scripts", *words[1:]]
+
+
+def submit(here: Lab, *arguments: str, cwd: Path = CHECKOUT, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ditlab", "submit", *arguments]
+    return subprocess.run(
+        command, env={**here.client, **environment}, cwd=cwd, capture_output=True, text=True, timeout=400, check=False
+    )
+
+
+def test_the_line_of_the_readme_trains_on_two_nodes(here):
+    done = subprocess.run(
+        [*readme_line(here), *SHORT], env=here.client, cwd=CHECKOUT, capture_output=True, text=True, timeout=400,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    [record] = list_runs(Home(here.home))
+    assert (record.name, record.status, record.step) == ("digits-dit", "finished", 40)
+    run = here.mlflow.run(record.run_id)
+    tags = {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
+    assert run["info"]["status"] == "FINISHED" and tags["ditlab.workers"] == "2"
+    assert len(set(tags["ditlab.nodes"].split(", "))) == 2, tags["ditlab.nodes"]
+    assert here.mlflow.steps(run["info"]["run_id"], "train/loss") == list(range(1, 41))
+    assert any(file["path"] == "spec.yaml" for file in artifacts(here, run["info"]["run_id"]))
+    os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
+    store = CheckpointStore.at(here.storage).child(record.run_id)
+    with store.open(store.steps()[-1]) as reader:
+        assert reader.manifest.step == 40 and len(reader.manifest.shards) == 2
+
+
+def artifacts(here, run):
+    return here.mlflow.ask(f"artifacts/list?run_id={run}")["files"]
+
+
+def test_nothing_secret_leaves_the_nodes(here):
+    """After a run: what the job server tells, what MLflow and DITLAB_HOME hold, what Ray wrote on every node."""
+    secrets = [here.nodes.token, here.mlflow.password]
+    told = json.dumps([here.nodes.get("/api/jobs/"), here.nodes.get("/api/v0/actors?detail=true")])
+    assert "experiments/digits/dit.yaml" in told and len(told) > 5000
+    places = [here.home, here.nodes.folder, here.mlflow_home, *here.nodes.session_logs()]
+    files = [path for place in places for path in place.rglob("*") if path.is_file()]
+    assert len(files) > 50
+    for secret in secrets:
+        assert secret not in told
+        # MLflow keeps a hash of the password, and Ray no word of the token.
+        found = [path for path in files if secret.encode() in path.read_bytes()]
+        assert not found, found
+
+
+@pytest.mark.parametrize(("token", "code"), [(None, 401), ("f" * 32, 403)])
+def test_the_job_server_refuses_strangers(here, token, code):
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    job = json.dumps({"entrypoint": "touch /tmp/never"}).encode()
+    for path, data in (("/api/version", None), ("/api/jobs/", None), ("/api/jobs/", job), ("/api/v0/nodes", None)):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(here.nodes.jobs + path, data, headers), timeout=10)
+        assert refused.value.code == code, path
+
+
+def test_mlflow_refuses_strangers(here):
+    path, server = "/api/2.0/mlflow/experiments/search?max_results=1", here.mlflow
+    assert server.status(path, None) == 401
+    assert server.status(path, server.user, "wrong password") == 401
+    assert server.status(path, server.user, server.password) == 200
+
+
+def test_a_stopped_job_saves_and_the_same_submit_goes_on(here):
+    spec = ["experiments/digits/dit.yaml", "--resume", "auto", *RESOURCES]
+    spec += ["--set", "name=stopped", "--set", f"checkpoint.storage={here.storage}", "--set", "evaluation.samples=4"]
+    spec += ["--set", f"training.steps={STEPS}"]
+    long = submit(here, *spec, "--no-wait", "--json")
+    assert long.returncode == 0, long.stderr
+    job, home = json.loads(long.stdout.splitlines()[-1])["job"], Home(here.home)
+    wait_for(lambda: journal_step(here, "stopped") > 5, 200, "the first steps")
+    stop = [sys.executable, "-m", "ray.scripts.scripts", "job", "stop", job, "--address", here.nodes.jobs]
+    stopped = subprocess.run(stop, env=here.client, capture_output=True, text=True, timeout=200, check=False)
+    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+    wait_for(lambda: here.nodes.get(f"/api/jobs/{job}")["status"] == "STOPPED", 60, "the job's end")
+    [record] = [record for record in list_runs(home) if record.name == "stopped"]
+    assert record.status == "interrupted" and record.step > 5, record
+    assert CheckpointStore.at(here.storage).child(record.run_id).last_step() == record.step
+    first = here.mlflow.run(record.run_id)["info"]["run_id"]
+    assert record.step < STEPS
+    again = submit(here, *spec, "--json")
+    assert again.returncode == 0, again.stderr
+    result = json.loads(again.stdout.splitlines()[-1])
+    assert (result["run_id"], result["status"], result["step"]) == (record.run_id, "finished", STEPS)
+    assert result["job_status"] == "SUCCEEDED"
+    run = here.mlflow.run(record.run_id)
+    assert run["info"]["run_id"] == first and run["info"]["status"] == "FINISHED"
+    assert here.mlflow.steps(first, "train/loss") == list(range(1, STEPS + 1))
+
+
+def journal_step(here, name):
+    """The last step that a run of this name has logged."""
+    found = 0
+    for record in list_runs(Home(here.home)):
+        journal = Home(here.home).run(record.run_id).journal
+        if record.name == name and journal.exists():
+            steps = re.findall(rb'"step": ?(\d+)', journal.read_bytes())
+            found = max([found, *map(int, steps)])
+    return found
+
+
+def test_a_mistake_in_the_cluster_is_the_exit_code_of_submit(here):
+    done = submit(here, "experiments/digits/dit.yaml", *RESOURCES, "--set", "resources.cpus_per_worker=9")
+    assert done.returncode == 2, done.stderr
+    assert "resources.workers=2 at 9 CPUs each do not fit" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_wrong_token_and_none_are_one_sentence_each(here, tmp_path):
+    nobody, path = {"RAY_AUTH_TOKEN": "", "HOME": str(tmp_path)}, str(tmp_path / "none")
+    cases = [
+        ({"RAY_AUTH_TOKEN": "f" * 32}, "refuses this token"),
+        (nobody, "wants a token"),
+        ({**nobody, "RAY_AUTH_TOKEN_PATH": path}, f"RAY_AUTH_TOKEN_PATH={path} cannot be read"),
+        ({"RAY_AUTH_MODE": "disabled"}, "RAY_AUTH_MODE=disabled keeps it back"),
+    ]
+    for environment, words in cases:
+        done = submit(here, "experiments/digits/dit.yaml", **environment)
+        assert done.returncode == 2 and words in done.stderr, done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1 and "f" * 32 not in done.stderr
+        train = [
+            sys.executable,
+            "-m",
+            "ditlab",
+            "train",
+            "experiments/digits/dit.yaml",
+            "--address",
+            here.nodes.address,
+        ]
+        done = subprocess.run(
+            train, env={**here.client, **environment, "DITLAB_HOME": str(tmp_path / "home")}, cwd=CHECKOUT, text=True,
+            capture_output=True, timeout=100, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2 and words in done.stderr, done.stderr
+        assert not (tmp_path / "home").exists()
+
+
+def test_what_is_no_job_server_is_said_to_be_none(here):
+    done = submit(here, "experiments/digits/dit.yaml", "--address", here.mlflow.url)
+    assert done.returncode == 2 and "is no job server of Ray" in done.stderr, done.stderr

@@ -1,0 +1,81 @@
+"""An exception that tells every secret leaves none of them anywhere: streams, DITLAB_HOME, MLflow, Ray's logs."""
+
+import json
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.command import run_process
+from support.served import NAME, Served, account, served
+
+PLUGINS = Path(__file__).parents[2] / "support" / "plugins"
+PASSWORD, KEY, TOKEN = "leaky-" + secrets.token_hex(8), "AKse/" + secrets.token_hex(12), secrets.token_hex(32)
+SPEC = """\
+name: leaking
+model: {family: breaking, image_size: 8, patch_size: 4, width: 32, depth: 1, num_heads: 2}
+objective: {fault: {kind: leak, step: 3, rank: 0}}
+batch: {size: 32}
+training: {steps: 6}
+checkpoint: {every: 2}
+evaluation: {every: 2, samples: 4, limit: 32}
+sampling: {solver: euler, steps: 4}
+tracking: {experiment: leaks, system_metrics: false}
+"""
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """For Ray: the names of its sockets must be short."""
+    folder = Path(tempfile.mkdtemp(prefix="leak"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def files_with(folder: Path, *words: str) -> list[str]:
+    found = []
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            content = path.read_bytes()
+            found += [f"{path}: {word}" for word in words if word.encode() in content]
+    return found
+
+
+def tags_of(server: Served) -> dict[str, str]:
+    """Of the one run that the server knows."""
+    body = json.dumps({"experiment_ids": ["1"]}).encode()
+    answer = server.ask(
+        "/api/2.0/mlflow/runs/search", f"{NAME}:{PASSWORD}", body, "POST", Content_Type="application/json"
+    )
+    (run,) = json.loads(answer[1])["runs"]
+    return {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("options", [("--local",), ()], ids=["local", "ray"])
+def test_no_secret_is_told(tmp_path: Path, short: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "leaking.yaml").write_text(SPEC)
+    home, log = tmp_path / "home", tmp_path / "server.log"
+    with served(home, "--auth", log=log, **account(PASSWORD)) as server:
+        environment = {
+            **account(PASSWORD), "AWS_SECRET_ACCESS_KEY": KEY, "RAY_AUTH_TOKEN": TOKEN, "PYTHONPATH": str(PLUGINS),
+            "MLFLOW_TRACKING_URI": server.url, "RAY_TMPDIR": str(short),
+        }  # fmt: skip
+        said = run_process(
+            "train", tmp_path / "leaking.yaml", "--json", *options, home=home, cwd=tmp_path, **environment
+        )
+        assert said.code == 1 and "ConnectionError: no access with ['***', '***', '***']" in said.err
+        assert "objective.py" in said.err  # the traceback is there
+        again = run_process("runs", "sync", home=home, cwd=tmp_path, **environment)
+        listed = run_process("runs", "--json", home=home, cwd=tmp_path, **environment)
+        assert again.code == listed.code == 0 and "***" in listed.json["runs"][0]["message"]
+        assert "no access with ['***', '***', '***']" in tags_of(server)["ditlab.error"]
+    for text in (said.out, said.err, again.err, listed.out, listed.err, log.read_text()):
+        assert not [word for word in (PASSWORD, KEY, TOKEN) if word in text]
+    assert files_with(tmp_path, PASSWORD, KEY, TOKEN) == []
+    assert options or any(short.rglob("worker*.err"))  # Ray's logs are where they are looked for
+    assert files_with(short, PASSWORD, KEY, TOKEN) == []

@@ -1,0 +1,64 @@
+"""`resources.network` where it counts: in the workers, before they meet; and a worker that never comes."""
+
+import json
+import os
+
+import pytest
+
+from ditlab.cluster.start import start_run
+from ditlab.errors import UserError
+from ditlab.spec.experiment import class_for
+from support.faults import tracked
+from support.workers import tiny
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("breaking_family"), pytest.mark.timeout(600)]
+
+NETWORK = {"interface": "lo", "infiniband": "off", "debug": "warn", "nccl": {"NCCL_IB_TIMEOUT": 22}}
+VARIABLES = {"NCCL_SOCKET_IFNAME": "=lo", "GLOO_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_DEBUG": "WARN",
+             "NCCL_IB_TIMEOUT": "22"}  # fmt: skip
+
+
+def experiment(name, workers, network, **fault):
+    resources = {"workers": workers, "max_failures": 1, "hang_timeout": 10, "network": network}
+    spec = tiny(name=name, resources=resources, engine__zero={"stage": 2}).to_dict()
+    spec["model"]["family"] = "breaking"
+    spec["objective"]["fault"] = fault
+    return class_for(spec).model_validate(spec)
+
+
+def told(error):
+    return json.loads(str(error).partition("network ")[2])
+
+
+def test_workers_have_the_settings_and_every_group_the_timeout(go):
+    with pytest.raises(UserError) as said:
+        go(experiment("told", 2, {**NETWORK, "timeout": 40}, kind="tell", step=2))
+    network = told(said.value)
+    assert network["variables"] == VARIABLES
+    assert network["groups"] > 1 and network["limits"] == [40.0]  # DeepSpeed's and our own beside Ray Train's
+
+
+def test_one_process_has_them_too(at_home, monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.setenv(name, os.environ.get(name, "before"))  # put back at the end
+    start = start_run(experiment("alone", 1, NETWORK, kind="tell", step=2, rank=0), None, local=True, remote=False,
+                      dry_run=False)  # fmt: skip
+    with pytest.raises(UserError) as said:
+        start.go(local=True)
+    assert told(said.value)["variables"] == VARIABLES
+
+
+def test_a_worker_that_never_comes_is_given_up_after_the_timeout(go, capfd):
+    """Building is not watched: it may take any time. The others' collective gives up after 12 s, not after 1800."""
+    result = go(experiment("away", 2, {"timeout": 12}, kind="away"))
+    assert (result.exit_code, result.outcome.step) == (0, 6)
+    points, tags, status = tracked(result_home(result), "away")
+    assert [step for step, _ in points["train/loss"]] == list(range(1, 7))
+    assert (status, tags["ditlab.failure"]) == ("FINISHED", "lost_worker")
+    assert "lost worker: a worker lost touch with the others" in capfd.readouterr().err
+
+
+def result_home(result):
+    from ditlab.home import Home
+
+    return Home.from_environment().root

@@ -1,0 +1,108 @@
+"""A sweep as a job on several nodes: trials on different ones, a node killed under one of them, the job stopped and
+taken up again."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ditlab.home import Home
+from ditlab.tracking.records import RunRecord, list_runs
+from support.faults import wait_until
+from support.followed import Followed
+from support.lab import Lab, lab
+from support.ray_jobs import RayJob
+from support.sweeps import written_sweep
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+STEPS, TRIALS = 600, 4
+FIXED: dict[str, Any] = {
+    "training.steps": STEPS, "evaluation.every": 200, "evaluation.samples": 0, "checkpoint.every": 50,
+    "tracking.budget": None, "tracking.system_metrics": False,
+}  # fmt: skip
+
+
+class Trials:
+    """Of the one sweep of a home."""
+
+    def __init__(self, ours: Lab) -> None:
+        self._home = Home(ours.home)
+        self._followed: dict[str, Followed] = {}
+
+    def sweep(self) -> RunRecord:
+        return next(record for record in list_runs(self._home) if record.trials)
+
+    def all(self) -> dict[int, Followed]:
+        """What each trial that has begun has written down."""
+        for record in list_runs(self._home):
+            if record.trial >= 0:
+                self._followed.setdefault(record.run_id, Followed(self._home.root, record.name, number=record.trial))
+        return {one.number: one.look() for one in self._followed.values()}
+
+    def training(self) -> list[Followed]:
+        return [one for one in self.all().values() if 0 < one.step < STEPS]
+
+    def statuses(self) -> dict[int, str]:
+        return {record.trial: record.status for record in list_runs(self._home) if record.trial >= 0}
+
+
+def test_trials_on_two_nodes_outlive_one_of_them_and_a_stop(tmp_path: Path) -> None:
+    with lab(tmp_path) as ours:
+        ours.nodes.start_head(num_cpus=0)
+        nodes = [ours.nodes.add_node(), ours.nodes.add_node()]
+        space = {"optimizer.lr": {"kind": "grid", "values": [1e-2, 3e-3, 1e-3, 3e-4]}}
+        spec = written_sweep(tmp_path, space, search={"kind": "grid"}, trials=None, fixed=FIXED, concurrent=2)
+        job, trials = RayJob(ours.nodes, ["tune", spec, "--json"]), Trials(ours)
+
+        def going(job: RayJob, what: str, is_so: Any) -> None:
+            def seen() -> bool:
+                time.sleep(0.5)
+                assert not job.has_ended(), job.log()
+                return bool(is_so())
+
+            wait_until(seen, 300, what)
+
+        going(job, "two trials at once", lambda: len(trials.training()) == 2)
+        places = [one.groups[-1].nodes for one in trials.training()]
+        assert len({name for names in places for name in names}) == 2, places
+
+        lost = trials.training()[0]
+        steps, groups = lost.step, len(lost.groups)
+        next(node for node in nodes if node.id.startswith(lost.groups[-1].nodes[0])).kill()
+        ours.nodes.add_node()
+        going(job, "the lost trial on another node", lambda: len(lost.look().groups) > groups and lost.step > steps)
+        assert "lost_node" in lost.failures or not lost.failures, lost.failures  # its leader may have been lost, too
+
+        job.stop()
+        assert job.wait(180) == "STOPPED", job.log()
+        assert "running" not in trials.statuses().values(), job.log()
+        sweep = trials.sweep()
+        assert sweep.status == "interrupted"
+
+        job = RayJob(ours.nodes, ["tune", "--resume", sweep.run_id, "--json"])
+        assert job.wait(500) == "SUCCEEDED", job.log()
+        assert json.loads(job.log().splitlines()[-1])["trials"] == TRIALS
+        check(ours, trials)
+
+
+def check(ours: Lab, trials: Trials) -> None:
+    """Every trial whole, under one parent; the report is there."""
+    assert trials.statuses() == dict.fromkeys(range(TRIALS), "finished")
+    sweep, steps = trials.sweep(), list(range(1, STEPS + 1))
+    parent = ours.mlflow.run(sweep.run_id)["info"]["run_id"]
+    carried = set()
+    for number, run in trials.all().items():
+        assert [loss.step for loss in run.losses] == steps, number
+        run_id = next(record.run_id for record in list_runs(Home(ours.home)) if record.trial == number)
+        tracked = ours.mlflow.run(run_id)
+        tags = {tag["key"]: tag["value"] for tag in tracked["data"]["tags"]}
+        assert (tags["mlflow.parentRunId"], tags["ditlab.trial"]) == (parent, str(number))
+        assert sorted(ours.mlflow.steps(tracked["info"]["run_id"], "train/loss")) == steps
+        assert tags["ditlab.nodes"].rpartition("/")[2] == run.groups[-1].nodes[0]
+        carried |= {group.nodes for group in run.groups}
+    assert len(carried) >= 2
+    report = Home(ours.home).run(sweep.run_id).path / "report"
+    assert {"report.html", "best.yaml"} <= {path.name for path in report.iterdir()}

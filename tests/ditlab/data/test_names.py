@@ -1,0 +1,117 @@
+"""A name out of a manifest, or of a new store, leads to no path outside the store's folder."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ditlab.data.bucket_manifest import BUCKETS_NAME, Bucket, buckets_fingerprint
+from ditlab.data.bucketed_store import open_store
+from ditlab.data.manifest import MANIFEST_NAME, Column, Source, StoredColumn, content_fingerprint
+from ditlab.data.names import plain_name
+from ditlab.data.writer import StoreWriter
+from ditlab.errors import UserError
+from support.bucketed import bucketed
+from support.command import run_here
+
+LEADING_ELSEWHERE = [
+    "../x", "/etc/passwd", "a/../../b", "a/b", "a\0b", "a\\b", "..\\x", "", ".", "..", "...", "a\nb", "x" * 300,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEADING_ELSEWHERE)
+def test_what_is_no_plain_name(name):
+    with pytest.raises(ValueError, match="no plain name"):
+        plain_name(name)
+
+
+@pytest.mark.parametrize("name", ["shard-00000-1a2b.arrow", "tokenizer.json", "256x192-1a2b3c4d", "mein Bild ä", ".x"])
+def test_what_is_one(name):
+    assert plain_name(name) == name
+
+
+def edit(file: Path, change) -> None:
+    """Changes a manifest and gives it the fingerprint that then belongs to it."""
+    record = json.loads(file.read_bytes())
+    change(record)
+    if file.name == MANIFEST_NAME:
+        columns = {name: StoredColumn(**column) for name, column in record["columns"].items()}
+        record["fingerprint"] = content_fingerprint(record["rows"], columns, record["attachments"])
+    else:
+        record["fingerprint"] = buckets_fingerprint(Bucket.model_construct(**each) for each in record["buckets"])
+    file.write_text(json.dumps(record))
+
+
+WAYS = {
+    "a shard": (MANIFEST_NAME, lambda record, name: record["shards"][0].update(file=name)),
+    "an attachment": (MANIFEST_NAME, lambda record, name: record["attachments"].update({name: "0" * 64})),
+    "the store": (MANIFEST_NAME, lambda record, name: record.update(name=name)),
+    "a bucket's folder": (BUCKETS_NAME, lambda record, name: record["buckets"][0].update(folder=name)),
+    "a list for people": (BUCKETS_NAME, lambda record, name: record["files"].update(skipped=name)),
+    "the bucketed store": (BUCKETS_NAME, lambda record, name: record.update(name=name)),
+}
+
+
+@pytest.mark.parametrize("name", LEADING_ELSEWHERE)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_manifest_that_names_a_path_is_refused(way, name, make_store, tmp_path):
+    manifest, change = WAYS[way]
+    store = make_store(rows=5) if manifest == MANIFEST_NAME else bucketed(tmp_path / "s")
+    edit(store.path / manifest, lambda record: change(record, name))
+    with pytest.raises(UserError, match=r"is not a store's manifest \(.*no plain name") as caught:
+        open_store(store.path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_shard_may_be_a_link(make_store, tmp_path):
+    store = make_store(rows=5)
+    shard = store.path / store.manifest.shards[0].file
+    shutil.move(shard, tmp_path / "elsewhere.arrow")
+    shard.symlink_to(tmp_path / "elsewhere.arrow")
+    assert open_store(store.path).fingerprint == store.fingerprint
+
+
+def test_an_import_over_a_manifest_that_lies_deletes_nothing_elsewhere(tmp_path):
+    """What a replaced store's manifest calls a list for people is deleted with it."""
+    (tmp_path / "precious.txt").write_text("keep")
+    store = bucketed(tmp_path / "s")
+    edit(store.path / BUCKETS_NAME, lambda record: record["files"].update(skipped="../precious.txt"))
+    bucketed(tmp_path / "s", seed=1)
+    assert (tmp_path / "precious.txt").read_text() == "keep"
+
+
+@pytest.mark.parametrize("name", LEADING_ELSEWHERE)
+def test_a_writer_takes_plain_names_alone(name, tmp_path):
+    columns = {"x": Column(dtype="uint8")}
+    for named in ({"name": name}, {"name": "x", "attachments": {name: b""}}):
+        with pytest.raises(ValueError, match="no plain name"):
+            StoreWriter(tmp_path / "inside" / "s", columns, source=Source(kind="t"), **named)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["get", "images", "text"])
+@pytest.mark.parametrize("name", ["../../x", "..", "/tmp/x", "a/b", ".", "a\\b", ""])
+def test_an_import_takes_plain_names_alone(kind, name, tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.txt").write_text("some text")
+    said = run_here(capfd, monkeypatch, "data", "import", kind, "--source", tmp_path / "source", f"--name={name}")
+    assert said.code == 2 and f"--name='{name.encode('unicode_escape').decode()}'" in said.err, said.err
+    assert "plain folder name" in said.err and "Traceback" not in said.err
+    assert {path.name for path in tmp_path.rglob("*")} == {"source", "a.txt"}
+
+
+@pytest.mark.parametrize("name", ["..", "../..", "a" * 300, "nothing/../../nowhere"])
+def test_a_name_without_a_store_is_a_sentence(name, tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    said = run_here(capfd, monkeypatch, "data", "inspect", name)
+    assert said.code == 2 and "holds no store" in said.err and "Traceback" not in said.err
+
+
+def test_names_of_the_shards_that_are_written_are_plain(tmp_path):
+    with StoreWriter(tmp_path / "s", {"x": Column(dtype="uint8")}, name="s", source=Source(kind="t")) as writer:
+        writer.append({"x": np.zeros(3, np.uint8)})
+    assert writer.manifest is not None and all(plain_name(shard.file) for shard in writer.manifest.shards)

@@ -1,0 +1,379 @@
+"""Stores behind a URI: each node copies them once, checks what it copied, and never uses half a copy."""
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ditlab.data.bucket_manifest import BUCKETS_NAME
+from ditlab.data.bucketed_store import AnyStore, BucketedStore
+from ditlab.data.manifest import MANIFEST_NAME
+from ditlab.data.sources import open_data, open_place
+from ditlab.data.uploading import upload_store
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.spec.data import ArrowData, HoldOutClasses
+from ditlab.storage.failures import Unreachable
+from ditlab.storage.remote import RemoteFiles
+from support.bucketed import bucketed, write
+from support.disk import small_disk
+from support.s3 import S3Server, s3_at_hand
+
+Place = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    with s3_at_hand("bucket") as running:
+        yield running
+
+
+@pytest.fixture
+def place(server, tmp_path) -> Iterator[Place]:
+    """URIs of a prefix of the test's own; the server forgets what it was asked before."""
+    server.requests.clear()
+    yield lambda name: f"s3://bucket/{tmp_path.name}/{name}?{server.query}"
+    server.before = lambda request: None
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    """Where this node's copies lie."""
+    monkeypatch.setenv("DITLAB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "stores"
+
+
+def remote(uri: str) -> RemoteFiles:
+    return RemoteFiles.open("test", uri)
+
+
+def fetched(server: S3Server, kind: str = ".arrow") -> Counter[str]:
+    """How often each file was asked for, by name."""
+    return Counter(
+        request.rpartition("/")[2] for request in server.requests if request.startswith("GET") and kind in request
+    )
+
+
+def copies(cache: Path) -> list[Path]:
+    return sorted(path for path in cache.iterdir() if not path.name.startswith("."))
+
+
+def same_rows(left: AnyStore, right: AnyStore) -> bool:
+    return left.fingerprint == right.fingerprint and all(
+        np.array_equal(one.tensor(name), other.tensor(name))
+        for one, other in zip(left.parts, right.parts, strict=True)
+        for name in one.columns
+    )
+
+
+@pytest.mark.parametrize("scheme", ["s3", "memory", "file"])
+@pytest.mark.parametrize("kind", ["plain", "bucketed"])
+def test_there_and_back(scheme, kind, place, make_store, home, cache, tmp_path):
+    store = make_store(rows_per_shard=30) if kind == "plain" else bucketed(tmp_path / "s")
+    uri = {"s3": place(kind), "memory": f"memory://{tmp_path.name}/{kind}", "file": f"file://{tmp_path}/there"}[scheme]
+    upload_store(store, uri)
+    said: list[str] = []
+    copy = open_place("data.path", uri, home, say=said.append)
+    assert same_rows(copy, store) and isinstance(copy, BucketedStore) is (kind == "bucketed")
+    assert copy.path.parent == cache and copy.path.name.endswith(store.fingerprint[:12])
+    (line,) = said
+    assert line.startswith(f"data.path={uri}: 0.0 MiB copied to {copy.path} on ") and line.endswith(" s.")
+    shutil.rmtree(store.path)
+    open_place("data.path", uri, home, say=said.append)
+    assert len(said) == 1, "a copy that is there is used without a word"
+
+
+def test_a_copy_costs_one_small_request_the_second_time(server, place, make_store, home):
+    upload_store(make_store(rows_per_shard=10), place("s"))
+    open_place("data.path", place("s"), home)
+    assert set(fetched(server).values()) == {1} and len(fetched(server)) == 10
+    server.requests.clear()
+    open_place("data.path", place("s"), home)
+    assert fetched(server) == {} and fetched(server, MANIFEST_NAME) == {MANIFEST_NAME: 1}
+
+
+def test_splits_are_those_of_the_store_itself(place, make_store, home):
+    store = make_store()
+    upload_store(store, place("s"))
+    near, far = (open_data(ArrowData(path=path, hold_out=0.2), home) for path in (str(store.path), place("s")))
+    assert far.fingerprint == near.fingerprint and np.array_equal(far.train.rows, near.train.rows)
+    assert far.train.origin == f"data.path={place('s')}"
+
+
+def test_classes_are_held_out_by_name_from_a_copy(place, home, tmp_path):
+    store = bucketed(tmp_path / "s")
+    upload_store(store, place("s"))
+    classes = HoldOutClasses(column="kind", values=("odd",))
+    near, far = (open_data(ArrowData(path=path, hold_out=classes), home) for path in (str(store.path), place("s")))
+    assert np.array_equal(far.held_out.rows, near.held_out.rows) and len(far.held_out) == 35
+
+
+def test_another_store_at_the_place_is_another_copy(place, make_store, home, cache, tmp_path):
+    first = make_store()
+    upload_store(first, place("s"))
+    old = open_place("data.path", place("s"), home)
+    shutil.rmtree(first.path)
+    remote(place("s")).delete("", MANIFEST_NAME)
+    new = make_store(seed=1)
+    upload_store(new, place("s"))
+    assert same_rows(open_place("data.path", place("s"), home), new)
+    assert len(copies(cache)) == 2 and open_place("x", str(old.path), home).fingerprint == old.fingerprint
+
+
+def start(uri: str, home: Home) -> subprocess.Popen[str]:
+    """A process that opens the store, on a line of input, and prints its fingerprint."""
+    code = (
+        "import sys; from pathlib import Path; from ditlab.home import Home;"
+        "from ditlab.data.sources import open_place;"
+        "print('ready', flush=True); sys.stdin.readline();"
+        "print(open_place('data.path', sys.argv[1], Home(Path(sys.argv[2]))).fingerprint)"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-c", code, uri, str(home.root)], **pipes)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_two_processes_at_once_make_one_copy(server, place, make_store, home, cache):
+    store = make_store(rows_per_shard=30)
+    upload_store(store, place("s"))
+    server.before = lambda request: ".arrow" in request and request.startswith("GET") and time.sleep(1)
+    both = [start(place("s"), home) for _ in range(2)]
+    for process in both:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    ends = [process.communicate(timeout=60) for process in both]
+    assert [out.strip() for out, _ in ends] == [store.fingerprint] * 2
+    assert set(fetched(server).values()) == {1} and len(copies(cache)) == 1
+    said = "".join(err for _, err in ends)
+    assert said.count(" copied to ") == 1 and said.count("another process copies it") == 1
+
+
+def test_a_copy_cut_short_is_never_used_and_gone_on_from(server, place, make_store, home, cache):
+    store = make_store(rows=120, rows_per_shard=10)
+    upload_store(store, place("s"))
+    last, release = store.manifest.shards[-1].file, threading.Event()
+    server.before = lambda request: last in request and request.startswith("GET") and release.wait(60)
+    process = start(place("s"), home)
+    try:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        deadline = time.monotonic() + 60
+        while len(list(cache.glob("*/shard-*.arrow"))) < 11 and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+        release.set()
+    (half,) = copies(cache)
+    inodes = {path.name: path.stat().st_ino for path in half.glob("shard-*.arrow")}
+    assert len(inodes) == 11 and not (half / MANIFEST_NAME).exists()
+    with pytest.raises(UserError, match="holds no store"):
+        open_place("data.path", str(half), home)
+    server.requests.clear()
+    assert same_rows(open_place("data.path", place("s"), home), store)
+    assert fetched(server) == {last: 1}, "what was whole stays"
+    assert inodes.items() <= {path.name: path.stat().st_ino for path in half.glob("shard-*.arrow")}.items()
+    assert not list(half.glob(".*"))
+
+
+def change(uri: str, folder: str, name: str, edit: Callable[[bytes], bytes]) -> None:
+    files = remote(uri)
+    content = edit(files.read(folder, name))
+    files.delete(folder, name)
+    files.write(folder, name, [content])
+
+
+def flip(content: bytes) -> bytes:
+    return content[:-9] + bytes([content[-9] ^ 1]) + content[-8:]
+
+
+def edited(**fields: object) -> Callable[[bytes], bytes]:
+    return lambda content: json.dumps({**json.loads(content), **fields}).encode()
+
+
+def shard(store: AnyStore) -> tuple[str, str]:
+    part = store.parts[-1]
+    return ("" if part is store else part.path.name), part.manifest.shards[0].file
+
+
+ALTERED = {
+    "a bit of a shard": (lambda store: shard(store), flip, r"shard-\S+ was altered: its SHA-256 is \w+\.\.\., and the"),
+    "a longer shard": (
+        lambda store: shard(store),
+        lambda content: content * 3,
+        r"was altered: it has more than [\d,]+",
+    ),
+    "a shorter shard": (lambda store: shard(store), lambda content: content[:99], "was altered: it has 99 bytes"),
+    "rows": (lambda store: ("", root(store)), edited(rows=7, buckets=[]), "was altered: its|not a store's manifest"),
+    "no JSON": (lambda store: ("", root(store)), lambda content: content[:-1], "is not a store's manifest"),
+    "another version": (lambda store: ("", root(store)), edited(version=2), "is of format version 2"),
+    "a name": (lambda store: ("", root(store)), edited(name="../../x"), "no plain name"),
+}
+
+
+def root(store: AnyStore) -> str:
+    return BUCKETS_NAME if isinstance(store, BucketedStore) else MANIFEST_NAME
+
+
+@pytest.mark.parametrize("kind", ["plain", "bucketed"])
+@pytest.mark.parametrize("way", ALTERED)
+def test_what_was_altered_at_the_place_is_refused(way, kind, place, make_store, home, cache, tmp_path):
+    store = make_store(rows_per_shard=30) if kind == "plain" else bucketed(tmp_path / "s")
+    upload_store(store, place("s"))
+    where, edit, words = ALTERED[way]
+    change(place("s"), *where(store), edit)
+    for _ in range(2):
+        with pytest.raises(UserError, match=words) as caught:
+            open_place("data.path", place("s"), home)
+        assert str(caught.value).startswith(f"data.path={place('s')}: ") and "\n" not in str(caught.value)
+    assert not cache.exists() or (not list(cache.glob(f"*/{root(store)}")) and not list(cache.glob("**/*.partial")))
+    if "shard" in way:
+        remote(place("s")).delete(*where(store))  # what the message says
+        upload_store(store, place("s"))
+        assert same_rows(open_place("data.path", place("s"), home), store)
+
+
+@pytest.mark.parametrize("what", [MANIFEST_NAME, "shard"])
+def test_a_part_that_is_missing_at_the_place(what, place, home, cache, tmp_path):
+    store = bucketed(tmp_path / "s")
+    upload_store(store, place("s"))
+    folder, name = shard(store)
+    remote(place("s")).delete(folder, name if what == "shard" else what)
+    with pytest.raises(UserError, match=rf"data\.path=\S+: {folder}/{what}\S* is missing; .*upload the store again"):
+        open_place("data.path", place("s"), home)
+    assert not list(cache.glob(f"*/{BUCKETS_NAME}"))
+    assert upload_store(store, place("s")).sent == 1
+    assert same_rows(open_place("data.path", place("s"), home), store)
+
+
+def test_a_copy_that_was_damaged_on_the_node_is_mended(server, place, make_store, home):
+    store = make_store(rows_per_shard=30)
+    upload_store(store, place("s"))
+    copy = open_place("data.path", place("s"), home)
+    broken, gone = (copy.path / each.file for each in store.manifest.shards[:2])
+    broken.write_bytes(flip(broken.read_bytes()))
+    gone.unlink()
+    server.requests.clear()
+    said: list[str] = []
+    assert same_rows(open_place("data.path", place("s"), home, say=said.append), store)
+    assert fetched(server) == {broken.name: 1, gone.name: 1} and "was damaged" in said[0]
+
+
+@pytest.mark.timeout(200)
+def test_a_place_that_does_not_answer(server, place, make_store, home, cache):
+    """With a copy at hand, work goes on; without, one sentence. The client tries for some seconds."""
+    store = make_store()
+    for name in ("s", "other"):
+        upload_store(store, place(name))
+    kept = open_place("data.path", place("s"), home).path
+    said: list[str] = []
+    server.stop()
+    try:
+        assert open_place("data.path", place("s"), home, say=said.append).path == kept
+        with pytest.raises(Unreachable, match=r"data\.path=s3://\S+ cannot be read \(.*\); check the address"):
+            open_place("data.path", place("other"), home)
+    finally:
+        server.start()
+    (line,) = said
+    assert "cannot be read" in line and line.endswith(f"Going on with the copy that this node has in {kept}.")
+
+
+def test_a_place_without_a_store(place, home, cache):
+    with pytest.raises(UserError, match=r"data\.path=s3://\S+ holds no store; put one there with `ditlab data upload"):
+        open_place("data.path", place("nothing"), home)
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("what", ["shards", "a list for people"])
+def test_a_full_disk(what, place, make_store, home, tmp_path, monkeypatch):
+    """A list's size stands in no manifest, so there the disk is full in mid-copy."""
+    if what == "shards":
+        store: AnyStore = make_store(rows=100_000, rows_per_shard=10_000, batch=100_000)
+    else:
+        write(tmp_path / "s", files={"skipped.txt": b"x" * 2_500_000})
+        store = open_place("x", str(tmp_path / "s"), home)
+    upload_store(store, place("s"))
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        monkeypatch.setenv("DITLAB_CACHE", str(disk.path))
+        with pytest.raises(UserError, match=r"^data\.path=s3://.* point DITLAB_CACHE at a larger disk") as caught:
+            open_place("data.path", place("s"), home)
+        assert "\n" not in str(caught.value)
+        assert not list(disk.path.rglob("*.partial")) and not list(disk.path.glob(f"stores/*/{root(store)}"))
+        disk.resize("20m")
+        assert same_rows(open_place("data.path", place("s"), home), store)
+
+
+def test_a_cache_that_cannot_be_written(place, make_store, home, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DITLAB_CACHE", str(tmp_path / "file"))
+    upload_store(make_store(), place("s"))
+    with pytest.raises(UserError, match=r"data\.path=s3://.* cannot be copied to .*file/stores/.* DITLAB_CACHE"):
+        open_place("data.path", place("s"), home)
+
+
+def test_without_a_cache_of_its_own_the_home_keeps_copies(place, make_store, home, monkeypatch):
+    monkeypatch.delenv("DITLAB_CACHE")
+    upload_store(make_store(), place("s"))
+    assert open_place("data.path", place("s"), home).path.parent == home.root / "caches" / "stores"
+
+
+def test_an_upload_overwrites_no_other_store(place, make_store):
+    first, second = make_store(), make_store(name="second", seed=1)
+    assert upload_store(first, place("s")).outcome == "uploaded"
+    before = remote(place("s")).sizes("")
+    assert upload_store(first, place("s")).outcome == "unchanged"
+    with pytest.raises(UserError, match=r"URI=s3://\S+ holds another store \(random, fingerprint"):
+        upload_store(second, place("s"))
+    assert remote(place("s")).sizes("") == before
+
+
+@pytest.mark.parametrize("kind", ["plain", "bucketed"])
+def test_an_upload_that_was_cut_short_goes_on(kind, server, place, make_store, home, tmp_path):
+    """The manifest comes last, so half a store is none."""
+    store = make_store(rows_per_shard=30) if kind == "plain" else bucketed(tmp_path / "s")
+    upload_store(store, place("s"))
+    remote(place("s")).delete("", root(store))
+    remote(place("s")).delete(*shard(store))
+    with pytest.raises(UserError, match="holds no store"):
+        open_place("data.path", place("s"), home)
+    server.requests.clear()
+    again = upload_store(store, place("s"))
+    assert (again.outcome, again.sent) == ("uploaded", 1)
+    assert not [request for request in server.requests if request.startswith("PUT") and shard(store)[1] not in request
+                and ".json" not in request]  # fmt: skip
+    assert same_rows(open_place("data.path", place("s"), home), store)
+
+
+@pytest.mark.parametrize(
+    "uri", ["nowhere", "s3://nowhere/x?{query}", "foo://a/b", "s3://me:hunter2@bucket/x", "s3:/bucket/x"]
+)
+def test_an_upload_to_nowhere(uri, server, make_store):
+    with pytest.raises(UserError, match=r"^URI=") as caught:
+        upload_store(make_store(), uri.format(query=server.query))
+    assert "hunter2" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_lock_of_a_killed_process_ends_with_it(place, make_store, home, cache):
+    """`flock` belongs to the process, so the file that it leaves holds nobody up."""
+    store = make_store()
+    upload_store(store, place("s"))
+    path = open_place("data.path", place("s"), home).path
+    shutil.rmtree(path)
+    lock = cache / f".{path.name}.lock"
+    os.utime(lock, (0, 0))
+    assert same_rows(open_place("data.path", place("s"), home), store)

@@ -1,0 +1,92 @@
+"""A password or key in any address of a spec is refused by every command, which does not repeat it."""
+
+import pytest
+
+from support.command import run_here
+
+SECRET = "pa55/w0rd+x"
+EXPERIMENT = """\
+name: small
+model: {family: dit, image_size: 8, patch_size: 4, width: 32, depth: 1, num_heads: 2}
+batch: {size: 32, micro: 16}
+training: {steps: 4}
+"""
+PLACES = {
+    "checkpoint.storage": (f"s3://AKIA:{SECRET}@bucket/path", "checkpoint.storage=s3://... holds a password or key"),
+    "checkpoint.storage query": (
+        f"s3://b/p?secret_key={SECRET}",
+        "checkpoint.storage=s3://... holds a password or key",
+    ),
+    "tracking.uri": (f"http://me:{SECRET}@host:5000", "tracking.uri=http://me:***@host:5000 holds a password"),
+    "tracking.experiment": (f"https://me:{SECRET}@host", "tracking.experiment=https://... holds a password or key"),
+    "name": (f"https://me:{SECRET}@host", "name=https://... holds a password or key"),
+    "data.nowhere": (f"gs://me:{SECRET}@bucket/data", "did you mean"),
+    "training.steps": (f"gs://me:{SECRET}@bucket/data", "training.steps=gs://... holds a password or key"),
+}
+
+
+@pytest.fixture
+def say(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spec.yaml").write_text(EXPERIMENT)
+    yield lambda *arguments: run_here(capfd, monkeypatch, *arguments)
+    assert not (tmp_path / "home").exists()
+
+
+def check(said, message=""):
+    assert said.code == 2 and "Traceback" not in said.err
+    assert message in said.err
+    for piece in (SECRET, "pa55", "w0rd"):
+        assert piece not in said.out + said.err
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("command", ["validate", "show", "train", "params"])
+def test_set_on_the_command_line(say, command, where):
+    value, message = PLACES[where]
+    knob = where.partition(" ")[0]
+    # A path that leads nowhere is named with its nearest; whichever is said first, the value is not.
+    check(say(command, "spec.yaml", "--set", f"{knob}={value}"), "" if knob == "data.nowhere" else message)
+
+
+@pytest.mark.parametrize("command", ["validate", "show", "train"])
+def test_in_the_file(say, tmp_path, command):
+    text = f"{EXPERIMENT}checkpoint: {{storage: 's3://AKIA:{SECRET}@bucket/path'}}\n"
+    (tmp_path / "spec.yaml").write_text(text)
+    check(say(command, "spec.yaml", "--json"), "checkpoint.storage=s3://... holds a password or key")
+    (tmp_path / "child.yaml").write_text("extends: spec.yaml\nname: child\n")
+    check(say(command, "child.yaml"), "checkpoint.storage=s3://... holds a password or key")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"fixed: {{checkpoint.storage: 's3://AKIA:{SECRET}@bucket/path'}}",
+        f"fixed: {{tracking.uri: 'http://me:{SECRET}@host:5000'}}",
+        f"fixed: {{tracking: {{uri: 'http://me:{SECRET}@host:5000'}}}}",
+    ],
+)
+def test_in_a_sweep(say, tmp_path, line):
+    sweep = (
+        "name: s\nbase: spec.yaml\nspace: {optimizer.lr: {kind: choice, values: [0.1]}}\ntrials: 1\nmetric: eval/loss\n"
+    )
+    (tmp_path / "sweep.yaml").write_text(f"{sweep}{line}\n")
+    for command in ("validate", "show", "tune"):
+        check(say(command, "sweep.yaml"), "holds a password")
+
+
+def test_as_a_value_of_an_axis(say, tmp_path):
+    axis = f"{{data.path: {{kind: choice, values: ['a', 's3://AKIA:{SECRET}@bucket/path']}}}}"
+    (tmp_path / "sweep.yaml").write_text(f"name: s\nbase: spec.yaml\nspace: {axis}\ntrials: 1\nmetric: eval/loss\n")
+    check(say("validate", "sweep.yaml"), "space.data.path.values=s3://... holds a password or key")
+
+
+def test_ordinary_addresses_pass(say, tmp_path):
+    for value in (
+        "s3://bucket/path?region=eu&scheme=http&endpoint_override=127.0.0.1:9000",
+        "gs://bucket",
+        "kept@here",
+    ):
+        assert say("show", "spec.yaml", "--set", f"checkpoint.storage={value}").code == 0
+    assert say("show", "spec.yaml", "--set", "tracking.uri=http://ann@host:5000").code == 0

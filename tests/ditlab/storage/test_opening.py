@@ -1,0 +1,43 @@
+"""A URI is opened once for everybody, and each message names the knob that it was given by."""
+
+import pytest
+
+from ditlab.errors import UserError
+from ditlab.storage.failures import Unreachable
+from ditlab.storage.opening import open_uri
+from ditlab.storage.remote import RemoteFiles
+
+
+@pytest.mark.parametrize("uri", ["foo://bucket/run", "s3://b/p?nope=1", "az://c/p"])
+@pytest.mark.parametrize("knob", ["checkpoint.storage", "data.path"])
+def test_a_uri_that_nothing_here_opens_names_its_knob(knob, uri):
+    with pytest.raises(UserError) as caught:
+        open_uri(knob, uri)
+    assert str(caught.value).startswith(f"{knob}={uri} ") and "\n" not in str(caught.value)
+
+
+def test_a_uri_without_a_folder():
+    with pytest.raises(UserError, match=r"data\.path=memory:// names no bucket or folder"):
+        RemoteFiles.open("data.path", "memory://")
+
+
+@pytest.mark.parametrize("scheme", ["memory://both-levels", "file://{folder}"])
+def test_files_of_the_place_itself_and_one_folder_below(scheme, tmp_path):
+    files = RemoteFiles.open("data.path", scheme.format(folder=tmp_path / "place"))
+    files.write("", "own", [b"1", b"23"])
+    files.write("below", "own", [b"4567"])
+    files.place("", "own", b"89")
+    assert files.sizes("") == {"own": 2} and files.sizes("below") == {"own": 4}
+    assert files.read("", "own") == b"89" and b"".join(files.chunks("below", "own", 3)) == b"4567"
+    assert files.listing() == {"below": {"own": 4}}
+    with pytest.raises(FileNotFoundError):
+        files.read("", "nothing")
+
+
+def test_what_a_library_raises_names_the_knob_inside_named(tmp_path):
+    files = RemoteFiles.open("data.path", f"file://{tmp_path}")
+    with (
+        pytest.raises(Unreachable, match=r"data\.path=file://.* cannot be read \(.*\); look there\."),
+        files.named("cannot be read", "look there"),
+    ):
+        files.read("", "nothing")

@@ -1,0 +1,87 @@
+"""What others may have written is never unpickled, nor loaded as code."""
+
+import ast
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from ditlab.errors import UserError
+from ditlab.home import Home
+
+ROOT = Path(__file__).parents[2]
+# Modules that unpickle, and calls that do: where one is needed, its file must say why nobody else can have written it.
+MODULES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "ray.cloudpickle"}
+CALLS = {"torch.load", "np.load", "numpy.load", "Tuner.restore", "tune.Tuner.restore", "pd.read_pickle", "yaml.load",
+         "yaml.unsafe_load", "mlflow.pytorch.load_model", "mlflow.pyfunc.load_model"}  # fmt: skip
+
+
+def sources() -> list[Path]:
+    return sorted(path for part in ("platform", "models") for path in (ROOT / part).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_source_unpickles(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            assert not MODULES & {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module not in MODULES
+        elif isinstance(node, ast.Call):
+            assert ast.unparse(node.func) not in CALLS
+
+
+class Planted:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = str(file)
+
+    def __reduce__(self) -> tuple[object, tuple[str, int]]:
+        return os.open, (self.file, os.O_CREAT)
+
+
+@pytest.mark.parametrize(
+    "codecs",
+    [{"compressor": {"id": "pickle"}}, {"filters": [{"id": "pickle"}]}, {"filters": [{"id": "pickle"}], "dtype": "|O"}],
+    ids=str,
+)
+def test_a_zarr_store_with_pickles_is_refused(tmp_path: Path, codecs: dict[str, object]) -> None:
+    pytest.importorskip("zarr")
+    from ditlab.data.zarr_arrays import open_array, open_group, read_array
+
+    store, touched = tmp_path / "store.zarr", tmp_path / "touched"
+    (store / "a").mkdir(parents=True)
+    (store / ".zgroup").write_text('{"zarr_format": 2}')
+    meta = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<i4", "compressor": None, "filters": None}
+    (store / "a" / ".zarray").write_text(json.dumps({**meta, "fill_value": 0, "order": "C", **codecs}))
+    (store / "a" / "0").write_bytes(pickle.dumps(Planted(touched)))
+    with pytest.raises(UserError):
+        read_array(store, "a", open_array(store, open_group(store), "a"), slice(None))
+    assert not touched.exists()
+
+
+def test_compilers_caches_are_the_users_alone(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    folders = {Path(value).parent for value in home.cache_variables().values()}
+    (own,) = folders
+    assert own.is_relative_to(home.caches) and own.stat().st_mode & 0o777 == 0o700
+    assert {Path(value).parent for value in home.cache_variables().values()} == folders
+    own.chmod(0o777)
+    with pytest.raises(UserError, match="can be written by others than you"):
+        home.cache_variables()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away, which root alone may do")
+def test_compilers_caches_of_another_user_are_refused(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    folder = Path(next(iter(home.cache_variables().values()))).parent
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(UserError, match="can be written by others than you"):
+        home.cache_variables()
+    folder.rmdir()
+    folder.symlink_to(tmp_path)
+    with pytest.raises(UserError, match="can be written by others than you"):
+        home.cache_variables()

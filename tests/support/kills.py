@@ -1,0 +1,81 @@
+"""A job on nodes that are killed and replaced, and what that costs."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.faults import wait_until
+from support.followed import Followed
+from support.lab import Lab
+from support.nodes import RayNode
+from support.ray_jobs import RayJob
+
+
+@dataclass
+class Scene:
+    """Nodes beside the head, and a job that trains on them."""
+
+    lab: Lab
+    run: Followed
+    nodes: list[RayNode]
+    words: list[str | Path]
+    """Of the command that is submitted."""
+    costs: list[dict[str, Any]] = field(default_factory=list)
+    """Of each kill, in seconds."""
+
+    def __post_init__(self) -> None:
+        self.job = RayJob(self.lab.nodes, self.words)
+
+    def wait(self, condition: Callable[[Followed], bool], seconds: float, what: str) -> None:
+        """For something that the run writes down. Raises AssertionError where the job ends before, or the time."""
+        asked = 0.0
+
+        def is_so() -> bool:
+            nonlocal asked
+            if condition(self.run.look()):
+                return True
+            if time.monotonic() > asked + 2:
+                asked = time.monotonic()
+                assert not self.job.has_ended(), f"{what}: {self.job.status()}"
+            time.sleep(0.02)
+            return False
+
+        try:
+            wait_until(is_so, seconds, what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.job.log()}") from None
+
+    def node_of(self, place: int) -> RayNode:
+        """Of the nodes that carry the run: that of its first worker, or another."""
+        name = self.run.look().groups[-1].nodes[place]
+        return next(node for node in self.nodes if node.id.startswith(name))
+
+    def kill(self, node: RayNode, moment: str, left: int = 1) -> None:
+        """Returns when `left` workers have gone on for a step."""
+        before, groups, is_first = self.run.look().step, len(self.run.groups), node is self.node_of(0)
+        at = time.time()
+        node.kill()
+        self.nodes.remove(node)
+        self.wait(lambda run: len(run.groups) > groups and run.groups[-1].workers == left, 240, f"{left} going on")
+        begun = self.run.groups[-1].time
+        self.wait(lambda run: run.step > before and run.losses[-1].time > begun, 120, "a new step")
+        new = next(loss.time for loss in self.run.losses if loss.time > begun)
+        self.costs.append(
+            {"moment": moment, "first": is_first, "step": before, "group": begun - at, "new step": new - at}
+        )
+
+    def add(self) -> RayNode:
+        self.nodes.append(self.lab.nodes.add_node())
+        return self.nodes[-1]
+
+    def grow(self, workers: int = 2) -> None:
+        """Adds a node. Returns when as many workers have gone on for a step."""
+        groups = len(self.run.look().groups)
+        self.add()
+        at = time.time()
+        self.wait(lambda run: len(run.groups) > groups and run.groups[-1].workers == workers, 240, "a larger group")
+        begun = self.run.groups[-1].time
+        self.wait(lambda run: run.losses[-1].time > begun, 120, "a step of the larger group")
+        self.costs[-1]["grown"] = begun - at

@@ -1,0 +1,143 @@
+"""What a team has beside its nodes: an S3 server, and MLflow behind a password, on loopback."""
+
+import base64
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.nodes import RayNodes, bare_python, free_ports, ray_nodes, wait_for
+from support.s3 import S3Server, s3_at_hand
+
+BUCKET = "lab"
+
+
+@dataclass
+class Mlflow:
+    """`ditlab ui --auth` in a process of its own."""
+
+    url: str
+    user: str
+    password: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of its clients."""
+        return {
+            "MLFLOW_TRACKING_URI": self.url,
+            "MLFLOW_TRACKING_USERNAME": self.user,
+            "MLFLOW_TRACKING_PASSWORD": self.password,
+        }
+
+    def status(self, path: str, user: str | None, password: str = "") -> int:
+        """Of an answer by HTTP; without a user, nobody's."""
+        return self._ask(path, user, password)[0]
+
+    def ask(self, path: str, **body: Any) -> dict[str, Any]:
+        """What the API answers to the administrator: POST where there is a body."""
+        status, content = self._ask(f"/api/2.0/mlflow/{path}", self.user, self.password, body)
+        assert status == 200, (status, content)
+        found: dict[str, Any] = json.loads(content)
+        return found
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        """The one MLflow run that carries our id."""
+        experiments = [one["experiment_id"] for one in self.ask("experiments/search", max_results=100)["experiments"]]
+        found = self.ask("runs/search", experiment_ids=experiments, filter=f"tags.`ditlab.run` = '{run_id}'").get(
+            "runs", []
+        )
+        assert len(found) == 1, found
+        run: dict[str, Any] = found[0]
+        return run
+
+    def steps(self, mlflow_run_id: str, metric: str) -> list[int]:
+        """Of every point of a metric, as they were logged."""
+        path = f"metrics/get-history?run_id={mlflow_run_id}&metric_key={metric}&max_results=25000"
+        return [int(point["step"]) for point in self.ask(path).get("metrics", [])]
+
+    def _ask(self, path: str, user: str | None, password: str, body: Any = None) -> tuple[int, bytes]:
+        request = urllib.request.Request(self.url + path, data=json.dumps(body).encode() if body else None)
+        request.add_header("Content-Type", "application/json")
+        if user is not None:
+            request.add_header("Authorization", "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode())
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+
+@dataclass
+class Lab:
+    """A cluster's surroundings, and its nodes."""
+
+    home: Path
+    """DITLAB_HOME of all nodes."""
+    s3: S3Server
+    mlflow: Mlflow
+    mlflow_home: Path
+    nodes: RayNodes
+
+    @property
+    def storage(self) -> str:
+        """A place for checkpoints."""
+        return f"s3://{BUCKET}/checkpoints?{self.s3.query}"
+
+    @property
+    def client(self) -> dict[str, str]:
+        """The environment of somebody who may use the cluster, and has none of its nodes' keys."""
+        mine = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        return {**mine, **self.nodes.access, "RAY_API_SERVER_ADDRESS": self.nodes.jobs}
+
+
+@contextmanager
+def lab(folder: Path, **environment: str) -> Iterator[Lab]:
+    """Nodes (none yet) whose Python has no DiTLab, and what they need. Ends with everything it has started."""
+    with ExitStack() as stack:
+        python = bare_python(folder / "python")
+        s3 = stack.enter_context(s3_at_hand(BUCKET))
+        mlflow = stack.enter_context(mlflow_behind_password(folder / "mlflow"))
+        home = folder / "home"
+        home.mkdir()
+        keys = {name: os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")}
+        own = {"DITLAB_HOME": str(home), "AWS_EC2_METADATA_DISABLED": "true", **keys, **mlflow.environment}
+        nodes = stack.enter_context(ray_nodes(folder / "nodes", python, **own, **environment))
+        yield Lab(home, s3, mlflow, folder / "mlflow", nodes)
+
+
+@contextmanager
+def mlflow_behind_password(home: Path) -> Iterator[Mlflow]:
+    """A server with a home of its own, so that it outlives any cluster."""
+    home.mkdir(parents=True, exist_ok=True)
+    [port] = free_ports(1)
+    server = Mlflow(f"http://127.0.0.1:{port}", "lab", secrets.token_hex(12))
+    command = [sys.executable, "-m", "ditlab", "ui", "--auth", "--port", str(port), "--home", str(home)]
+    environment = {**os.environ, **server.environment, "DITLAB_HOME": str(home)}
+    with (home / "server.log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=home)
+    try:
+        wait_for(lambda: process.poll() is not None or _answers(server), 90, "MLflow")
+        assert process.poll() is None, (home / "server.log").read_text()
+        yield server
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _answers(server: Mlflow) -> bool:
+    try:
+        return server.status("/api/2.0/mlflow/experiments/search?max_results=1", server.user, server.password) == 200
+    except OSError:
+        return False

@@ -1,0 +1,73 @@
+"""docs/slurm/ditlab.sbatch: its text everywhere, and a run of it where there is a Slurm."""
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from ditlab.spec.yaml_text import dump_yaml
+from support.workers import tiny
+
+SCRIPT = Path(__file__).parents[1] / "docs" / "slurm" / "ditlab.sbatch"
+TEXT = SCRIPT.read_text()
+
+
+def test_bash_can_read_it():
+    done = subprocess.run(["bash", "-n", str(SCRIPT)], capture_output=True, text=True, timeout=10)
+    assert done.returncode == 0, done.stderr
+
+
+def test_it_stops_at_the_first_mistake():
+    assert "\nset -euo pipefail\n" in TEXT
+    without_home = {name: value for name, value in os.environ.items() if name != "DITLAB_HOME"}
+    done = subprocess.run(["bash", str(SCRIPT)], capture_output=True, text=True, timeout=10, env=without_home)
+    assert done.returncode and "DITLAB_HOME: set it to a folder that all machines share" in done.stderr
+
+
+def test_slurm_gives_time_for_a_checkpoint_and_takes_the_job_back():
+    options = dict(re.findall(r"(?m)^#SBATCH --([a-z-]+)=?(.*)$", TEXT))
+    assert options["signal"] == "B:TERM@300" and "requeue" in options
+    assert "--resume auto" in TEXT and 'scontrol requeue "$SLURM_JOB_ID"' in TEXT
+
+
+def test_the_token_is_in_no_argument():
+    assert not re.search(r"RAY_AUTH_TOKEN=|--token", TEXT)
+    assert TEXT.index("umask 077") < TEXT.index("openssl rand -hex 32 >")
+    assert 'rm -f "$secret"' in TEXT
+
+
+def has_slurm():
+    if not shutil.which("sbatch"):
+        return False
+    asked = subprocess.run(["sinfo", "-h", "-o", "%D"], capture_output=True, text=True, timeout=30)
+    return asked.returncode == 0 and asked.stdout.strip().isdigit() and int(asked.stdout) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(not has_slurm(), reason="no Slurm with two nodes here (sbatch, sinfo)")
+def test_a_run_on_two_nodes(tmp_path):
+    spec, home = tmp_path / "tiny.yaml", tmp_path / "home"
+    spec.write_text(dump_yaml(tiny(name="slurm", resources__workers=2).to_dict()))
+    venv = Path(shutil.which("ditlab") or "").parents[1]
+    known = {**os.environ, "DITLAB_HOME": str(home), "DITLAB_VENV": str(venv), "OMP_NUM_THREADS": "1"}
+    small = ["--cpus-per-task=1", "--gpus-per-node=0", "--time=10", "--requeue", f"--chdir={tmp_path}"]
+    sent = subprocess.run(
+        ["sbatch", "--parsable", *small, str(SCRIPT), str(spec)], env=known, capture_output=True, text=True, timeout=30
+    )
+    assert sent.returncode == 0, sent.stderr
+    job = sent.stdout.strip()
+    deadline = time.monotonic() + 300
+    try:
+        while subprocess.run(["squeue", "-h", "-j", job], capture_output=True, text=True, timeout=30).stdout.strip():
+            assert time.monotonic() < deadline, (tmp_path / f"ditlab-{job}.log").read_text()
+            time.sleep(2)
+    finally:
+        subprocess.run(["scancel", job], timeout=30, capture_output=True)
+    log = (tmp_path / f"ditlab-{job}.log").read_text()
+    assert "finished: 6 steps" in log, log
+    assert not list(home.glob(".ray-token-*"))
