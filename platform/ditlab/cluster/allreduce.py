@@ -113,8 +113,10 @@ def all_reduce(nodes: list[NodeRow], use_gpu: bool, timeout: float = MEETING) ->
         for member in members:
             ray.kill(member)
     if any(answer.problem for answer in answers):
-        failed = [f"node {answer.name}: {answer.problem}" for answer in answers if answer.problem]
-        return Measured({}, False, len(members), [*unreachable_pairs(nodes), *failed])
+        pairs = unreachable_pairs(nodes)
+        though = "" if pairs else ", though all nodes reach each other over TCP"
+        failed = [f"node {answer.name}: {answer.problem}{though}" for answer in answers if answer.problem]
+        return Measured({}, False, len(members), [*pairs, *failed])
     slowest = {size: max(answer.value[0][size] for answer in answers) for size in SIZES}
     return Measured(slowest, all(answer.value[1] for answer in answers), len(members), [])
 

@@ -91,7 +91,7 @@ class Attempt:
         """Says once that no worker has begun for a while."""
         if self._group is self._board and time.monotonic() > self._notice_at:
             self._notice_at = float("inf")
-            self._warn("no worker has begun yet: the cluster is still growing, or busy with other work; waiting.")
+            self._warn("no worker has begun yet: what they run on is still growing, or busy with other work; waiting.")
 
     def _pass_on(self) -> None:
         if progress := self._group.get_progress():

@@ -5,6 +5,7 @@ import http.client
 import logging
 import secrets
 import shlex
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ DEFAULT = "http://127.0.0.1:8265"
 TIMEOUT = 10.0  # seconds for an answer of the job server
 PATIENCE = 30.0  # seconds for which a job server that was there may be away
 _WANTS_TOKEN = "authentication token"  # in the words with which Ray refuses
+_STARTING = "No available agent"  # a head's answer in its first seconds
 _SETTLED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
@@ -72,11 +74,18 @@ class Jobs:
         """
         job = f"{name}-{secrets.token_hex(4)}"
         with self._answering("does not take the job"):
-            self._client.submit_job(
-                entrypoint=shlex.join(command), submission_id=job, runtime_env=runtime_env(root),
-                metadata={"ditlab.name": name},
-            )  # fmt: skip
-        return job
+            deadline = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    self._client.submit_job(
+                        entrypoint=shlex.join(command), submission_id=job, runtime_env=runtime_env(root),
+                        metadata={"ditlab.name": name},
+                    )  # fmt: skip
+                    return job
+                except RuntimeError as error:
+                    if _STARTING not in str(error) or time.monotonic() > deadline:
+                        raise
+                time.sleep(1.0)
 
     def follow(self, job: str, on_text: Callable[[str], None]) -> Ended:
         """Passes on what the job prints, until it has ended. Raises RunFailed where the job server is lost."""

@@ -54,8 +54,8 @@ def release_process_group() -> None:
 
 
 def limit_collectives(timeout: float) -> None:
-    """Groups that are made from now on give up after `timeout` seconds: DeepSpeed names no limit for its own, and torch's
-    is 30 minutes over gloo and 10 over NCCL."""
+    """Groups that are made from now on give up after `timeout` seconds: DeepSpeed names no limit for its own, and
+    torch's is 30 minutes over gloo and 10 over NCCL."""
     limit = timedelta(seconds=timeout)
     for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
         setattr(distributed.distributed_c10d, name, limit)  # no public way exists

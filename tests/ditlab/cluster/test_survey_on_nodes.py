@@ -133,3 +133,29 @@ def test_an_interface_that_no_node_has(place):
         assert "resources.network.interface=nosuch0 does not exist on node" in sentence and here in sentence
         local = place.ditlab("train", "small.yaml", "--local", "--set", "resources.network.interface=nosuch0")
     assert local.code == 2 and "resources.network.interface=nosuch0 does not exist" in local.err
+
+
+def test_a_node_that_joins_later_with_another_version_ends_an_elastic_run(place, tmp_path):
+    shadow = tmp_path / "deepspeed-0.18.1.dist-info"
+    shadow.mkdir()
+    (shadow / "METADATA").write_text("Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.18.1\n")
+    changes = ["training.steps=1000000", "evaluation.every=null", "checkpoint.every=20", "resources.cpus_per_worker=1",
+               "resources.workers={min: 1, max: 2, interval: 2}"]  # fmt: skip
+    command = [sys.executable, "-m", "ditlab", "train", "small.yaml", "--address", place.nodes.address]
+    command += [word for change in changes for word in ("--set", change)]
+    variables = {**os.environ, **place.nodes.access, "DITLAB_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+    good, log = place.nodes.add_node(1), tmp_path / "stderr"
+    with log.open("w") as file:
+        run = subprocess.Popen(command, cwd=place.folder, env=variables, stderr=file)
+    try:
+        begun = "home/train/*/checkpoints/step-*/manifest.json"
+        wait_for(lambda: list(tmp_path.glob(begun)) or run.poll() is not None, 200, "a checkpoint")
+        with node(place, PYTHONPATH=str(tmp_path)) as bad:
+            run.wait(200)
+    finally:
+        run.kill()
+        good.kill()
+    said = log.read_text()
+    assert run.returncode == 2, said
+    last = said.strip().splitlines()[-1]
+    assert "deepspeed 0.18.1 is installed on node" in last and bad in last and "Traceback" not in said
