@@ -1,33 +1,32 @@
 """What a team has beside its nodes: an S3 server, and MLflow behind a password, on loopback."""
 
-import base64
 import json
 import os
 import secrets
-import signal
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.nodes import RayNodes, bare_python, free_ports, ray_nodes, wait_for
+from support.nodes import RayNodes, bare_python, ray_nodes
 from support.s3 import S3Server, s3_at_hand
+from support.served import Served, account, served
 
 BUCKET = "lab"
 
 
 @dataclass
 class Mlflow:
-    """`ditlab ui --auth` in a process of its own."""
+    """`ditlab ui --auth` in a process of its own, asked by its administrator."""
 
-    url: str
+    server: Served
     user: str
     password: str
+
+    @property
+    def url(self) -> str:
+        return self.server.url
 
     @property
     def environment(self) -> dict[str, str]:
@@ -65,15 +64,9 @@ class Mlflow:
         return [int(point["step"]) for point in self.ask(path).get("metrics", [])]
 
     def _ask(self, path: str, user: str | None, password: str, body: Any = None) -> tuple[int, bytes]:
-        request = urllib.request.Request(self.url + path, data=json.dumps(body).encode() if body else None)
-        request.add_header("Content-Type", "application/json")
-        if user is not None:
-            request.add_header("Authorization", "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode())
-        try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
-                return answer.status, answer.read()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read()
+        content = json.dumps(body).encode() if body else None
+        login = None if user is None else f"{user}:{password}"
+        return self.server.ask(path, login, content, Content_Type="application/json")
 
 
 @dataclass
@@ -118,26 +111,6 @@ def lab(folder: Path, **environment: str) -> Iterator[Lab]:
 def mlflow_behind_password(home: Path) -> Iterator[Mlflow]:
     """A server with a home of its own, so that it outlives any cluster."""
     home.mkdir(parents=True, exist_ok=True)
-    [port] = free_ports(1)
-    server = Mlflow(f"http://127.0.0.1:{port}", "lab", secrets.token_hex(12))
-    command = [sys.executable, "-m", "ditlab", "ui", "--auth", "--port", str(port), "--home", str(home)]
-    environment = {**os.environ, **server.environment, "DITLAB_HOME": str(home)}
-    with (home / "server.log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=home)
-    try:
-        wait_for(lambda: process.poll() is not None or _answers(server), 90, "MLflow")
-        assert process.poll() is None, (home / "server.log").read_text()
-        yield server
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-
-
-def _answers(server: Mlflow) -> bool:
-    try:
-        return server.status("/api/2.0/mlflow/experiments/search?max_results=1", server.user, server.password) == 200
-    except OSError:
-        return False
+    own = account(secrets.token_hex(12))
+    with served(home, "--auth", log=home / "server.log", **own) as server:
+        yield Mlflow(server, own["MLFLOW_TRACKING_USERNAME"], own["MLFLOW_TRACKING_PASSWORD"])

@@ -7,7 +7,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,8 @@ from typing import Any
 import psutil
 from ruamel.yaml import YAML
 
-CHECKOUT = Path(__file__).parents[2]
+from support.nodes import CHECKOUT, free_ports
+
 HEAD_ID = "f" * 51 + "00000"
 HEAD_TYPE = "ray.head.default"  # the fake provider knows the head by this name alone
 
@@ -82,7 +82,7 @@ class FakeCluster:
 
         self.home, self.shared = folder / "user", folder / "shared"
         self.token = secrets.token_hex(32)
-        self.address = f"{ray.util.get_node_ip_address()}:{_free_port()}"
+        self.address = f"{ray.util.get_node_ip_address()}:{free_ports(1)[0]}"
         self._temp = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short enough for the names of sockets
         self._config = cluster_file()
         fake = fake_config(self._config, cores, workers, idle_minutes, self.address)
@@ -119,7 +119,7 @@ class FakeCluster:
         here = self._here(start).replace("--port=6379", f"--port={port}").replace("=8076", "=0")
         # The launcher would give the head's resources by a variable, which the fake provider's nodes take for theirs.
         cores = self._config["available_node_types"]["head"]["resources"]["CPU"]
-        more = f" --block --num-cpus={cores} --temp-dir={self._temp} --dashboard-port={_free_port()}"
+        more = f" --block --num-cpus={cores} --temp-dir={self._temp} --dashboard-port={free_ports(1)[0]}"
         with self.log.open("wb") as log:
             self._head = subprocess.Popen(
                 ["bash", "-c", here + more], env=self.environment, stdout=log, stderr=log, start_new_session=True
@@ -159,9 +159,3 @@ def workers_by_look(log: Path) -> list[int]:
     """How many nodes beside the head there were, look by look."""
     looks = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("]")]
     return [sum("node:__internal_head__" not in node for node in look) for look in looks]
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("", 0))
-        return int(found.getsockname()[1])

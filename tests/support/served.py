@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -15,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from ditlab.tracking.admission import basic
+from support.nodes import free_ports
 
 NAME, PASSWORD = "ann", "correct-horse-battery"
 
@@ -22,12 +22,6 @@ NAME, PASSWORD = "ann", "correct-horse-battery"
 def account(password: str = PASSWORD) -> dict[str, str]:
     """What a process must have in its environment to be let in."""
     return {"MLFLOW_TRACKING_USERNAME": NAME, "MLFLOW_TRACKING_PASSWORD": password}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Served:
@@ -62,7 +56,7 @@ class Served:
 @contextmanager
 def served(home: Path, *options: str, log: Path | None = None, **environment: str) -> Iterator[Served]:
     """`ditlab ui OPTIONS` on a free port; ended by SIGTERM, which must succeed. `log` gets its standard error."""
-    command = [sys.executable, "-m", "ditlab", "ui", "--port", str(free_port()), "--json", *options]
+    command = [sys.executable, "-m", "ditlab", "ui", "--port", str(free_ports(1)[0]), "--json", *options]
     variables = {**os.environ, "DITLAB_HOME": str(home), **environment}
     with open(log or os.devnull, "w") as errors:  # noqa: PTH123
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=variables, text=True)

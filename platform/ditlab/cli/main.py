@@ -27,7 +27,7 @@ COMMANDS = {
     "export": ("export", "Write a run's weights as safetensors with the spec that rebuilds the network."),
     "runs": ("runs", "List recent runs; replay what tracking missed."),
     "ui": ("ui", "Open the MLflow UI on the right store."),
-    "doctor": ("doctor", "Say what is missing on this machine."),
+    "doctor": ("doctor", "Say what is missing on this machine, or on a cluster."),
 }
 
 

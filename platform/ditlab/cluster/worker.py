@@ -212,9 +212,7 @@ def _heard(say: Callable[..., None]) -> Callable[..., None]:
 class _Gate:
     """A sweep's trial tells its evaluations, and waits for leave to go on where its scheduler wants that."""
 
-    def __init__(
-        self, request: RunRequest, is_stopping: Callable[[], bool], pulse: Pulse, patience: float
-    ) -> None:
+    def __init__(self, request: RunRequest, is_stopping: Callable[[], bool], pulse: Pulse, patience: float) -> None:
         self._patience = patience
         self._board = Board(request.board) if request.board else None
         self._is_gated, self._is_stopping, self._pulse = request.gated, is_stopping, pulse

@@ -61,9 +61,7 @@ def limit_collectives(timeout: float) -> None:
         setattr(distributed.distributed_c10d, name, limit)  # no public way exists
 
 
-def current_rank(
-    use_gpu: bool, rank: int, world_size: int, local_rank: int, timeout: float = 1800.0
-) -> Rank:
+def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int, timeout: float = 1800.0) -> Rank:
     """Names this process's device, and tells DeepSpeed's accelerator layer which one it is."""
     # DeepSpeed looks for hardware by itself; a CPU run on a machine with GPUs must not be moved onto them.
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if use_gpu else "cpu")

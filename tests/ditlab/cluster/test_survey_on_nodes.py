@@ -115,7 +115,7 @@ def test_folders_that_a_node_does_not_share(place, tmp_path):
         pytest.skip("a node with mounts of its own needs the rights to make them")
     other_mount = tmp_path / "python"  # the node sees an empty disk where the others see the shared folder
     other_mount.write_text(
-        f"#!/bin/sh\nexec unshare -m sh -c 'mount -t tmpfs none {apart} && exec {sys.executable} \"$@\"' sh \"$@\"\n"
+        f'#!/bin/sh\nexec unshare -m sh -c \'mount -t tmpfs none {apart} && exec {sys.executable} "$@"\' sh "$@"\n'
     )
     other_mount.chmod(0o755)
     with node(place, other_mount, PATH=os.environ["PATH"]) as bad:

@@ -12,8 +12,9 @@ from ditlab.cli.ui import ui
 from ditlab.errors import UserError
 from ditlab.home import Home
 from support.command import run_process
+from support.nodes import free_ports
 from support.s3 import s3_at_hand
-from support.served import NAME, PASSWORD, Served, account, free_port, served
+from support.served import NAME, PASSWORD, Served, account, served
 
 LOGIN = f"{NAME}:{PASSWORD}"
 API = "/api/2.0/mlflow/experiments/search?max_results=1"
@@ -105,7 +106,7 @@ def test_a_second_start_keeps_accounts_and_key_and_refuses_another_password(tmp_
         key = Home(tmp_path).mlflow_key.read_text()
     log = tmp_path.with_name("other.log")
     said = run_process(
-        "ui", "--auth", "--port", str(free_port()), "--json", home=tmp_path, **account("another-horse-battery")
+        "ui", "--auth", "--port", str(free_ports(1)[0]), "--json", home=tmp_path, **account("another-horse-battery")
     )
     assert said.code == 2 and "MLFLOW_TRACKING_PASSWORD is not the one that" in said.err
     assert "another-horse" not in said.err + said.out
@@ -161,7 +162,7 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: li
 
 def test_an_account_file_that_others_read_is_refused(tmp_path: Path) -> None:
     Home(tmp_path).mlflow_users.touch(0o644)
-    said = run_process("ui", "--auth", "--port", str(free_port()), home=tmp_path, **account())
+    said = run_process("ui", "--auth", "--port", str(free_ports(1)[0]), home=tmp_path, **account())
     assert said.code == 2 and "mlflow-users.db can be read by others" in said.err and "Traceback" not in said.err
 
 
