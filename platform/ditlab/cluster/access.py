@@ -48,24 +48,39 @@ def headers() -> dict[str, str]:
     return found
 
 
-def check_token(address: str, timeout: float = 5.0) -> None:
-    """Raises UserError where the cluster at HOST:PORT refuses the user's token. Ray itself asks for 20 s, and then says
-    that it cannot connect. Needs grpcio, which comes with the job server's extra; without it Ray has the word."""
+@contextmanager
+def entering(address: str) -> Iterator[None]:
+    """Inside, this process speaks to the cluster at HOST:PORT as the cluster wants: with the user's token, or without.
+
+    A cluster that takes everybody would refuse what a process in token mode sends, and its workers die. Raises
+    UserError where it refuses the user's token: Ray itself asks for 20 s, and then says that it cannot connect. Needs
+    grpcio, which comes with the job server's extra; without it Ray has the word.
+    """
+    if _takes(address, {}):
+        with _environment({MODE: "disabled"}):
+            yield
+        return
+    with users_token():
+        if _takes(address, headers()) is False:
+            raise refused(address)
+        yield
+
+
+def _takes(address: str, shown: Mapping[str, str], timeout: float = 5.0) -> bool | None:
+    """Whether a cluster answers to somebody who shows this; None where nobody can tell."""
     try:
         import grpc
     except ImportError:
-        return
+        return None
     from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
     with grpc.insecure_channel(address) as channel:
         service = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
         try:
-            service.GetClusterId(
-                gcs_service_pb2.GetClusterIdRequest(), timeout=timeout, metadata=list(headers().items())
-            )
+            service.GetClusterId(gcs_service_pb2.GetClusterIdRequest(), timeout=timeout, metadata=list(shown.items()))
         except grpc.RpcError as error:
-            if error.code() == grpc.StatusCode.UNAUTHENTICATED:
-                raise refused(address) from None
+            return False if error.code() == grpc.StatusCode.UNAUTHENTICATED else None
+        return True
 
 
 def refused(address: str) -> UserError:

@@ -3,10 +3,10 @@
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from ditlab.cluster.access import check_token, own_token, refused, users_token
+from ditlab.cluster.access import entering, own_token, refused, users_token
 from ditlab.errors import UserError
 
 # Set before Ray is imported. The first: a report costs one poll of the controller (2 s by default); the others start
@@ -68,7 +68,7 @@ def ray_session(address: str | None, num_cpus: int) -> Iterator[Any]:
     if ray.is_initialized():  # a caller's session, such as a test's
         yield ray
         return
-    with users_token() if address else own_token():
+    with _token(address):
         _connect(ray, address, num_cpus)
         # Ray prints a paragraph on standard output for every process that dies: `failures` says it in a sentence.
         printer = vars(ray._private.worker)
@@ -80,6 +80,13 @@ def ray_session(address: str | None, num_cpus: int) -> Iterator[Any]:
             printer["print_to_stdstream"] = before
 
 
+def _token(address: str | None) -> AbstractContextManager[None]:
+    if address is None:
+        return own_token()
+    # Others are found by Ray alone, or are its client's server.
+    return users_token() if address in ("auto", "local") or address.startswith("ray://") else entering(address)
+
+
 def _connect(ray: Any, address: str | None, num_cpus: int) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
     if address is None:
@@ -88,8 +95,6 @@ def _connect(ray: Any, address: str | None, num_cpus: int) -> None:
         ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
         return
     try:
-        if address not in ("auto", "local") and not address.startswith("ray://"):
-            check_token(address)
         ray.init(address=address, **quiet)
     except ray.exceptions.AuthenticationError:
         raise refused(address) from None

@@ -53,6 +53,7 @@ def run(cluster, tmp_path):
         spec.write_text(dump_yaml(experiment.to_dict()))
         command = [sys.executable, "-m", "ditlab", "train", str(spec), "--json", "--address", cluster.address]
         environment = {**os.environ, "DITLAB_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+        environment["RAY_AUTH_TOKEN"] = "f" * 32  # another cluster's: this one wants none, and it is not shown
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.append(process)
         return process
@@ -73,7 +74,7 @@ def test_a_lost_node_and_a_new_one_cost_no_sample(cluster, run, tmp_path):
     second = cluster.add_node(num_cpus=1)
     experiment = tiny(training__steps=steps)
     process = run(name, training__steps=steps, checkpoint={"every": 50, "keep": 2})
-    wait_until(lambda: has_step(home, name, 60), 120, "step 60")
+    wait_until(lambda: has_step(home, name, 60), 300, "step 60")
     cluster.remove_node(second, allow_graceful=False)
     run = Followed(home, name)
     before = run.look().step
@@ -102,7 +103,7 @@ def test_a_notice_is_heeded_and_counts_for_nothing(cluster, run, tmp_path):
     second = cluster.add_node(num_cpus=1)
     resources = {"workers": {"min": 1, "max": 2, "interval": 600.0}, "cpus_per_worker": 1, "max_failures": 0}
     process = run(name, training__steps=3000, checkpoint={"every": None}, resources=resources)
-    wait_until(lambda: has_step(home, name, 60), 120, "step 60")
+    wait_until(lambda: has_step(home, name, 60), 300, "step 60")
     deadline = int((time.time() + 60) * 1000)
     reason = autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
     accepted, why = GcsClient(address=cluster.address).drain_node(second.node_id, reason, "spot", deadline)
