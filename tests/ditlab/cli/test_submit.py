@@ -85,3 +85,9 @@ def test_the_file_for_ray_job_submit_says_the_same():
 
     written = parse_yaml((CHECKOUT / "platform" / "runtime_env.yaml").read_text(), "runtime_env.yaml")
     assert written["env_vars"] == runtime_env(CHECKOUT)["env_vars"]
+
+
+def test_every_page_has_the_same_line():
+    lines = (CHECKOUT / "README.md").read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("ray job submit "))
+    assert "\n".join(lines[first : first + 3]) in (CHECKOUT / "docs" / "cluster.md").read_text()

@@ -109,6 +109,7 @@ def test_mlflow_refuses_strangers(here):
     assert server.status(path, server.user, server.password) == 200
 
 
+@pytest.mark.slow
 def test_a_stopped_job_saves_and_the_same_submit_goes_on(here):
     spec = ["experiments/digits/dit.yaml", "--resume", "auto", *RESOURCES]
     spec += ["--set", "name=stopped", "--set", f"checkpoint.storage={here.storage}", "--set", "evaluation.samples=4"]
