@@ -11,7 +11,7 @@ from ditlab.training.export import export_weights, load_export, load_network
 from support.workers import tiny, train_here
 
 CPU = torch.device("cpu")
-PRIVATE = {"uri": "http://user:secret@host:5000", "system_metrics": False}
+PRIVATE = {"uri": "http://private-host:5000", "system_metrics": False}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_averaged_and_raw_differ(checkpoint, tmp_path):
 
 def test_the_spec_is_an_experiment_without_private_places(checkpoint, tmp_path):
     _, spec = export_weights(checkpoint, tmp_path)
-    assert "secret" not in spec.read_text()
+    assert "private-host" not in spec.read_text()
     experiment = load_experiment(spec)
     assert experiment.content_hash() == tiny().content_hash()
     assert (experiment.tracking.uri, experiment.checkpoint.storage) == (None, None)
