@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ditlab.cluster.access import headers, refused, users_token
 from ditlab.cluster.upload import runtime_env
@@ -44,7 +45,8 @@ class Jobs:
 
     def __init__(self, address: str) -> None:
         """Raises UserError for what is no address of one, and where Ray's part for jobs is not installed."""
-        if not address.startswith(("http://", "https://")):
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UserError(
                 f"--address {address} is no address of a job server; write http://HOST:PORT (its port is 8265 by "
                 f"default, and `ray dashboard cluster.yaml` brings it to {DEFAULT})."
@@ -104,7 +106,7 @@ class Jobs:
             return str(details.status.value), details.message or "", details.driver_exit_code
 
     async def _follow(self, job: str, on_text: Callable[[str], None]) -> None:
-        """The log's text, once each; the server's stream may break off before the job has ended."""
+        """The log's text, once each; its stream may break off any number of times before the job has ended."""
         seen, away = 0, 0.0
         while away < PATIENCE:
             fresh = 0
@@ -116,7 +118,7 @@ class Jobs:
                         seen = fresh
                 if self.state(job)[0] in _SETTLED:
                     return
-                away += 1.0
+                away = 0.0
             except _troubles():
                 away += 1.0
             await asyncio.sleep(1.0)

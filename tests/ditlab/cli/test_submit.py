@@ -24,8 +24,9 @@ def test_an_address_where_nothing_answers(capfd, monkeypatch):
 
 def test_an_address_of_another_kind(capfd, monkeypatch):
     monkeypatch.chdir(CHECKOUT)
-    err = said(capfd, monkeypatch, SPEC, "--address", "127.0.0.1:6379")
-    assert "is no address of a job server; write http://HOST:PORT" in err
+    for address in ("127.0.0.1:6379", "http://"):
+        err = said(capfd, monkeypatch, SPEC, "--address", address)
+        assert f"--address {address} is no address of a job server; write http://HOST:PORT" in err
 
 
 def test_train_names_submit_for_a_job_servers_address(capfd, monkeypatch):
