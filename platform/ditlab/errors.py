@@ -14,7 +14,7 @@ class UserError(Exception):
 class RunFailed(Exception):
     """A run started and failed (exit code 1); the message says why, in one paragraph.
 
-    `kind` is the class of the failure, as the run's tag `ditlab.failure` has it (`ditlab.cluster.failures`).
+    `kind` is the class of the failure, as the run's tag `ditlab.failure` has it (`ditlab.runs.failures`).
     """
 
     exit_code = 1

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
+from ditlab.checkpoints.background import Saver
 from ditlab.checkpoints.manifest import Manifest
-from ditlab.checkpoints.saver import Saver
 from ditlab.checkpoints.shard import Key
 from ditlab.checkpoints.store import CheckpointStore
 

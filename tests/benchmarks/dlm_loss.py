@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from denoisers.processes.chunked_score_entropy import LossTargets, chunked_score_entropy
-from denoisers.processes.score_entropy import score_entropy
-from denoisers.processes.uniform_graph import corrupt
+from denoisers.processes.discrete.chunked_score_entropy import LossTargets, chunked_score_entropy
+from denoisers.processes.discrete.score_entropy import score_entropy
+from denoisers.processes.discrete.uniform_graph import corrupt
 
 FULL = (4, 1024, 512, 50257)  # batch, tokens, width, vocabulary
 QUICK = (2, 128, 64, 4001)

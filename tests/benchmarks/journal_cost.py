@@ -23,7 +23,7 @@ from ditlab.spec.loading import load_experiment
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.loop import train
-from ditlab.training.pulse import Pulse
+from ditlab.training.progress_marker import Pulse
 from ditlab.training.reporting import SilentReporter
 
 WARM_UP = 20

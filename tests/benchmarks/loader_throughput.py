@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 
 from denoisers.contract import BatchField
-from ditlab.data.loader import Loader
-from ditlab.data.manifest import Column, Source
-from ditlab.data.sampler import SampleOrder
-from ditlab.data.store import Store
-from ditlab.data.view import View
-from ditlab.data.writer import StoreWriter
+from ditlab.data.loading.loader import Loader
+from ditlab.data.loading.order import SampleOrder
+from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.store import Store
+from ditlab.data.stores.view import View
+from ditlab.data.stores.writer import StoreWriter
 
 ROWS, SHAPE, BATCH = 60_000, (1, 28, 28), 128
 FIELDS = (BatchField("image", SHAPE, "float32", value_range=(-1, 1)),)

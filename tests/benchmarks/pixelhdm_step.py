@@ -26,13 +26,13 @@ import torch
 from torch import Tensor, nn
 
 sys.path.append(str(Path(__file__).parents[1]))
-from ditlab.data.captions import caption_column, encode_captions
-from ditlab.data.image_features import FeatureColumns
-from ditlab.data.manifest import Column
+from ditlab.data.images.captions import caption_column, encode_captions
+from ditlab.data.images.features import FeatureColumns
+from ditlab.data.stores.manifest import Column
 from ditlab.engine.recompute import keep_less
+from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.training.inputs import ModelInputs
-from ditlab.training.noise import KeyedNoise
 from support.peak_memory import peak_bytes
 from support.tiny_encoders import write_image_encoder, write_text_encoder
 

@@ -23,8 +23,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 from denoisers.layers.rows import masked_rows
 from denoisers.region.objective import draw_mask, errors
 from denoisers.region.spec import RegionSpec
+from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.loading import load_experiment
-from ditlab.training.noise import KeyedNoise
 from support.peak_memory import peak_bytes
 from support.plain_region import plain_forward
 

@@ -20,15 +20,15 @@ import numpy as np
 import torch
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.manifest import Column, Source
 from ditlab.data.sources import open_data
-from ditlab.data.writer import StoreWriter
+from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.writer import StoreWriter
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.training.loop import train
-from ditlab.training.pulse import Pulse
+from ditlab.training.progress_marker import Pulse
 from ditlab.training.reporting import SilentReporter
 
 NUM_IMAGES = 8192

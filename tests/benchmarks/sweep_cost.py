@@ -25,11 +25,11 @@ from ditlab.data.sources import open_data
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.spec.loading import build_sweep
-from ditlab.spec.space import enumerate_trials, experiment_for
+from ditlab.spec.sweep.space import enumerate_trials, experiment_for
 from ditlab.spec.yaml_text import dump_yaml
-from ditlab.tracking.history import metric_history
+from ditlab.tracking.journal.history import metric_history
 from ditlab.training.loop import train
-from ditlab.training.pulse import Pulse
+from ditlab.training.progress_marker import Pulse
 from ditlab.training.reporting import SilentReporter
 
 IMPORTS = "import torch, deepspeed, ray.train"

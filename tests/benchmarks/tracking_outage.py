@@ -23,11 +23,11 @@ from ditlab.data.sources import open_data
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.spec.loading import load_experiment
-from ditlab.tracking.client import load
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
+from ditlab.tracking.upload.client import load
 from ditlab.training.loop import train
-from ditlab.training.pulse import Pulse
+from ditlab.training.progress_marker import Pulse
 from ditlab.training.reporting import SilentReporter
 
 WARM_UP = 20

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from denoisers.contract import SampleRequest
-from denoisers.processes.solvers import SOLVERS
+from denoisers.processes.flow.solvers import SOLVERS
 
 
 def seeded(seed: int = 0) -> torch.Generator:

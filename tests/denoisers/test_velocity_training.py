@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
-from denoisers.processes.flow_spec import LogitNormalTime, VelocityWeights
+from denoisers.processes.flow.spec import LogitNormalTime, VelocityWeights
 
 MNIST_TEST_IMAGES = Path(__file__).parents[3] / "shared/data/mnist/t10k-images-idx3-ubyte.gz"
 

@@ -50,7 +50,7 @@ class Planted:
 )
 def test_a_zarr_store_with_pickles_is_refused(tmp_path: Path, codecs: dict[str, object]) -> None:
     pytest.importorskip("zarr")
-    from ditlab.data.zarr_arrays import open_array, open_group, read_array
+    from ditlab.data.genome.zarr_arrays import open_array, open_group, read_array
 
     store, touched = tmp_path / "store.zarr", tmp_path / "touched"
     (store / "a").mkdir(parents=True)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ditlab.data.bucketed_store import BucketedStore
-from ditlab.data.buckets import BucketPart, write_buckets
 from ditlab.data.importing import Imported
-from ditlab.data.manifest import Column, Source
+from ditlab.data.stores.bucket_writer import BucketPart, write_buckets
+from ditlab.data.stores.bucketed_store import BucketedStore
+from ditlab.data.stores.manifest import Column, Source
 
 Sizes = Mapping[tuple[int, int], int]
 """Rows by (height, width)."""

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ditlab.checkpoints.background import Saved, Saver
 from ditlab.checkpoints.manifest import MANIFEST, Manifest
-from ditlab.checkpoints.saver import Saved, Saver
 from ditlab.checkpoints.store import CheckpointStore
 
 WEIGHT = torch.arange(12, dtype=torch.float32)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ditlab.engine.distributed import Rank, current_rank, single_process
 from ditlab.engine.engine import Engine, TrainingModule
+from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.training.noise import KeyedNoise
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ditlab.checkpoints.saver import Saver
+from ditlab.checkpoints.background import Saver
 from ditlab.checkpoints.store import CheckpointStore
 
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ditlab.cluster.sweep.begin import ReadySweep, create_sweep, ready_sweep
-from ditlab.cluster.sweep.trials import PlannedTrial, trial_experiment
 from ditlab.home import Home, RunFolder
 from ditlab.spec.loading import build_sweep
-from ditlab.spec.sweep import Sweep
+from ditlab.spec.sweep.sweep import Sweep
 from ditlab.spec.yaml_text import dump_yaml
-from ditlab.tracking.journal import Journal
+from ditlab.sweeps.prepare import ReadySweep, create_sweep, ready_sweep
+from ditlab.sweeps.trials import PlannedTrial, trial_experiment
+from ditlab.tracking.journal.journal import Journal
 from ditlab.tracking.records import create_run, update_record
 from support.workers import TINY
 

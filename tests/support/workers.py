@@ -17,7 +17,7 @@ from ditlab.engine.distributed import current_rank, single_process
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.training.loop import train
-from ditlab.training.pulse import Pulse
+from ditlab.training.progress_marker import Pulse
 from ditlab.training.reporting import Outcome
 
 TINY: dict[str, Any] = {

@@ -14,7 +14,7 @@ from denoisers.figure_makers import FigureInputs
 from denoisers.figures import Figure, Heatmap, ImageGrid, Panel
 from denoisers.layers.embedding_figures import time_figure
 from denoisers.layers.embeddings import table, table_2d
-from denoisers.processes.flow_figures import to_pictures
+from denoisers.processes.flow.figures import to_pictures
 
 LINE_COLOUR = (0.85, 0.2, 0.2)
 ENLARGEMENT = 4

@@ -5,8 +5,8 @@ from denoisers.dit.attention_figure import draw_attention
 from denoisers.dit.figures import draw_patches, draw_positions
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
 from denoisers.figure_makers import FigureMaker
-from denoisers.processes.flow_figures import draw_samples, draw_trajectory
-from denoisers.processes.velocity_objective import VelocityObjective
+from denoisers.processes.flow.figures import draw_samples, draw_trajectory
+from denoisers.processes.flow.objective import VelocityObjective
 
 FIGURES: dict[str, FigureMaker] = {
     "samples": draw_samples,

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from denoisers.checks import check_mlp_ratio, check_multiple
 from denoisers.contract import Family, ModelSpec, Network, Objective, TextCodec
 from denoisers.image_spec import ImageModelSpec, PositiveInt
-from denoisers.processes.flow_spec import FlowSamplingSpec, VelocitySpec
+from denoisers.processes.flow.spec import FlowSamplingSpec, VelocitySpec
 
 if TYPE_CHECKING:
     from denoisers.figures import Figure

@@ -7,7 +7,7 @@ import torch
 from denoisers.dlm.noising import TokenNoise
 from denoisers.figure_makers import FigureInputs
 from denoisers.figures import Curve, Figure, Lines
-from denoisers.processes.score_entropy import expected_zero_score_entropy
+from denoisers.processes.discrete.score_entropy import expected_zero_score_entropy
 
 NUM_LEVELS = 16
 ROUNDS = 2

@@ -20,7 +20,7 @@ from denoisers.dlm.output import DLMOutput
 from denoisers.dlm.spec import DLMSpec
 from denoisers.layers.rope import rotation
 from denoisers.layers.time_embedding import TimeEmbedding
-from denoisers.processes.chunked_score_entropy import LossTargets, TokenLosses
+from denoisers.processes.discrete.chunked_score_entropy import LossTargets, TokenLosses
 
 
 class TokenEmbedding(nn.Embedding):

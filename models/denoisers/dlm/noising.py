@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from denoisers.processes.chunked_score_entropy import LossTargets, TokenLosses
-from denoisers.processes.score_entropy import ScoreName
-from denoisers.processes.uniform_graph import SigmaSchedule, corrupt
+from denoisers.processes.discrete.chunked_score_entropy import LossTargets, TokenLosses
+from denoisers.processes.discrete.score_entropy import ScoreName
+from denoisers.processes.discrete.uniform_graph import SigmaSchedule, corrupt
 
 
 @dataclass(frozen=True)

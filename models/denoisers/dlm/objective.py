@@ -35,8 +35,8 @@ from denoisers.dlm.loss_figure import draw_loss_by_noise
 from denoisers.dlm.noising import Level, TokenNoise, by_token
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.figure_makers import FigureDrawer
-from denoisers.processes.chunked_score_entropy import TokenLosses
-from denoisers.processes.uniform_graph import kl_from_uniform
+from denoisers.processes.discrete.chunked_score_entropy import TokenLosses
+from denoisers.processes.discrete.uniform_graph import kl_from_uniform
 
 NUM_QUARTERS = 4
 BOUND = ("bound", "perplexity", "bits_per_token", "bits_per_byte")

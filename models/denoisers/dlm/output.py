@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from denoisers.dlm.block import NORM_EPS, modulate, zero_linear
 from denoisers.layers.adaln import Modulation
-from denoisers.processes.chunked_score_entropy import LossTargets, TokenLosses, chunked_score_entropy
+from denoisers.processes.discrete.chunked_score_entropy import LossTargets, TokenLosses, chunked_score_entropy
 
 
 class LogScores(nn.Linear):

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from denoisers.dlm.prompts import Given
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec
+from denoisers.processes.discrete.score_entropy import ScoreName
+from denoisers.processes.discrete.uniform_graph import posterior, reverse_rate
 from denoisers.processes.sample_draws import SampleDraws
-from denoisers.processes.score_entropy import ScoreName
-from denoisers.processes.uniform_graph import posterior, reverse_rate
 
 LAST_TIME = 1e-5
 """Where the passes' times end, as in the paper's public code."""

@@ -20,7 +20,7 @@ from denoisers.contract import (
     Spec,
     TextCodec,
 )
-from denoisers.processes.uniform_graph_spec import TokenNoiseSchedule
+from denoisers.processes.discrete.spec import TokenNoiseSchedule
 
 PositiveInt = Annotated[int, Field(ge=1)]
 
@@ -137,7 +137,7 @@ class DLMObjectiveSpec(ObjectiveSpec):
         return DLMObjective(self, model, text)
 
     def assessor(self, model: ModelSpec, text: TextCodec | None = None) -> Assessor | None:
-        from denoisers.dlm.assessment import build_assessor
+        from denoisers.dlm.evaluation.evaluator import build_assessor
 
         assert isinstance(model, DLMSpec), f"{type(model).__name__} is no DLMSpec"
         return build_assessor(self, model, text)

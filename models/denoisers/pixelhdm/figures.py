@@ -18,8 +18,8 @@ from denoisers.pixelhdm.network import PixelHDM
 from denoisers.pixelhdm.pixel_path import PixelBlock
 from denoisers.pixelhdm.sampling import PixelHDMSampler
 from denoisers.pixelhdm.spec import FrequencySpec
-from denoisers.processes.flow_figures import trajectory_figure
-from denoisers.processes.flow_matching import interpolate
+from denoisers.processes.flow.figures import trajectory_figure
+from denoisers.processes.flow.matching import interpolate
 from denoisers.processes.frequency_loss import frequency_weights, quantisation_tables
 
 NUM_SAMPLES = 16

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from denoisers.pixelhdm.sample_conditions import NEGATIVE, TEXT_FIELDS
-from denoisers.processes.flow_matching import point_velocity
+from denoisers.processes.flow.matching import point_velocity
 from denoisers.processes.guidance import Conditions, Guidance, guided
 
 NUMBERS_AT_ONCE = 2**28

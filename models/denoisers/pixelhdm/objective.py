@@ -18,7 +18,7 @@ from denoisers.figure_makers import FigureDrawer, FigureMaker
 from denoisers.pixelhdm.alignment import Alignment
 from denoisers.pixelhdm.figures import FIGURES, draw_frequency_weights
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSpec
-from denoisers.processes.flow_matching import interpolate, point_velocity, velocity_target
+from denoisers.processes.flow.matching import interpolate, point_velocity, velocity_target
 from denoisers.processes.frequency_loss import BLOCK, frequency_error, frequency_weights
 
 EVALUATION_EPS = 0.05

@@ -11,7 +11,7 @@ from denoisers.contract import Picture, Samples
 from denoisers.figures import Figure, ImageGrid
 from denoisers.pixelhdm.sample_conditions import to_texts
 from denoisers.pixelhdm.spec import PixelHDMSamplingSpec
-from denoisers.processes.flow_figures import to_pictures
+from denoisers.processes.flow.figures import to_pictures
 
 MAX_COLUMNS = 16
 """Of a grid with a row a prompt."""

@@ -20,7 +20,7 @@ from denoisers.contract import (
     TextCodec,
 )
 from denoisers.pixelhdm.model_spec import PixelHDMSpec
-from denoisers.processes.flow_spec import LogitNormalTime, UniformTime
+from denoisers.processes.flow.spec import LogitNormalTime, UniformTime
 
 __all__ = ["FAMILY", "PixelHDMObjectiveSpec", "PixelHDMSamplingSpec", "PixelHDMSpec"]
 

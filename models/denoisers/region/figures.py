@@ -9,7 +9,7 @@ import numpy as np
 from denoisers.contract import Samples
 from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Curve, Figure, Heatmap, Lines
-from denoisers.processes.ddpm_spec import LinearBetas
+from denoisers.processes.gaussian.spec import LinearBetas
 from denoisers.region.spec import RegionSpec
 
 MAX_WINDOWS = 4

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from denoisers.checks import check_no_label, check_no_prompts
 from denoisers.contract import NOTHING_ASKED, RealRows, SampleRequest, Samples
 from denoisers.figures import Figure
-from denoisers.processes.ddpm import sample_ddim, sample_ddpm, timesteps
-from denoisers.processes.ddpm_spec import LinearBetas
+from denoisers.processes.gaussian.ddpm import sample_ddim, sample_ddpm, timesteps
+from denoisers.processes.gaussian.spec import LinearBetas
 from denoisers.processes.sample_draws import SampleDraws
 from denoisers.region.bed import COLUMNS, Intervals, overlapping, read_bed, unmet
 from denoisers.region.figures import imputation_figure

@@ -21,7 +21,7 @@ from denoisers.contract import (
     Spec,
     TextCodec,
 )
-from denoisers.processes.ddpm_spec import LinearBetas
+from denoisers.processes.gaussian.spec import LinearBetas
 from denoisers.region.masks import MaskRatio, RandomMask, SampledMask
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class RegionObjectiveSpec(ObjectiveSpec):
         return RegionObjective(self, model)
 
     def assessor(self, model: ModelSpec, text: TextCodec | None = None) -> Assessor | None:
-        from denoisers.region.assessment import RegionAssessor
+        from denoisers.region.evaluation.evaluator import RegionAssessor
 
         assert isinstance(model, RegionSpec), f"{type(model).__name__} is no RegionSpec"
         return RegionAssessor(self, model)

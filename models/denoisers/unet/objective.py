@@ -1,8 +1,8 @@
 """The U-Net's objective: the shared velocity regression, with the U-Net's own pictures."""
 
 from denoisers.figure_makers import FigureMaker
-from denoisers.processes.flow_figures import draw_samples, draw_trajectory
-from denoisers.processes.velocity_objective import VelocityObjective
+from denoisers.processes.flow.figures import draw_samples, draw_trajectory
+from denoisers.processes.flow.objective import VelocityObjective
 from denoisers.unet.figures import draw_time_shift
 from denoisers.unet.spec import UNetObjectiveSpec, UNetSpec
 

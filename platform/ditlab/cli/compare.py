@@ -29,18 +29,18 @@ def compare(
 
     RUN is an id, a prefix of one, or a name. Writes comparison.html (one file), comparison.md and the pictures.
     """
-    from ditlab.cli.comparing import open_runs, summarise
+    from ditlab.analysis.comparison import open_runs, summarise
     from ditlab.errors import UserError
 
     if 0 < samples < FEWEST_SAMPLES:
         raise UserError(f"--samples {samples} are too few for quality metrics; give {FEWEST_SAMPLES} or more, or 0.")
     opened = open_runs(runs)
-    from ditlab.cli.comparing_samples import Wish, draw_all
-    from ditlab.cli.saved import default_device, output_folder
+    from ditlab.analysis.compared_samples import Wish, draw_all
+    from ditlab.analysis.saved_run import default_device, output_folder
+    from ditlab.quality.names import QUALITY_NOTE
     from ditlab.reports.comparison.page import write_comparison
     from ditlab.reports.comparison.records import Comparison
-    from ditlab.reports.comparison.sentences import lead
-    from ditlab.training.quality.names import QUALITY_NOTE
+    from ditlab.reports.comparison.summary import lead
 
     name = "-".join(run.folder.run_id for run in opened)
     folder = output_folder(out or opened[0].home.root / "comparisons" / name)

@@ -10,7 +10,7 @@ from ditlab.cli.importing import import_
 from ditlab.cli.uploading import upload
 
 if TYPE_CHECKING:
-    from ditlab.data.bucketed_store import AnyStore
+    from ditlab.data.stores.bucketed_store import AnyStore
 
 
 @click.group()
@@ -37,8 +37,8 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
     from rich.console import Console
 
     from ditlab.cli.data_tables import store_tables, text_table
-    from ditlab.data.places import describe_place
     from ditlab.data.preview import sample_grid, sample_text
+    from ditlab.data.remote.places import describe_place
     from ditlab.data.sources import open_place
     from ditlab.errors import UserError
     from ditlab.home import Home
@@ -64,7 +64,7 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
         if not texts:
             say(f"{store.name} holds no column of images: no picture.")
     else:
-        from ditlab.reports.render import save
+        from ditlab.reports.rendering.render import save
 
         out = out or home.caches / "inspect" / f"{store.name}.png"
         with writing(out):

@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from denoisers.contract import ANY
-from ditlab.data.bucketed_store import AnyStore, BucketedStore
-from ditlab.data.manifest import StoredColumn
+from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
+from ditlab.data.stores.manifest import StoredColumn
 
 TEXT_SHOWN = 600
 """Characters of a row of tokens."""

@@ -9,7 +9,7 @@ import click
 from ditlab.cli.common import emit, json_option, say
 
 if TYPE_CHECKING:
-    from ditlab.cluster.findings import Finding
+    from ditlab.doctor.findings import Finding
 
 
 @click.command()
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 @json_option
 def doctor(cluster: bool, address: str | None, storage: str | None, as_json: bool) -> int:
     """Say what is missing on this machine, or on a cluster. Exit code 1 where training cannot work."""
-    from ditlab.cluster.findings import last_sentence
+    from ditlab.doctor.findings import last_sentence
 
     if cluster:
         findings = _check_cluster(address, storage)
     else:
         _refuse_alone(address, storage)
-        from ditlab.cluster.checks import check_machine
+        from ditlab.doctor.machine import check_machine
 
         findings = check_machine()
     _show(findings, as_json)
@@ -52,7 +52,7 @@ def _check_cluster(address: str | None, storage: str | None) -> "list[Finding]":
     if where is None:
         raise UserError("--cluster needs a cluster; name one with --address HOST:PORT, or run this as a Ray job.")
     with ray_session(where, 0):
-        from ditlab.cluster.cluster_checks import check_connected
+        from ditlab.doctor.cluster import check_connected
 
         return check_connected(storage, say)
 

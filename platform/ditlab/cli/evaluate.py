@@ -47,14 +47,14 @@ def evaluate(
     from rich.console import Console
     from rich.table import Table
 
+    from ditlab.analysis.evaluation import joined, of_held_out_rows, of_samples
+    from ditlab.analysis.sampling_overrides import sampling_changes
+    from ditlab.analysis.saved_run import default_device, open_run
     from ditlab.cli import assessing
-    from ditlab.cli.evaluating import joined, of_held_out_rows, of_samples
-    from ditlab.cli.sampling_changes import sampling_changes
-    from ditlab.cli.saved import default_device, open_run
     from ditlab.errors import UserError
-    from ditlab.training.quality.applies import quality_applies, size_remedy
-    from ditlab.training.quality.meter import QualityMeter
-    from ditlab.training.quality.names import QUALITY_NOTE
+    from ditlab.quality.eligibility import quality_applies, size_remedy
+    from ditlab.quality.evaluator import QualityMeter
+    from ditlab.quality.names import QUALITY_NOTE
 
     saved = open_run(run)
     changes = sampling_changes({}, overrides)

@@ -14,7 +14,7 @@ from ditlab.cli.common import emit, json_option, run_argument
 @json_option
 def export(run: str, out: Path, raw: bool, as_json: bool) -> None:
     """Write RUN's weights as safetensors, with the spec that rebuilds the network, and its tokeniser if it has one."""
-    from ditlab.cli.saved import open_run, output_folder
+    from ditlab.analysis.saved_run import open_run, output_folder
     from ditlab.training.export import export_weights
 
     saved = open_run(run)

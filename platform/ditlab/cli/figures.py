@@ -31,11 +31,13 @@ def figures(
 
     Without RUN: those that need no weights (embeddings, schedules, each family's fixed tables).
     """
-    from ditlab.cli.saved import open_run, output_folder
+    from ditlab.analysis.saved_run import open_run, output_folder
     from ditlab.errors import UserError, nearest
 
     saved = open_run(run) if run else None
-    from ditlab.reports.render import save  # matplotlib fills its cache below DITLAB_HOME: not for an unknown run
+    from ditlab.reports.rendering.render import (
+        save,  # matplotlib fills its cache below DITLAB_HOME: not for an unknown run
+    )
 
     makers = _run_figures(saved, seed) if saved else _free_figures()
     if only_list:
@@ -91,11 +93,11 @@ def _free_figures() -> Makers:
 def _run_figures(saved: Any, seed: int) -> Makers:
     import torch
 
-    from ditlab.cli.saved import default_device
+    from ditlab.analysis.saved_run import default_device
+    from ditlab.inputs.noise import derived_seed
     from ditlab.reports.curves import loss_figure
     from ditlab.reports.schedules import schedule_figure
-    from ditlab.tracking.history import metric_history
-    from ditlab.training.noise import derived_seed
+    from ditlab.tracking.journal.history import metric_history
     from ditlab.training.plan import plan_run
     from ditlab.training.schedules import learning_rate
 

@@ -43,7 +43,7 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
     from ditlab.errors import UserError
     from ditlab.home import Home
     from ditlab.tracking.records import find_run, list_runs
-    from ditlab.tracking.sync import sync_runs
+    from ditlab.tracking.upload.sync import sync_runs
 
     home = Home.from_environment()
     if which:
@@ -64,7 +64,7 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
 
 
 def _local_rows(home: Home, num: int) -> list[dict[str, Any]]:
-    from ditlab.tracking.history import last_metrics
+    from ditlab.tracking.journal.history import last_metrics
     from ditlab.tracking.records import list_runs
 
     rows = []
@@ -87,7 +87,7 @@ def _local_rows(home: Home, num: int) -> list[dict[str, Any]]:
 
 
 def _remote_rows(tracking: str, home: Home, num: int) -> list[dict[str, Any]]:
-    from ditlab.tracking.listing import list_mlflow_runs
+    from ditlab.tracking.upload.listing import list_mlflow_runs
 
     return [
         {

@@ -5,8 +5,7 @@ from typing import Any
 
 import click
 
-from ditlab.cli.common import building, emit, json_option, run_argument, say, set_option, writing
-from ditlab.cli.sample_request import (
+from ditlab.analysis.sample_request import (
     SAMPLES_PER_PROMPT,
     Asked,
     folder_name,
@@ -14,6 +13,7 @@ from ditlab.cli.sample_request import (
     request_options,
     sample_request,
 )
+from ditlab.cli.common import building, emit, json_option, run_argument, say, set_option, writing
 
 
 @click.command()
@@ -76,17 +76,19 @@ def sample(
     """
     import torch
 
-    from ditlab.cli.sample_rows import rows_for, say_which, scales
-    from ditlab.cli.sampling_changes import sampling_changes
-    from ditlab.cli.saved import default_device, open_run, output_folder
+    from denoisers.batched_sampling import draw_samples
+    from ditlab.analysis.sample_rows import rows_for, say_which, scales
+    from ditlab.analysis.sampling_overrides import sampling_changes
+    from ditlab.analysis.saved_run import default_device, open_run, output_folder
+    from ditlab.inputs.model_inputs import ModelInputs
+    from ditlab.inputs.noise import derived_seed
+    from ditlab.inputs.rows import conditions_of
     from ditlab.reports.tables import save_table
-    from ditlab.training.drawing import draw_samples
-    from ditlab.training.inputs import ModelInputs
-    from ditlab.training.noise import derived_seed
-    from ditlab.training.rows import conditions_of
 
     saved = open_run(run)
-    from ditlab.cli.sample_files import save_samples  # matplotlib fills its cache below DITLAB_HOME: not without a run
+    from ditlab.analysis.sample_files import (
+        save_samples,  # matplotlib fills its cache below DITLAB_HOME: not without a run
+    )
 
     experiment = saved.experiment(sampling_changes({"solver": solver, "steps": steps, "guidance": guidance}, overrides))
     device = default_device()

@@ -36,8 +36,8 @@ def submit(
     The working directory travels, but for what .gitignore and .rayignore name. Ctrl-C leaves the job running;
     `ray job stop` ends it after a final checkpoint.
     """
+    from ditlab.cluster.job_package import upload_of
     from ditlab.cluster.jobs import DEFAULT, Jobs
-    from ditlab.cluster.upload import upload_of
 
     root, name, command = _command(spec, overrides, working_dir, resume, as_json)
     upload_of(root).check()

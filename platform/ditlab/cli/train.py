@@ -47,7 +47,7 @@ def train(
 def _train(
     experiment: "Experiment", resume: str | None, local: bool, remote: bool, dry_run: bool, as_json: bool
 ) -> int:
-    from ditlab.cluster.start import start_run
+    from ditlab.runs.start import start_run
     from ditlab.spec.yaml_text import dump_yaml
 
     start = start_run(experiment, resume, local=local, remote=remote, dry_run=dry_run)

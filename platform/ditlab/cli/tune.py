@@ -9,7 +9,7 @@ import click
 from ditlab.cli.common import emit, json_option, say, set_option
 
 if TYPE_CHECKING:
-    from ditlab.cluster.sweep.begin import ReadySweep
+    from ditlab.sweeps.prepare import ReadySweep
 
 
 @click.command()
@@ -33,7 +33,10 @@ def tune(
 ) -> int:
     """Run the trials of a sweep, rank them, and write a report. Ctrl-C ends it after a checkpoint of each trial."""
     from ditlab.cluster.session import cluster_address, ray_session
-    from ditlab.cluster.sweep.begin import (
+    from ditlab.errors import UserError
+    from ditlab.home import Home
+    from ditlab.spec.loading import load_sweep
+    from ditlab.sweeps.prepare import (
         cluster_nodes,
         create_sweep,
         local_nodes,
@@ -43,9 +46,6 @@ def tune(
         take_up,
         unfinished_sweep,
     )
-    from ditlab.errors import UserError
-    from ditlab.home import Home
-    from ditlab.spec.loading import load_sweep
 
     if sweep is None and not resume:
         raise UserError("neither SWEEP nor --resume is given; name a sweep's YAML, or the id of one to go on with.")
@@ -82,8 +82,8 @@ def tune(
 
 def _run(ready: "ReadySweep", address: str | None, as_json: bool) -> int:
     from ditlab.cluster.session import ray_session
-    from ditlab.cluster.sweep.running import Running
-    from ditlab.cluster.sweep.words import last_words
+    from ditlab.sweeps.session import Running
+    from ditlab.sweeps.summary import last_words
 
     with ray_session(address, 0):
         result = Running(ready).run()
@@ -96,7 +96,7 @@ def _run(ready: "ReadySweep", address: str | None, as_json: bool) -> int:
 def _show(ready: "ReadySweep", as_json: bool) -> int:
     from rich.console import Console
 
-    from ditlab.cluster.sweep.forecast import forecast, forecast_table
+    from ditlab.sweeps.forecast import forecast, forecast_table
 
     for line in ready.lines:
         say(line)

@@ -45,10 +45,10 @@ def ui(
 
     from ditlab.errors import UserError
     from ditlab.home import Home
-    from ditlab.tracking.accounts import Administrator
-    from ditlab.tracking.hosts import is_loopback
-    from ditlab.tracking.places import artifact_place, database_address
-    from ditlab.tracking.server import Doors, UiServer
+    from ditlab.tracking.server.accounts import Administrator
+    from ditlab.tracking.server.hosts import is_loopback
+    from ditlab.tracking.server.server import Doors, UiServer
+    from ditlab.tracking.server.storage import artifact_place, database_address
 
     if auth is None and not is_loopback(host):
         raise UserError(

@@ -15,8 +15,8 @@ def upload(store: str, uri: str, as_json: bool) -> None:
     STORE: a store's folder, or the name of one under DITLAB_HOME/stores. URI: the folder that it takes there, such as
     s3://bucket/stores/NAME; what checkpoint.storage takes. Another store is never overwritten.
     """
+    from ditlab.data.remote.uploading import upload_store
     from ditlab.data.sources import open_place
-    from ditlab.data.uploading import upload_store
     from ditlab.home import Home
 
     opened = open_place("STORE", store, Home.from_environment())

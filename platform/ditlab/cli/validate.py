@@ -15,7 +15,7 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
     """Check experiments and sweeps without running them. Every file is checked before the command fails."""
     from ditlab.errors import UserError
     from ditlab.spec.loading import is_sweep, load_experiment, load_sweep
-    from ditlab.spec.space import check_sweep, enumerate_trials
+    from ditlab.spec.sweep.space import check_sweep, enumerate_trials
 
     mistakes, valid, hashes = [], [], {}
     for path in specs:

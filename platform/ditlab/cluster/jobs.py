@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ditlab.cluster.access import headers, refused, users_token
-from ditlab.cluster.upload import runtime_env
+from ditlab.cluster.job_package import runtime_env
 from ditlab.errors import RunFailed, UserError
 
 DEFAULT = "http://127.0.0.1:8265"

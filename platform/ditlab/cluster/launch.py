@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ditlab.cluster.capacity import Share, check_capacity, waiting_line, worker_share
-from ditlab.cluster.failures import Kind, Recovery
-from ditlab.cluster.node_report import versions
-from ditlab.cluster.request import RunRequest
+from ditlab.cluster.nodes.report import versions
 from ditlab.cluster.session import ray_session
-from ditlab.cluster.signals import Wishes, stop_signals
+from ditlab.runs.failures import Kind, Recovery
+from ditlab.runs.request import RunRequest
+from ditlab.runs.signals import Wishes, stop_signals
 from ditlab.spec.experiment import Experiment
 from ditlab.storage.failures import Unreachable
 from ditlab.training.reporting import Outcome, Progress
 
 if TYPE_CHECKING:
-    from ditlab.cluster.crew import Crews
+    from ditlab.cluster.workers.group import Crews
 
 
 def launch(
@@ -43,8 +43,8 @@ def launch(
     joined = is_connected()
     with ray_session(None, needed), stop_signals() as wishes:
         from ditlab.cluster.autoscaling import possible_growth
-        from ditlab.cluster.crew import Crews
-        from ditlab.cluster.nodes import alive_nodes
+        from ditlab.cluster.nodes.membership import alive_nodes
+        from ditlab.cluster.workers.group import Crews
 
         nodes = [node["Resources"] for node in alive_nodes()]
         growth = possible_growth(nodes)
@@ -70,8 +70,8 @@ def until_done(
     on_failure: Callable[[Mapping[str, str]], None],
 ) -> Outcome:
     """Tries until the run has ended, or trying again would be in vain. Raises as `launch` does."""
-    from ditlab.cluster.attempt import Attempt
-    from ditlab.cluster.crew import Shape
+    from ditlab.cluster.workers.attempt import Attempt
+    from ditlab.cluster.workers.group import Shape
 
     experiment, store = request.experiment(), request.checkpoints()
     shape = Shape(experiment.resources, share)
@@ -117,8 +117,8 @@ def connected(experiment: Experiment, address: str | None, warn: Callable[[str],
         return
     with ray_session(address, 0):
         from ditlab.cluster.autoscaling import possible_growth
-        from ditlab.cluster.nodes import alive_nodes
-        from ditlab.cluster.survey import check_nodes
+        from ditlab.cluster.nodes.membership import alive_nodes
+        from ditlab.cluster.nodes.survey import check_nodes
 
         nodes = [node["Resources"] for node in alive_nodes()]
         check_capacity(experiment, nodes, growth=possible_growth(nodes))

@@ -12,12 +12,12 @@ import numpy as np
 
 import ditlab.data.importers as importers
 from denoisers.contract import Spec
-from ditlab.data.bucket_manifest import BUCKETS_NAME
-from ditlab.data.manifest import MANIFEST_NAME, Column, Source, TextFacts
+from ditlab.data.stores.bucket_manifest import BUCKETS_NAME
+from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, TextFacts
 from ditlab.errors import UserError, nearest
 
 if TYPE_CHECKING:  # torch and pyarrow, which an importer's --help can do without
-    from ditlab.data.bucketed_store import AnyStore
+    from ditlab.data.stores.bucketed_store import AnyStore
 
 Outcome = Literal["written", "replaced", "unchanged"]
 Options = TypeVar("Options", bound=Spec, covariant=True)
@@ -94,8 +94,8 @@ def write_store(
     `text` is asked once all batches are written. Raises UserError for a bucketed store in the folder, and what
     `StoreWriter` refuses.
     """
-    from ditlab.data.store import Store
-    from ditlab.data.writer import StoreWriter
+    from ditlab.data.stores.store import Store
+    from ditlab.data.stores.writer import StoreWriter
 
     if (path / BUCKETS_NAME).exists():
         raise UserError(f"{path} holds a store with buckets; choose another name, or remove that folder.")

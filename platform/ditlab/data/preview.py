@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from denoisers.figures import Figure, ImageGrid
-from ditlab.data.bucketed_store import AnyStore
-from ditlab.data.captions import CAPTION, decode_captions
-from ditlab.data.manifest import StoredColumn
-from ditlab.data.store import Store
-from ditlab.data.tokenizer import store_tokenizer
+from ditlab.data.images.captions import CAPTION, decode_captions
+from ditlab.data.stores.bucketed_store import AnyStore
+from ditlab.data.stores.manifest import StoredColumn
+from ditlab.data.stores.store import Store
+from ditlab.data.text.tokenizer import store_tokenizer
 
 LONGEST_SIDE = 160
 """Pixels that an image is shown with, or less than twice as many."""

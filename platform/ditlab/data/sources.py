@@ -7,20 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from denoisers.contract import TextCodec
-from ditlab.data.bucketed_store import AnyStore, holds_store, open_store
-from ditlab.data.captioned_digits import open_captioned_digits
-from ditlab.data.hold_out import hold_out_classes, hold_out_evenly, hold_out_groups, hold_out_rows, hold_out_runs
+from ditlab.data.builtin.captioned_digits import open_captioned_digits
+from ditlab.data.builtin.planted_store import last_chromosomes, open_motifs
+from ditlab.data.builtin.python_docs import open_python_docs
+from ditlab.data.genome.planted import PlantedModules
+from ditlab.data.genome.region_windows import WHOLE_CHROMOSOMES, windows_overlap
 from ditlab.data.importing import ImportRequest, run_import
-from ditlab.data.manifest import MANIFEST_NAME
-from ditlab.data.node_copy import Say, open_remote_store, say_on_standard_error
-from ditlab.data.planted import PlantedModules
-from ditlab.data.planted_store import last_chromosomes, open_motifs
-from ditlab.data.python_docs import open_python_docs
-from ditlab.data.region_windows import WHOLE_CHROMOSOMES, windows_overlap
-from ditlab.data.sampler import keyed_permutation
-from ditlab.data.store import Store
-from ditlab.data.tokenizer import store_codec
-from ditlab.data.view import View
+from ditlab.data.loading.hold_out import (
+    hold_out_classes,
+    hold_out_evenly,
+    hold_out_groups,
+    hold_out_rows,
+    hold_out_runs,
+)
+from ditlab.data.loading.order import keyed_permutation
+from ditlab.data.remote.node_copy import Say, open_remote_store, say_on_standard_error
+from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
+from ditlab.data.stores.manifest import MANIFEST_NAME
+from ditlab.data.stores.store import Store
+from ditlab.data.stores.view import View
+from ditlab.data.text.tokenizer import store_codec
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.data import (

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ditlab.reports.cells import Cell, cell, is_numeric, markdown_fence, markdown_text
 from ditlab.reports.files import write_whole
+from ditlab.reports.formatting import Cell, cell, is_numeric, markdown_fence, markdown_text
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 

@@ -8,11 +8,11 @@ from pydantic import ValidationError, create_model
 
 from denoisers.contract import Spec
 from ditlab.errors import UserError, nearest
-from ditlab.spec.axes import Axis
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.messages import explain
 from ditlab.spec.overrides import Assignment, apply_overrides, assign, merge, parse_overrides
-from ditlab.spec.sweep import Sweep
+from ditlab.spec.sweep.axes import Axis
+from ditlab.spec.sweep.sweep import Sweep
 from ditlab.spec.wording import shown
 from ditlab.spec.yaml_text import parse_yaml
 
@@ -31,7 +31,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     """The sweep that a YAML file and its parents describe, with `--set` overrides on top.
 
     Raises UserError, naming file and knob, for what is wrong in its own fields; what they mean for the experiment is
-    `ditlab.spec.space.check_sweep`'s.
+    `ditlab.spec.sweep.space.check_sweep`'s.
     """
     mapping = read_with_parents(path)
     if "base" not in mapping and "space" not in mapping:

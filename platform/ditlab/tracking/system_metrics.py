@@ -6,8 +6,8 @@ import logging
 import threading
 from typing import Any
 
-from ditlab.tracking.client import load
-from ditlab.tracking.journal import Journal
+from ditlab.tracking.journal.journal import Journal
+from ditlab.tracking.upload.client import load
 
 _log = logging.getLogger("ditlab.tracking")
 

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
-from ditlab.tracking.address import resolve_tracking_uri
-from ditlab.tracking.client import PARENT_TAG
-from ditlab.tracking.journal import Journal
-from ditlab.tracking.replay import Warn
+from ditlab.tracking.journal.journal import Journal
+from ditlab.tracking.server.address import resolve_tracking_uri
 from ditlab.tracking.system_metrics import SystemMetrics
-from ditlab.tracking.uploader import Uploader
+from ditlab.tracking.upload.client import PARENT_TAG
+from ditlab.tracking.upload.upload import Warn
+from ditlab.tracking.upload.uploader import Uploader
 
 CATCH_UP = 30.0  # seconds that the end of a run waits for MLflow
 

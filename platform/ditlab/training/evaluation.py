@@ -7,12 +7,12 @@ from torch import nn
 
 from denoisers.figures import Figure
 from ditlab.data.sources import DataSplits
-from ditlab.data.view import View
+from ditlab.data.stores.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.inputs.noise import derived_seed, fixed_noise
+from ditlab.inputs.rows import conditions_of, shown_rows
 from ditlab.spec.experiment import Experiment
-from ditlab.training.inputs import ModelInputs
-from ditlab.training.noise import derived_seed, fixed_noise
-from ditlab.training.rows import conditions_of, shown_rows
 
 
 def held_out_metrics(

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ditlab.checkpoints.store import open_checkpoint
-from ditlab.data.tokenizer import TOKENIZER_NAME
+from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.yaml_text import dump_yaml

@@ -10,21 +10,21 @@ import torch
 
 from denoisers.contract import RetiringObjective
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.loader import Loader
-from ditlab.data.sampler import SampleOrder
+from ditlab.data.loading.loader import Loader
+from ditlab.data.loading.order import SampleOrder
 from ditlab.data.sources import DataSplits
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import RunFailed
 from ditlab.home import Home
+from ditlab.inputs.model_inputs import ModelInputs, ignore
+from ditlab.quality.evaluator import QualityMeter
 from ditlab.spec.experiment import Experiment
+from ditlab.training.checkpointing import Saving
 from ditlab.training.evaluation import held_out_metrics, sample_grid
-from ditlab.training.inputs import ModelInputs, ignore
 from ditlab.training.memory import OutOfMemory, Room, is_out_of_memory
 from ditlab.training.nonfinite import NonFiniteWatch
 from ditlab.training.plan import plan_run
-from ditlab.training.quality.meter import QualityMeter
 from ditlab.training.reporting import Outcome, Progress, Reporter, StepMetrics
-from ditlab.training.saving import Saving
 from ditlab.training.shares import share_out
 from ditlab.training.speed import Speedometer
 from ditlab.training.state import TrainingState

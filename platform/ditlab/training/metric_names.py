@@ -3,8 +3,8 @@
 from typing import Any
 
 from ditlab.data.sources import DataSplits
+from ditlab.quality import quality_names
 from ditlab.spec.experiment import Experiment
-from ditlab.training.quality import quality_names
 
 
 def metric_names(experiment: Experiment, data: DataSplits) -> list[str]:

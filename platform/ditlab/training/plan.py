@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ditlab.data.sampler import SampleOrder
+from ditlab.data.loading.order import SampleOrder
 from ditlab.data.sources import DataSplits
-from ditlab.data.view import View
+from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.optimisation import SteppedCosineRestartSchedule

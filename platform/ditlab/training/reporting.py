@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, distributed
 
 from denoisers.figures import Figure
-from ditlab.training.pulse import Pulse
+from ditlab.training.progress_marker import Pulse
 
 
 @dataclass(frozen=True)

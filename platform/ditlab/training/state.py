@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from denoisers.contract import TextCodec
 from ditlab.engine.distributed import Rank
 from ditlab.engine.engine import Engine, TrainingModule
+from ditlab.inputs.noise import derived_seed
 from ditlab.spec.experiment import Experiment
 from ditlab.training.networks import RootedNetwork, named_parameters, persistent_buffers, whole_shape
-from ditlab.training.noise import derived_seed
-from ditlab.training.pulse import Pulse
+from ditlab.training.progress_marker import Pulse
 from ditlab.training.shares import Share
 
 Key = tuple[str, str, int]

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from ditlab.data.manifest import Column
+from ditlab.data.stores.manifest import Column
 from ditlab.engine.distributed import Rank
+from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment
-from ditlab.training.inputs import ModelInputs
 from ditlab.training.memory import OutOfMemory, is_out_of_memory
-from ditlab.training.noise import KeyedNoise
 from ditlab.training.plan import RunPlan
 from ditlab.training.reporting import StepMetrics
 from ditlab.training.schedules import learning_rate

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from denoisers.contract import TextCodec
-from denoisers.dlm.assessment import build_assessor
-from denoisers.dlm.known_scores import noise_levels
+from denoisers.dlm.evaluation.evaluator import build_assessor
+from denoisers.dlm.evaluation.known_scores import noise_levels
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
-from denoisers.processes.chunked_score_entropy import TokenLosses
-from denoisers.processes.score_entropy import score_entropy
-from denoisers.processes.uniform_graph import kl_from_uniform
-from denoisers.processes.uniform_graph_spec import TokenNoiseSchedule
+from denoisers.processes.discrete.chunked_score_entropy import TokenLosses
+from denoisers.processes.discrete.score_entropy import score_entropy
+from denoisers.processes.discrete.spec import TokenNoiseSchedule
+from denoisers.processes.discrete.uniform_graph import kl_from_uniform
 from support.token_rows import token_rows
 
 V, T = 11, 12

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from denoisers.dlm import baselines
-from denoisers.dlm.baselines import fit_baselines, nats_per_token
+from denoisers.dlm.evaluation.baselines import fit_baselines, nats_per_token
 from support.token_rows import token_rows
 
 SORTED, DENSE = 0, 2**24

@@ -5,7 +5,7 @@ import torch
 
 from denoisers.contract import Prompt, SampleRequest
 from denoisers.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
-from denoisers.processes.uniform_graph_spec import TokenNoiseSchedule
+from denoisers.processes.discrete.spec import TokenNoiseSchedule
 from support.letters import letters
 from support.true_scores import BlockScores, every_sequence
 

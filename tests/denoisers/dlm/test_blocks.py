@@ -5,7 +5,7 @@ import torch
 
 from denoisers.dlm.cache import KVCache
 from denoisers.dlm.masks import block_causal_mask, two_copy_mask
-from denoisers.processes.chunked_score_entropy import LossTargets
+from denoisers.processes.discrete.chunked_score_entropy import LossTargets
 from support.plain_dlm import plain_forward
 
 SIGMA_MIN = 0.001

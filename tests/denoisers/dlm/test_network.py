@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from denoisers.counts import count_parameters
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
-from denoisers.processes.chunked_score_entropy import LossTargets
+from denoisers.processes.discrete.chunked_score_entropy import LossTargets
 from denoisers.shapes import trace_shapes
 from support.plain_dlm import plain_forward
 

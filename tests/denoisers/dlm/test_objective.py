@@ -9,10 +9,10 @@ from torch import nn
 from denoisers.contract import TextCodec
 from denoisers.dlm.noising import TokenNoise
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
-from denoisers.processes.chunked_score_entropy import TokenLosses
-from denoisers.processes.score_entropy import expected_zero_score_entropy, score_entropy
-from denoisers.processes.uniform_graph import kl_from_uniform
-from denoisers.processes.uniform_graph_spec import TokenNoiseSchedule
+from denoisers.processes.discrete.chunked_score_entropy import TokenLosses
+from denoisers.processes.discrete.score_entropy import expected_zero_score_entropy, score_entropy
+from denoisers.processes.discrete.spec import TokenNoiseSchedule
+from denoisers.processes.discrete.uniform_graph import kl_from_uniform
 
 V, T = 11, 12
 CLEAN = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.03, 0.02, 0.007, 0.003], dtype=torch.float64)

@@ -5,7 +5,7 @@ import torch
 
 from denoisers.dlm.reverse import LAST_TIME, analytic_chances, euler_chances, reverse_passes
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec
-from denoisers.processes.uniform_graph_spec import TokenNoiseSchedule
+from denoisers.processes.discrete.spec import TokenNoiseSchedule
 from support.true_scores import PAIR, SUM, TrueScores, distance, every_sequence, noisy
 
 WIDE = TokenNoiseSchedule(sigma_min=1e-3, sigma_max=30.0)

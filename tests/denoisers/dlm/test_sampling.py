@@ -6,7 +6,7 @@ import torch
 from denoisers.contract import Prompt, SampleRequest
 from denoisers.dlm.reverse import LAST_TIME
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
-from denoisers.processes.uniform_graph_spec import TokenNoiseSchedule
+from denoisers.processes.discrete.spec import TokenNoiseSchedule
 from support.letters import letters
 from support.true_scores import PAIR, SUM, TrueScores, distance, noisy
 

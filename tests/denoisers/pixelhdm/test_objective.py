@@ -6,7 +6,7 @@ from torch import nn
 
 from denoisers.pixelhdm.network import Prediction
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSpec
-from denoisers.processes.flow_spec import UniformTime
+from denoisers.processes.flow.spec import UniformTime
 from denoisers.processes.frequency_loss import YCBCR, frequency_error, frequency_weights
 
 FEATURE_WIDTH = 6

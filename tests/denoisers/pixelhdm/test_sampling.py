@@ -11,9 +11,9 @@ from denoisers.contract import Prompt, RealRows, SampleRequest
 from denoisers.pixelhdm.sample_conditions import to_bytes, to_texts
 from denoisers.pixelhdm.sampling import SOLVERS
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
-from denoisers.processes.flow_matching import gaussian_velocity, point_velocity
+from denoisers.processes.flow.matching import gaussian_velocity, point_velocity
+from denoisers.processes.flow.solvers import rk4
 from denoisers.processes.sample_draws import seeded_normal
-from denoisers.processes.solvers import rk4
 
 LEARNED = {
     "width": 32, "pixel_width": 4, "patch_size": 8, "patch_depth": 1, "pixel_depth": 1, "num_heads": 2,

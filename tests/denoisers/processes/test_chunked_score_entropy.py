@@ -6,9 +6,9 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from denoisers.processes import elementwise
-from denoisers.processes.chunked_score_entropy import LossTargets, chunked_score_entropy
-from denoisers.processes.score_entropy import score_entropy
-from denoisers.processes.uniform_graph import corrupt
+from denoisers.processes.discrete.chunked_score_entropy import LossTargets, chunked_score_entropy
+from denoisers.processes.discrete.score_entropy import score_entropy
+from denoisers.processes.discrete.uniform_graph import corrupt
 
 B, T, D, V = 2, 13, 6, 31
 TOKEN_BYTES = V * 8  # of a token's log scores in float64

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from denoisers.processes.ddpm import (
+from denoisers.processes.gaussian.ddpm import (
     gaussian_denoiser,
     linear_schedule,
     posterior_std,
@@ -13,7 +13,7 @@ from denoisers.processes.ddpm import (
     sample_ddpm,
     timesteps,
 )
-from denoisers.processes.ddpm_spec import LinearBetas
+from denoisers.processes.gaussian.spec import LinearBetas
 
 SCHEDULE = LinearBetas().build()
 MEAN, STD = 0.7, 0.25

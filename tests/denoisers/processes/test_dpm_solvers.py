@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from denoisers.processes.dpm_solvers import dpmpp_2m, dpmpp_2s
-from denoisers.processes.flow_matching import gaussian_velocity, point_velocity
-from denoisers.processes.solvers import euler, midpoint, rk4
+from denoisers.processes.flow.dpm_solvers import dpmpp_2m, dpmpp_2s
+from denoisers.processes.flow.matching import gaussian_velocity, point_velocity
+from denoisers.processes.flow.solvers import euler, midpoint, rk4
 
 F64 = torch.float64
 EPS = 0.05

@@ -2,7 +2,7 @@
 
 import torch
 
-from denoisers.processes.flow_matching import (
+from denoisers.processes.flow.matching import (
     endpoints,
     gaussian_velocity,
     interpolate,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from denoisers.processes.score_entropy import expected_zero_score_entropy, score_entropy, zero_score_entropy
-from denoisers.processes.uniform_graph import kl_from_uniform, log_ratios, move_chance, ratio
-from denoisers.processes.uniform_graph_spec import TokenNoiseSchedule
+from denoisers.processes.discrete.score_entropy import expected_zero_score_entropy, score_entropy, zero_score_entropy
+from denoisers.processes.discrete.spec import TokenNoiseSchedule
+from denoisers.processes.discrete.uniform_graph import kl_from_uniform, log_ratios, move_chance, ratio
 
 GPT2 = 50257
 DOUBLE = torch.float64

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from denoisers.processes.flow_matching import gaussian_velocity, point_velocity, reverse_time
-from denoisers.processes.solvers import SOLVERS, Solver, heun_then_euler
+from denoisers.processes.flow.matching import gaussian_velocity, point_velocity, reverse_time
+from denoisers.processes.flow.solvers import SOLVERS, Solver, heun_then_euler
 
 F64 = torch.float64
 MEAN, STD = 0.7, 0.4

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from denoisers.processes.uniform_graph import (
+from denoisers.processes.discrete.spec import TokenNoiseSchedule
+from denoisers.processes.discrete.uniform_graph import (
     corrupt,
     kl_from_uniform,
     log_ratio,
@@ -16,7 +17,6 @@ from denoisers.processes.uniform_graph import (
     reverse_rate,
     transition,
 )
-from denoisers.processes.uniform_graph_spec import TokenNoiseSchedule
 
 GPT2 = 50257
 DOUBLE = torch.float64

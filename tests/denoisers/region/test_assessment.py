@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from denoisers.region.assessment import RegionAssessor
+from denoisers.region.evaluation.evaluator import RegionAssessor
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
 from support.region_rows import as_row_set, gaussian_chain
 
@@ -123,7 +123,7 @@ def test_neither_batches_nor_memory_limits_change_figures(train, held_out, monke
     network = MODEL.build()
     one = assess(network, train, held_out).metrics
     assert assess(network, train, held_out, batch=7).metrics == pytest.approx(one, rel=1e-5, abs=1e-7)
-    monkeypatch.setattr("denoisers.region.assessment.MOST_NUMBERS", 5 * REGIONS * FEATURES)
+    monkeypatch.setattr("denoisers.region.evaluation.evaluator.MOST_NUMBERS", 5 * REGIONS * FEATURES)
     assert assess(network, train, held_out).metrics == pytest.approx(one, rel=1e-5, abs=1e-7)
 
 

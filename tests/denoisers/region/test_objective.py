@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from denoisers.processes.ddpm_spec import LinearBetas
+from denoisers.processes.gaussian.spec import LinearBetas
 from denoisers.region.agreement import Agreement
 from denoisers.region.objective import RegionObjective, draw_mask
 from denoisers.region.spec import RegionObjectiveSpec, RegionWeights

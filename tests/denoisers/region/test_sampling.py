@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from denoisers.contract import RealRows, SampleRequest
-from denoisers.processes.ddpm_spec import LinearBetas
+from denoisers.processes.gaussian.spec import LinearBetas
 from denoisers.region.masks import BedMask, RandomMask
 from denoisers.region.sampling import RegionSampler
 from denoisers.region.spec import RegionObjectiveSpec, RegionSamplingSpec

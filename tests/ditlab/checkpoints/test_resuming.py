@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.training.noise import derived_seed
+from ditlab.inputs.noise import derived_seed
 from support.checkpoints import edit_bytes, shard_of
 from support.workers import tiny, train_here
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from ditlab.checkpoints.background import Saver
 from ditlab.checkpoints.manifest import MANIFEST, folder_of
-from ditlab.checkpoints.saver import Saver
-from ditlab.checkpoints.saving import Save
 from ditlab.checkpoints.staging import InPlace
 from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
+from ditlab.checkpoints.transaction import Save
 from ditlab.errors import UserError
 from support.checkpoints import WEIGHT, edit_bytes, is_step, manifest, save, saver, shard_of, state
 

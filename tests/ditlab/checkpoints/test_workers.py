@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-import ditlab.checkpoints.saving as saving
+import ditlab.checkpoints.transaction as saving
 from ditlab.checkpoints.store import CheckpointStore
 from support.checkpoints import WEIGHT, is_step, manifest, save, shard_of, state
 from support.saving_workers import saver_of, workers

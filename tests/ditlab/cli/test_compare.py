@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from ditlab.cli.comparing import open_runs, summarise
-from ditlab.cli.comparing_samples import Wish, draw
-from ditlab.cli.saved import SavedRun
+from ditlab.analysis.compared_samples import Wish, draw
+from ditlab.analysis.comparison import open_runs, summarise
+from ditlab.analysis.saved_run import SavedRun
 from support.command import Said, run_here, run_process
 
 SECOND = """\

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.cluster.recording import TrackedReporter
+from ditlab.runs.reporter import TrackedReporter
 from ditlab.spec.loading import load_experiment
 from support.command import Said, run_process
 from support.disk import SmallDisk, small_disk

@@ -13,13 +13,13 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from ditlab.cli.assessing import assess
-from ditlab.data.manifest import Column, Source
+from ditlab.analysis.assessment import assess
 from ditlab.data.sources import open_data
-from ditlab.data.writer import StoreWriter
+from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.writer import StoreWriter
 from ditlab.home import Home
+from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.spec.loading import build_experiment
-from ditlab.training.inputs import ModelInputs
 from support.command import Said, run_here, run_process
 
 REGIONS, NAMES = 10, ("GATA", "CTCF", "accessibility")
@@ -322,8 +322,8 @@ def test_noise_that_is_none_is_refused_before_anything_starts(trained):
 
 
 def test_a_comparison_draws_the_same_rows(trained, tmp_path):
-    from ditlab.cli.comparing_samples import Wish, draw
-    from ditlab.cli.saved import open_run
+    from ditlab.analysis.compared_samples import Wish, draw
+    from ditlab.analysis.saved_run import open_run
 
     drawing = draw(open_run("regions"), Wish(samples=0, grid=3, seed=0, batch=2, device=torch.device("cpu")))
     assert drawing is not None and drawing.num == 3 and drawing.evaluations == 1

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.cluster.recording import TrackedReporter
+from ditlab.runs.reporter import TrackedReporter
 from ditlab.spec.loading import load_experiment
 from ditlab.training.export import load_export
 from support.s3 import S3Server, s3_at_hand

@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 
 from denoisers.contract import Picture, Prompt, SampleRequest
-from ditlab.cli.sample_pictures import save_pictures, start_image
-from ditlab.cli.sample_request import Asked, folder_name, num_samples, sample_request
-from ditlab.cli.sampling_changes import sampling_changes
+from ditlab.analysis.sample_pictures import save_pictures, start_image
+from ditlab.analysis.sample_request import Asked, folder_name, num_samples, sample_request
+from ditlab.analysis.sampling_overrides import sampling_changes
 from ditlab.errors import UserError
 
 NOTHING = Asked(

@@ -117,7 +117,7 @@ def test_export_loads_into_a_fresh_network(finished, with_run, tmp_path):
     written = (tmp_path / "spec.yaml").read_text()
     assert str(finished.home) not in written and "sqlite" not in written
 
-    from ditlab.cli.saved import open_run
+    from ditlab.analysis.saved_run import open_run
 
     x, t = torch.randn(3, 1, 8, 8), torch.tensor([0.1, 0.5, 0.9])
     with torch.no_grad():

@@ -2,7 +2,7 @@
 
 import shutil
 
-from ditlab.cluster.upload import runtime_env, upload_of
+from ditlab.cluster.job_package import runtime_env, upload_of
 from support.command import run_here
 from support.nodes import CHECKOUT
 

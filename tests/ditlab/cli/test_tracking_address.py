@@ -8,7 +8,7 @@ import yaml
 
 from ditlab.home import Home
 from ditlab.spec.loading import load_sweep
-from ditlab.tracking.address import launch_address
+from ditlab.tracking.server.address import launch_address
 from support.command import run_process
 
 
@@ -77,8 +77,8 @@ def test_a_wrong_address_in_the_environment(ditlab, home, spec, monkeypatch, uri
 
 
 def test_a_sweep_takes_the_address_at_its_begin_and_keeps_it(home, spec, tmp_path, monkeypatch):
-    from ditlab.cluster.sweep.portable import portable_sweep
-    from ditlab.spec.space import differences
+    from ditlab.spec.sweep.space import differences
+    from ditlab.sweeps.portable import portable_sweep
 
     path = tmp_path / "sweep.yaml"
     path.write_text(

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from ditlab.cluster.sweep.begin import create_sweep, local_nodes, ready_sweep
 from ditlab.home import Home
 from ditlab.spec.loading import load_sweep
 from ditlab.spec.yaml_text import dump_yaml
+from ditlab.sweeps.prepare import create_sweep, local_nodes, ready_sweep
 from ditlab.tracking.records import create_run, list_runs
 
 LR = {"kind": "loguniform", "low": 1e-4, "high": 1e-1}
@@ -156,7 +156,7 @@ def test_a_disk_that_is_full_keeps_no_sweep(ditlab, home, written, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ditlab.cluster.sweep.begin.write_atomically", full)
+    monkeypatch.setattr("ditlab.sweeps.prepare.write_atomically", full)
     check(ditlab("tune", written()), "cannot be written (No space left on device)")
     assert list_runs(Home(home)) == [] and list((home / "train").iterdir()) == []
 

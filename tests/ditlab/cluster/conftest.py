@@ -10,7 +10,7 @@ import pytest
 import denoisers
 from denoisers.families import families
 from ditlab.cluster.session import ray_session
-from ditlab.cluster.start import Result, start_run
+from ditlab.runs.start import Result, start_run
 from ditlab.spec.experiment import Experiment
 from support.faults import tracked
 from support.unbroken import Unbroken, broken, checkpoint_of

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from ditlab.cluster.allreduce import Measured, reach
-from ditlab.cluster.asking import Answer
-from ditlab.cluster.cluster_findings import of_all_reduce, of_reports, of_speeds, of_tracking
-from ditlab.cluster.doors import Doors, judge_doors
-from ditlab.cluster.findings import Finding, last_sentence
-from ditlab.cluster.gpu_health import judge_gpus, matmul_error, parse_gpu, read_gpus
-from ditlab.cluster.survey_rules import NodeReport, Wanted
+from ditlab.cluster.nodes.allreduce import Measured, reach
+from ditlab.cluster.nodes.tasks import Answer
+from ditlab.cluster.nodes.verdict import NodeReport, Wanted
+from ditlab.doctor.cluster_findings import of_all_reduce, of_reports, of_speeds, of_tracking
+from ditlab.doctor.exposure import Doors, judge_doors
+from ditlab.doctor.findings import Finding, last_sentence
+from ditlab.doctor.gpus import judge_gpus, matmul_error, parse_gpu, read_gpus
 
 OWN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.8.0", "mlflow": "3.17.2", "ditlab": "0.1.0-3f9a01bc22d4"}
 GOOD = NodeReport("a (10.0.0.7/3f9a01bc)", True, OWN, home_free=50 << 30, cache_free=9 << 30)

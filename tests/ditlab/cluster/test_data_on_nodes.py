@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.data.manifest import MANIFEST_NAME
+from ditlab.data.stores.manifest import MANIFEST_NAME
 from support.nodes import ray_nodes
 from support.s3 import s3_at_hand
 

@@ -5,10 +5,10 @@ from ray.exceptions import ActorDiedError
 from ray.train import ControllerError, WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
 
-from ditlab.cluster.attempt import classify
-from ditlab.cluster.failures import Failure, Kind, Recovery
-from ditlab.cluster.signs import Sign, Watchman
+from ditlab.cluster.workers.attempt import classify
+from ditlab.cluster.workers.heartbeat import Sign, Watchman
 from ditlab.errors import RunFailed, UserError
+from ditlab.runs.failures import Failure, Kind, Recovery
 from support.workers import tiny
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.cluster.request import checkpoint_store
 from ditlab.home import Home
+from ditlab.runs.request import checkpoint_store
 from ditlab.spec.loading import load_experiment
 from ditlab.tracking.records import list_runs
 from support.followed import Followed

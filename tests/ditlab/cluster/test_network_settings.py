@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from ditlab.cluster.start import start_run
 from ditlab.errors import UserError
+from ditlab.runs.start import start_run
 from ditlab.spec.experiment import class_for
 from support.faults import tracked
 from support.workers import tiny

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.cluster.newcomer import check_newcomer
-from ditlab.cluster.node_report import code_version, node_report, versions
-from ditlab.cluster.request import RunRequest
-from ditlab.cluster.survey import probes
+from ditlab.cluster.nodes.joining import check_newcomer
+from ditlab.cluster.nodes.report import code_version, node_report, versions
+from ditlab.cluster.nodes.survey import probes
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.runs.request import RunRequest
 
 CHECKOUT = Path(__file__).parents[3]
-SAY = "from ditlab.cluster.node_report import code_version; print(code_version())"
+SAY = "from ditlab.cluster.nodes.report import code_version; print(code_version())"
 
 
 @pytest.fixture

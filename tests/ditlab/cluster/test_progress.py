@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.cluster.progress import describe_progress
+from ditlab.runs.progress_line import describe_progress
 from ditlab.training.reporting import Progress
 
 

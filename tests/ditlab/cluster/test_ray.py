@@ -10,11 +10,11 @@ import mlflow
 import pytest
 
 from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
-from ditlab.cluster.board import Board
-from ditlab.cluster.start import start_run
+from ditlab.cluster.workers.channel import Board
 from ditlab.errors import RunFailed
 from ditlab.home import Home
-from ditlab.tracking.history import metric_history
+from ditlab.runs.start import start_run
+from ditlab.tracking.journal.history import metric_history
 from ditlab.tracking.records import list_runs, read_record
 from support.workers import newest, tiny, train_here
 

@@ -5,10 +5,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from ditlab.cluster.claim import claimed, writing
-from ditlab.cluster.start import start_run
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
+from ditlab.runs.locks import claimed, writing
+from ditlab.runs.start import start_run
 from ditlab.spec.yaml_text import parse_yaml
 from ditlab.tracking.records import list_runs, read_record
 from support.workers import tiny
@@ -40,7 +40,7 @@ def test_a_run_does_not_leave_its_checkpoints_behind(home, tmp_path):
 
 
 def test_two_processes_do_not_train_one_run(home, monkeypatch):
-    monkeypatch.setattr("ditlab.cluster.start.LEASE", 1.0)  # in a session that other tests may have left connected
+    monkeypatch.setattr("ditlab.runs.start.LEASE", 1.0)  # in a session that other tests may have left connected
     first = go(tiny(training__steps=2))
     folder = home.run(first.run_id)
     before = read_record(folder)

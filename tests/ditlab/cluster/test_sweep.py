@@ -13,15 +13,15 @@ from typing import Any
 import mlflow
 import pytest
 
-from ditlab.cluster.start import start_run
-from ditlab.cluster.sweep.begin import ReadySweep, create_sweep, local_nodes, ready_sweep
-from ditlab.cluster.sweep.ending import SweepResult
-from ditlab.cluster.sweep.exploits import exploits
-from ditlab.cluster.sweep.running import Running
 from ditlab.home import Home
+from ditlab.runs.start import start_run
 from ditlab.spec.loading import build_sweep, load_experiment
 from ditlab.spec.yaml_text import dump_yaml
-from ditlab.tracking.history import metric_history
+from ditlab.sweeps.finish import SweepResult
+from ditlab.sweeps.prepare import ReadySweep, create_sweep, local_nodes, ready_sweep
+from ditlab.sweeps.session import Running
+from ditlab.sweeps.takeovers import exploits
+from ditlab.tracking.journal.history import metric_history
 from ditlab.tracking.records import list_runs, read_record
 from support.command import run_process
 from support.faults import processes_of, wait_until, worker_processes

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data.manifest import Column, Source
-from ditlab.data.store import Store
-from ditlab.data.writer import StoreWriter
+from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.store import Store
+from ditlab.data.stores.writer import StoreWriter
 from ditlab.home import Home
 
 MakeStore = Callable[..., Store]

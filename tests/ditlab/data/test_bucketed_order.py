@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from denoisers.contract import ANY, BatchField
 from ditlab.data import prefetch
-from ditlab.data.loader import Loader
-from ditlab.data.sampler import CHUNK_BATCHES, SampleOrder, epoch_order, worker_micro_indices
-from ditlab.data.view import View
+from ditlab.data.loading.loader import Loader
+from ditlab.data.loading.order import CHUNK_BATCHES, SampleOrder, epoch_order, worker_micro_indices
+from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from support.bucketed import bucketed
 

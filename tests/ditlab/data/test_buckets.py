@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from denoisers.contract import ANY
-from ditlab.data.bucketed_store import BucketedStore, open_store
-from ditlab.data.buckets import BucketPart, write_buckets
 from ditlab.data.importing import write_store
-from ditlab.data.manifest import Column, Source
 from ditlab.data.sources import open_data, store_folder
-from ditlab.data.store import Store
+from ditlab.data.stores.bucket_writer import BucketPart, write_buckets
+from ditlab.data.stores.bucketed_store import BucketedStore, open_store
+from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData, HoldOutClasses
 from support.bucketed import CLASSES, SIZES, bucketed, part, write

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from ditlab.data.captioned_digits import COLOURS, DIGITS
-from ditlab.data.captions import cut, decode_captions, encode_captions
+from ditlab.data.builtin.captioned_digits import COLOURS, DIGITS
+from ditlab.data.images.captions import cut, decode_captions, encode_captions
 from ditlab.data.sources import hold_out_groups, open_data
-from ditlab.data.store import Store
+from ditlab.data.stores.store import Store
 from ditlab.home import Home
 from ditlab.spec.data import CaptionedDigitsData
 

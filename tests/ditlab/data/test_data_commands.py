@@ -187,8 +187,8 @@ def test_mistakes_about_images_end_with_2_and_the_knob(ditlab, tmp_path):
 
 
 def test_a_store_without_images_has_no_picture(ditlab, tmp_path):
-    from ditlab.data.manifest import Column, Source
-    from ditlab.data.writer import StoreWriter
+    from ditlab.data.stores.manifest import Column, Source
+    from ditlab.data.stores.writer import StoreWriter
 
     column = Column(dtype="int64", shape=(6,), unit="token")
     with StoreWriter(tmp_path / "tokens", {"tokens": column}, name="tokens", source=Source(kind="t")) as writer:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ditlab.data import python_docs
-from ditlab.data.python_docs import PythonDocs
+from ditlab.data.builtin.python_docs import PythonDocs
 from ditlab.data.sources import hold_out_runs, open_data
-from ditlab.data.tokenizer import END_TEXT, store_tokenizer
+from ditlab.data.text.tokenizer import END_TEXT, store_tokenizer
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, TextData
 
@@ -55,7 +55,7 @@ def test_no_long_paragraph_is_there_twice(corpus):
 
 def test_another_process_reads_the_same(corpus):
     code = (
-        "import json; from ditlab.data.python_docs import PythonDocs;"
+        "import json; from ditlab.data.builtin.python_docs import PythonDocs;"
         "print(json.dumps([''.join(text) for text in PythonDocs().documents()]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

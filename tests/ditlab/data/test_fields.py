@@ -7,11 +7,11 @@ import torch
 
 from denoisers.contract import ANY, BatchField, ModelSpec
 from denoisers.dit.spec import DiTSpec
-from ditlab.data.fields import check_fields, held_out_batches, to_device
-from ditlab.data.manifest import Column, Source
-from ditlab.data.store import Store
-from ditlab.data.view import View
-from ditlab.data.writer import StoreWriter
+from ditlab.data.loading.fields import check_fields, held_out_batches, to_device
+from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.store import Store
+from ditlab.data.stores.view import View
+from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 from support.bucketed import SIZES, bucketed
 

@@ -14,9 +14,9 @@ import pytest
 import zarr
 
 from ditlab.data import get_store
+from ditlab.data.genome.peak_names import parse_peaks
 from ditlab.data.importing import ImportRequest, run_import
-from ditlab.data.peak_names import parse_peaks
-from ditlab.data.store import Store
+from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
 from ditlab.spec.importing import GetOptions
 
@@ -194,8 +194,8 @@ def test_memory_does_not_grow_with_the_store(get, tmp_path, monkeypatch):
     """Beside coordinates, tens of bytes a peak, where a peak's scores are 400."""
     monkeypatch.setattr(get_store, "BLOCK_BYTES", 2**18)
     monkeypatch.setattr(get_store, "NAMES_AT_A_TIME", 1024)
-    monkeypatch.setattr("ditlab.data.region_windows.BATCH_BYTES", 2**18)
-    monkeypatch.setattr("ditlab.data.writer.SHARD_BYTES", 2**20)
+    monkeypatch.setattr("ditlab.data.genome.region_windows.BATCH_BYTES", 2**18)
+    monkeypatch.setattr("ditlab.data.stores.writer.SHARD_BYTES", 2**20)
     motifs = [f"M{n}" for n in range(100)]
     highest = []
     for peaks in (2_000, 2_000, 30_000):  # the first call pays for what is loaded once

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from ditlab.data.manifest import Column, Source
 from ditlab.data.sources import open_data
-from ditlab.data.writer import StoreWriter
+from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData
 from ditlab.spec.loading import build_experiment

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ditlab.data.aspect_buckets import AspectBuckets
-from ditlab.data.image_decoding import CaptionedImage, Decoded, DecodingRules, Skipped, decode
+from ditlab.data.images.aspect_buckets import AspectBuckets
+from ditlab.data.images.decoding import CaptionedImage, Decoded, DecodingRules, Skipped, decode
 from ditlab.errors import UserError
 from support.photographs import encoded, smooth
 

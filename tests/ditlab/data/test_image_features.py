@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from ditlab.data.bucketed_store import BucketedStore
-from ditlab.data.captions import decode_captions
+from ditlab.data.images.captions import decode_captions
 from ditlab.data.importing import ImportRequest, run_import
+from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
 from support.photographs import captioned_folder, smooth

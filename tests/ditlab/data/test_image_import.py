@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from ditlab.data.bucketed_store import BucketedStore
-from ditlab.data.captions import decode_captions
+from ditlab.data.images.captions import decode_captions
 from ditlab.data.importing import Imported, ImportRequest, run_import, silent
+from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
 from support.photographs import captioned_folder, encoded, parquet_file, smooth, tar_file
@@ -320,7 +320,7 @@ def test_sides_can_be_bounded(run, folder):
 
 def test_decoding_processes_load_neither_torch_nor_pyarrow():
     code = (
-        "import sys, ditlab.data.image_decoding\n"
+        "import sys, ditlab.data.images.decoding\n"
         "print([name for name in ('torch', 'pyarrow', 'sklearn') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

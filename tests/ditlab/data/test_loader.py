@@ -10,9 +10,9 @@ import torch
 
 from denoisers.contract import BatchField
 from ditlab.data import prefetch
-from ditlab.data.loader import Loader
-from ditlab.data.sampler import SampleOrder, worker_micro_indices
-from ditlab.data.view import View
+from ditlab.data.loading.loader import Loader
+from ditlab.data.loading.order import SampleOrder, worker_micro_indices
+from ditlab.data.stores.view import View
 
 FIELDS = (
     BatchField("image", (1, 3, 4), "float32", value_range=(-1, 1)),

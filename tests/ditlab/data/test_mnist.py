@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ditlab.data import download as downloading
-from ditlab.data.download import download
-from ditlab.data.idx import IMAGES_MAGIC, LABELS_MAGIC, read_idx
 from ditlab.data.importers import mnist
+from ditlab.data.importers.download import download
+from ditlab.data.importers.idx import IMAGES_MAGIC, LABELS_MAGIC, read_idx
 from ditlab.data.importing import ImportRequest, run_import, silent
 from ditlab.errors import UserError
 from ditlab.spec.importing import MnistOptions

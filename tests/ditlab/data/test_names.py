@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data.bucket_manifest import BUCKETS_NAME, Bucket, buckets_fingerprint
-from ditlab.data.bucketed_store import open_store
-from ditlab.data.manifest import MANIFEST_NAME, Column, Source, StoredColumn, content_fingerprint
-from ditlab.data.names import plain_name
-from ditlab.data.writer import StoreWriter
+from ditlab.data.stores.bucket_manifest import BUCKETS_NAME, Bucket, buckets_fingerprint
+from ditlab.data.stores.bucketed_store import open_store
+from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, StoredColumn, content_fingerprint
+from ditlab.data.stores.names import plain_name
+from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 from support.bucketed import bucketed
 from support.command import run_here

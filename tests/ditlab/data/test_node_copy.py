@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data.bucket_manifest import BUCKETS_NAME
-from ditlab.data.bucketed_store import AnyStore, BucketedStore
-from ditlab.data.manifest import MANIFEST_NAME
+from ditlab.data.remote.uploading import upload_store
 from ditlab.data.sources import open_data, open_place
-from ditlab.data.uploading import upload_store
+from ditlab.data.stores.bucket_manifest import BUCKETS_NAME
+from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
+from ditlab.data.stores.manifest import MANIFEST_NAME
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, HoldOutClasses

@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from ditlab.data import planted
-from ditlab.data.planted import PlantedModules, feature_names
-from ditlab.data.planted_store import store_name
+from ditlab.data.builtin.planted_store import store_name
+from ditlab.data.genome.planted import PlantedModules, feature_names
 from ditlab.data.sources import open_data
 from ditlab.errors import UserError
 from ditlab.spec.data import HoldOutClasses, MotifsData

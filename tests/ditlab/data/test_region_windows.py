@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ditlab.data.manifest import Source
-from ditlab.data.region_windows import ChromosomePeaks, plan_windows, region_columns, window_batches
-from ditlab.data.store import Store
-from ditlab.data.writer import StoreWriter
+from ditlab.data.genome.region_windows import ChromosomePeaks, plan_windows, region_columns, window_batches
+from ditlab.data.stores.manifest import Source
+from ditlab.data.stores.store import Store
+from ditlab.data.stores.writer import StoreWriter
 
 
 def chromosome(name: str, peaks: int, gap: int = 1000) -> ChromosomePeaks:
@@ -77,7 +77,7 @@ def test_rows_hold_their_peaks_and_padding_is_zero_and_absent(tmp_path):
 
 
 def test_a_batch_of_windows_is_in_memory_at_a_time(monkeypatch):
-    monkeypatch.setattr("ditlab.data.region_windows.BATCH_BYTES", 4 * 3 * 2 * 5)
+    monkeypatch.setattr("ditlab.data.genome.region_windows.BATCH_BYTES", 4 * 3 * 2 * 5)
     asked = []
 
     def features(number: int, first: int, stop: int) -> np.ndarray:

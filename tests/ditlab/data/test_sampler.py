@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ditlab.data.sampler import SampleOrder, epoch_order, worker_micro_indices
+from ditlab.data.loading.order import SampleOrder, epoch_order, worker_micro_indices
 from ditlab.errors import UserError
 
 seeds = st.integers(0, 2**63)

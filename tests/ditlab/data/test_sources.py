@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data.hold_out import hold_out_rows
+from ditlab.data.genome.region_windows import ChromosomePeaks, plan_windows, region_columns, window_batches
 from ditlab.data.importing import ImportRequest, kinds, run_import
-from ditlab.data.manifest import Source
-from ditlab.data.region_windows import ChromosomePeaks, plan_windows, region_columns, window_batches
+from ditlab.data.loading.hold_out import hold_out_rows
 from ditlab.data.sources import open_data, store_folder
-from ditlab.data.writer import StoreWriter
+from ditlab.data.stores.manifest import Source
+from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, DigitsData, HoldOutClasses, MnistData

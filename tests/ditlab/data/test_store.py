@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from ditlab.data.manifest import Column, Source
-from ditlab.data.store import Store
-from ditlab.data.writer import StoreWriter
+from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.store import Store
+from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 
 

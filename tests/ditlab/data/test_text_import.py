@@ -16,16 +16,16 @@ import pytest
 
 from denoisers.contract import BatchField, ModelSpec
 from ditlab.data import documents, text_store, tokenizing
-from ditlab.data.documents import TextFiles, pieces
-from ditlab.data.fields import check_fields
-from ditlab.data.huggingface_tokenizer import learn_bpe
 from ditlab.data.importing import Imported, ImportRequest, run_import
-from ditlab.data.manifest import Column, Source, TextFacts
-from ditlab.data.store import Store
-from ditlab.data.tokenizer import ByteTokenizer, attach, open_tokenizer, store_tokenizer
-from ditlab.data.tokenizing import encode
-from ditlab.data.view import View
-from ditlab.data.writer import StoreWriter
+from ditlab.data.loading.fields import check_fields
+from ditlab.data.stores.manifest import Column, Source, TextFacts
+from ditlab.data.stores.store import Store
+from ditlab.data.stores.view import View
+from ditlab.data.stores.writer import StoreWriter
+from ditlab.data.text.documents import TextFiles, pieces
+from ditlab.data.text.huggingface_tokenizer import learn_bpe
+from ditlab.data.text.tokenizer import ByteTokenizer, attach, open_tokenizer, store_tokenizer
+from ditlab.data.text.tokenizing import encode
 from ditlab.errors import UserError
 from ditlab.spec.importing import TextOptions
 from support.command import run_here, run_process

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ditlab.data.view import View
+from ditlab.data.stores.view import View
 from support.bucketed import bucketed
 
 

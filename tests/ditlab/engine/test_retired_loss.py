@@ -8,8 +8,8 @@ import torch
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSpec
 from ditlab.engine.distributed import single_process
 from ditlab.engine.engine import Engine, TrainingModule
+from ditlab.inputs.noise import KeyedNoise
 from ditlab.training.networks import RootedNetwork
-from ditlab.training.noise import KeyedNoise
 from support.workers import tiny
 
 STEPS, ALIGNED = 6, 3

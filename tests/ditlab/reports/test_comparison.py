@@ -14,8 +14,8 @@ from ditlab.reports.comparison.curves import Track, equal_budget, smoothed, trac
 from ditlab.reports.comparison.figures import Row, draw_curves, side_by_side
 from ditlab.reports.comparison.page import write_comparison
 from ditlab.reports.comparison.records import ComparedRun, Comparison, Drawing
-from ditlab.reports.comparison.sentences import lead
-from ditlab.reports.panels import COLOURS
+from ditlab.reports.comparison.summary import lead
+from ditlab.reports.rendering.panels import COLOURS
 
 
 def line(steps: list[float], start: float, slope: float, batch: int = 10, pace: float = 1.0) -> Track:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from PIL import Image
 
-from ditlab.reports.cells import cell, duration, markdown_text, shorten, value_text
+from ditlab.reports.formatting import cell, duration, markdown_text, shorten, value_text
 from ditlab.reports.page import Code, Page, Picture, Section, Table, Text, write_html, write_markdown
 
 NASTY = "<script>alert('1')</script> & \"x\" | `y` *z* _a_ [b](c) \\"

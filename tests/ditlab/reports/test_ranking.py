@@ -9,7 +9,7 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ditlab.reports.ranking import Summary, Trial, best, objectives, pareto, rank
+from ditlab.reports.sweeps.ranking import Summary, Trial, best, objectives, pareto, rank
 
 STATUSES = ("finished", "stopped", "interrupted", "running", "failed", "waiting")
 # Few values, so that ties and dominance by equality come often.
@@ -121,7 +121,5 @@ def test_a_failed_trial_with_the_lowest_loss_is_not_best() -> None:
 
 
 def test_ranking_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, ditlab.reports.ranking as _; print({'numpy', 'torch', 'matplotlib', 'sklearn'} & set(sys.modules))"
-    )
+    code = "import sys, ditlab.reports.sweeps.ranking as _; print({'numpy', 'torch', 'matplotlib', 'sklearn'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from denoisers.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, Text
-from ditlab.reports.mosaic import Mosaic
-from ditlab.reports.render import save, to_image
+from ditlab.reports.rendering.image_grid import Mosaic
+from ditlab.reports.rendering.render import save, to_image
 
 RNG = np.random.default_rng(0)
 LONG = "a title so long that no single line of the picture could ever hold the whole of it, " * 3
@@ -106,7 +106,7 @@ def test_threads_draw_the_same_as_one() -> None:
 
 def test_pyplot_is_never_loaded_and_the_font_cache_lies_under_home(tmp_path: Path) -> None:
     code = (
-        "import sys, os, numpy as np\nfrom denoisers.figures import *\nfrom ditlab.reports.render import to_image\n"
+        "import sys, os, numpy as np\nfrom denoisers.figures import *\nfrom ditlab.reports.rendering.render import to_image\n"
         "to_image(Figure([Heatmap(np.eye(3))]))\nprint('matplotlib.pyplot' in sys.modules)"
     )
     environment = {"DITLAB_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path / "person")}

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ditlab.reports.axes import column, metric_column
-from ditlab.reports.cells import short_names
-from ditlab.reports.importance import importance
-from ditlab.reports.ranking import AxisInfo, Curve, Summary, Trial, best
-from ditlab.reports.sweep_report import write_sweep_report
-from ditlab.reports.sweep_words import lead
+from ditlab.reports.formatting import short_names
+from ditlab.reports.sweeps.axes import column, metric_column
+from ditlab.reports.sweeps.importance import importance
+from ditlab.reports.sweeps.ranking import AxisInfo, Curve, Summary, Trial, best
+from ditlab.reports.sweeps.report import write_sweep_report
+from ditlab.reports.sweeps.summary import lead
 
 LR, KIND, SCALE = AxisInfo("optimizer.lr", "log"), AxisInfo("time.kind", "category"), AxisInfo("time.scale", "linear")
 FIGURES = ["effects.png", "parallel-coordinates.png", "objective.png", "curves.png"]
@@ -230,5 +230,5 @@ def test_an_axis_is_not_named_as_another_column(tmp_path: Path) -> None:
 
 def test_pyplot_and_the_forest_are_not_loaded_in_vain() -> None:
     heavy = "{'matplotlib.pyplot', 'sklearn', 'torch'}"
-    code = f"import sys, ditlab.reports.sweep_report as _; print({heavy} & set(sys.modules))"
+    code = f"import sys, ditlab.reports.sweeps.report as _; print({heavy} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

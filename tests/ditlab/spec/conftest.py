@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ditlab.spec.sweep import Sweep
+    from ditlab.spec.sweep.sweep import Sweep
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from denoisers.counts import count_parameters
 from ditlab.spec.experiment import class_for
 from ditlab.spec.loading import is_sweep, load_experiment, load_sweep
 from ditlab.spec.schema import experiment_schema, sweep_schema
-from ditlab.spec.space import check_sweep
+from ditlab.spec.sweep.space import check_sweep
 from ditlab.spec.yaml_text import parse_yaml
 
 FOLDER = Path(__file__).parents[3] / "experiments"

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from ditlab.errors import UserError
-from ditlab.spec.axes import Axis
-from ditlab.spec.conditions import num_combinations
 from ditlab.spec.loading import build_sweep
-from ditlab.spec.space import differences, draw_values, enumerate_trials, experiment_for
+from ditlab.spec.sweep.axes import Axis
+from ditlab.spec.sweep.conditions import num_combinations
+from ditlab.spec.sweep.space import differences, draw_values, enumerate_trials, experiment_for
 
 LR = {"kind": "loguniform", "low": 1e-4, "high": 1e-2}
 DECAY = {"kind": "uniform", "low": 0.9, "high": 0.999}

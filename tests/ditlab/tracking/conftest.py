@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.address import check_reachable
 from ditlab.tracking.records import create_run
+from ditlab.tracking.server.address import check_reachable
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with MLflow's tables, which take seconds to make."""
-    from ditlab.tracking.client import connect
+    from ditlab.tracking.upload.client import connect
 
     home = Home(tmp_path_factory.mktemp("store"))
     connect(f"sqlite:///{home.mlflow_database}", home)

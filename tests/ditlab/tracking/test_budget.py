@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from ditlab.home import RunFolder
-from ditlab.tracking.budget import Thinning
-from ditlab.tracking.history import metric_history
-from ditlab.tracking.journal import Journal
-from ditlab.tracking.lines import read_records
+from ditlab.tracking.journal.format import read_records
+from ditlab.tracking.journal.history import metric_history
+from ditlab.tracking.journal.journal import Journal
+from ditlab.tracking.journal.thinning import Thinning
 
 NewRun = Callable[..., RunFolder]
 MILLION = 10**6

@@ -16,7 +16,7 @@ from ditlab.cli.runs import runs
 from ditlab.cli.ui import ui
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.journal import Journal
+from ditlab.tracking.journal.journal import Journal
 from ditlab.tracking.records import update_record
 
 NewRun = Callable[..., RunFolder]

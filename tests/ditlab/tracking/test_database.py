@@ -8,9 +8,9 @@ import time
 
 import mlflow
 
-from ditlab.tracking.client import connect
+from ditlab.tracking.upload.client import connect
 
-MAKE = "import sys; from ditlab.home import Home; from ditlab.tracking.client import connect; from pathlib import Path;"
+MAKE = "import sys; from ditlab.home import Home; from ditlab.tracking.upload.client import connect; from pathlib import Path;"
 MAKE += "home = Home(Path(sys.argv[1])); connect(f'sqlite:///{home.mlflow_database}', home)"
 
 

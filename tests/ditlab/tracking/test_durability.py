@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.journal import Journal
-from ditlab.tracking.sync import sync
+from ditlab.tracking.journal.journal import Journal
 from ditlab.tracking.tracker import RunTracker
+from ditlab.tracking.upload.sync import sync
 
 NewRun = Callable[..., RunFolder]
 pytestmark = pytest.mark.usefixtures("store")

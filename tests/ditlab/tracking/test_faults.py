@@ -17,9 +17,9 @@ from PIL import Image
 
 from ditlab.cli.runs import runs
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.history import metric_history
-from ditlab.tracking.sync import sync
+from ditlab.tracking.journal.history import metric_history
 from ditlab.tracking.tracker import RunTracker
+from ditlab.tracking.upload.sync import sync
 from support.proxy import Fault, Proxy
 
 NewRun = Callable[..., RunFolder]
@@ -210,7 +210,7 @@ def test_a_process_killed_at_random_moments(server: Any, home: Home, new_run: Ne
 
 def sent_points(folder: RunFolder) -> Mapping[str, list[tuple[int, float]]]:
     """What the budget lets through of the journal's points."""
-    from ditlab.tracking.budget import Thinning
+    from ditlab.tracking.journal.thinning import Thinning
 
     points = {}
     for key, series in metric_history(folder).items():

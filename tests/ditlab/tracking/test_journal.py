@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ditlab.home import RunFolder
-from ditlab.tracking.history import last_metrics, metric_history
-from ditlab.tracking.journal import Journal
-from ditlab.tracking.lines import read_records
+from ditlab.tracking.journal.format import read_records
+from ditlab.tracking.journal.history import last_metrics, metric_history
+from ditlab.tracking.journal.journal import Journal
 
 NewRun = Callable[..., RunFolder]
 

@@ -9,7 +9,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.journal import Journal
+from ditlab.tracking.journal.journal import Journal
 from ditlab.tracking.names import safe_folder
 from ditlab.tracking.records import find_run
 from ditlab.tracking.tracker import RunTracker

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from ditlab.cli.runs import runs
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.history import metric_history
+from ditlab.tracking.journal.history import metric_history
 from ditlab.tracking.tracker import RunTracker
 
 NewRun = Callable[..., RunFolder]

@@ -8,24 +8,24 @@ import numpy as np
 import pytest
 import torch
 
-from ditlab.data.bucketed_store import BucketedStore
-from ditlab.data.buckets import BucketPart, write_buckets
-from ditlab.data.captions import caption_column, decode_captions, encode_captions
-from ditlab.data.manifest import Column, Source
+from ditlab.data.images.captions import caption_column, decode_captions, encode_captions
 from ditlab.data.sources import open_data
+from ditlab.data.stores.bucket_writer import BucketPart, write_buckets
+from ditlab.data.stores.bucketed_store import BucketedStore
+from ditlab.data.stores.manifest import Column, Source
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.quality import QUALITY_METRICS, check_quality, quality_applies, quality_names
+from ditlab.quality import classifier as classifiers
+from ditlab.quality.agreement import Judge, classes_of, confusion_figure
+from ditlab.quality.basis import find_basis
+from ditlab.quality.classifier import Trained
+from ditlab.quality.evaluator import Drawn, QualityMeter
+from ditlab.quality.images import image_batches
+from ditlab.quality.measure import Reference
+from ditlab.quality.network import SmallClassifier
 from ditlab.spec.data import ArrowData, CaptionedDigitsData
 from ditlab.training.metric_names import metric_names
-from ditlab.training.quality import QUALITY_METRICS, check_quality, quality_applies, quality_names
-from ditlab.training.quality import classifier as classifiers
-from ditlab.training.quality.agreement import Judge, classes_of, confusion_figure
-from ditlab.training.quality.basis import find_basis
-from ditlab.training.quality.classifier import Trained
-from ditlab.training.quality.images import image_batches
-from ditlab.training.quality.measure import Reference
-from ditlab.training.quality.meter import Drawn, QualityMeter
-from ditlab.training.quality.network import SmallClassifier
 from support.command import run_here
 from support.workers import tiny
 

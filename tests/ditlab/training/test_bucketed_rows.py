@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from denoisers.contract import ANY, BatchField
-from ditlab.data.view import View
+from ditlab.data.stores.view import View
 from ditlab.engine.distributed import Rank
 from ditlab.errors import UserError
+from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.inputs.rows import conditions_of, row_set
 from ditlab.training.evaluation import held_out_metrics
-from ditlab.training.inputs import ModelInputs
 from ditlab.training.plan import RunPlan, plan_run
-from ditlab.training.rows import conditions_of, row_set
 from support.bucketed import bucketed
 from support.workers import tiny
 

@@ -5,18 +5,18 @@ import pytest
 import torch
 
 from ditlab.data.importing import write_store
-from ditlab.data.manifest import Column, Source
 from ditlab.data.sources import open_data
+from ditlab.data.stores.manifest import Column, Source
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.quality import QUALITY_METRICS, check_quality, quality_applies, quality_names
+from ditlab.quality import classifier as classifiers
+from ditlab.quality.basis import find_basis
+from ditlab.quality.distances import frechet_distance
+from ditlab.quality.encoder import ImageEncoder
+from ditlab.quality.images import at_once, image_batches
+from ditlab.quality.measure import Reference
 from ditlab.spec.data import ArrowData
-from ditlab.training.quality import QUALITY_METRICS, check_quality, quality_applies, quality_names
-from ditlab.training.quality import classifier as classifiers
-from ditlab.training.quality.basis import find_basis
-from ditlab.training.quality.distances import frechet_distance
-from ditlab.training.quality.encoder import ImageEncoder
-from ditlab.training.quality.images import at_once, image_batches
-from ditlab.training.quality.measure import Reference
 from support.tiny_encoders import write_image_encoder
 from support.workers import tiny
 

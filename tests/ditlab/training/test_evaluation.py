@@ -8,8 +8,8 @@ import torch
 from ditlab.data.sources import open_data
 from ditlab.engine.distributed import Rank
 from ditlab.home import Home
+from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.training.evaluation import held_out_metrics, sample_grid
-from ditlab.training.inputs import ModelInputs
 from support.workers import tiny, train_here
 
 CPU = torch.device("cpu")

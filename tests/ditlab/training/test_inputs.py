@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from ditlab.cluster.preflight import absolute_paths
-from ditlab.data.captions import caption_column, encode_captions
-from ditlab.data.fields import to_device
-from ditlab.data.manifest import Column, Source
+from ditlab.data.images.captions import caption_column, encode_captions
+from ditlab.data.loading.fields import to_device
 from ditlab.data.sources import open_data
-from ditlab.data.store import Store
-from ditlab.data.view import View
-from ditlab.data.writer import StoreWriter
+from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.store import Store
+from ditlab.data.stores.view import View
+from ditlab.data.stores.writer import StoreWriter
 from ditlab.encoders.features import image_columns, text_columns, text_shapes
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.inputs.model_inputs import ModelInputs, check_inputs
+from ditlab.runs.preflight import absolute_paths
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.training.inputs import ModelInputs, check_inputs
 from support.tiny_encoders import write_image_encoder, write_text_encoder
 from support.workers import newest, same_state, tiny, train_here
 

@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from denoisers.contract import ANY, BatchField
 from denoisers.families import families
-from denoisers.processes.velocity_objective import VelocityObjective
-from ditlab.data.manifest import Column, Source
-from ditlab.data.writer import StoreWriter
+from denoisers.processes.flow.objective import VelocityObjective
+from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.writer import StoreWriter
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.loading import is_sweep, load_experiment
 from ditlab.spec.yaml_text import dump_yaml

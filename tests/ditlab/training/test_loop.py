@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from denoisers.processes.velocity_objective import VelocityObjective
+from denoisers.processes.flow.objective import VelocityObjective
 from ditlab.engine.engine import Engine
 from ditlab.errors import RunFailed
 from support.workers import newest, same_state, tiny, train_here

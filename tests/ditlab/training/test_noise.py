@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from ditlab.training.noise import BLOCK, KeyedNoise, RowNoise, derived_seed
+from ditlab.inputs.noise import BLOCK, KeyedNoise, RowNoise, derived_seed
 from support.workers import tiny, train_here
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ditlab.data.sources import open_data
-from ditlab.data.view import View
+from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.training.plan import RunPlan, plan_run

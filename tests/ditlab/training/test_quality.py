@@ -13,18 +13,18 @@ import torch
 from torch import nn
 
 from ditlab.data.importing import write_store
-from ditlab.data.manifest import Column, Source
 from ditlab.data.sources import open_data
+from ditlab.data.stores.manifest import Column, Source
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.quality import QUALITY_METRICS, check_quality, quality, quality_applies
+from ditlab.quality import classifier as classifiers
+from ditlab.quality.basis import find_basis
+from ditlab.quality.classifier_cache import classifier_of
+from ditlab.quality.images import batches, find_fields, real_images
+from ditlab.quality.measure import Reference
+from ditlab.quality.network import SmallClassifier
 from ditlab.spec.data import ArrowData, DigitsData
-from ditlab.training.quality import QUALITY_METRICS, check_quality, quality, quality_applies
-from ditlab.training.quality import classifier as classifiers
-from ditlab.training.quality.basis import find_basis
-from ditlab.training.quality.images import batches, find_fields, real_images
-from ditlab.training.quality.kept import classifier_of
-from ditlab.training.quality.measure import Reference
-from ditlab.training.quality.network import SmallClassifier
 from support.command import run_here
 from support.workers import tiny, train_here, train_workers
 
@@ -317,7 +317,7 @@ def test_every_evaluation_has_quality_figures_and_training_goes_on_as_without(in
 def test_the_first_use_beats_for_whoever_looks_for_hung_workers(few_steps, data, home, tmp_path, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path))
     beats = []
-    monkeypatch.setattr("ditlab.training.pulse.Pulse.beat", lambda pulse: beats.append(pulse.doing))
+    monkeypatch.setattr("ditlab.training.progress_marker.Pulse.beat", lambda pulse: beats.append(pulse.doing))
     run(home.root, tmp_path / "checkpoints", quality=100, every=10)
     assert beats.count("measuring samples") >= 20
 

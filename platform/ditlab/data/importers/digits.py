@@ -3,7 +3,7 @@
 import numpy as np
 
 from ditlab.data.importing import Imported, ImportRequest, write_store
-from ditlab.data.manifest import Column, Source
+from ditlab.data.stores.manifest import Column, Source
 from ditlab.spec.importing import DigitsOptions
 
 OPTIONS = DigitsOptions

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ditlab.data.get_store import GetStore, listed, open_get_store
-from ditlab.data.importing import Imported, ImportRequest, Progress, write_store
-from ditlab.data.manifest import Source
-from ditlab.data.region_windows import (
+from ditlab.data.genome.get_store import GetStore, listed, open_get_store
+from ditlab.data.genome.region_windows import (
     PEAK_COLUMN,
     PEAK_NAME,
     WHOLE_CHROMOSOMES,
@@ -18,6 +16,8 @@ from ditlab.data.region_windows import (
     region_columns,
     window_batches,
 )
+from ditlab.data.importing import Imported, ImportRequest, Progress, write_store
+from ditlab.data.stores.manifest import Source
 from ditlab.errors import UserError
 from ditlab.spec.importing import GetOptions
 

@@ -7,10 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from ditlab.data.download import download
-from ditlab.data.idx import IMAGES_MAGIC, LABELS_MAGIC, IdxFile, read_idx
+from ditlab.data.importers.download import download
+from ditlab.data.importers.idx import IMAGES_MAGIC, LABELS_MAGIC, IdxFile, read_idx
 from ditlab.data.importing import Imported, ImportRequest, write_store
-from ditlab.data.manifest import Column, Source, SourceFile
+from ditlab.data.stores.manifest import Column, Source, SourceFile
 from ditlab.errors import UserError
 from ditlab.spec.importing import MnistOptions
 

@@ -1,9 +1,9 @@
 """Text files, JSON lines and Parquet as rows of tokens."""
 
-from ditlab.data.documents import TextFiles
 from ditlab.data.importing import Imported, ImportRequest
-from ditlab.data.manifest import Source
-from ditlab.data.text_store import DEFAULT_VOCABULARY, TextRequest, folder_name, write_text_store
+from ditlab.data.stores.manifest import Source
+from ditlab.data.text.documents import TextFiles
+from ditlab.data.text.text_store import DEFAULT_VOCABULARY, TextRequest, folder_name, write_text_store
 from ditlab.spec.importing import TextOptions
 
 OPTIONS = TextOptions

@@ -16,11 +16,11 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from denoisers.figures import Figure, ImageGrid, Panel
-from ditlab.reports.cells import number
 from ditlab.reports.comparison.curves import AXES, Axis, Track, smoothed
 from ditlab.reports.files import write_whole
-from ditlab.reports.panels import COLOURS, panel_size
-from ditlab.reports.render import DPI
+from ditlab.reports.formatting import number
+from ditlab.reports.rendering.panels import COLOURS, panel_size
+from ditlab.reports.rendering.render import DPI
 
 _WIDTH, _ROW_HEIGHT, _ROW_HEIGHT_OF_MANY = 13.0, 3.3, 2.5  # inches
 _RAW_POINTS = 5000

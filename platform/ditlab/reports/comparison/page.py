@@ -7,10 +7,10 @@ from pathlib import Path
 from ditlab.reports.comparison.curves import WINDOWS
 from ditlab.reports.comparison.figures import Row, draw_curves, side_by_side
 from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, Comparison
-from ditlab.reports.comparison.sentences import lead
+from ditlab.reports.comparison.summary import lead
 from ditlab.reports.comparison.tables import budget_parts, component_table, quality_parts, runs_tables, spec_table
 from ditlab.reports.page import Page, Picture, Section, Text, write_html, write_markdown
-from ditlab.reports.render import save
+from ditlab.reports.rendering.render import save
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:

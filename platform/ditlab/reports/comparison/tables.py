@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ditlab.reports.cells import Cell, cell, duration
 from ditlab.reports.comparison.curves import AXES, PAUSE_STEPS, WINDOWS, smoothed
 from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, ComparedRun, Comparison, Drawing
-from ditlab.reports.comparison.sentences import amount, lowest
+from ditlab.reports.comparison.summary import amount, lowest
+from ditlab.reports.formatting import Cell, cell, duration
 from ditlab.reports.page import Table, Text
 
 PLACES = ("name", "tracking.", "checkpoint.storage")

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from ditlab.cluster.books import Books
 from ditlab.errors import RunFailed, UserError
+from ditlab.runs.lifecycle import Books
 from ditlab.spec.loading import load_experiment
-from ditlab.tracking.lines import read_records
+from ditlab.tracking.journal.format import read_records
 from ditlab.tracking.records import create_run, read_record
 from ditlab.training.reporting import Outcome
 from support.sweeps import log
@@ -25,8 +25,8 @@ def folder(home):
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch):
     """MLflow's side has tests of its own."""
-    monkeypatch.setattr("ditlab.tracking.uploader.Uploader.start", lambda self: None)
-    monkeypatch.setattr("ditlab.tracking.uploader.Uploader.close", lambda self, *_: None)
+    monkeypatch.setattr("ditlab.tracking.upload.uploader.Uploader.start", lambda self: None)
+    monkeypatch.setattr("ditlab.tracking.upload.uploader.Uploader.close", lambda self, *_: None)
 
 
 def books(folder, home, experiment=None, resumed=False):
@@ -69,7 +69,7 @@ def test_a_home_that_cannot_be_written_is_the_users_to_mend(folder, home, monkey
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ditlab.cluster.books.update_record", full)
+    monkeypatch.setattr("ditlab.runs.lifecycle.update_record", full)
     with pytest.raises(UserError, match=rf"DITLAB_HOME={home.root} cannot be written \(No space left on device\)"):
         books(folder, home).begin(6, {})
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from ditlab.cluster.sweep.ending import end_sweep, num_ended
-from ditlab.cluster.sweep.words import last_words
 from ditlab.errors import RunFailed
 from ditlab.spec.loading import load_experiment
+from ditlab.sweeps.finish import end_sweep, num_ended
+from ditlab.sweeps.summary import last_words
 from ditlab.tracking.records import read_record
 from support.sweeps import METRIC, created, planned, sweep_of, trial_run
 

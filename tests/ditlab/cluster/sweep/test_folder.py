@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.cluster.sweep.begin import create_sweep, look_back, resumed_sweep, take_up
-from ditlab.cluster.sweep.folder import SweepFolder, record_of
-from ditlab.cluster.sweep.trials import PlannedTrial
 from ditlab.errors import UserError
+from ditlab.sweeps.folder import SweepFolder, record_of
+from ditlab.sweeps.prepare import create_sweep, look_back, resumed_sweep, take_up
+from ditlab.sweeps.trials import PlannedTrial
 from ditlab.tracking.records import create_run, find_run, list_runs
 from support.sweeps import created, planned, ready, sweep_of, trial_run
 
@@ -59,7 +59,7 @@ def test_a_torn_last_line_is_passed_over_and_the_next_is_whole(folder, home, kep
 def test_an_id_that_is_taken_is_not_given(folder, home, monkeypatch):
     ids = iter(["aaaaaaaa", "aaaaaaaa", "bbbbbbbb"])
     create_run(home, "there", family="dit", spec_hash="", run_id="aaaaaaaa")
-    monkeypatch.setattr("ditlab.cluster.sweep.folder.secrets.token_hex", lambda size: next(ids))
+    monkeypatch.setattr("ditlab.sweeps.folder.secrets.token_hex", lambda size: next(ids))
     assert folder.plan(home, 0, {}).run_id == "bbbbbbbb"
 
 

@@ -6,9 +6,9 @@ import re
 import pytest
 from rich.console import Console
 
-from ditlab.cluster.sweep.begin import look_back, ready_sweep
-from ditlab.cluster.sweep.forecast import forecast, forecast_table
 from ditlab.spec.yaml_text import dump_yaml
+from ditlab.sweeps.forecast import forecast, forecast_table
+from ditlab.sweeps.prepare import look_back, ready_sweep
 from ditlab.tracking.records import create_run, update_record
 from support.sweeps import BASE, LR, created, log, planned, ready, sweep_of, trial_run
 from support.workers import tiny
@@ -121,7 +121,7 @@ def test_a_run_whose_spec_is_of_another_version_is_passed_over(home):
 
 def test_timed_passes_share_the_machine(home, monkeypatch):
     """Twice as many at once take as long together: the cores are the same."""
-    monkeypatch.setattr("ditlab.cluster.sweep.forecast._timed", lambda *_: 64.0)  # samples a second
+    monkeypatch.setattr("ditlab.sweeps.forecast._timed", lambda *_: 64.0)  # samples a second
     one, two = (forecast(ready(sweep_of(trials=4, concurrent=number))) for number in (1, 2))
     assert (one.seconds[0], two.seconds[0]) == (3.0, 6.0)
     assert one.total == two.total == 12.0

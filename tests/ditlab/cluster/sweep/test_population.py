@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from ray.tune.schedulers import TrialScheduler
 
-from ditlab.cluster.sweep.population import fitting
-from ditlab.cluster.sweep.schedulers import make_scheduler
 from ditlab.errors import UserError
-from ditlab.spec.axes import Choice, Integer, LogUniform, Uniform
-from ditlab.spec.space import enumerate_trials, experiment_for
+from ditlab.spec.sweep.axes import Choice, Integer, LogUniform, Uniform
+from ditlab.spec.sweep.space import enumerate_trials, experiment_for
+from ditlab.sweeps.tune.population import fitting
+from ditlab.sweeps.tune.schedulers import make_scheduler
 from support.sweeps import METRIC, sweep_of
 
 SPACE = {
@@ -145,7 +145,7 @@ def test_values_that_make_no_experiment_stay_the_donors(monkeypatch):
     def refuse(sweep, values):
         raise UserError("they do not fit each other")
 
-    monkeypatch.setattr("ditlab.cluster.sweep.population.experiment_for", refuse)
+    monkeypatch.setattr("ditlab.sweeps.tune.population.experiment_for", refuse)
     party = Party()
     _, paused = party.turn(10, [float(number) for number in range(8)])
     for told in (party.trials[number].told for number in paused):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ditlab.cluster.sweep.portable import portable_sweep
 from ditlab.errors import UserError
+from ditlab.sweeps.portable import portable_sweep
 from support.sweeps import BASE, LR, sweep_of
 
 STORES = {"one": {"kind": "arrow", "path": "one"}, "two": {"kind": "arrow", "path": "~/two"}}

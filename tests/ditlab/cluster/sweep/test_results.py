@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from ditlab.cluster.sweep.exploits import Exploit, note_exploit
-from ditlab.cluster.sweep.results import best_spec, collect, past_curves, ranking_table
-from ditlab.cluster.sweep.trials import trial_experiment
-from ditlab.reports.ranking import best
+from ditlab.reports.sweeps.ranking import best
 from ditlab.spec.loading import load_experiment
+from ditlab.sweeps.results import best_spec, collect, past_curves, ranking_table
+from ditlab.sweeps.takeovers import Exploit, note_exploit
+from ditlab.sweeps.trials import trial_experiment
 from support.sweeps import METRIC, created, log, planned, sweep_of, trial_run
 
 STATUSES = ["finished", "finished", "stopped", "failed", "interrupted", "running"]
@@ -108,7 +108,7 @@ def test_time_between_sessions_is_not_the_trials(home, monkeypatch):
     folder = trial_run(home, one.sweep, trial, "finished", {})
     clock = iter([0.0, 10.0, 30.0, 50_000.0, 50_005.0])
     with monkeypatch.context() as patch:
-        patch.setattr("ditlab.tracking.lines.time.time", lambda: next(clock))
+        patch.setattr("ditlab.tracking.journal.format.time.time", lambda: next(clock))
         log(folder, {step: {METRIC: 1.0} for step in range(1, 6)})
     assert collect(one, 0.0).trials[0].seconds == 35.0
 

@@ -3,8 +3,8 @@
 import pytest
 
 from ditlab.cluster.capacity import Share
-from ditlab.cluster.sweep.room import find_room
 from ditlab.errors import UserError
+from ditlab.sweeps.concurrency import find_room
 from support.sweeps import sweep_of
 from support.workers import tiny
 

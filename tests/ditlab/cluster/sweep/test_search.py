@@ -7,10 +7,10 @@ import pytest
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
-from ditlab.cluster.sweep.begin import create_sweep, take_up
-from ditlab.cluster.sweep.search import OptunaTrials, make_study, place_of
-from ditlab.cluster.sweep.trials import PastTrial, PlannedTrial
-from ditlab.spec.space import experiment_for
+from ditlab.spec.sweep.space import experiment_for
+from ditlab.sweeps.prepare import create_sweep, take_up
+from ditlab.sweeps.trials import PastTrial, PlannedTrial
+from ditlab.sweeps.tune.search import OptunaTrials, make_study, place_of
 from support.sweeps import METRIC, ready, sweep_of, trial_run
 
 SPACE = {

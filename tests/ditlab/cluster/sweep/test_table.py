@@ -6,9 +6,9 @@ import re
 import pytest
 from rich.console import Console
 
-from ditlab.cluster.sweep.table import SHOWN, SweepTable, _chosen
-from ditlab.reports.cells import value_text
-from ditlab.reports.ranking import Trial
+from ditlab.reports.formatting import value_text
+from ditlab.reports.sweeps.ranking import Trial
+from ditlab.sweeps.table import SHOWN, SweepTable, _chosen
 
 AXES, METRICS = ["optimizer.lr", "objective.time"], ["eval/velocity"]
 TIME = {"kind": "logit_normal", "mean": 0.0, "std": 1.0}

@@ -1,0 +1,118 @@
+"""How well held-out text is predicted: the network's bound, beside what needs no network.
+
+All likelihoods are of the same rows, each by itself: a row's first token has nothing before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from denoisers.contract import Assessment, RowSet, TextCodec
+from denoisers.dlm.evaluation.baselines import fit_baselines, nats_per_token
+from denoisers.dlm.evaluation.figures import assessment_figures
+from denoisers.dlm.evaluation.known_scores import KnownScores
+from denoisers.dlm.evaluation.tables import Measurements, assessment_metrics, assessment_tables
+from denoisers.dlm.objective import DLMObjective
+from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
+from denoisers.processes.discrete.chunked_score_entropy import LossTargets, TokenLosses
+from denoisers.processes.discrete.uniform_graph import SigmaSchedule
+
+NUM_TIMES = 16
+"""Equal parts of t that the figure shows."""
+
+
+def build_assessor(spec: DLMObjectiveSpec, model: DLMSpec, text: TextCodec | None) -> DLMAssessor:
+    """What `ditlab evaluate` measures of a language model."""
+    return DLMAssessor(spec, model, text)
+
+
+@dataclass(frozen=True)
+class DLMAssessor:
+    """The bound on held-out text beside bigram, unigram and uniform (`denoisers.contract.Assessor`)."""
+
+    objective: DLMObjectiveSpec
+    model: DLMSpec
+    text: TextCodec | None
+
+    @torch.no_grad()
+    def assess(
+        self, network: nn.Module, train: RowSet, held_out: RowSet, references: Mapping[str, Any], batch_size: int
+    ) -> Assessment:
+        """Tables `likelihood` and `bound_in_nats`, figure `bound`; with `score: softmax` the first without a bound.
+
+        Nobody knows the best prediction of text: `references` are not looked at.
+        """
+        vocabulary = self.model.vocabulary
+        schedule = self.objective.noise.build()
+        objective = DLMObjective(self.objective, self.model, self.text)
+        baselines = fit_baselines(train, vocabulary, batch_size)
+        nats = nats_per_token({"bigram": baselines.bigram, "unigram": baselines.unigram}, held_out, batch_size)
+        seen = _measure(network, objective, schedule, held_out, vocabulary, batch_size)
+        found = Measurements(
+            summary=objective.summary(seen.means),
+            losses=seen.losses,
+            exact={**nats, "uniform": math.log(vocabulary)},
+            known={
+                "unigram_scores": KnownScores(baselines.unigram.chances, seen.frequencies),
+                "zero_scores": KnownScores(np.full(vocabulary, 1 / vocabulary), seen.frequencies),
+            },
+            schedule=schedule,
+            vocabulary=vocabulary,
+            bytes_per_token=self.text.bytes_per_token if self.text else None,
+        )
+        return Assessment(assessment_metrics(found), assessment_tables(found), assessment_figures(found))
+
+
+class _ByTime(nn.Module):
+    """The network, and what its losses add to the bound's integral, by equal parts of t.
+
+    The objective's metrics go through levels of all t, and their mean over passes is the integral.
+    """
+
+    def __init__(self, network: nn.Module, schedule: SigmaSchedule) -> None:
+        super().__init__()
+        self._network, self._schedule = network, schedule
+        self._sums, self._rows = np.zeros(NUM_TIMES), 0
+
+    def forward(self, x: Tensor, sigma: Tensor, targets: LossTargets) -> TokenLosses:
+        losses: TokenLosses = self._network(x, sigma, targets)
+        part = (self._schedule.time(targets.sigma) * NUM_TIMES).long().clamp(0, NUM_TIMES - 1)
+        weighted = len(x) * losses.per_token * targets.weight
+        self._sums += np.bincount(part.cpu().numpy().ravel(), weighted.cpu().numpy().ravel(), NUM_TIMES)
+        self._rows += len(x)
+        return losses
+
+    def losses(self) -> tuple[float, ...]:
+        return tuple((self._sums / self._rows).tolist())
+
+
+@dataclass(frozen=True)
+class _Seen:
+    means: dict[str, float]
+    """Of the objective's metrics over all rows."""
+    losses: tuple[float, ...]
+    """What the bound's integral is made of, by equal parts of t."""
+    frequencies: np.ndarray
+    """(V,): the shares of the rows' tokens."""
+
+
+def _measure(
+    network: nn.Module, objective: DLMObjective, schedule: SigmaSchedule, rows: RowSet, vocabulary: int, size: int
+) -> _Seen:
+    sums: dict[str, float] = {}
+    counts = np.zeros(vocabulary, np.int64)
+    by_time = _ByTime(network, schedule)
+    for part in rows.batches(size):
+        tokens: Tensor = part.batch["tokens"]
+        for name, value in objective.metrics(by_time, part.batch, part.noise).items():
+            sums[name] = sums.get(name, 0.0) + len(tokens) * float(value)
+        counts += np.bincount(tokens.cpu().numpy().ravel(), minlength=vocabulary)
+    means = {name: total / rows.num for name, total in sums.items()}
+    return _Seen(means, by_time.losses(), counts / counts.sum())

@@ -1,0 +1,92 @@
+"""Sampling: integrates a network's velocity from noise at t = 1 to data at t = 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from denoisers.checks import check_no_prompts
+from denoisers.contract import NOTHING_ASKED, SampleRequest, Samples
+from denoisers.figures import Figure
+from denoisers.processes.flow.figures import sample_figure
+from denoisers.processes.flow.matching import Velocity
+from denoisers.processes.flow.solvers import SOLVERS, ignore
+from denoisers.processes.flow.spec import FlowSamplingSpec
+from denoisers.processes.guidance import guided
+
+
+class FlowSampler:
+    """Images of one shape, conditioned on a class where the model has classes."""
+
+    takes_rows: Literal["none", "conditions", "completed"] = "none"
+    draws_per_prompt = False
+    at_once: int | None = None
+
+    def __init__(self, spec: FlowSamplingSpec, image_shape: tuple[int, int, int], num_classes: int | None) -> None:
+        self.spec = spec
+        self.image_shape = image_shape
+        self.num_classes = num_classes
+
+    def conditions(self, num: int, request: SampleRequest = NOTHING_ASKED) -> dict[str, Tensor]:
+        """`label`: (num,) int64, the class asked for or every class in turn; {} for an unconditional model."""
+        check_no_prompts(request)
+        label = request.label
+        if self.num_classes is None:
+            if label is not None:
+                raise ValueError(
+                    f"label={label} was asked of an unconditional model (model.num_classes is null); "
+                    "leave the label out, or train with model.num_classes."
+                )
+            return {}
+        if label is None:
+            return {"label": torch.arange(num) % self.num_classes}
+        if not 0 <= label < self.num_classes:
+            raise ValueError(
+                f"label={label} is no class of this model (model.num_classes={self.num_classes}); "
+                f"choose a label from 0 to {self.num_classes - 1}."
+            )
+        return {"label": torch.full((num,), label)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        network: nn.Module,
+        conditions: Mapping[str, Tensor],
+        num: int,
+        generator: torch.Generator,
+        trajectory: bool = False,
+    ) -> Samples:
+        """`num` images, (num, channels, height, width), float32 on the network's device; steps + 1 frames on request.
+
+        The state is float32 whatever the parameters' dtype: 50 increments in bfloat16 would lose the small ones.
+        """
+        device = next(network.parameters()).device
+        draws = [torch.randn(self.image_shape, generator=generator, device=generator.device) for _ in range(num)]
+        x = torch.stack(draws).to(device)
+        conditions = {name: values.to(device) for name, values in conditions.items()}
+        times = torch.linspace(1, 0, self.spec.steps + 1, device=device)
+        frames = [x]
+        record = frames.append if trajectory else ignore
+        velocity = self._velocity(network, conditions)
+        x = SOLVERS[self.spec.solver].integrate(velocity, x, times, record)
+        return Samples(x, dict(conditions), torch.stack(frames) if trajectory else None)
+
+    def _velocity(self, network: nn.Module, conditions: Mapping[str, Tensor]) -> Velocity:
+        """The network, guided, as a float32 function of x and a scalar time."""
+        dtype = next(network.parameters()).dtype
+
+        def predict(x: Tensor, t: Tensor, conditions: Mapping[str, Tensor]) -> Tensor:
+            return network(x.to(dtype), t, *conditions.values()).float()
+
+        label = conditions.get("label")
+        if label is None or self.num_classes is None:
+            return lambda x, t: predict(x, t.expand(len(x)), {})
+        asked, null = {"label": label}, {"label": torch.full_like(label, self.num_classes)}
+        return lambda x, t: guided(predict, x, t.expand(len(x)), asked, null, self.spec.guidance)
+
+    def show(self, samples: Samples) -> Figure:
+        """A grid of images; classes in turn get a column each."""
+        return sample_figure(samples)

@@ -1,0 +1,104 @@
+"""Specs of velocity training and of flow sampling. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from denoisers.contract import ModelSpec, NoiseSource, ObjectiveSpec, Sampler, SamplingSpec, Spec, TextCodec
+from denoisers.image_spec import ImageModelSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SolverName = Literal["euler", "heun", "midpoint", "rk4"]
+Weight = Annotated[float, Field(ge=0)]
+
+
+class UniformTime(Spec):
+    """t ~ U[0, 1)."""
+
+    kind: Literal["uniform"] = "uniform"
+    """Every time equally often."""
+
+    def draw(self, noise_source: NoiseSource, num: int) -> Tensor:
+        """Training times, (num,), drawn under the name `time`."""
+        return noise_source.uniform("time", (num,))
+
+
+class LogitNormalTime(Spec):
+    """t = eps + (1 - 2 eps) sigmoid(mean + std u), u ~ N(0, 1) (Esser et al. 2024, arXiv:2403.03206, section 3.1)."""
+
+    kind: Literal["logit_normal"] = "logit_normal"
+    """More often in the middle, where the velocity is hardest to tell."""
+    mean: float = 0.0
+    """Of what the sigmoid is taken of; above 0 leans towards t = 1, below 0 towards t = 0."""
+    std: Annotated[float, Field(gt=0)] = 1.0
+    """Standard deviation of what the sigmoid is taken of; small values crowd around the mean."""
+    eps: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
+    """How far t keeps from 0 and from 1."""
+
+    def draw(self, noise_source: NoiseSource, num: int) -> Tensor:
+        """Training times, (num,), drawn under the name `time`."""
+        t = (self.mean + self.std * noise_source.normal("time", (num,))).sigmoid()
+        return self.eps + (1 - 2 * self.eps) * t
+
+
+TimeSampling = Annotated[UniformTime | LogitNormalTime, Field(discriminator="kind")]
+
+
+class VelocityWeights(Spec):
+    """One weight per loss component; a component with weight 0 is not computed in training."""
+
+    velocity: Weight = 1.0
+    """Weight of the mean squared error of the velocity, per pixel."""
+    direction: Weight = 0.0
+    """Weight of 1 - cos(predicted velocity, velocity), per image (FasterDiT, arXiv:2410.10356)."""
+
+    @model_validator(mode="after")
+    def _some_weight(self) -> VelocityWeights:
+        if not (self.velocity or self.direction):
+            raise ValueError("objective.weights are all 0, so nothing trains; set objective.weights.velocity to 1.")
+        return self
+
+
+class VelocitySpec(ObjectiveSpec):
+    """Base of an objective spec that regresses the velocity of x_t = (1 - t) x0 + t x1, x0 data, x1 noise."""
+
+    time: TimeSampling = UniformTime()
+    """How often each time is trained on. Held-out metrics always use uniform times."""
+    weights: VelocityWeights = VelocityWeights()
+    """Weight of each loss component."""
+
+
+class FlowSamplingSpec(SamplingSpec):
+    """Integration of the velocity from t = 1 (noise) to t = 0 (data)."""
+
+    solver: SolverName = "euler"
+    """Network evaluations a step: euler 1, heun 2, midpoint 2, rk4 4."""
+    steps: Annotated[int, Field(ge=1)] = 50
+    """Equal steps from t = 1 to t = 0."""
+    guidance: Annotated[float, Field(ge=0)] = 1.0
+    """Classifier-free guidance scale: 1 is the conditional model, more follows the class more closely."""
+
+    def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
+        """Raises ValueError where the model has not learned what `guidance` needs."""
+        assert isinstance(model, ImageModelSpec), f"{type(model).__name__} is no image model"
+        if self.guidance != 1 and model.num_classes is None:
+            raise ValueError(
+                f"sampling.guidance={self.guidance:g} needs a conditional model (model.num_classes is null); "
+                "set sampling.guidance to 1, or train with model.num_classes."
+            )
+        if self.guidance != 1 and model.label_dropout == 0:
+            raise ValueError(
+                f"sampling.guidance={self.guidance:g} needs a null class seen in training (model.label_dropout=0); "
+                "set sampling.guidance to 1, or train with model.label_dropout=0.1."
+            )
+
+    def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
+        from denoisers.processes.flow.sampler import FlowSampler
+
+        assert isinstance(model, ImageModelSpec), f"{type(model).__name__} is no image model"
+        self.check(model, objective)
+        return FlowSampler(self, model.image_shape, model.num_classes)

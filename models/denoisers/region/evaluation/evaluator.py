@@ -1,0 +1,102 @@
+"""How well masked regions are predicted, at several mask ratios: the network beside what needs none.
+
+All predictors see the same masks. B windows, R regions, F features, M masked regions of a batch of windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from denoisers.contract import Assessment, RealRows, RowSet
+from denoisers.region.agreement import Agreement
+from denoisers.region.evaluation.baselines import Baseline, fit_baselines
+from denoisers.region.evaluation.figures import assessment_figures
+from denoisers.region.evaluation.tables import RATIOS, Measured, Measurements, assessment_metrics, assessment_tables
+from denoisers.region.figures import ONE_PREDICTION
+from denoisers.region.objective import draw_mask, padding
+from denoisers.region.prediction import predict
+from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
+
+Predictor = Callable[[RealRows, Tensor], Tensor]
+"""Rows and a mask (B, R) bool -> features of the masked regions, (M, F)."""
+
+MOST_NUMBERS = 2**21
+"""Features of all windows of a batch: the regression's inputs are then at most 80 MiB in float64."""
+
+
+@dataclass(frozen=True)
+class RegionAssessor:
+    """Pearson's r, R^2 and squared error of masked regions over whole data sets (`denoisers.contract.Assessor`)."""
+
+    objective: RegionObjectiveSpec
+    model: RegionSpec
+
+    @torch.no_grad()
+    def assess(
+        self, network: nn.Module, train: RowSet, held_out: RowSet, references: Mapping[str, Any], batch_size: int
+    ) -> Assessment:
+        """Tables `r2`, `r2_within` (predictors by mask ratios), `by_ratio`, `by_motif` and `by_chromosome`.
+
+        `references`: by name, x (B, R, F), mask, present (B, R) -> expected features (B, R, F), NumPy arrays all.
+        """
+        size = max(1, min(batch_size, MOST_NUMBERS // (self.model.num_regions * self.model.num_features)))
+        baselines = fit_baselines(train, size)
+        predictors: dict[str, Predictor] = {"model": self._network_predictor(network)}
+        predictors |= {name: _baseline_predictor(baseline) for name, baseline in baselines.items()}
+        predictors |= {name: _reference_predictor(reference) for name, reference in references.items()}
+        names: tuple[str, ...] = ()
+        sums = {name: {ratio: dict[str, Agreement]() for ratio in RATIOS} for name in predictors}
+        for rows in held_out.batches(size):
+            names = names or _feature_names(rows)
+            for ratio in RATIOS:
+                mask = draw_mask(rows.batch, rows.noise, ratio)
+                for name, predictor in predictors.items():
+                    _add(sums[name][ratio], rows, mask, predictor(rows, mask))
+        measured = {
+            name: {ratio: Measured(groups) for ratio, groups in by_ratio.items()} for name, by_ratio in sums.items()
+        }
+        remark = ONE_PREDICTION if self.model.predicts_one_thing else ""
+        found = Measurements(measured, names, tuple(baselines), tuple(references), remark)
+        return Assessment(assessment_metrics(found), assessment_tables(found), assessment_figures(found))
+
+    def _network_predictor(self, network: nn.Module) -> Predictor:
+        def predictor(rows: RealRows, mask: Tensor) -> Tensor:
+            x, present = rows.batch["regions"], padding(rows.batch)
+            return predict(network, self.model, self.objective.noise.steps, x, mask, present, rows.noise)[mask]
+
+        return predictor
+
+
+def _baseline_predictor(baseline: Baseline) -> Predictor:
+    return lambda rows, mask: baseline(rows.batch["regions"], mask, rows.batch["present"])
+
+
+def _reference_predictor(reference: Any) -> Predictor:
+    def predictor(rows: RealRows, mask: Tensor) -> Tensor:
+        x, present = rows.batch["regions"], rows.batch["present"]
+        expected = reference(*(each.cpu().numpy() for each in (x, mask, present)))
+        return torch.from_numpy(expected).to(mask.device)[mask]
+
+    return predictor
+
+
+def _add(groups: dict[str, Agreement], rows: RealRows, mask: Tensor, prediction: Tensor) -> None:
+    """Adds predictions (M, F) to the sums of their windows' chromosomes."""
+    target, window = rows.batch["regions"][mask], mask.nonzero()[:, 0]
+    # Windows of a store without chromosomes are all of one.
+    chromosome = rows.columns.get("chromosome", np.full(len(mask), "all")).astype(str)
+    for name in np.unique(chromosome):
+        here = torch.from_numpy(chromosome == name).to(window.device)[window]
+        counts = torch.ones(int(here.sum()), dtype=torch.bool, device=here.device)
+        sums = Agreement.of(target[here], prediction[here], counts)
+        groups[str(name)] = groups[str(name)] + sums if str(name) in groups else sums
+
+
+def _feature_names(rows: RealRows) -> tuple[str, ...]:
+    return tuple(rows.names.get("regions") or (f"feature_{i}" for i in range(rows.batch["regions"].shape[-1])))

@@ -1,0 +1,51 @@
+"""Pictures that `ditlab sample` starts from, and those that it writes, which tell what they were drawn with."""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from PIL.PngImagePlugin import PngInfo
+from torch import Tensor
+
+from denoisers.contract import Picture
+from ditlab.data.images.decoding import BROKEN, FORMATS, in_rgb
+from ditlab.errors import UserError
+from ditlab.reports.files import write_whole
+
+PREFIX = "ditlab."
+"""Of the keys of a PNG's texts."""
+
+
+def start_image(path: Path, size: tuple[int, int]) -> Tensor:
+    """A picture as (3, height, width) float32 in [-1, 1], scaled to cover `size` and cropped around its centre.
+
+    Raises UserError for a file that is no picture.
+    """
+    height, width = size
+    try:
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as image:
+            fitted = ImageOps.fit(in_rgb(ImageOps.exif_transpose(image)), (width, height), Image.Resampling.LANCZOS)
+    except BROKEN as error:
+        reason = getattr(error, "strerror", None) or f"no picture in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise UserError(f"--start {path} cannot be read ({reason}); name another picture.") from error
+    pixels = torch.from_numpy(np.asarray(fitted, dtype=np.float32).transpose(2, 0, 1).copy())
+    return pixels / 127.5 - 1
+
+
+def save_pictures(pictures: Sequence[Picture], origin: Mapping[str, str], folder: Path) -> Iterator[Path]:
+    """Writes `000.png`, `001.png`, ..., each with `origin` and its own settings as texts `ditlab.KEY`.
+
+    Raises OSError where the disk refuses.
+    """
+    digits = max(3, len(str(len(pictures) - 1)))
+    for number, picture in enumerate(pictures):
+        texts = PngInfo()
+        for name, text in {**origin, **picture.settings}.items():
+            texts.add_itxt(PREFIX + name, text)
+        content = BytesIO()
+        Image.fromarray(picture.pixels).save(content, format="PNG", pnginfo=texts)
+        yield write_whole(folder / f"{number:0{digits}d}.png", content.getvalue())

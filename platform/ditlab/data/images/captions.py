@@ -1,0 +1,42 @@
+"""Captions as a column: UTF-8 bytes of one length, 0 behind the end."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ditlab.data.stores.manifest import Column
+
+CAPTION = "caption"
+"""The column of captions."""
+
+
+def caption_column(length: int) -> Column:
+    """Of captions of at most `length` bytes."""
+    return Column(
+        dtype="uint8", shape=(length,), num_classes=256, unit="byte", description="caption in UTF-8, 0 behind its end"
+    )
+
+
+def cut(caption: bytes, length: int) -> bytes:
+    """The caption's first `length` bytes at most, without a character that the cut would split.
+
+    A byte 10xxxxxx continues a UTF-8 character, so a cut in front of one moves back to the character's first byte.
+    """
+    if len(caption) <= length:
+        return caption
+    while length and caption[length] & 0b1100_0000 == 0b1000_0000:
+        length -= 1
+    return caption[:length]
+
+
+def encode_captions(captions: Sequence[bytes], length: int) -> np.ndarray:
+    """UTF-8 texts of at most `length` bytes each as rows of a caption column, uint8 (len(captions), length)."""
+    rows = np.zeros((len(captions), length), np.uint8)
+    for row, caption in zip(rows, captions, strict=True):
+        row[: len(caption)] = np.frombuffer(caption, np.uint8)
+    return rows
+
+
+def decode_captions(rows: np.ndarray) -> list[str]:
+    """The texts of rows of a caption column, (num, length)."""
+    return [row.tobytes().rstrip(b"\0").decode() for row in rows]

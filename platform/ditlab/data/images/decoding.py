@@ -1,0 +1,145 @@
+"""One image and its caption, as a source has them, to pixels of a bucket's size and UTF-8 bytes.
+
+The processes that decode import this module, which needs neither torch nor pyarrow.
+"""
+
+import struct
+import warnings
+import zlib
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from ditlab.data.images.aspect_buckets import AspectBuckets, Size
+from ditlab.data.images.captions import cut
+from ditlab.data.text.documents import not_utf8
+from ditlab.errors import UserError
+
+FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
+"""Pillow's names; others are not tried, as some start other programs."""
+ORIENTATION = 0x0112
+"""EXIF's tag; 5 to 8 turn an image by a quarter."""
+BROKEN = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    IndexError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+"""What Pillow raises for files that are no images, damaged, or of more than 179 million pixels."""
+
+Reason = Literal["missing_caption", "unreadable", "too_small"]
+
+
+@dataclass(frozen=True)
+class CaptionedImage:
+    """As a source has it."""
+
+    name: str
+    """Where it is from, for people: a path below the source, a tar's member, a row of a file."""
+    image: bytes | Path | None
+    """A file's content or its place; None where the source has nothing there."""
+    caption: bytes | Path | None
+
+
+@dataclass(frozen=True)
+class DecodingRules:
+    buckets: AspectBuckets
+    caption_length: int
+    """Most bytes of a caption."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    size: Size
+    pixels: np.ndarray
+    """uint8 (3, height, width): red, green, blue."""
+    caption: bytes
+    """UTF-8, at least a byte."""
+    caption_was_cut: bool
+
+
+@dataclass(frozen=True)
+class Skipped:
+    name: str
+    reason: Reason
+    detail: str
+    """What was found, for people."""
+
+
+def decode(rules: DecodingRules, item: CaptionedImage) -> Decoded | Skipped:
+    """Raises UserError for a caption that is not UTF-8 or cannot be read."""
+    caption = _caption(item)
+    if not caption:
+        return Skipped(item.name, "missing_caption", "no caption" if item.caption is None else "an empty caption")
+    if item.image is None:
+        return Skipped(item.name, "unreadable", "no image there")
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of large images and odd metadata: what matters is an error
+            fitted = _fitted(item.image, rules.buckets)
+    except BROKEN as error:
+        return Skipped(item.name, "unreadable", _shown(error, item))
+    if isinstance(fitted, Size):
+        return Skipped(item.name, "too_small", f"{fitted.width}x{fitted.height} pixels")
+    kept = cut(caption, rules.caption_length)
+    pixels = np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
+    return Decoded(Size(*pixels.shape[1:]), pixels, kept, len(kept) < len(caption))
+
+
+def _shown(error: Exception, item: CaptionedImage) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return f"no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image"
+    return (str(error).splitlines() or [type(error).__name__])[0].removesuffix(".")
+
+
+def _caption(item: CaptionedImage) -> bytes:
+    """Without a byte order mark, NULs (which end a caption in its column) and space around it."""
+    content, place = item.caption, f"the caption of {item.name}"
+    if isinstance(content, Path):
+        place = str(content)
+        try:
+            content = content.read_bytes()
+        except OSError as error:
+            raise UserError(f"{place} cannot be read ({error.strerror or error}); check the file.") from error
+    try:
+        text = (content or b"").decode()
+    except UnicodeDecodeError as error:
+        raise not_utf8(place, 0, error) from error
+    return text.removeprefix("\ufeff").replace("\0", "").strip().encode()
+
+
+def _fitted(content: bytes | Path, buckets: AspectBuckets) -> Image.Image | Size:
+    """The image in RGB, scaled to cover its bucket and cropped around its centre; its size where it has no bucket."""
+    with Image.open(BytesIO(content) if isinstance(content, bytes) else content, formats=FORMATS) as image:
+        turned = image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
+        width, height = image.size[::-1] if turned else image.size
+        size = buckets.choose(height, width)
+        if size is None:
+            return Size(height, width)
+        scale = max(size.height / height, size.width / width)
+        # a JPEG comes out at a half, a quarter or an eighth for a fraction of the time: still twice as large as wanted
+        image.draft(None, (round(2 * scale * image.width), round(2 * scale * image.height)))
+        upright = in_rgb(ImageOps.exif_transpose(image))
+    # what the bucket shows of the image: cropping here saves scaling what falls off
+    shown_width = min(upright.width, upright.height * size.width / size.height)
+    shown_height = min(upright.height, upright.width * size.height / size.width)
+    left, top = (upright.width - shown_width) / 2, (upright.height - shown_height) / 2
+    box = (left, top, left + shown_width, top + shown_height)
+    return upright.resize((size.width, size.height), Image.Resampling.LANCZOS, box=box)
+
+
+def in_rgb(image: Image.Image) -> Image.Image:
+    """In 8-bit RGB, transparency on white."""
+    if image.mode.startswith("I"):  # 16-bit grey, which Pillow's own conversion clips at 255
+        image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")

@@ -1,0 +1,111 @@
+"""Decoded images aside on disk, by size, until all are decoded: what a set's columns are is known then."""
+
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from ditlab.data.images.aspect_buckets import Size
+from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
+from ditlab.data.images.decoding import Decoded
+from ditlab.data.images.features import FeatureColumns
+from ditlab.data.importing import Progress
+from ditlab.data.stores.bucket_writer import PARTIAL, BucketPart
+from ditlab.data.stores.manifest import Column
+from ditlab.errors import UserError
+
+BATCH_BYTES = 4 * 2**20
+"""Pixels that are read back at a time, unless one image has more."""
+
+
+class ImageSpool:
+    """Two files for each size in a folder of its own below a store's: pixels, and captions padded to one length.
+
+    Keeps sources from being decoded twice. The folder is made with the first image and gone when the body ends.
+    """
+
+    def __init__(self, store: Path, caption_length: int):
+        self.rows: dict[Size, int] = {}
+        """Images by size."""
+        self._store, self._folder = store, store / f"{PARTIAL}{uuid.uuid4().hex}"
+        self._padded = caption_length
+        self._longest = 0
+        """Bytes of the longest caption so far."""
+        self._written = 0
+        """Images that were read back."""
+
+    def __enter__(self) -> "ImageSpool":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._store.exists() and not any(self._store.iterdir()):
+            self._store.rmdir()
+
+    def __len__(self) -> int:
+        return sum(self.rows.values())
+
+    @property
+    def pixel_bytes(self) -> int:
+        return sum(rows * 3 * height * width for (height, width), rows in self.rows.items())
+
+    def add(self, image: Decoded) -> None:
+        """Append an image to those of its size. Raises UserError where the disk refuses."""
+        caption = encode_captions([image.caption], self._padded)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for kind, content in (("pixels", image.pixels), ("captions", caption)):
+                with self._file(image.size, kind).open("ab") as file:
+                    file.write(content.data)
+        except OSError as error:
+            raise UserError(
+                f"{self._store} cannot be written ({error.strerror}); free space there (twice what the store takes is "
+                "needed while it is made) or choose another folder with --out."
+            ) from error
+        self.rows[image.size] = self.rows.get(image.size, 0) + 1
+        self._longest = max(self._longest, len(image.caption))
+
+    def captions(self) -> Iterator[np.ndarray]:
+        """All captions, uint8 (rows, bytes of the longest) at a time."""
+        for size in self.rows:
+            yield from (batch[CAPTION] for batch in self._batches(size))
+
+    def part(self, size: Size, features: FeatureColumns, progress: Progress) -> BucketPart:
+        """The images of one size in the order that they came: columns image and caption, and those of features."""
+
+        def batches() -> Iterator[dict[str, np.ndarray]]:
+            for batch in self._batches(size):
+                yield batch | features.of(batch["image"], batch[CAPTION])
+                self._written += len(batch["image"])
+                progress("writing", self._written, len(self), "images")
+
+        return BucketPart(*size, {**self._columns(size), **features.columns(size)}, batches)
+
+    def _columns(self, size: Size) -> Mapping[str, Column]:
+        return {
+            "image": Column(
+                dtype="uint8",
+                shape=(3, *size),
+                value_range=(0, 255),
+                unit="pixel intensity",
+                description="channel (red, green, blue), row, column",
+            ),
+            CAPTION: caption_column(self._longest),
+        }
+
+    def _batches(self, size: Size) -> Iterator[dict[str, np.ndarray]]:
+        image_bytes = 3 * size.height * size.width
+        at_once = max(1, BATCH_BYTES // image_bytes)
+        with self._file(size, "pixels").open("rb") as pixels, self._file(size, "captions").open("rb") as captions:
+            while len(content := np.fromfile(pixels, np.uint8, at_once * image_bytes)):
+                images = content.reshape(-1, 3, *size)
+                padded = np.fromfile(captions, np.uint8, len(images) * self._padded).reshape(-1, self._padded)
+                yield {"image": images, CAPTION: padded[:, : self._longest]}
+
+    def _file(self, size: Size, kind: str) -> Path:
+        return self._folder / f"{size.height}x{size.width}.{kind}"

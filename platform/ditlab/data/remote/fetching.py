@@ -1,0 +1,103 @@
+"""Bringing the files of a store from behind a URI into a folder: hashed on the way, the manifest last."""
+
+import hashlib
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ditlab.data.stores.files import AGAIN, Contents, StoreFile
+from ditlab.errors import UserError
+from ditlab.home import sync_folder, write_durably
+from ditlab.storage.remote import RemoteFiles
+
+AT_ONCE = 8
+"""Files: an object store answers one reader with some 50 to 100 MB/s."""
+
+
+class Fetch:
+    """One copy in the making. A file takes its name once its size and SHA-256 are those of the manifest, so what a
+    killed copy left is gone on from. One at a time in a folder."""
+
+    def __init__(self, files: RemoteFiles, folder: Path, place: str):
+        """`place` begins every message: the knob and the URI."""
+        self._files, self._folder, self._place = files, folder, place
+        self._stop = threading.Event()
+
+    def run(self, contents: Contents) -> None:
+        """Raises UserError for what the place does not give as the manifests say, OSError for what the disk refuses."""
+        for below in {"", *(file.folder for file in contents.files)}:
+            (self._folder / below).mkdir(parents=True, exist_ok=True)
+        missing = [file for file in contents.files if not _is_there(self._folder / file.folder / file.name, file)]
+        self._check_room(sum(file.size or 0 for file in missing))
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            try:
+                list(pool.map(self._bring, missing))
+            finally:
+                self._stop.set()  # after an error or Ctrl-C, nobody waits for files half-way
+        for folder, name, content in contents.manifests:
+            sync_folder(self._folder / folder)
+            write_durably(self._folder / folder / name, content)
+
+    def _check_room(self, needed: int) -> None:
+        free = shutil.disk_usage(self._folder).free
+        if needed > free:
+            raise UserError(
+                f"{self._place} needs {needed / 2**20:,.1f} MiB in {self._folder}, where {free / 2**20:,.1f} MiB are "
+                "free; make room there, or point DITLAB_CACHE at a larger disk of this node."
+            )
+
+    def _bring(self, file: StoreFile) -> None:
+        target = self._folder / file.folder / file.name
+        partial = target.with_name(f".{target.name}.partial")
+        digest, size = hashlib.sha256(), 0
+        try:
+            with partial.open("wb") as sink:
+                for chunk in self._chunks(file):
+                    if self._stop.is_set():
+                        return
+                    size += len(chunk)
+                    if file.size is not None and size > file.size:
+                        break
+                    digest.update(chunk)
+                    sink.write(chunk)
+                sink.flush()
+                os.fsync(sink.fileno())
+            self._check(file, size, digest.hexdigest())
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _chunks(self, file: StoreFile) -> Iterator[bytes]:
+        name = f"{file.folder}/{file.name}".lstrip("/")
+        with self._files.named(f"does not give {name}", "check the network and the credentials in the environment"):
+            try:
+                yield from self._files.chunks(file.folder, file.name)
+            except FileNotFoundError:
+                raise UserError(
+                    f"{self._place}: {name} is missing; upload the store again with `ditlab data upload`."
+                ) from None
+
+    def _check(self, file: StoreFile, size: int, digest: str) -> None:
+        name = f"{file.folder}/{file.name}".lstrip("/")
+        if file.size is not None and size != file.size:
+            more = "more than " if size > file.size else ""
+            raise UserError(
+                f"{self._place}: {name} was altered: it has {more}{min(size, file.size):,} bytes, and the manifest "
+                f"says {file.size:,}; {AGAIN}."
+            )
+        if file.sha256 and digest != file.sha256:
+            raise UserError(
+                f"{self._place}: {name} was altered: its SHA-256 is {digest[:16]}..., and the manifest says "
+                f"{file.sha256[:16]}...; {AGAIN}."
+            )
+
+
+def _is_there(path: Path, file: StoreFile) -> bool:
+    """Whether a file that an earlier copy left is the one."""
+    if not file.sha256 or not path.is_file() or file.size not in (None, path.stat().st_size):
+        return False
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest() == file.sha256

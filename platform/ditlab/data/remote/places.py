@@ -1,0 +1,48 @@
+"""Places of stores that are named by a URI."""
+
+from pathlib import Path
+
+from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
+from ditlab.data.stores.files import Root, read_contents, read_root
+from ditlab.data.stores.manifest import Manifest
+from ditlab.data.stores.store import Store
+from ditlab.errors import UserError
+from ditlab.spec.storage import is_uri, refuse_storage
+from ditlab.storage.remote import RemoteFiles
+
+READ_REMEDY = "check the address, the network and the credentials in the environment"
+
+
+def open_files(knob: str, uri: str) -> RemoteFiles:
+    """Raises UserError, naming the knob, for what is no URI, holds a secret, or no library here understands."""
+    try:
+        refuse_storage(knob, uri)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    if not is_uri(uri):
+        raise UserError(f"{knob}={uri} is no URI; write scheme://bucket/prefix.")
+    return RemoteFiles.open(knob, uri)
+
+
+def open_root(knob: str, uri: str) -> tuple[RemoteFiles, Root]:
+    """The place that a URI names, and its store's own manifest.
+
+    Raises UserError as `open_files` does, for a place without a store and for an altered manifest; Unreachable where
+    the place does not answer.
+    """
+    files = open_files(knob, uri)
+    with files.named("cannot be read", READ_REMEDY):
+        root = read_root(files.read, f"{knob}={uri}")
+    if root is None:
+        raise UserError(f"{knob}={uri} holds no store; put one there with `ditlab data upload STORE {uri}`.")
+    return files, root
+
+
+def describe_place(knob: str, uri: str) -> AnyStore:
+    """The store at a URI by its manifests alone: it can be asked for everything but rows. Raises as `open_root`."""
+    files, root = open_root(knob, uri)
+    with files.named("cannot be read", READ_REMEDY):
+        contents = read_contents(files.read, root, f"{knob}={uri}")
+    if isinstance(root.manifest, Manifest):
+        return Store(Path(uri), root.manifest)
+    return BucketedStore(Path(uri), root.manifest, [Store(Path(uri), manifest) for _, _, manifest in contents.parts])

@@ -1,0 +1,87 @@
+"""Putting a store at a URI: files first, the manifest last."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ditlab.data.remote.fetching import AT_ONCE
+from ditlab.data.remote.places import READ_REMEDY, open_files
+from ditlab.data.stores.bucketed_store import AnyStore
+from ditlab.data.stores.files import Contents, StoreFile, read_contents, read_root
+from ditlab.data.stores.manifest import MANIFEST_NAME
+from ditlab.errors import UserError
+from ditlab.storage.remote import RemoteFiles
+
+KNOB = "URI"
+CHUNK = 8 << 20
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """What an upload did."""
+
+    outcome: Literal["uploaded", "unchanged"]
+    """`unchanged`: the same store was there, every file of it."""
+    sent: int
+    """Files."""
+    size: int
+    """Bytes of all shards."""
+
+
+def upload_store(store: AnyStore, uri: str) -> Uploaded:
+    """Puts an open store, which should have been verified, at a URI; one cut short is gone on from.
+
+    Raises UserError where another store lies there, and where nothing can be written there.
+    """
+    remote = open_files(KNOB, uri)
+    contents = _contents_of(store)
+    with remote.named("cannot be read", READ_REMEDY):
+        there = read_root(remote.read, f"{KNOB}={uri}")
+        if there and there.manifest.fingerprint != store.fingerprint:
+            raise UserError(
+                f"{KNOB}={uri} holds another store ({there.manifest.name}, fingerprint "
+                f"{there.manifest.fingerprint[:12]}); name an empty place, or delete that store first."
+            )
+        missing = _missing(remote, contents, is_known=there is not None)
+    if there and not missing:
+        return Uploaded("unchanged", 0, contents.size)
+    remedy = "check the bucket, its permissions and the credentials in the environment"
+    with remote.named("cannot be written", remedy):
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(lambda file: _send(remote, store.path, file), missing))
+        for folder, name, content in contents.manifests:
+            remote.place(folder, name, content)
+    return Uploaded("uploaded", len(missing), contents.size)
+
+
+def _contents_of(store: AnyStore) -> Contents:
+    def read(folder: str, name: str) -> bytes:
+        return (store.path / folder / name).read_bytes()
+
+    root = read_root(read, str(store.path))
+    assert root is not None, "an open store has a manifest"
+    return read_contents(read, root, str(store.path))
+
+
+def _missing(remote: RemoteFiles, contents: Contents, is_known: bool) -> list[StoreFile]:
+    """Files to send. Without a manifest that says so (`is_known`), a file there is this one only where its name holds
+    its content's hash, as writers name shards."""
+    sizes = {folder: remote.sizes(folder) for folder in {"", *(folder for folder, _, _ in contents.parts)}}
+
+    def is_there(file: StoreFile) -> bool:
+        size = sizes[file.folder].get(file.name)
+        return size is not None and file.size in (None, size) and (is_known or file.sha256[:12] in file.name)
+
+    parts = [StoreFile(folder, MANIFEST_NAME, len(content)) for folder, content, _ in contents.parts]
+    return [file for file in (*contents.files, *parts) if not is_there(file)]
+
+
+def _send(remote: RemoteFiles, path: Path, file: StoreFile) -> None:
+    def chunks() -> Iterator[bytes]:
+        with (path / file.folder / file.name).open("rb") as content:
+            while chunk := content.read(CHUNK):
+                yield chunk
+
+    remote.write(file.folder, file.name, chunks())

@@ -1,0 +1,199 @@
+"""What a store says about itself: the records of `store.json`, and the fingerprint of its contents."""
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ditlab.data.stores.names import PlainName
+
+MANIFEST_NAME = "store.json"
+FORMAT_VERSION = 1
+
+DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
+
+
+class Record(BaseModel):
+    """Base of the manifest's records: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class Column(Record):
+    """A column of fixed-shape tensors, as whoever writes a store declares it."""
+
+    dtype: DType
+    """Element type in the store; batches keep it until they are on the device."""
+    shape: tuple[int, ...] = ()
+    """Per row; () is a scalar."""
+    value_range: tuple[float, float] | None = None
+    """Lowest and highest value that can occur: (0, 255) for 8-bit images. Null where no range is meant."""
+    num_classes: int | None = None
+    """For class indices: values lie in [0, num_classes), and the manifest counts them."""
+    unit: str = ""
+    """What the numbers mean: `pixel intensity`, `class index`."""
+    description: str = ""
+    """A sentence for people."""
+    names: tuple[str, ...] = ()
+    """Of each class for class indices, else of each entry along the last axis; empty where they have none."""
+    divisors: tuple[float, ...] = ()
+    """What the importer divided each entry along the last axis by, 1 where it did not; empty where it divided none."""
+
+    @model_validator(mode="after")
+    def _range_is_ordered(self) -> "Column":
+        if self.value_range is not None and not self.value_range[0] < self.value_range[1]:
+            raise ValueError(f"value_range={self.value_range} must be (low, high) with low < high")
+        return self
+
+    @model_validator(mode="after")
+    def _names_and_divisors_fit(self) -> "Column":
+        entries = self.shape[-1] if self.shape else 0
+        named = entries if self.num_classes is None else self.num_classes
+        if self.names and len(self.names) != named:
+            what = "along the last axis" if self.num_classes is None else "classes"
+            raise ValueError(f"names holds {len(self.names)}, and the column has {named} {what}")
+        if len(set(self.names)) != len(self.names):
+            twice = next(name for name, times in Counter(self.names).items() if times > 1)
+            raise ValueError(f"names holds '{twice}' more than once")
+        if self.divisors and len(self.divisors) != entries:
+            raise ValueError(f"divisors holds {len(self.divisors)}, and the column has {entries} along the last axis")
+        if any(divisor <= 0 for divisor in self.divisors):
+            raise ValueError(f"divisors holds {min(self.divisors):g}; every one must be above 0")
+        return self
+
+    @property
+    def row_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def stored_dtype(self) -> "np.dtype[Any]":
+        """Element type on disk: Arrow packs bool into bits, which no tensor can point at, so it is kept as uint8."""
+        return np.dtype("uint8" if self.dtype == "bool" else self.dtype)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.row_elements * self.stored_dtype.itemsize
+
+
+class Statistics(Record):
+    """Of all elements of a column, over all rows."""
+
+    count: int
+    """Elements: rows times elements a row."""
+    min: float
+    max: float
+    mean: float
+    std: float
+    """Population standard deviation."""
+    class_counts: tuple[int, ...] | None = None
+    """Elements by class, for columns with `num_classes`."""
+
+
+class StoredColumn(Column):
+    """A column as it lies in a store."""
+
+    statistics: Statistics
+    sha256: str
+    """Of the column's elements, row by row, little-endian: the same however the rows are cut into shards."""
+
+
+class Shard(Record):
+    """One Arrow IPC file of one record batch."""
+
+    file: PlainName
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class SourceFile(Record):
+    """A file that an importer read."""
+
+    name: str
+    md5: str
+    """Of the file as it was read."""
+    check: Literal["md5", "unknown", "skipped"]
+    """`md5`: equals the published one. `unknown`: none is published for this form. `skipped`: the user asked so."""
+    url: str | None = None
+    """Where it was downloaded from; null for a local file."""
+
+
+class Source(Record):
+    """Where the samples come from."""
+
+    kind: str
+    """The importer: `digits`, `mnist`."""
+    files: tuple[SourceFile, ...] = ()
+    citation: str = ""
+    license: str = ""
+    """What is known of the licence."""
+    note: str = ""
+    """Anything a person should know about this import."""
+
+
+class TextFacts(Record):
+    """Of a store of tokens: the text that they stand for."""
+
+    tokenizer: str
+    """As people know it: `bytes`, `bpe of 4,096`, `gpt2`."""
+    documents: int
+    """Those that hold any text; each is followed by one end token."""
+    bytes: int
+    """Of all documents in UTF-8. End tokens stand for none."""
+    tokens: int
+    """Of all documents, end tokens included, before the last incomplete row was dropped."""
+    dropped: int
+    """Tokens of that last row: fewer than a row has."""
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Average UTF-8 bytes that a token stands for: bits a byte are bits a token over this."""
+        return self.bytes / self.tokens
+
+
+class Manifest(Record):
+    """`store.json`: written last, so a store exists once it does."""
+
+    format: Literal["ditlab-store"] = "ditlab-store"
+    version: Literal[1] = 1
+    name: PlainName
+    description: str
+    rows: int
+    columns: dict[str, StoredColumn]
+    shards: tuple[Shard, ...]
+    source: Source
+    text: TextFacts | None = None
+    """Of a store of tokens; null for any other."""
+    attachments: dict[PlainName, str] = Field(default_factory=dict)
+    """Files beside the shards that the columns need to be understood, by name, with their SHA-256: the tokeniser."""
+    fingerprint: str
+    """See `content_fingerprint`."""
+
+
+def content_fingerprint(
+    rows: int, columns: Mapping[str, StoredColumn], attachments: Mapping[str, str] | None = None
+) -> str:
+    """SHA-256 (hex) over what training can see of a store: per column its content hash, dtype, shape, range, classes.
+
+    Names enter where there are any, as rows can be held out by the name of a class, and so do attachments, as they say
+    what numbers mean. Path, time, shard cuts, pyarrow's version and the texts for people do not.
+    """
+    visible = {
+        name: {
+            "dtype": column.dtype,
+            "shape": list(column.shape),
+            "value_range": None if column.value_range is None else [float(v) for v in column.value_range],
+            "num_classes": column.num_classes,
+            "sha256": column.sha256,
+            **({"names": list(column.names)} if column.names else {}),
+        }
+        for name, column in columns.items()
+    }
+    content = {"rows": rows, "columns": visible, **({"attachments": dict(attachments)} if attachments else {})}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,94 @@
+"""What a machine must have to train, and what it would be better for having."""
+
+import importlib.metadata
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+
+from ditlab.doctor.findings import Finding
+from ditlab.errors import UserError
+from ditlab.home import Home
+
+# Oldest versions that the platform was run with; the same floors as the package's own metadata.
+NEEDED = {
+    "torch": (2, 8),
+    "ray": (2, 60),
+    "deepspeed": (0, 19, 8),
+    "mlflow": (3, 17),
+    "pyarrow": (17,),
+    "pydantic": (2, 10),
+}
+ROOMY = 5 * 2**30  # bytes free below which a note is due: checkpoints of a small model and its artifacts
+
+
+def check_machine() -> list[Finding]:
+    """Every check, in order; none raises."""
+    return [*_python(), *_libraries(), *_devices(), *_compiler(), *_home(), *_families()]
+
+
+def _python() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    good = sys.version_info >= (3, 11)
+    yield Finding("ok" if good else "missing", "Python", version, "" if good else "install Python 3.11 or newer")
+
+
+def _libraries() -> Iterator[Finding]:
+    for name, floor in NEEDED.items():
+        wanted = ".".join(map(str, floor))
+        try:
+            found = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding("missing", name, "not installed", f"pip install '{name}>={wanted}'")
+            continue
+        numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:3] if part.isdigit())
+        good = numbers >= floor
+        yield Finding("ok" if good else "missing", name, found, "" if good else f"pip install '{name}>={wanted}'")
+
+
+def _devices() -> Iterator[Finding]:
+    import psutil
+    import torch
+
+    memory = psutil.virtual_memory().total / 2**30
+    yield Finding("ok", "CPU", f"{os.cpu_count()} cores, {memory:.0f} GiB memory")
+    count = torch.cuda.device_count()
+    if not count:
+        remedy = "none needed for small models; with a GPU here, install torch's CUDA build and its driver"
+        yield Finding("note", "GPU", "none that torch can use", remedy)
+    for index in range(count):
+        properties = torch.cuda.get_device_properties(index)
+        yield Finding("ok", f"GPU {index}", f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB")
+
+
+def _compiler() -> Iterator[Finding]:
+    found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("c++")
+    if found:
+        yield Finding("ok", "C++ compiler", found)
+    else:
+        yield Finding("note", "C++ compiler", "none", "only engine.compile=true needs one: install g++")
+
+
+def _home() -> Iterator[Finding]:
+    home = Home.from_environment()
+    existing = next(path for path in (home.root, *home.root.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if not os.access(existing, os.W_OK):
+        yield Finding(
+            "missing", "DITLAB_HOME", f"{home.root} cannot be written", "point DITLAB_HOME at a writable folder"
+        )
+    elif free < ROOMY:
+        yield Finding(
+            "note", "DITLAB_HOME", f"{home.root}, {free / 2**30:.1f} GiB free", "free some space, or point it elsewhere"
+        )
+    else:
+        yield Finding("ok", "DITLAB_HOME", f"{home.root}, {free / 2**30:.0f} GiB free")
+
+
+def _families() -> Iterator[Finding]:
+    from denoisers.families import families
+
+    try:
+        yield Finding("ok", "model families", ", ".join(families()))
+    except (ImportError, AttributeError, AssertionError, UserError) as error:
+        yield Finding("missing", "model families", str(error), "mend or remove that family's folder")

@@ -1,0 +1,137 @@
+"""Real images and their classes, out of a data set's store."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from denoisers.contract import BatchField
+from ditlab.data.loading.fields import held_out_batches, to_device
+from ditlab.data.loading.order import keyed_permutation
+from ditlab.data.sources import DataSplits
+from ditlab.data.stores.manifest import StoredColumn
+from ditlab.data.stores.view import View
+
+RANGE = (-1.0, 1.0)
+"""Of an image's values, as every image model has them."""
+BATCH = 512  # images at once
+LARGEST_BATCH = 2**24  # values of them
+LARGEST_FIT, LARGEST_REFERENCE, LARGEST_TRAIN = 20_000, 5_000, 60_000  # images
+
+
+@dataclass(frozen=True)
+class ImageFields:
+    """Which columns hold the images, and their classes of one kind."""
+
+    image: BatchField
+    label: BatchField
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width)."""
+        channels, height, width = self.image.shape
+        return channels, height, width
+
+    @property
+    def num_classes(self) -> int:
+        assert self.label.num_classes is not None
+        return self.label.num_classes
+
+
+def find_image(columns: Mapping[str, StoredColumn], shape: tuple[int, ...]) -> BatchField | None:
+    """The first column of images (channels, height, width) of this shape; None where there is none."""
+    names = [name for name, column in columns.items() if column.shape == shape and column.value_range is not None]
+    return BatchField(names[0], shape, "float32", value_range=RANGE) if len(shape) == 3 and names else None
+
+
+def find_fields(columns: Mapping[str, StoredColumn], shape: tuple[int, ...]) -> tuple[ImageFields, ...]:
+    """The images of this shape with each column of class indices, in the store's order; empty where either lacks."""
+    image = find_image(columns, shape)
+    if image is None:
+        return ()
+    return tuple(
+        ImageFields(image, BatchField(name, (), "int64", num_classes=column.num_classes))
+        for name, column in columns.items()
+        if column.shape == () and column.num_classes is not None
+    )
+
+
+def image_sizes(view: View, channels: int) -> list[str]:
+    """The sizes of the images of so many channels in the view's store, `height x width`; empty where there are none."""
+    shapes = {
+        column.shape
+        for part in view.store.parts
+        for column in part.columns.values()
+        if len(column.shape) == 3 and column.shape[0] == channels and column.value_range is not None
+    }
+    return [f"{height} x {width}" for _, height, width in sorted(shapes)]
+
+
+def of_size(view: View, shape: tuple[int, ...]) -> View:
+    """The view's rows with images of this shape, where its store holds several sizes; else the view as it is."""
+    first = 0
+    for number, part in enumerate(view.store.parts):
+        if find_image(part.columns, shape) is not None:
+            inside = view.store.bucket_of(view.rows) == number
+            return replace(view, store=part, rows=view.rows[inside] - first)
+        first += len(part)
+    return view
+
+
+@dataclass(frozen=True)
+class RealImages:
+    """The parts of a data set that quality figures use."""
+
+    fit: View
+    """What the classifier learns from: half of the training images, at most 20,000."""
+    reference: View
+    """What samples are compared with: the other training images, at most 5,000. The classifier never saw them, so to
+    its features they are what held-out images are."""
+    train: View
+    """What samples may be copies of: the training images, at most 60,000."""
+    held_out: View
+    """What honest samples would look like."""
+
+
+def real_images(data: DataSplits) -> RealImages:
+    """The parts; a function of the split alone."""
+    order = keyed_permutation("ditlab.quality", len(data.train))
+    num = min(len(order) // 2, LARGEST_FIT)
+    return RealImages(
+        fit=_some(data.train, order[:num]),
+        reference=_some(data.train, order[num : num + LARGEST_REFERENCE]),
+        train=_some(data.train, order[:LARGEST_TRAIN]),
+        held_out=data.held_out,
+    )
+
+
+def _some(view: View, indices: np.ndarray) -> View:
+    return replace(view, rows=view.rows[indices])
+
+
+def batches(
+    view: View, fields: ImageFields, device: torch.device, num: int | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """(images in [-1, 1], labels) of a view's first `num` rows (None: all), some hundred at a time."""
+    for batch in _batches(view, (fields.image, fields.label), device, num):
+        yield batch[fields.image.name], batch[fields.label.name]
+
+
+def image_batches(view: View, image: BatchField, device: torch.device, num: int | None = None) -> Iterator[Tensor]:
+    """The images alone, as `batches` gives them."""
+    return (batch[image.name] for batch in _batches(view, (image,), device, num))
+
+
+def at_once(shape: Sequence[int]) -> int:
+    """Images of this shape that are looked at together: BATCH, fewer where they are large (85 of 256 x 256 pixels)."""
+    return max(1, min(BATCH, LARGEST_BATCH // prod(shape)))
+
+
+def _batches(
+    view: View, fields: Sequence[BatchField], device: torch.device, num: int | None
+) -> Iterator[dict[str, Tensor]]:
+    for raw in held_out_batches(view, fields, at_once(fields[0].shape), num):
+        yield to_device(raw, fields, view.columns, device)

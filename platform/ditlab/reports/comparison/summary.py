@@ -1,0 +1,104 @@
+"""What follows from a comparison, in sentences that its numbers carry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ditlab.reports.comparison.curves import EqualBudget
+from ditlab.reports.comparison.records import ComparedRun, Comparison
+from ditlab.reports.formatting import cell, duration, number
+
+LEVEL = 0.01
+"""Two values that differ by less than this share of the lower one are called level."""
+_LISTED_RUNS = 4
+
+
+def amount(budget: EqualBudget) -> str:
+    """`150 steps`, `19,200 samples`, `48 s`."""
+    if budget.axis == "seconds":
+        return duration(budget.amount)
+    return f"{round(budget.amount):,} {budget.axis}"
+
+
+def lead(comparison: Comparison) -> str:
+    """Who has the lower held-out error when all have spent the same, with how many parameters, and how fast."""
+    sentences = [_ranking(comparison), _sizes(comparison.runs, comparison), _unfinished(comparison)]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _ranking(comparison: Comparison) -> str:
+    if comparison.obstacle:
+        return f"Which run is better cannot be said: {comparison.obstacle}."
+    equals_steps = len({run.batch_size for run in comparison.evaluated}) == 1
+    told = [budget for budget in comparison.budgets if not (budget.axis == "samples" and equals_steps)]
+    by_winner: dict[str | None, list[EqualBudget]] = {}
+    for budget in told:
+        by_winner.setdefault(_winner(comparison, budget), []).append(budget)
+    if not by_winner:
+        return "Which run is better cannot be said: the runs were evaluated at no common step."
+    parts = [_clause(comparison, winner, budgets) for winner, budgets in by_winner.items()]
+    unseen = [comparison.label(run) for run in comparison.runs if not run.held_out]
+    without = f" {_listed(unseen)} cannot be ranked, without held-out metrics." if unseen else ""
+    return f"Held-out error ({comparison.main}): {'; '.join(parts)}.{without}"
+
+
+def lowest(comparison: Comparison, budget: EqualBudget) -> str:
+    """The run with the lowest value, or that there is none."""
+    return _winner(comparison, budget) or "level"
+
+
+def _winner(comparison: Comparison, budget: EqualBudget) -> str | None:
+    """Its label; None where the two lowest are level or fewer than two are numbers."""
+    order = _order(budget)
+    if not order:
+        return None
+    if len(order) > 1:
+        first, second = budget.values[order[0]], budget.values[order[1]]
+        if second - first < LEVEL * abs(first):
+            return None
+    return comparison.label(comparison.evaluated[order[0]])
+
+
+def _order(budget: EqualBudget) -> list[int]:
+    """Places of the runs by value, the lowest first, without those that are no number."""
+    return [int(i) for i in np.argsort(budget.values) if np.isfinite(budget.values[i])]
+
+
+def _clause(comparison: Comparison, winner: str | None, budgets: Sequence[EqualBudget]) -> str:
+    """`digits-unet is lower: 0.531 against 0.648 at equal steps (150 steps) and ...`."""
+    has_many = len(comparison.evaluated) > 2
+    said = []
+    for budget in budgets:
+        values = " against ".join(number(budget.values[place]) for place in _order(budget)[:2]) or "no numbers"
+        kind = "time" if budget.axis == "seconds" else budget.axis
+        said.append(f"{values} at equal {kind} ({amount(budget)})")
+    if winner is None:
+        return f"{'the two lowest' if has_many else 'the runs'} are level (within {LEVEL:.0%}): {_listed(said)}"
+    return f"{winner} is {'lowest, before the next' if has_many else 'lower'}: {_listed(said)}"
+
+
+def _sizes(runs: Sequence[ComparedRun], comparison: Comparison) -> str:
+    if len(runs) > _LISTED_RUNS:
+        small, large = (pick(runs, key=lambda run: run.parameters) for pick in (min, max))
+        return (
+            f"Parameters go from {small.parameters:,} ({comparison.label(small)}) to {large.parameters:,} "
+            f"({comparison.label(large)})."
+        )
+    told = []
+    for run in runs:
+        speed = run.samples_per_second
+        pace = "" if speed is None else f" and trained at {cell(round(speed) if speed >= 100 else speed)} samples/s"
+        told.append(f"{comparison.label(run)} has {run.parameters:,} parameters{pace}")
+    return f"{'; '.join(told)}."
+
+
+def _unfinished(comparison: Comparison) -> str:
+    others = [f"{comparison.label(run)} ({run.status})" for run in comparison.runs if run.status != "finished"]
+    return f"Not finished: {', '.join(others)}." if others else ""
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))

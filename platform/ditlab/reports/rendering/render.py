@@ -1,0 +1,106 @@
+"""Draws `denoisers.figures.Figure`: to a PNG, an animated GIF or an array.
+
+Figures are built on matplotlib's objects with the Agg canvas, never through pyplot: no global state, so any thread of
+any process may draw.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Canvas
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from PIL import Image
+
+from denoisers.figures import Figure
+from ditlab.reports.files import write_whole
+from ditlab.reports.rendering.panels import Size, draw_panel, panel_size
+from ditlab.reports.rendering.wrapping import wrap
+
+DPI = 120
+"""Pixels an inch of every picture."""
+
+_TITLE_POINTS = 13
+_LAST_FRAME_SECONDS = 2.0
+"""A person needs longer for the end of an animation than for its way there."""
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write the picture and return where it lies.
+
+    A still becomes `path` with the suffix `.png`. A figure with frames becomes an endless `.gif`, which is returned,
+    and its still, a `.png` beside it. Folders are made as needed; files appear whole or not at all.
+    """
+    stem = path.with_suffix("") if path.suffix.lower() in {".png", ".gif"} else path
+    still = stem.with_name(stem.name + ".png")
+    _write(still, [Image.fromarray(to_image(figure))])
+    if not figure.frames:
+        return still
+    animation = stem.with_name(stem.name + ".gif")
+    frames = _same_size([to_image(frame) for frame in figure.frames])
+    durations = [figure.seconds_per_frame] * len(frames)
+    durations[-1] = max(_LAST_FRAME_SECONDS, figure.seconds_per_frame)
+    _write(animation, [Image.fromarray(frame) for frame in frames], [round(1000 * seconds) for seconds in durations])
+    return animation
+
+
+def to_image(figure: Figure) -> np.ndarray:
+    """The still as an array, (height, width, 3) uint8; without panels of its own, the last frame."""
+    return _pixels(_draw(figure if figure.panels or not figure.frames else figure.frames[-1]))
+
+
+def save_canvas(canvas: Canvas, path: Path) -> Path:
+    """Write a matplotlib figure as the PNG `path`, whole or not at all; raises OSError where the disk refuses."""
+    _write(path, [Image.fromarray(_pixels(canvas))])
+    return path
+
+
+def _pixels(canvas: Canvas) -> np.ndarray:
+    """(height, width, 3) uint8."""
+    agg = FigureCanvasAgg(canvas)
+    agg.draw()
+    return np.asarray(agg.buffer_rgba())[..., :3].copy()  # (H, W, 3)
+
+
+def _draw(figure: Figure) -> Canvas:
+    """Lay the panels out in rows of `figure.columns`, each row as tall and each column as wide as its largest panel."""
+    sizes = [panel_size(panel, DPI) for panel in figure.panels] or [Size(4.0, 1.0)]
+    num_columns = max(1, min(figure.columns, len(sizes)))
+    rows = [sizes[start : start + num_columns] for start in range(0, len(sizes), num_columns)]
+    widths = [max(row[column].width for row in rows if column < len(row)) for column in range(num_columns)]
+    heights = [max(size.height for size in row) for row in rows]
+
+    width = sum(widths)
+    title = wrap(figure.title, width - 0.2, _TITLE_POINTS, DPI, "bold")
+    title_height = 0.1 + 0.24 * (title.count("\n") + 1) if title else 0.0
+    layout = ConstrainedLayoutEngine(w_pad=0.07, h_pad=0.06)  # inches
+    canvas = Canvas(figsize=(width, sum(heights) + title_height), dpi=DPI, layout=layout, facecolor="white")
+    if title:
+        canvas.suptitle(title, fontsize=_TITLE_POINTS, fontweight="bold")
+    grid = canvas.add_gridspec(len(rows), num_columns, width_ratios=widths, height_ratios=heights)
+    for index, panel in enumerate(figure.panels):
+        axes = canvas.add_subplot(grid[index // num_columns, index % num_columns])
+        draw_panel(panel, axes, sizes[index], DPI)
+    return canvas
+
+
+def _same_size(frames: list[np.ndarray]) -> list[np.ndarray]:
+    """Frames padded with white at the right and at the bottom, as a GIF has one size."""
+    height = max(frame.shape[0] for frame in frames)
+    width = max(frame.shape[1] for frame in frames)
+    return [
+        np.pad(frame, ((0, height - frame.shape[0]), (0, width - frame.shape[1]), (0, 0)), constant_values=255)
+        for frame in frames
+    ]
+
+
+def _write(path: Path, images: list[Image.Image], durations: list[int] | None = None) -> None:
+    content = BytesIO()
+    if durations is None:
+        images[0].save(content, format="PNG", dpi=(DPI, DPI))
+    else:
+        images[0].save(content, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
+    write_whole(path, content.getvalue())

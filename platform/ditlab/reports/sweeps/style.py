@@ -1,0 +1,106 @@
+"""What the pictures of a sweep share: a colour for each value of the metric, a mark for each status, plain frames."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, ListedColormap, Normalize
+from matplotlib.figure import Figure as Canvas
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from ditlab.reports.rendering.panels import COLOURS
+from ditlab.reports.rendering.render import DPI
+from ditlab.reports.sweeps.axes import Column, Tick, metric_column
+from ditlab.reports.sweeps.ranking import Summary, Trial
+
+MARKERS = {"finished": "o", "stopped": "v", "interrupted": "s", "running": ">", "failed": "x"}
+NAMES = {"stopped": "stopped early", "running": "still running"}
+GREY = "#9a9a9a"
+BEST = COLOURS[1]
+LABEL_POINTS, TICK_POINTS, TITLE_POINTS = 9.5, 8.5, 10.5
+
+_PALEST = 0.9
+"""The end of viridis, a bright yellow, cannot be seen on white."""
+
+
+@dataclass(frozen=True)
+class Shades:
+    """A colour by the first metric: dark is better."""
+
+    metric: str
+    column: Column
+    colours: Colormap
+
+    @classmethod
+    def of(cls, summary: Summary) -> Shades:
+        """Over all trials with a value."""
+        viridis = matplotlib.colormaps["viridis"]
+        steps = [_PALEST * step / 255 for step in range(256)]
+        listed = ListedColormap([viridis(step) for step in (reversed(steps) if summary.modes[0] == "max" else steps)])
+        return cls(summary.metrics[0], metric_column(summary), listed)
+
+    def colour(self, trial: Trial) -> str | tuple[float, ...]:
+        """Grey for a trial without a value."""
+        position = self.column.positions.get(trial.number)
+        return GREY if position is None else self.colours(position)
+
+    def draw_bar(self, canvas: Canvas, axes: Axes | Sequence[Axes]) -> None:
+        """A colour bar beside `axes`."""
+        mappable = ScalarMappable(Normalize(0.0, 1.0), self.colours)
+        bar = canvas.colorbar(mappable, ax=axes, fraction=0.03, pad=0.02, aspect=30)
+        set_ticks(bar.ax, self.column.ticks, "y")
+        bar.ax.set_ylabel(self.metric, fontsize=LABEL_POINTS, parse_math=False)
+        bar.outline.set_visible(False)
+
+
+def new_canvas(width: float, height: float) -> Canvas:
+    """White, in inches."""
+    layout = ConstrainedLayoutEngine(w_pad=0.07, h_pad=0.07)  # inches
+    return Canvas(figsize=(width, height), dpi=DPI, layout=layout, facecolor="white")
+
+
+def frame(axes: Axes, x_label: str = "", y_label: str = "", title: str = "") -> None:
+    """Labels, a quiet grid, and no lines at the top and at the right."""
+    axes.grid(True, color="#e3e3e3", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.set_xlabel(x_label, fontsize=LABEL_POINTS, parse_math=False)
+    axes.set_ylabel(y_label, fontsize=LABEL_POINTS, parse_math=False)
+    axes.tick_params(labelsize=TICK_POINTS)
+    if title:
+        axes.set_title(title, fontsize=TITLE_POINTS, parse_math=False)
+
+
+def set_ticks(axes: Axes, ticks: Sequence[Tick], direction: str, **style: Any) -> None:
+    """Named ticks on the axis `direction`, `x` or `y`."""
+    axis = axes.xaxis if direction == "x" else axes.yaxis
+    axis.set_ticks(
+        [tick.position for tick in ticks],
+        labels=[tick.label for tick in ticks],
+        fontsize=TICK_POINTS,
+        parse_math=False,
+        **style,
+    )
+    axis.set_ticks([], minor=True)
+
+
+def spread(number: int) -> float:
+    """From -0.5 to 0.5, evenly over numbers in order and the same at every call: a multiple of the golden ratio."""
+    return math.modf(number * 0.6180339887)[0] - 0.5
+
+
+def legend(axes: Axes) -> None:
+    """Above the axes, at the right, where it covers no point."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        axes.legend(
+            handles, labels, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(handles), fontsize=TICK_POINTS,
+            frameon=False, handletextpad=0.5, columnspacing=1.2, borderaxespad=0.1,
+        )  # fmt: skip

@@ -1,0 +1,135 @@
+"""What can be checked before a run exists; each check raises UserError and leaves nothing behind."""
+
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.cluster.nodes.verdict import NodeReport, without_interface
+from ditlab.data.sources import store_folder
+from ditlab.errors import UserError
+from ditlab.home import Home, RunFolder
+from ditlab.runs.request import checkpoint_store
+from ditlab.spec.experiment import NOT_CONTENT, Experiment
+from ditlab.spec.loading import load_experiment
+from ditlab.tracking.records import read_record
+
+SAME = ("training.steps", "training.epochs", "encoders.cache", "encoders.compile")
+"""Fields that a run may go on with other values of: a longer run is the same experiment, and the rest costs time."""
+
+
+def portable(experiment: Experiment, tracking_uri: str | None, home: Home) -> Experiment:
+    """The same with absolute paths: workers and later commands have other working directories, and another environment.
+    A tracking address of null stays null, so that DITLAB_HOME can be moved."""
+    spec = absolute_paths(experiment.to_dict(), home)
+    spec["tracking"]["uri"] = tracking_uri
+    return type(experiment).model_validate(spec)
+
+
+def tracked_at(experiment: Experiment, uri: str | None) -> Experiment:
+    """The same, tracked at another address."""
+    spec = experiment.to_dict()
+    spec["tracking"]["uri"] = uri
+    return type(experiment).model_validate(spec)
+
+
+def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
+    """A spec's mapping, whole or not, with its paths made absolute, a store's name among them; URIs stay."""
+    found = dict(spec)
+    for section, key in (("data", "path"), ("checkpoint", "storage")):
+        part = found.get(section)
+        if isinstance(part, Mapping) and isinstance(value := part.get(key), str) and "://" not in value:
+            place = store_folder(value, home) if section == "data" else Path(value).expanduser().resolve()
+            found[section] = {**part, key: str(place)}
+    if isinstance(encoders := found.get("encoders"), Mapping):
+        folders = {key: Path(encoders[key] or "").expanduser() for key in ("text", "image") if encoders.get(key)}
+        # the rest are names on the Hugging Face hub
+        found["encoders"] = {**encoders, **{key: str(path.resolve()) for key, path in folders.items() if path.is_dir()}}
+    return found
+
+
+def check_devices(experiment: Experiment, local: bool, remote: bool) -> None:
+    """Raises UserError for more GPUs or processes than there can be. A cluster is asked itself, once connected."""
+    workers, gpus = experiment.resources.min_workers, experiment.resources.gpus_per_worker
+    if local and workers > 1:
+        raise UserError(
+            f"resources.workers={workers} needs Ray, and --local is one process; set resources.workers to 1, or leave "
+            "--local out."
+        )
+    have = torch.cuda.device_count()
+    if not remote and gpus * workers > have:
+        needed = f"{gpus * workers:g} GPU{'s' if gpus * workers > 1 else ''}"
+        raise UserError(
+            f"resources.workers={workers} with resources.gpus_per_worker={gpus:g} needs {needed}, "
+            f"this machine has {have}; set resources.gpus_per_worker=0, or name a cluster with --address."
+        )
+
+
+def check_network(experiment: Experiment) -> None:
+    """Raises UserError where this machine lacks the interface that workers shall use. Nodes of a cluster are asked
+    themselves, once connected."""
+    interface = experiment.resources.network.interface
+    here = NodeReport(socket.gethostname(), True, interfaces=[name for _, name in socket.if_nameindex()])
+    for sentence in without_interface([here], interface):
+        raise UserError(sentence)
+
+
+def check_builds(experiment: Experiment) -> None:
+    """Raises UserError for what only building finds out (guidance without classes, say). Uses the meta device."""
+    try:
+        with torch.device("meta"):
+            experiment.model.build()
+        experiment.objective.build(experiment.model)
+        experiment.sampling.build(experiment.model, experiment.objective)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def check_storage(experiment: Experiment) -> None:
+    """Raises UserError where `checkpoint.storage` cannot be written."""
+    if storage := experiment.checkpoint.storage:
+        CheckpointStore.at(storage).check_writable()
+
+
+def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
+    """Raises UserError where a run is to go on as another experiment. A longer run is the same experiment."""
+    old = load_experiment(folder.spec).to_dict()
+    new = experiment.to_dict()
+    changed = [
+        f"{path}={after!r} (was {before!r})"
+        for path, before, after in _differences(old, new)
+        if path.split(".")[0] not in NOT_CONTENT and path not in SAME
+    ]
+    if changed:
+        raise UserError(
+            f"run {folder.run_id} was started as another experiment: {', '.join(changed)}; "
+            "resume it with its own spec, or start a new run without --resume."
+        )
+    if (before := old["checkpoint"]["storage"]) != (after := new["checkpoint"]["storage"]):
+        raise UserError(
+            f"checkpoint.storage={after} is not where run {folder.run_id} keeps its checkpoints ({before}); "
+            f"set checkpoint.storage={'null' if before is None else before}."
+        )
+    store = checkpoint_store(folder, new)
+    longest, reached = store.last_step(), read_record(folder).step
+    if reached > 0 and not store.steps():
+        raise UserError(
+            f"run {folder.run_id} had reached step {reached}, and there is no checkpoint at {store.location}: going on "
+            "would begin anew. Bring the checkpoints back (is the disk mounted?), or start a new run without --resume."
+        )
+    steps = new["training"]["steps"]
+    if steps is not None and steps < longest:
+        raise UserError(
+            f"training.steps={steps} is behind run {folder.run_id}, which is at step {longest}; give more steps."
+        )
+
+
+def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif old != new:
+        yield path, old, new

@@ -1,0 +1,56 @@
+"""A sweep with absolute paths, as workers and later commands have other working directories."""
+
+from contextlib import suppress
+from typing import Any
+
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.runs.preflight import absolute_paths
+from ditlab.spec.sweep.axes import Axis, Choice, Grid
+from ditlab.spec.sweep.space import draw_values, enumerate_trials, experiment_for
+from ditlab.spec.sweep.sweep import Sweep
+from ditlab.tracking.server.address import launch_address, resolve_tracking_uri
+
+
+def portable_sweep(sweep: Sweep, home: Home, begun: Sweep | None = None) -> tuple[Sweep, str]:
+    """The same for any place, and the address where it is tracked.
+
+    An address of null becomes that of MLFLOW_TRACKING_URI; for a sweep that goes on, that which it has had since it was
+    `begun`, whatever the environment says now. Else it stays null, so that DITLAB_HOME can be moved. Raises UserError
+    for one that holds a password.
+    """
+    uri = experiment_for(sweep, typical_values(sweep)).tracking.uri
+    if uri is None and begun is not None:
+        uri = begun.fixed.get("tracking.uri")
+    address = launch_address(uri, home, environment=begun is None)
+    fixed = {path: _absolute(path, value, home) for path, value in sweep.fixed.items()}
+    if address is not None:
+        fixed["tracking.uri"] = address
+    space = {path: _absolute_axis(path, axis, home) for path, axis in sweep.space.items()}
+    changed = {"base": absolute_paths(sweep.base, home), "fixed": fixed, "space": space}
+    return sweep.model_copy(update=changed), resolve_tracking_uri(address, home)
+
+
+def typical_values(sweep: Sweep) -> dict[str, Any]:
+    """Values that make an experiment, for what is asked of a sweep as a whole: those of the first trial, if that is
+    known; else none, or the first ones of each axis."""
+    if values := enumerate_trials(sweep):
+        return values[0]
+    with suppress(UserError):
+        experiment_for(sweep, {})
+        return {}
+    return draw_values(sweep.space, lambda _, axis: axis.ends()[0])
+
+
+def _absolute(path: str, value: Any, home: Home) -> Any:
+    """A field's value; a section's mapping likewise."""
+    section, _, key = path.partition(".")
+    if not key:
+        return absolute_paths({section: value}, home)[section]
+    return absolute_paths({section: {key: value}}, home)[section][key]
+
+
+def _absolute_axis(path: str, axis: Axis, home: Home) -> Axis:
+    if not isinstance(axis, Choice | Grid):
+        return axis
+    return axis.model_copy(update={"values": tuple(_absolute(path, value, home) for value in axis.values)})

@@ -1,0 +1,55 @@
+"""Where an MLflow server keeps runs and artifacts, when that is not DITLAB_HOME. Imports no mlflow."""
+
+import importlib.util
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ditlab.errors import UserError
+from ditlab.secrets import hide_in_urls
+from ditlab.spec.storage import refuse_secret
+from ditlab.tracking.server.address import validate_tracking_uri
+
+# What SQLAlchemy takes for a scheme without +DRIVER.
+_DRIVERS = {"postgresql": ("psycopg2", "psycopg2-binary"), "mysql": ("MySQLdb", "mysqlclient"),
+            "mssql": ("pyodbc", "pyodbc")}  # fmt: skip
+_LIBRARIES = {"s3": "boto3", "gs": "google.cloud.storage", "wasbs": "azure.storage.blob"}
+
+
+def database_address(uri: str, typed: bool) -> str:
+    """`uri` itself, when it is a database's and its driver is installed. Raises UserError where it is not, and for a
+    password that was typed, which other users would see in `ps`."""
+    knob = "--database" if typed else "MLFLOW_BACKEND_STORE_URI"
+    if typed and hide_in_urls(uri) != uri:
+        raise UserError(
+            f"--database {hide_in_urls(uri)} shows its password to every user of this machine; leave it out and set "
+            "PGPASSWORD, or set MLFLOW_BACKEND_STORE_URI to the whole address instead of --database."
+        )
+    validate_tracking_uri(uri, knob)
+    scheme, _, driver = urlsplit(uri).scheme.partition("+")
+    if scheme != "sqlite" and scheme not in _DRIVERS:
+        raise UserError(
+            f"{knob}={hide_in_urls(uri)} is no database; write postgresql://USER@HOST/DATABASE or the like."
+        )
+    module, package = (driver, driver) if driver else _DRIVERS.get(scheme, ("sqlite3", ""))
+    if importlib.util.find_spec(module) is None:
+        shown = hide_in_urls(uri)
+        raise UserError(f"{knob}={shown} needs the Python module {module}; `pip install {package}` installs it.")
+    return uri
+
+
+def artifact_place(place: str) -> str:
+    """A folder with its whole path, a URI as it is. Raises UserError for a URI with a key, or without its library."""
+    try:
+        refuse_secret("--artifacts", place)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    if "://" not in place:
+        return str(Path(place).expanduser().resolve())
+    module = _LIBRARIES.get(urlsplit(place).scheme, "os")
+    try:
+        is_there = importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        is_there = False
+    if not is_there:
+        raise UserError(f"--artifacts {place} needs the Python module {module}; install it, or name a folder.")
+    return place

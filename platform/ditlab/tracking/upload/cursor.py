@@ -1,0 +1,109 @@
+"""How far a journal has been sent, and who may send it. Imports no mlflow."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+
+from ditlab.home import RunFolder
+from ditlab.tracking.journal.journal import journal_path
+from ditlab.tracking.records import write_atomically
+from ditlab.tracking.server.address import redact
+
+
+@dataclass
+class Cursor:
+    """What one tracking address has received of one journal."""
+
+    offset: NonNegativeInt = 0
+    """Bytes of the journal that are done."""
+    head: str = ""
+    """Digest of the journal's first line: of which journal the bytes are. Empty before anything is done."""
+    mlflow_run_id: str | None = None
+    deferred: list[NonNegativeInt] = field(default_factory=list)
+    """Offsets of files whose upload failed while the rest went through."""
+
+
+_SAVED = TypeAdapter(Cursor)
+
+
+class CursorFile:
+    """Cursors of one journal by tracking address, durable; and the lock that lets one process send at a time."""
+
+    def __init__(self, folder: RunFolder, uri: str, node: int = 0) -> None:
+        self._folder = folder
+        self._key = redact(uri)
+        self._journal = journal_path(folder, node)
+        self._path = self._journal.with_suffix(".cursor.json")
+        self._lock: int | None = None
+
+    def load(self) -> Cursor:
+        """The saved cursor; the beginning, where none was saved or it cannot be read (replays do no harm).
+
+        A journal that was made anew, shorter or longer than the old one, is begun at its beginning as well, in the same
+        MLflow run.
+        """
+        try:
+            cursor = _SAVED.validate_python(self._read().get(self._key, {}))
+        except ValidationError:
+            return Cursor()
+        if cursor.offset and not self._is_of_this_journal(cursor):
+            return Cursor(mlflow_run_id=cursor.mlflow_run_id)
+        return cursor
+
+    def save(self, cursor: Cursor) -> None:
+        """Durable when this returns."""
+        cursor.head = self._head()
+        targets = {**self._read(), self._key: asdict(cursor)}
+        write_atomically(self._folder, self._path.name, json.dumps(targets, indent=1))
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this process holds the lock."""
+        return self._lock is not None
+
+    def acquire(self) -> bool:
+        """Become the one who sends this journal; False while another process is."""
+        if self._lock is not None:
+            return True
+        descriptor = os.open(Path(f"{self._path}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._lock = descriptor
+        return True
+
+    def release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _is_of_this_journal(self, cursor: Cursor) -> bool:
+        try:
+            size = self._journal.stat().st_size
+        except OSError:
+            return False
+        return cursor.offset <= size and cursor.head in ("", self._head())
+
+    def _head(self) -> str:
+        try:
+            with self._journal.open("rb") as file:
+                line = file.readline()
+        except OSError:
+            return ""
+        return hashlib.sha256(line).hexdigest()[:16] if line.endswith(b"\n") else ""
+
+    def _read(self) -> dict[str, dict]:
+        try:
+            targets = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return targets if isinstance(targets, dict) else {}
