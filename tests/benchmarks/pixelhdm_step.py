@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 sys.path.append(str(Path(__file__).parents[1]))
 from ditlab.data.images.captions import caption_column, encode_captions
-from ditlab.data.images.features import FeatureColumns
+from ditlab.data.images.feature_columns import FeatureColumns
 from ditlab.data.stores.manifest import Column
 from ditlab.engine.recompute import keep_less
 from ditlab.inputs.model_inputs import ModelInputs

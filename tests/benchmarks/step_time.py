@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.sources import open_data
+from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.engine.distributed import single_process

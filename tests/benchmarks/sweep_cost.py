@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.sources import open_data
+from ditlab.data.splits import open_data
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.spec.loading import build_sweep

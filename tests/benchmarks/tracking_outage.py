@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.sources import open_data
+from ditlab.data.splits import open_data
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.spec.loading import load_experiment

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.sources import open_data
+from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank, current_rank, single_process
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment, class_for

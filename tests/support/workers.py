@@ -12,7 +12,7 @@ import torch
 
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.sources import open_data
+from ditlab.data.splits import open_data
 from ditlab.engine.distributed import current_rank, single_process
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment, class_for

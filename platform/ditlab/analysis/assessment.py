@@ -13,11 +13,11 @@ from torch import nn
 
 from denoisers.contract import Assessment
 from ditlab.analysis.saved_run import SavedRun
-from ditlab.data.sources import DataSplits
+from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
 from ditlab.home import writable_folder
+from ditlab.inputs.conditions import row_set
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.inputs.rows import row_set
 from ditlab.spec.experiment import Experiment
 
 FOLDER = "assessment"

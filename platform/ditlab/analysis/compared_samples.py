@@ -16,8 +16,8 @@ from ditlab.analysis.comparison import OpenedRun
 from ditlab.analysis.saved_run import SavedRun
 from ditlab.cli.common import say
 from ditlab.errors import UserError
+from ditlab.inputs.conditions import Conditions, conditions_of, shown_rows
 from ditlab.inputs.noise import derived_seed
-from ditlab.inputs.rows import Conditions, conditions_of, shown_rows
 from ditlab.quality.eligibility import quality_applies
 from ditlab.quality.evaluator import Drawn, QualityMeter
 from ditlab.reports.comparison.records import ComparedRun, Drawing

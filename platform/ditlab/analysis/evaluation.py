@@ -12,7 +12,7 @@ from denoisers.contract import Assessment
 from ditlab.analysis.saved_run import SavedRun
 from ditlab.cli import assessing
 from ditlab.cli.common import building
-from ditlab.data.sources import DataSplits
+from ditlab.data.splits import DataSplits
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.quality.evaluator import QualityMeter

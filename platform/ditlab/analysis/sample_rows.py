@@ -8,11 +8,11 @@ import numpy as np
 from denoisers.contract import BatchField, SampleRequest
 from ditlab.analysis.saved_run import SavedRun
 from ditlab.cli.common import say
-from ditlab.data.loading.fields import check_fields
-from ditlab.data.sources import open_place
+from ditlab.data.loading.field_checks import check_fields
+from ditlab.data.splits import open_place
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
-from ditlab.inputs.rows import DEFAULT_NUM, Conditions, num_chosen, shown_rows
+from ditlab.inputs.conditions import DEFAULT_NUM, Conditions, num_chosen, shown_rows
 
 
 def rows_for(

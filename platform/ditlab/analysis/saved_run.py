@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from denoisers.contract import RetiringObjective, TextCodec
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.cli.common import say
-from ditlab.data.loading.fields import held_out_batches
-from ditlab.data.sources import DataSplits, open_data
+from ditlab.data.loading.field_checks import held_out_batches
+from ditlab.data.splits import DataSplits, open_data
 from ditlab.data.text.tokenizer import codec, open_tokenizer
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, writable_folder
+from ditlab.inputs.conditions import shown_rows
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.inputs.rows import shown_rows
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import build_experiment, load_experiment

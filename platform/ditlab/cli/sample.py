@@ -80,9 +80,9 @@ def sample(
     from ditlab.analysis.sample_rows import rows_for, say_which, scales
     from ditlab.analysis.sampling_overrides import sampling_changes
     from ditlab.analysis.saved_run import default_device, open_run, output_folder
+    from ditlab.inputs.conditions import conditions_of
     from ditlab.inputs.model_inputs import ModelInputs
     from ditlab.inputs.noise import derived_seed
-    from ditlab.inputs.rows import conditions_of
     from ditlab.reports.tables import save_table
 
     saved = open_run(run)

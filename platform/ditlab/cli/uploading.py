@@ -16,7 +16,7 @@ def upload(store: str, uri: str, as_json: bool) -> None:
     s3://bucket/stores/NAME; what checkpoint.storage takes. Another store is never overwritten.
     """
     from ditlab.data.remote.uploading import upload_store
-    from ditlab.data.sources import open_place
+    from ditlab.data.splits import open_place
     from ditlab.home import Home
 
     opened = open_place("STORE", store, Home.from_environment())

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from denoisers.contract import ANY, BatchField
 from ditlab.data.images.captions import decode_captions
-from ditlab.data.loading.fields import check_fields, to_device
-from ditlab.data.sources import DataSplits
+from ditlab.data.loading.field_checks import check_fields, to_device
+from ditlab.data.splits import DataSplits
 from ditlab.data.stores.manifest import Column
-from ditlab.encoders.maker import FeatureMaker, ImageWish, TextWish
+from ditlab.encoders.extractor import FeatureMaker, ImageWish, TextWish
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.encoders import IMAGE, TEXT

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from denoisers.contract import BatchField
-from ditlab.data.sources import DataSplits
+from ditlab.data.splits import DataSplits
 from ditlab.quality.encoder import ImageEncoder
 from ditlab.quality.images import ImageFields, find_fields, find_image, image_sizes, of_size
 from ditlab.quality.names import CLASSIFIER_DISTANCES, ENCODER_DISTANCES, NEAREST, agreement_names

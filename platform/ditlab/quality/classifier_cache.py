@@ -3,7 +3,6 @@
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -16,12 +15,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from ditlab.data.sources import DataSplits
+from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
-from ditlab.home import Home, sync_folder, writable_folder
+from ditlab.home import Home, writable_folder
 from ditlab.quality.classifier import VERSION, Trained, train_classifier
 from ditlab.quality.images import ImageFields, RealImages
 from ditlab.quality.network import SmallClassifier
+from ditlab.storage.files import sync_folder, write_durably
 
 WAIT = 0.2  # seconds between looks whether another process is done
 WEIGHTS, RECORD = "weights.safetensors", "classifier.json"
@@ -94,10 +94,7 @@ def _keep(folder: Path, trained: Trained) -> None:
         whole = Path(beside, folder.name)
         whole.mkdir()
         for name, content in files.items():
-            with (whole / name).open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            write_durably(whole / name, content)
         if folder.exists():
             shutil.rmtree(folder)  # it was altered, or it would have been used
         whole.rename(folder)

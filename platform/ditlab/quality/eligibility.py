@@ -3,7 +3,7 @@
 from typing import Any, Protocol, runtime_checkable
 
 from denoisers.contract import ANY
-from ditlab.data.sources import DataSplits
+from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
 from ditlab.quality.basis import Basis, find_basis
 from ditlab.quality.encoder import ImageEncoder

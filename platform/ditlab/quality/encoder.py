@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ditlab.encoders.extractor import DTYPES
 from ditlab.encoders.image import FrozenImageEncoder
-from ditlab.encoders.maker import DTYPES
 from ditlab.errors import UserError
 from ditlab.quality.features import Extractor
 from ditlab.spec.experiment import Experiment

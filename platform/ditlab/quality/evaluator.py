@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from denoisers.batched_sampling import draw_samples
 from denoisers.figures import Figure
-from ditlab.data.sources import DataSplits
+from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.inputs.conditions import Conditions, conditions_of
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
-from ditlab.inputs.rows import Conditions, conditions_of
 from ditlab.quality.agreement import Classes, classes_of, confusion_figure
 from ditlab.quality.basis import Basis
 from ditlab.quality.eligibility import quality_basis, quality_sampler

@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from ditlab.data.sources import DataSplits
+from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality.agreement import Classes, Judge

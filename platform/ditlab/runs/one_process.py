@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from ditlab.data.sources import DataSplits
+from ditlab.data.splits import DataSplits
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.runs.reporter import TrackedReporter

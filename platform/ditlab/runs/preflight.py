@@ -9,7 +9,7 @@ import torch
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.cluster.nodes.verdict import NodeReport, without_interface
-from ditlab.data.sources import store_folder
+from ditlab.data.splits import store_folder
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.runs.request import checkpoint_store

@@ -6,7 +6,7 @@ from typing import Any
 
 from denoisers.counts import count_parameters
 from denoisers.figures import Figure
-from ditlab.data.sources import DataSplits
+from ditlab.data.splits import DataSplits
 from ditlab.data.text.tokenizer import attach
 from ditlab.errors import UserError
 from ditlab.home import Home

@@ -10,12 +10,12 @@ from typing import Any
 
 from denoisers.counts import count_parameters
 from ditlab.cluster.launch import is_connected
-from ditlab.data.sources import DataSplits, open_data
+from ditlab.data.splits import DataSplits, open_data
 from ditlab.home import Home, RunFolder
 from ditlab.inputs.model_inputs import check_inputs
 from ditlab.quality import check_quality
-from ditlab.runs.lifecycle import Books, refused
-from ditlab.runs.locks import LEASE, claimed
+from ditlab.runs.lifecycle import RunLifecycle, home_write_error
+from ditlab.runs.locks import LOCK_LEASE, lock_run
 from ditlab.runs.preflight import (
     check_builds,
     check_devices,
@@ -28,8 +28,9 @@ from ditlab.runs.preflight import (
 from ditlab.runs.progress_line import ProgressLine
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.yaml_text import dump_yaml
+from ditlab.storage.files import write_durably
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.records import create_run, find_training_run, find_unfinished, read_record, write_atomically
+from ditlab.tracking.records import create_run, find_training_run, find_unfinished, read_record
 from ditlab.tracking.server.access import check_admitted
 from ditlab.tracking.server.address import check_reachable, launch_address, redact, resolve_tracking_uri
 from ditlab.training.plan import RunPlan, plan_run
@@ -77,9 +78,9 @@ class Start:
     def go(self, local: bool) -> Result:
         """Trains to the end. Raises UserError and RunFailed as `launch` does; the run's record says so too."""
         assert self.folder is not None, "a dry run does not go"
-        books = Books(self.folder, self.experiment, self.home, self.resumed)
-        patience = LEASE if is_connected() else 0.0  # to a cluster, whose nodes may be lost
-        with ProgressLine() as line, claimed(self.folder, patience, line.warn):
+        books = RunLifecycle(self.folder, self.experiment, self.home, self.resumed)
+        patience = LOCK_LEASE if is_connected() else 0.0  # to a cluster, whose nodes may be lost
+        with ProgressLine() as line, lock_run(self.folder, patience, line.warn):
             request = books.begin(self.plan.total_steps, source_tags())
             with books.kept():
                 if local:
@@ -89,7 +90,7 @@ class Start:
                 else:
                     from ditlab.cluster.launch import launch
 
-                    outcome = launch(request, os.cpu_count() or 1, line.update, line.warn, books.note_failure)
+                    outcome = launch(request, os.cpu_count() or 1, line.update, line.warn, books.record_failure)
             books.end(outcome)
         return Result(self.folder.run_id, outcome, self.tracking_uri, self._last_words(outcome))
 
@@ -165,11 +166,11 @@ def _create(experiment: Experiment, plan: RunPlan, home: Home, tracking_uri: str
             home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
             total_steps=plan.total_steps, tracking_uri=tracking_uri,
         )  # fmt: skip
-        write_atomically(folder, folder.spec.name, dump_yaml(experiment.to_dict()))
+        write_durably(folder.spec, dump_yaml(experiment.to_dict()).encode())
     except OSError as error:
         if folder is not None:
             shutil.rmtree(folder.path, ignore_errors=True)
-        raise refused(home, error) from error
+        raise home_write_error(home, error) from error
     return folder
 
 

@@ -10,13 +10,13 @@ import torch
 from rich.markup import escape
 from rich.table import Table
 
-from ditlab.data.loading.fields import held_out_batches
-from ditlab.data.sources import open_data
+from ditlab.data.loading.field_checks import held_out_batches
+from ditlab.data.splits import open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import RowNoise
-from ditlab.reports.formatting import duration, short_names, value_text
+from ditlab.reports.formatting import format_duration, short_names, describe_value
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.sweeps.prepare import CheckedTrial, ReadySweep
@@ -64,7 +64,7 @@ def forecast(ready: ReadySweep) -> Forecast:
     known = [value for value in left if value is not None]
     total = sum(known) / ready.concurrent if len(known) == len(left) else None
     sources = sorted({source for _, source in speeds.values()})
-    lines = [f"expected: {duration(total)} with {ready.concurrent} at once, by {', '.join(sources)}"] if total else [
+    lines = [f"expected: {format_duration(total)} with {ready.concurrent} at once, by {', '.join(sources)}"] if total else [
         f"expected: unknown ({', '.join(sources)})"]  # fmt: skip
     if ready.sweep.scheduler.kind in ("asha", "median") and total:
         lines.append(f"scheduler {ready.sweep.scheduler.kind} stops some trials earlier: this is the most it takes")
@@ -85,7 +85,7 @@ def forecast_table(ready: ReadySweep, expected: Forecast) -> Table:
     for each in ready.checked:
         values = each.trial.values
         table.add_row(
-            str(each.trial.number), *(escape(value_text(values[path])) if path in values else "" for path in paths),
+            str(each.trial.number), *(escape(describe_value(values[path])) if path in values else "" for path in paths),
             _workers(each.experiment, ready), f"{each.num_parameters:,}", f"{each.total_steps:,}",
             _time(expected.seconds.get(each.trial.number)),
         )  # fmt: skip
@@ -147,4 +147,4 @@ def _timed(experiment: Experiment, home: Home) -> float:
 
 
 def _time(seconds: float | None) -> str:
-    return "?" if seconds is None else duration(seconds)
+    return "?" if seconds is None else format_duration(seconds)

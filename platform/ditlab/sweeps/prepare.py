@@ -10,26 +10,27 @@ from typing import Any
 import torch
 
 from denoisers.counts import count_parameters
-from ditlab.cluster.capacity import Node, Share
+from ditlab.cluster.capacity import CpuShare, Node
 from ditlab.cluster.launch import is_connected
-from ditlab.data.sources import open_data
+from ditlab.data.splits import open_data
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import check_inputs
 from ditlab.quality import check_quality
-from ditlab.runs.lifecycle import refused
-from ditlab.runs.locks import claimed
+from ditlab.runs.lifecycle import home_write_error
+from ditlab.runs.locks import lock_run
 from ditlab.runs.preflight import check_builds, check_devices, check_network, check_storage
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.sweep.space import check_sweep, differences, enumerate_trials, written
 from ditlab.spec.sweep.sweep import Sweep
 from ditlab.spec.yaml_text import dump_yaml
+from ditlab.storage.files import write_durably
 from ditlab.sweeps.concurrency import find_room
 from ditlab.sweeps.folder import SweepFolder, record_of
 from ditlab.sweeps.portable import portable_sweep, typical_values
 from ditlab.sweeps.trials import PastTrial, PlannedTrial, trial_experiment
 from ditlab.tracking.journal.history import final_metrics
-from ditlab.tracking.records import create_run, find_run, list_runs, write_atomically
+from ditlab.tracking.records import create_run, find_run, list_runs
 from ditlab.training.metric_names import metric_names
 from ditlab.training.plan import plan_run
 
@@ -61,7 +62,7 @@ class ReadySweep:
     """Those that can be enumerated."""
     total_steps: int
     """Of the longest trial."""
-    share: Share
+    share: CpuShare
     concurrent: int
     folder: SweepFolder | None = None
     past: list[PastTrial] = field(default_factory=list)
@@ -115,12 +116,12 @@ def create_sweep(ready: ReadySweep) -> None:
             trials=ready.num_trials, tracking_uri=ready.tracking_uri if ready.experiment.tracking.uri else "",
         )  # fmt: skip
         ready.folder = SweepFolder(folder)
-        write_atomically(folder, ready.folder.spec.name, dump_yaml(sweep.to_dict()))
+        write_durably(ready.folder.spec, dump_yaml(sweep.to_dict()).encode())
         _plan_rest(ready)
     except OSError as error:
         if folder is not None:
             shutil.rmtree(folder.path, ignore_errors=True)
-        raise refused(home, error) from error
+        raise home_write_error(home, error) from error
     ready.lines.append(f"sweep {folder.run_id}: {ready.num_trials} trials, {ready.concurrent} at once")
 
 
@@ -162,7 +163,7 @@ def look_back(ready: ReadySweep, folder: SweepFolder) -> None:
 
 def take_up(ready: ReadySweep, folder: SweepFolder) -> None:
     """Goes on with an earlier sweep's trials. Raises UserError where another process runs it."""
-    with claimed(folder.folder):
+    with lock_run(folder.folder):
         _take_up(ready, folder)
 
 
@@ -171,10 +172,10 @@ def _take_up(ready: ReadySweep, folder: SweepFolder) -> None:
     for one, checked in zip(ready.past, ready.checked, strict=False):
         assert one.trial.values == checked.trial.values, f"trial {one.trial.number} is another one"
     try:
-        write_atomically(folder.folder, folder.spec.name, dump_yaml(ready.sweep.to_dict()))
+        write_durably(folder.spec, dump_yaml(ready.sweep.to_dict()).encode())
         _plan_rest(ready)
     except OSError as error:
-        raise refused(ready.home, error) from error
+        raise home_write_error(ready.home, error) from error
     done = sum(one.has_ended for one in ready.past)
     ready.lines.append(f"sweep {folder.folder.run_id}: going on, {done} of {ready.num_trials} trials are done")
 

@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 from denoisers.figures import Figure
-from ditlab.data.sources import DataSplits
+from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.inputs.conditions import conditions_of, shown_rows
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed, fixed_noise
-from ditlab.inputs.rows import conditions_of, shown_rows
 from ditlab.spec.experiment import Experiment
 
 

@@ -12,7 +12,7 @@ from denoisers.contract import RetiringObjective
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.loading.loader import Loader
 from ditlab.data.loading.order import SampleOrder
-from ditlab.data.sources import DataSplits
+from ditlab.data.splits import DataSplits
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import RunFailed
 from ditlab.home import Home

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ditlab.data.sources import DataSplits
+from ditlab.data.splits import DataSplits
 from ditlab.quality import quality_names
 from ditlab.spec.experiment import Experiment
 

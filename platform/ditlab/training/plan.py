@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ditlab.data.loading.order import SampleOrder
-from ditlab.data.sources import DataSplits
+from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment

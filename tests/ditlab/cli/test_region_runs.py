@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from ditlab.analysis.assessment import assess
-from ditlab.data.sources import open_data
+from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.home import Home

@@ -12,7 +12,7 @@ import torch
 
 from denoisers.contract import ANY
 from ditlab.data.importing import write_store
-from ditlab.data.sources import open_data, store_folder
+from ditlab.data.splits import open_data, store_folder
 from ditlab.data.stores.bucket_writer import BucketPart, write_buckets
 from ditlab.data.stores.bucketed_store import BucketedStore, open_store
 from ditlab.data.stores.manifest import Column, Source

@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 
 from ditlab.data.builtin.captioned_digits import COLOURS, DIGITS
 from ditlab.data.images.captions import cut, decode_captions, encode_captions
-from ditlab.data.sources import hold_out_groups, open_data
+from ditlab.data.splits import hold_out_groups, open_data
 from ditlab.data.stores.store import Store
 from ditlab.home import Home
 from ditlab.spec.data import CaptionedDigitsData

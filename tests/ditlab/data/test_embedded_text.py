@@ -10,7 +10,7 @@ import pytest
 
 from ditlab.data import python_docs
 from ditlab.data.builtin.python_docs import PythonDocs
-from ditlab.data.sources import hold_out_runs, open_data
+from ditlab.data.splits import hold_out_runs, open_data
 from ditlab.data.text.tokenizer import END_TEXT, store_tokenizer
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, TextData

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ditlab.data.sources import open_data
+from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ditlab.data import download as downloading
+from ditlab.data.images.idx import IMAGES_MAGIC, LABELS_MAGIC, read_idx
 from ditlab.data.importers import mnist
-from ditlab.data.importers.download import download
-from ditlab.data.importers.idx import IMAGES_MAGIC, LABELS_MAGIC, read_idx
 from ditlab.data.importing import ImportRequest, run_import, silent
+from ditlab.data.remote.download import download
 from ditlab.errors import UserError
 from ditlab.spec.importing import MnistOptions
 

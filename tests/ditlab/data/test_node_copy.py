@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from ditlab.data.remote.uploading import upload_store
-from ditlab.data.sources import open_data, open_place
+from ditlab.data.splits import open_data, open_place
 from ditlab.data.stores.bucket_manifest import BUCKETS_NAME
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import MANIFEST_NAME
@@ -136,7 +136,7 @@ def start(uri: str, home: Home) -> subprocess.Popen[str]:
     """A process that opens the store, on a line of input, and prints its fingerprint."""
     code = (
         "import sys; from pathlib import Path; from ditlab.home import Home;"
-        "from ditlab.data.sources import open_place;"
+        "from ditlab.data.splits import open_place;"
         "print('ready', flush=True); sys.stdin.readline();"
         "print(open_place('data.path', sys.argv[1], Home(Path(sys.argv[2]))).fingerprint)"
     )

@@ -11,9 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from ditlab.data import planted
-from ditlab.data.builtin.planted_store import store_name
-from ditlab.data.genome.planted import PlantedModules, feature_names
-from ditlab.data.sources import open_data
+from ditlab.data.builtin.motifs import store_name
+from ditlab.data.genome.planted_modules import PlantedModules, feature_names
+from ditlab.data.splits import open_data
 from ditlab.errors import UserError
 from ditlab.spec.data import HoldOutClasses, MotifsData
 
@@ -226,7 +226,7 @@ def test_other_rows_can_be_held_out_of_the_same_store(home):
 
 def test_two_processes_may_make_the_store_at_once(home):
     code = (
-        "import sys; from pathlib import Path; from ditlab.home import Home; from ditlab.data.sources import open_data;"
+        "import sys; from pathlib import Path; from ditlab.home import Home; from ditlab.data.splits import open_data;"
         "from ditlab.spec.data import MotifsData; spec = MotifsData.model_validate_json(sys.argv[2]);"
         "sys.stdin.readline(); print(open_data(spec, Home(Path(sys.argv[1]))).fingerprint)"
     )

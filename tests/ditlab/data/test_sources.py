@@ -8,7 +8,7 @@ import pytest
 from ditlab.data.genome.region_windows import ChromosomePeaks, plan_windows, region_columns, window_batches
 from ditlab.data.importing import ImportRequest, kinds, run_import
 from ditlab.data.loading.hold_out import hold_out_rows
-from ditlab.data.sources import open_data, store_folder
+from ditlab.data.splits import open_data, store_folder
 from ditlab.data.stores.manifest import Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
@@ -34,7 +34,7 @@ def test_digits_need_nothing_and_are_scikit_learns(home):
 
 def test_two_processes_may_make_the_digits_at_once(home):
     code = (
-        "import sys; from pathlib import Path; from ditlab.home import Home; from ditlab.data.sources import open_data;"
+        "import sys; from pathlib import Path; from ditlab.home import Home; from ditlab.data.splits import open_data;"
         "from ditlab.spec.data import DigitsData; sys.stdin.readline();"
         "print(open_data(DigitsData(), Home(Path(sys.argv[1]))).fingerprint)"
     )

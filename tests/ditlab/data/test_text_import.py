@@ -17,7 +17,7 @@ import pytest
 from denoisers.contract import BatchField, ModelSpec
 from ditlab.data import documents, text_store, tokenizing
 from ditlab.data.importing import Imported, ImportRequest, run_import
-from ditlab.data.loading.fields import check_fields
+from ditlab.data.loading.field_checks import check_fields
 from ditlab.data.stores.manifest import Column, Source, TextFacts
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ditlab.data.images.captions import caption_column, decode_captions, encode_captions
-from ditlab.data.sources import open_data
+from ditlab.data.splits import open_data
 from ditlab.data.stores.bucket_writer import BucketPart, write_buckets
 from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.data.stores.manifest import Column, Source

@@ -10,8 +10,8 @@ from denoisers.contract import ANY, BatchField
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import Rank
 from ditlab.errors import UserError
+from ditlab.inputs.conditions import conditions_of, row_set
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.inputs.rows import conditions_of, row_set
 from ditlab.training.evaluation import held_out_metrics
 from ditlab.training.plan import RunPlan, plan_run
 from support.bucketed import bucketed

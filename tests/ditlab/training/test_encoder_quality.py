@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ditlab.data.importing import write_store
-from ditlab.data.sources import open_data
+from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.errors import UserError
 from ditlab.home import Home

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from ditlab.data.sources import open_data
+from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ditlab.data.images.captions import caption_column, encode_captions
-from ditlab.data.loading.fields import to_device
-from ditlab.data.sources import open_data
+from ditlab.data.loading.field_checks import to_device
+from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ditlab.data.importing import write_store
-from ditlab.data.sources import open_data
+from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.errors import UserError
 from ditlab.home import Home

@@ -10,8 +10,8 @@ from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
+from ditlab.inputs.conditions import conditions_of, num_chosen, row_set
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.inputs.rows import conditions_of, num_chosen, row_set
 from ditlab.training.evaluation import held_out_metrics
 
 CPU = torch.device("cpu")
@@ -132,7 +132,7 @@ def test_conditions_are_of_the_first_wanted_rows(view):
 
 
 def test_no_more_rows_are_looked_at_than_needed(view, monkeypatch):
-    monkeypatch.setattr("ditlab.inputs.rows.SCANNED", 10)
+    monkeypatch.setattr("ditlab.inputs.conditions.SCANNED", 10)
     sampler = Completing("odd")
     assert conditions_of(sampler, 7, view, INPUTS).tensors["scores"][:, 0, 0].tolist() == list(range(99, 85, -2))
     assert sampler.seen == 20
@@ -146,8 +146,8 @@ def test_fewer_rows_than_asked_for_and_none(view):
 
 
 def test_without_a_number_a_sampler_that_chooses_gets_all_its_rows(view, monkeypatch):
-    monkeypatch.setattr("ditlab.inputs.rows.SCANNED", 10)
-    monkeypatch.setattr("ditlab.inputs.rows.DEFAULT_NUM", 8)
+    monkeypatch.setattr("ditlab.inputs.conditions.SCANNED", 10)
+    monkeypatch.setattr("ditlab.inputs.conditions.DEFAULT_NUM", 8)
     assert conditions_of(Completing("odd"), None, view, INPUTS).num == 50
     assert conditions_of(Unchoosy("odd"), None, view, INPUTS).num == 8
     assert conditions_of(Free(), None, None, INPUTS).num == 8

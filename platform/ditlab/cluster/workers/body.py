@@ -17,11 +17,11 @@ from ray import train
 from ray.util.placement_group import get_current_placement_group
 from torch import distributed
 
-from ditlab.cluster.nodes.joining import check_newcomer
+from ditlab.cluster.nodes.joining import check_joining_node
 from ditlab.cluster.nodes.membership import node_name
-from ditlab.cluster.workers.channel import PAUSED, PREEMPTED, STOPPED, Board
-from ditlab.cluster.workers.heartbeat import UNHEARD, Signs
-from ditlab.data.sources import open_data
+from ditlab.cluster.workers.channel import PAUSED, PREEMPTED, STOPPED, KeyValueChannel
+from ditlab.cluster.workers.heartbeat import CHANNEL_ERRORS, HeartbeatThread
+from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank, current_rank, is_peer_loss
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
@@ -43,7 +43,7 @@ PATIENCE = 60.0  # seconds after which the other workers hear that there is none
 
 def run_worker(config: dict[str, Any]) -> None:
     """Ray Train's training function: one worker of a crew, through all the runs that it is given."""
-    crew, context = Board(config["crew"]), train.get_context()
+    crew, context = KeyValueChannel(config["crew"]), train.get_context()
     torch.set_num_threads(config["threads"])
     use_gpu = config["gpus"] > 0
     rank = current_rank(
@@ -55,7 +55,7 @@ def run_worker(config: dict[str, Any]) -> None:
         crew.put("place", get_current_placement_group().id.hex())
     while not (order := _next_order(crew, rank)).get("over"):
         try:
-            _serve(RunRequest.from_dict(order["request"]), Board(order["launch"]), rank)
+            _serve(RunRequest.from_dict(order["request"]), KeyValueChannel(order["launch"]), rank)
         except Exception as error:
             if order["last"] or not _can_go_on(error, rank):
                 raise_hidden(error)  # Ray writes it into its logs
@@ -75,7 +75,7 @@ def _can_go_on(error: Exception, rank: Rank) -> bool:
     return rank.device.type == "cpu" or isinstance(error, UserError | RunFailed)
 
 
-def _next_order(crew: Board, rank: Rank) -> dict[str, Any]:
+def _next_order(crew: KeyValueChannel, rank: Rank) -> dict[str, Any]:
     """The first order that is not done, on all workers alike."""
     found: list[dict[str, Any] | None] = [None]
     while found[0] is None:
@@ -91,16 +91,16 @@ def _next_order(crew: Board, rank: Rank) -> dict[str, Any]:
     return found[0]
 
 
-def _serve(request: RunRequest, board: Board, rank: Rank) -> None:
+def _serve(request: RunRequest, board: KeyValueChannel, rank: Rank) -> None:
     """One run."""
     experiment = request.experiment()
     for name, value in Home(Path(request.home)).cache_variables().items():
         os.environ.setdefault(name, value)
     pulse, group = Pulse(), _group(board, rank)
-    signs = Signs(group, rank.rank, pulse, experiment.resources.hang_timeout)
+    signs = HeartbeatThread(group, rank.rank, pulse, experiment.resources.hang_timeout)
     signs.start()
     try:
-        check_newcomer(request)
+        check_joining_node(request)
         _train(request, board, group, rank, pulse)
     except Exception as error:
         if is_peer_loss(error):
@@ -115,7 +115,7 @@ def _serve(request: RunRequest, board: Board, rank: Rank) -> None:
         signs.stop()
 
 
-def _group(board: Board, rank: Rank) -> Board:
+def _group(board: KeyValueChannel, rank: Rank) -> KeyValueChannel:
     """The board of this group of workers, named by the first one."""
     name = [secrets.token_hex(4)]
     distributed.broadcast_object_list(name, 0)
@@ -138,7 +138,7 @@ def _told(error: Exception, resumed: bool) -> dict[str, Any]:
     return {"kind": "crash", "message": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
 
 
-def _train(request: RunRequest, board: Board, group: Board, rank: Rank, pulse: Pulse) -> None:
+def _train(request: RunRequest, board: KeyValueChannel, group: KeyValueChannel, rank: Rank, pulse: Pulse) -> None:
     experiment = request.experiment()
     home, places = Home(Path(request.home)), _node_names(rank)
     nodes = list(dict.fromkeys(places))  # that of the first worker first
@@ -184,7 +184,7 @@ def _watch_node(request: RunRequest, node: int, num_nodes: int) -> RunTracker:
     return tracker
 
 
-def _warner(board: Board, rank: int) -> Any:
+def _warner(board: KeyValueChannel, rank: int) -> Any:
     """Warnings for people; the workers' words stand apart, so that none is written over another's."""
     warnings: list[str] = []
 
@@ -203,7 +203,7 @@ def _heard(say: Callable[..., None]) -> Callable[..., None]:
     """The same, but news that cannot be put on the board is dropped: it costs no step."""
 
     def said(*words: Any) -> None:
-        with suppress(*UNHEARD):
+        with suppress(*CHANNEL_ERRORS):
             say(*words)
 
     return said
@@ -214,7 +214,7 @@ class _Gate:
 
     def __init__(self, request: RunRequest, is_stopping: Callable[[], bool], pulse: Pulse, patience: float) -> None:
         self._patience = patience
-        self._board = Board(request.board) if request.board else None
+        self._board = KeyValueChannel(request.board) if request.board else None
         self._is_gated, self._is_stopping, self._pulse = request.gated, is_stopping, pulse
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
@@ -232,7 +232,7 @@ class _Gate:
 
     def _allowed(self) -> int:
         assert self._board
-        with suppress(*UNHEARD):
+        with suppress(*CHANNEL_ERRORS):
             return self._board.get("go") or 0
         return 0
 
@@ -240,7 +240,7 @@ class _Gate:
 class _StopWatch:
     """Looks at the board now and then, off the training thread."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: KeyValueChannel) -> None:
         self._board, self._wanted, self._over = board, threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._look, name="stop-watch", daemon=True)
         self.is_set = self._wanted.is_set
@@ -248,7 +248,7 @@ class _StopWatch:
 
     def _look(self) -> None:
         while not self._over.wait(STOP_POLL):
-            with suppress(*UNHEARD):
+            with suppress(*CHANNEL_ERRORS):
                 if reason := self._board.get("stop"):
                     self.reason = reason  # a person's wish may follow that of the cluster
                     self._wanted.set()

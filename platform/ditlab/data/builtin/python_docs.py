@@ -17,7 +17,7 @@ from ditlab.data.importing import silent
 from ditlab.data.stores.manifest import MANIFEST_NAME, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.text.documents import Document
-from ditlab.data.text.text_store import TextRequest, write_text_store
+from ditlab.data.text.token_store import TextRequest, write_text_store
 from ditlab.home import Home
 from ditlab.spec.data import TextData
 

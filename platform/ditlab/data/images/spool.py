@@ -11,7 +11,7 @@ import numpy as np
 from ditlab.data.images.aspect_buckets import Size
 from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
 from ditlab.data.images.decoding import Decoded
-from ditlab.data.images.features import FeatureColumns
+from ditlab.data.images.feature_columns import FeatureColumns
 from ditlab.data.importing import Progress
 from ditlab.data.stores.bucket_writer import PARTIAL, BucketPart
 from ditlab.data.stores.manifest import Column

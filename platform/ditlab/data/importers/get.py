@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ditlab.data.genome.get_store import GetStore, listed, open_get_store
+from ditlab.data.genome.get_zarr import GetStore, listed, open_get_store
 from ditlab.data.genome.region_windows import (
     PEAK_COLUMN,
     PEAK_NAME,

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from ditlab.data.images.aspect_buckets import AspectBuckets
 from ditlab.data.images.decoding import Decoded, DecodingRules, Reason, Skipped, decode
-from ditlab.data.images.features import FeatureColumns
+from ditlab.data.images.feature_columns import FeatureColumns
 from ditlab.data.images.sources import ImageSource, open_image_source
 from ditlab.data.images.spool import ImageSpool
 from ditlab.data.importing import Imported, ImportRequest
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.stores.bucket_writer import refuse_plain_store, write_buckets
 from ditlab.data.stores.manifest import Source
-from ditlab.data.text.text_store import folder_name
+from ditlab.data.text.token_store import folder_name
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
 

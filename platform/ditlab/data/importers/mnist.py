@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from ditlab.data.importers.download import download
-from ditlab.data.importers.idx import IMAGES_MAGIC, LABELS_MAGIC, IdxFile, read_idx
+from ditlab.data.images.idx import IMAGES_MAGIC, LABELS_MAGIC, IdxFile, read_idx
 from ditlab.data.importing import Imported, ImportRequest, write_store
+from ditlab.data.remote.download import download
 from ditlab.data.stores.manifest import Column, Source, SourceFile
 from ditlab.errors import UserError
 from ditlab.spec.importing import MnistOptions

@@ -3,7 +3,7 @@
 from ditlab.data.importing import Imported, ImportRequest
 from ditlab.data.stores.manifest import Source
 from ditlab.data.text.documents import TextFiles
-from ditlab.data.text.text_store import DEFAULT_VOCABULARY, TextRequest, folder_name, write_text_store
+from ditlab.data.text.token_store import DEFAULT_VOCABULARY, TextRequest, folder_name, write_text_store
 from ditlab.spec.importing import TextOptions
 
 OPTIONS = TextOptions

@@ -1,7 +1,6 @@
 """Bringing the files of a store from behind a URI into a folder: hashed on the way, the manifest last."""
 
 import hashlib
-import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from ditlab.data.stores.files import AGAIN, Contents, StoreFile
 from ditlab.errors import UserError
-from ditlab.home import sync_folder, write_durably
+from ditlab.storage.files import flush_to_disk, sync_folder, write_durably
 from ditlab.storage.remote import RemoteFiles
 
 AT_ONCE = 8
@@ -63,8 +62,7 @@ class Fetch:
                         break
                     digest.update(chunk)
                     sink.write(chunk)
-                sink.flush()
-                os.fsync(sink.fileno())
+                flush_to_disk(sink)
             self._check(file, size, digest.hexdigest())
             partial.replace(target)
         finally:

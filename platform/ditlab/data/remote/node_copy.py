@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ditlab.data.remote.fetching import Fetch
-from ditlab.data.remote.places import READ_REMEDY, open_root
+from ditlab.data.remote.manifests import READ_REMEDY, open_root
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
 from ditlab.data.stores.files import Root, read_contents
 from ditlab.errors import UserError
-from ditlab.home import Home, write_durably
+from ditlab.home import Home
 from ditlab.storage.failures import Unreachable
+from ditlab.storage.files import write_durably
 from ditlab.storage.remote import RemoteFiles
 
 Say = Callable[[str], None]

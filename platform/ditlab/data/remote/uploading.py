@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from ditlab.data.remote.fetching import AT_ONCE
-from ditlab.data.remote.places import READ_REMEDY, open_files
+from ditlab.data.remote.manifests import READ_REMEDY, open_files
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.files import Contents, StoreFile, read_contents, read_root
 from ditlab.data.stores.manifest import MANIFEST_NAME

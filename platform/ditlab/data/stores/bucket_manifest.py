@@ -10,7 +10,7 @@ from pydantic import Field
 
 from denoisers.contract import ANY
 from ditlab.data.stores.manifest import Record, Source, Statistics, StoredColumn, TextFacts
-from ditlab.data.stores.names import PlainName
+from ditlab.data.stores.plain_names import PlainName
 
 BUCKETS_NAME = "buckets.json"
 

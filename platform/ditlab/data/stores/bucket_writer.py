@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import uuid
@@ -23,9 +22,9 @@ from ditlab.data.stores.bucket_manifest import (
     size_name,
 )
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source
-from ditlab.data.stores.manifest_files import read_record
+from ditlab.data.stores.manifest_parsing import read_record
 from ditlab.errors import UserError
-from ditlab.home import sync_folder
+from ditlab.storage.files import sync_folder, write_durably
 
 if TYPE_CHECKING:  # torch and pyarrow, which an importer's --help can do without
     from ditlab.data.stores.store import Store
@@ -92,10 +91,9 @@ def write_buckets(
         )
         moved = [_move(store, path, bucket) for store, bucket in zip(stores, buckets, strict=True)]
         for file, content in (files or {}).items():
-            _put(content, aside, path / manifest.files[file])
+            write_durably(path / manifest.files[file], content)
         sync_folder(path)
-        _put(json.dumps(manifest.model_dump(mode="json"), indent=1).encode(), aside, path / BUCKETS_NAME)
-        sync_folder(path)
+        write_durably(path / BUCKETS_NAME, json.dumps(manifest.model_dump(mode="json"), indent=1).encode())
     except OSError as error:
         raise UserError(
             f"{path} cannot be written ({error.strerror}); free space there or choose another folder."
@@ -171,15 +169,6 @@ def _hashed_name(file: str, content: bytes) -> str:
     """`skipped-1a2b3c4d.txt`, so that a list which changes leaves the old store's in place."""
     name = PurePath(file)
     return f"{name.stem}-{hashlib.sha256(content).hexdigest()[:8]}{name.suffix}"
-
-
-def _put(content: bytes, aside: Path, file: Path) -> None:
-    temporary = aside / file.name
-    with temporary.open("wb") as sink:
-        sink.write(content)
-        sink.flush()
-        os.fsync(sink.fileno())
-    temporary.replace(file)
 
 
 def _remove_strays(path: Path, manifest: BucketsManifest, before: BucketsManifest | None) -> None:

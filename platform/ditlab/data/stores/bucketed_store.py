@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ditlab.data.stores.bucket_manifest import BUCKETS_NAME, BucketsManifest, merged_column
 from ditlab.data.stores.manifest import MANIFEST_NAME
-from ditlab.data.stores.manifest_files import parse_buckets, read_bytes
+from ditlab.data.stores.manifest_parsing import parse_buckets, read_bytes
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
 

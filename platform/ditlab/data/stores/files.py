@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ditlab.data.stores.bucket_manifest import BUCKETS_NAME, BucketsManifest
 from ditlab.data.stores.manifest import MANIFEST_NAME, Manifest
-from ditlab.data.stores.manifest_files import parse_buckets, parse_manifest
+from ditlab.data.stores.manifest_parsing import parse_buckets, parse_manifest
 from ditlab.errors import UserError
 
 Read = Callable[[str, str], bytes]

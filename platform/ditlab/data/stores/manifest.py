@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ditlab.data.stores.names import PlainName
+from ditlab.data.stores.plain_names import PlainName
 
 MANIFEST_NAME = "store.json"
 FORMAT_VERSION = 1

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ditlab.data.stores.manifest import MANIFEST_NAME, Manifest, Shard, StoredColumn
-from ditlab.data.stores.manifest_files import parse_manifest, read_bytes
+from ditlab.data.stores.manifest_parsing import parse_manifest, read_bytes
 from ditlab.errors import UserError
 
 

@@ -2,10 +2,8 @@
 
 import hashlib
 import json
-import os
 import uuid
 from collections.abc import Callable, Mapping
-from operator import methodcaller
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -15,10 +13,10 @@ import pyarrow as pa
 from torch import Tensor
 
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Manifest, Shard, Source, TextFacts, content_fingerprint
-from ditlab.data.stores.names import plain_name
+from ditlab.data.stores.plain_names import plain_name
 from ditlab.data.stores.statistics import RunningStatistics
 from ditlab.errors import UserError
-from ditlab.home import sync_folder
+from ditlab.storage.files import flush_to_disk, sync_folder, write_durably
 
 SHARD_BYTES = 256 * 2**20
 """Size that shards are cut at unless the writer is told a row limit: what a writer holds in memory."""
@@ -126,8 +124,7 @@ class StoreWriter:
         file = self._temporary_file()
         with file.open("wb") as sink:
             write(sink)
-            sink.flush()
-            os.fsync(sink.fileno())
+            flush_to_disk(sink)
         return file
 
     def _cut_shard(self) -> None:
@@ -177,8 +174,7 @@ class StoreWriter:
         sync_folder(self.path)
         text = json.dumps(manifest.model_dump(mode="json"), indent=1)
         for name, content in {**self._attachments, MANIFEST_NAME: text.encode()}.items():
-            self._durable(methodcaller("write", content)).replace(self.path / name)
-        sync_folder(self.path)
+            write_durably(self.path / name, content)
         self.manifest = manifest
         named = {shard.file for shard in manifest.shards}
         for stray in self.path.glob("shard-*.arrow"):  # of the store that this one replaces; open maps stay valid

@@ -9,28 +9,29 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ditlab.checkpoints.handover import take_over
-from ditlab.cluster.capacity import Share
-from ditlab.cluster.launch import until_done
-from ditlab.cluster.workers.channel import INTERRUPTED, PAUSED, STOPPED, Board
-from ditlab.cluster.workers.group import Crews
-from ditlab.cluster.workers.heartbeat import UNHEARD
-from ditlab.data.sources import open_data
+from ditlab.cluster.capacity import CpuShare
+from ditlab.cluster.launch import train_with_retries
+from ditlab.cluster.workers.channel import INTERRUPTED, PAUSED, STOPPED, KeyValueChannel
+from ditlab.cluster.workers.group import WorkerPool
+from ditlab.cluster.workers.heartbeat import CHANNEL_ERRORS
+from ditlab.data.splits import open_data
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
-from ditlab.runs.lifecycle import Books
-from ditlab.runs.locks import claimed
+from ditlab.runs.lifecycle import RunLifecycle
+from ditlab.runs.locks import lock_run
 from ditlab.runs.request import RunRequest, checkpoint_store
-from ditlab.runs.signals import Wishes
+from ditlab.runs.signals import StopRequests
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.sweep.sweep import NoScheduler, Sweep
 from ditlab.spec.yaml_text import dump_yaml
+from ditlab.storage.files import write_durably
 from ditlab.sweeps.folder import SweepFolder
 from ditlab.sweeps.takeovers import Exploit, exploits, note_exploit
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.records import create_run, read_record, update_record, write_atomically
+from ditlab.tracking.records import create_run, read_record, update_record
 from ditlab.tracking.upload.client import PARENT_TAG
 from ditlab.training.plan import plan_run
 from ditlab.training.reporting import Outcome, Progress
@@ -49,12 +50,12 @@ class Origin:
     """Of this takeover: it is done once, however often the process that leads the trial is replaced."""
 
 
-class TrialWishes(Wishes):
+class TrialWishes(StopRequests):
     """Asks the sweep's board whether the trial shall stop: its own process has no terminal."""
 
     sentence = ""
 
-    def __init__(self, board: Board, number: int) -> None:
+    def __init__(self, board: KeyValueChannel, number: int) -> None:
         self._board, self._topics = board, (f"stop/{number}", "stop")
         self.local = ""
 
@@ -67,7 +68,7 @@ class TrialWishes(Wishes):
         return self._wish() or INTERRUPTED
 
     def _wish(self) -> str:
-        with suppress(*UNHEARD):
+        with suppress(*CHANNEL_ERRORS):
             for topic in self._topics:
                 if wish := self._board.get(topic):
                     self.local = str(wish)
@@ -79,14 +80,14 @@ class TrialRun(threading.Thread):
     """Trains a trial beside the thread that Tune calls."""
 
     def __init__(
-        self, home: Home, sweep_id: str, trial: PlannedTrial, origin: Origin | None, share: Share, crews: Crews
+        self, home: Home, sweep_id: str, trial: PlannedTrial, origin: Origin | None, share: CpuShare, crews: WorkerPool
     ) -> None:
         super().__init__(name=f"trial-{trial.number}", daemon=True)
         self.trial, self._origin = trial, origin
         self._home, self._share, self._crews = home, share, crews
         self._sweep_folder = SweepFolder(home.run(sweep_id))
-        self._sweep_board = Board(f"sweep-{sweep_id}")
-        self._board = Board(f"trial-{trial.run_id}")
+        self._sweep_board = KeyValueChannel(f"sweep-{sweep_id}")
+        self._board = KeyValueChannel(f"trial-{trial.run_id}")
         self._wishes = TrialWishes(self._sweep_board, trial.number)
         self._warnings: list[str] = []
         self._reported = 0
@@ -155,9 +156,9 @@ class TrialRun(threading.Thread):
         is_new = not folder.record.exists()
         if is_new:
             self._make(folder, experiment)
-        books = Books(folder, experiment, self._home, resumed=not is_new)
+        books = RunLifecycle(folder, experiment, self._home, resumed=not is_new)
         tags = {**source_tags(), PARENT_TAG: self._sweep_folder.folder.run_id, "ditlab.trial": str(self.trial.number)}
-        with claimed(folder, PATIENCE):
+        with lock_run(folder, PATIENCE):
             with books.kept():
                 if self._origin and all(done.key != self._origin.key for done in exploits(folder)):
                     self._take_over(folder, experiment, self._origin)
@@ -168,10 +169,10 @@ class TrialRun(threading.Thread):
             books.end(outcome)
         return outcome
 
-    def _until_done(self, request: RunRequest, books: Books) -> Outcome:
+    def _until_done(self, request: RunRequest, books: RunLifecycle) -> Outcome:
         try:
-            return until_done(
-                request, self._crews, self._share, self._wishes, self._show, self._warn, books.note_failure
+            return train_with_retries(
+                request, self._crews, self._share, self._wishes, self._show, self._warn, books.record_failure
             )
         finally:
             if not self._crews.keep:
@@ -185,7 +186,7 @@ class TrialRun(threading.Thread):
             run_id=folder.run_id, tracking_uri=experiment.tracking.uri or "",
             parent=self._sweep_folder.folder.run_id, trial=self.trial.number,
         )  # fmt: skip
-        write_atomically(folder, folder.spec.name, dump_yaml(experiment.to_dict()))
+        write_durably(folder.spec, dump_yaml(experiment.to_dict()).encode())
 
     def _take_over(self, folder: RunFolder, experiment: Experiment, origin: Origin) -> None:
         """Another trial's checkpoint in place of the own ones. Waits for it: it may still be on its way to the disk."""
@@ -206,7 +207,7 @@ class TrialRun(threading.Thread):
         self._say(f"warnings/{self.trial.number}", self._warnings)
 
     def _say(self, topic: str, value: Any) -> None:
-        with suppress(*UNHEARD):
+        with suppress(*CHANNEL_ERRORS):
             self._sweep_board.put(topic, value)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.data.sources import open_data
+from ditlab.data.splits import open_data
 from ditlab.home import Home
 from support.threads import one_thread  # noqa: F401 (a fixture)
 from support.workers import tiny

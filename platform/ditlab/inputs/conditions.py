@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from denoisers.contract import NOTHING_ASKED, BatchField, RealRows, RowSet, SampleRequest
-from ditlab.data.sources import DataSplits
+from ditlab.data.splits import DataSplits
 from ditlab.data.stores.manifest import StoredColumn
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError

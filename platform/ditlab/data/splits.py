@@ -8,9 +8,9 @@ from typing import Any
 
 from denoisers.contract import TextCodec
 from ditlab.data.builtin.captioned_digits import open_captioned_digits
-from ditlab.data.builtin.planted_store import last_chromosomes, open_motifs
+from ditlab.data.builtin.motifs import last_chromosomes, open_motifs
 from ditlab.data.builtin.python_docs import open_python_docs
-from ditlab.data.genome.planted import PlantedModules
+from ditlab.data.genome.planted_modules import PlantedModules
 from ditlab.data.genome.region_windows import WHOLE_CHROMOSOMES, windows_overlap
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.loading.hold_out import (

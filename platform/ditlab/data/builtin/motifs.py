@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ditlab.data.genome.planted import VERSION, PlantedModules, chromosome_name, feature_names
+from ditlab.data.genome.planted_modules import VERSION, PlantedModules, chromosome_name, feature_names
 from ditlab.data.genome.region_windows import plan_windows, region_columns, window_batches
 from ditlab.data.importing import write_store
 from ditlab.data.stores.manifest import MANIFEST_NAME, Source
