@@ -1,7 +1,6 @@
 """Where everything that outlives a run lies: one folder, `DITLAB_HOME` (default `runs/` in the working directory)."""
 
 import os
-import secrets
 import stat
 import tempfile
 from dataclasses import dataclass
@@ -36,29 +35,6 @@ def own_folder(path: Path) -> Path:
     if not stat.S_ISDIR(state.st_mode) or not is_ours or state.st_mode & 0o022:
         raise UserError(f"{path} can be written by others than you, who could put code there; remove it.")
     return path
-
-
-def sync_folder(path: Path) -> None:
-    """Makes what was created, renamed or deleted in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Replaces a file in one go: who reads it meanwhile, or after a power cut, finds the old content or the new."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with part.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        sync_folder(path.parent)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

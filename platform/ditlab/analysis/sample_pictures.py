@@ -14,7 +14,7 @@ from torch import Tensor
 from denoisers.contract import Picture
 from ditlab.data.images.decoding import BROKEN, FORMATS, in_rgb
 from ditlab.errors import UserError
-from ditlab.reports.files import write_whole
+from ditlab.storage.files import write_durably
 
 PREFIX = "ditlab."
 """Of the keys of a PNG's texts."""
@@ -41,6 +41,7 @@ def save_pictures(pictures: Sequence[Picture], origin: Mapping[str, str], folder
 
     Raises OSError where the disk refuses.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     digits = max(3, len(str(len(pictures) - 1)))
     for number, picture in enumerate(pictures):
         texts = PngInfo()
@@ -48,4 +49,4 @@ def save_pictures(pictures: Sequence[Picture], origin: Mapping[str, str], folder
             texts.add_itxt(PREFIX + name, text)
         content = BytesIO()
         Image.fromarray(picture.pixels).save(content, format="PNG", pnginfo=texts)
-        yield write_whole(folder / f"{number:0{digits}d}.png", content.getvalue())
+        yield write_durably(folder / f"{number:0{digits}d}.png", content.getvalue())

@@ -8,8 +8,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ditlab.home import sync_folder, writable_folder
+from ditlab.home import writable_folder
 from ditlab.storage.failures import Unreachable
+from ditlab.storage.files import flush_to_disk, sync_folder
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,7 @@ class LocalFiles:
             with target.open("xb") as file:
                 for chunk in chunks:
                     file.write(chunk)
-                file.flush()
-                os.fsync(file.fileno())
+                flush_to_disk(file)
             # The file's entry in its folder, the folder's in the run's, the run's in the one above.
             for made in (target.parent, self.path, self.path.parent):
                 sync_folder(made)

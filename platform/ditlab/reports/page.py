@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ditlab.reports.files import write_whole
-from ditlab.reports.formatting import Cell, cell, is_numeric, markdown_fence, markdown_text
+from ditlab.reports.formatting import Cell, format_cell, is_numeric, markdown_fence, escape_markdown
+from ditlab.storage.files import write_durably
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
@@ -41,7 +41,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Picture:
+class ImageFile:
     """A PNG, GIF, JPEG or SVG file."""
 
     path: Path
@@ -60,7 +60,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Text:
+class Paragraphs:
     """Paragraphs, with an empty line between two."""
 
     text: str
@@ -73,7 +73,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Code:
-    """Text shown as it is written."""
+    """Paragraphs shown as it is written."""
 
     text: str
     language: str = ""
@@ -84,7 +84,7 @@ class Section:
     """Parts under a heading."""
 
     title: str
-    parts: Sequence[Table | Picture | Text | Code]
+    parts: Sequence[Table | ImageFile | Paragraphs | Code]
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,8 @@ def write_markdown(page: Page, path: Path) -> Path:
 
 
 def _write(text: str, path: Path) -> Path:
-    return write_whole(path, (_UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text).strip() + "\n").encode())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_durably(path, (_UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text).strip() + "\n").encode())
 
 
 @cache
@@ -131,7 +132,7 @@ def _environment(html: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"cell": cell, "md": markdown_text, "fence": markdown_fence}
+    environment.filters |= {"cell": format_cell, "md": escape_markdown, "fence": markdown_fence}
     environment.tests["instance"] = _is_instance
     return environment
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ditlab.storage.files import replacing
+
 
 def save_table(columns: Mapping[str, np.ndarray], path: Path, facts: Mapping[str, Any] | None = None) -> Path:
     """Write columns of equal length as `path`, whole or not at all; raises OSError where the disk refuses.
@@ -19,14 +20,9 @@ def save_table(columns: Mapping[str, np.ndarray], path: Path, facts: Mapping[str
     `facts` go into the schema's metadata, as JSON under the key `ditlab`. Folders are made as needed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        table = pa.table({name: pa.array(values) for name, values in columns.items()})
-        if facts:
-            table = table.replace_schema_metadata({"ditlab": json.dumps(facts)})
-        pq.write_table(table, part)
-        part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)  # a full disk would fill with them
-        raise
+    table = pa.table({name: pa.array(values) for name, values in columns.items()})
+    if facts:
+        table = table.replace_schema_metadata({"ditlab": json.dumps(facts)})
+    with replacing(path) as file:
+        pq.write_table(table, file)
     return path

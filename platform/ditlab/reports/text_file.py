@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from denoisers.figures import Figure, Text
-from ditlab.reports.files import write_whole
+from ditlab.storage.files import write_durably
 
 
 def save_text(figure: Figure, path: Path) -> Path | None:
@@ -18,4 +18,5 @@ def save_text(figure: Figure, path: Path) -> Path | None:
     for panel in panels:
         parts += [panel.title] if panel.title else []
         parts += [f"--- {number} ---\n{passage}" for number, passage in enumerate(panel.passages, start=1)]
-    return write_whole(path, ("\n\n".join(parts) + "\n").encode())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_durably(path, ("\n\n".join(parts) + "\n").encode())

@@ -12,14 +12,15 @@ from ditlab.runs.request import RunRequest
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.yaml_text import dump_yaml
+from ditlab.storage.files import write_durably
 from ditlab.tracking.journal.journal import Journal
-from ditlab.tracking.records import update_record, write_atomically
+from ditlab.tracking.records import update_record
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.reporting import Outcome
 
 
 @dataclass(frozen=True)
-class Books:
+class RunLifecycle:
     """Of one run."""
 
     folder: RunFolder
@@ -36,10 +37,10 @@ class Books:
         try:
             if self.resumed:
                 # It may be longer now, or sampled otherwise: later commands go by what it is now.
-                write_atomically(self.folder, self.folder.spec.name, dump_yaml(spec))
+                write_durably(self.folder.spec, dump_yaml(spec).encode())
             update_record(self.folder, status="running", message="", total_steps=total_steps)
         except OSError as error:
-            raise refused(self.home, error) from error
+            raise home_write_error(self.home, error) from error
         return RunRequest(spec, self.folder.run_id, str(self.home.root), self.resumed, dict(tags), **rest)
 
     @contextmanager
@@ -70,7 +71,7 @@ class Books:
         if outcome.status == "interrupted" and not outcome.metrics:  # its workers died before they could say so
             self._close_tracked_run("interrupted", "interrupted")
 
-    def note_failure(self, tags: Mapping[str, str]) -> None:
+    def record_failure(self, tags: Mapping[str, str]) -> None:
         """In the run's tags, before it goes on. The worker that goes on sends them."""
         if self.folder.journal.exists():
             journal = Journal(self.folder)
@@ -87,7 +88,7 @@ class Books:
                 tracker.end(status)
 
 
-def refused(home: Home, error: OSError) -> UserError:
+def home_write_error(home: Home, error: OSError) -> UserError:
     """What DITLAB_HOME's disk would not take."""
     return UserError(
         f"DITLAB_HOME={home.root} cannot be written ({error.strerror}); make room there, or point DITLAB_HOME at "

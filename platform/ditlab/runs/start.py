@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from denoisers.counts import count_parameters
+from denoisers.parameter_counts import count_parameters
 from ditlab.cluster.launch import is_connected
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.home import Home, RunFolder

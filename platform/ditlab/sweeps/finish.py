@@ -8,9 +8,10 @@ from typing import Any
 
 from ditlab.errors import RunFailed
 from ditlab.home import RunFolder
-from ditlab.reports.files import write_whole
-from ditlab.reports.sweeps.ranking import ENDED, Summary, best, rank
+from ditlab.reports.sweeps.ranking import best, rank
+from ditlab.reports.sweeps.records import ENDED, SweepSummary
 from ditlab.reports.sweeps.report import write_sweep_report
+from ditlab.storage.files import write_durably
 from ditlab.sweeps.folder import record_of
 from ditlab.sweeps.parent import ParentRun
 from ditlab.sweeps.prepare import ReadySweep
@@ -26,7 +27,7 @@ class SweepResult:
     sweep_id: str
     status: str
     """finished | interrupted | stopped (its time was up)."""
-    summary: Summary
+    summary: SweepSummary
     report: Path
 
     @property
@@ -84,11 +85,11 @@ def end_sweep(ready: ReadySweep, status: str, seconds: float, parent: ParentRun)
     return SweepResult(summary.sweep_id, status, summary, folder.report / "report.html")
 
 
-def _write_report(ready: ReadySweep, summary: Summary) -> list[Path]:
+def _write_report(ready: ReadySweep, summary: SweepSummary) -> list[Path]:
     assert ready.folder
     spec, folder = best_spec(ready.sweep, summary), ready.folder.report
     files = write_sweep_report(summary, folder, spec, f"ditlab tune --resume {summary.sweep_id}")
-    return [*files, write_whole(folder / "best.yaml", spec.encode())] if spec else files
+    return [*files, write_durably(folder / "best.yaml", spec.encode())] if spec else files
 
 
 def _close(ready: ReadySweep, folder: RunFolder) -> None:
@@ -98,7 +99,7 @@ def _close(ready: ReadySweep, folder: RunFolder) -> None:
             tracker.end("interrupted")
 
 
-def _none_has_a_value(summary: Summary, report: Path) -> str:
+def _none_has_a_value(summary: SweepSummary, report: Path) -> str:
     notes = sorted({trial.note.partition("\n")[0] for trial in summary.trials if trial.note})
     first = f" ({notes[0][:300]})" if notes else ""
     metric = summary.metrics[0]

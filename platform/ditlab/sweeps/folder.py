@@ -11,7 +11,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.spec.loading import load_sweep
 from ditlab.spec.sweep.sweep import Sweep
-from ditlab.sweeps.json_lines import append_line, read_lines
+from ditlab.storage.files import append_json_line, read_json_lines
 from ditlab.sweeps.trials import PlannedTrial
 from ditlab.tracking.records import RunRecord, read_record
 
@@ -50,12 +50,12 @@ class SweepFolder:
 
     def trials(self) -> list[PlannedTrial]:
         """Every trial that was planned, by number. What a killed process left of its last line is passed over."""
-        return [PlannedTrial(**line) for line in read_lines(self.ledger)]
+        return [PlannedTrial(**line) for line in read_json_lines(self.ledger)]
 
     def plan(self, home: Home, number: int, values: Mapping[str, Any]) -> PlannedTrial:
         """Writes a trial down; on the disk when this returns."""
         trial = PlannedTrial(number, _new_id(home), dict(values))
-        append_line(self.ledger, asdict(trial))
+        append_json_line(self.ledger, asdict(trial))
         return trial
 
     def elapsed(self) -> float:

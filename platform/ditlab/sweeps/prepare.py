@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from denoisers.counts import count_parameters
+from denoisers.parameter_counts import count_parameters
 from ditlab.cluster.capacity import CpuShare, Node
 from ditlab.cluster.launch import is_connected
 from ditlab.data.splits import open_data

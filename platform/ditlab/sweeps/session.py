@@ -5,12 +5,13 @@ import math
 import time
 from contextlib import suppress
 
-from ditlab.cluster.workers.channel import INTERRUPTED, Board
-from ditlab.cluster.workers.heartbeat import UNHEARD
+from ditlab.cluster.workers.channel import INTERRUPTED, KeyValueChannel
+from ditlab.cluster.workers.heartbeat import CHANNEL_ERRORS
 from ditlab.errors import RunFailed, UserError
-from ditlab.reports.sweeps.ranking import ENDED, Trial
-from ditlab.runs.locks import claimed
-from ditlab.runs.signals import Wishes, stop_signals
+from ditlab.reports.sweeps.records import ENDED, Trial
+from ditlab.runs.locks import lock_run
+from ditlab.runs.signals import StopRequests, stop_signals
+from ditlab.storage.files import write_durably
 from ditlab.sweeps.finish import SweepResult, end_sweep, num_ended
 from ditlab.sweeps.folder import record_of
 from ditlab.sweeps.parent import ParentRun
@@ -20,7 +21,7 @@ from ditlab.sweeps.table import SweepTable
 from ditlab.sweeps.trials import PlannedTrial
 from ditlab.sweeps.tune.tuning import Tuning
 from ditlab.tracking.journal.history import final_metrics
-from ditlab.tracking.records import update_record, write_atomically
+from ditlab.tracking.records import update_record
 
 LOOK = 0.5  # seconds between looks at the trials
 CLOCK = 10.0  # seconds between notes of the time that was used
@@ -33,7 +34,7 @@ class Running:
         assert ready.folder
         self._ready, self._folder = ready, ready.folder
         self._id = ready.folder.folder.run_id
-        self._board = Board(f"sweep-{self._id}")
+        self._board = KeyValueChannel(f"sweep-{self._id}")
         self._before, self._began = ready.folder.elapsed(), time.monotonic()
         self._noted = 0.0
         self._rows: dict[int, Trial] = {}
@@ -44,7 +45,7 @@ class Running:
     def run(self) -> SweepResult:
         """Raises RunFailed where no trial gave a value, or Tune itself failed; the sweep can be resumed then."""
         ready, folder = self._ready, self._folder.folder
-        with claimed(folder), ParentRun(ready) as parent:
+        with lock_run(folder), ParentRun(ready) as parent:
             update_record(folder, status="running", message="", trials=ready.num_trials, total_steps=ready.num_trials)
             self._board.clear()
             past = past_curves(ready.sweep, collect(ready, self._seconds()))
@@ -57,7 +58,7 @@ class Running:
                 update_record(folder, status="interrupted", message="ended at once")
                 raise
             self._note_time()
-            with suppress(*UNHEARD):
+            with suppress(*CHANNEL_ERRORS):
                 self._board.clear()
             result = end_sweep(ready, status, self._seconds(), parent)
         if tuning.error:
@@ -74,7 +75,7 @@ class Running:
             )
         return result
 
-    def _follow(self, tuning: Tuning, wishes: Wishes, parent: ParentRun) -> None:
+    def _follow(self, tuning: Tuning, wishes: StopRequests, parent: ParentRun) -> None:
         sweep = self._ready.sweep
         with SweepTable(f"{sweep.name} ({self._id})", sweep.metrics, list(sweep.space)) as table:
             table.known([one.trial.number for one in self._ready.past if one.has_ended])
@@ -101,7 +102,7 @@ class Running:
         for trial in self._folder.trials():
             if trial.number not in self._ended:
                 # A file or a board that cannot be read now may be at the next look.
-                with suppress(UserError, *UNHEARD):
+                with suppress(UserError, *CHANNEL_ERRORS):
                     self._rows[trial.number] = self._row(trial, table)
             rows.append(self._rows.get(trial.number) or _waiting(trial))
         return rows
@@ -147,7 +148,7 @@ class Running:
         told = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
         return f"{told or 'starting'} of {self._ready.num_trials}"
 
-    def _status(self, wishes: Wishes) -> str:
+    def _status(self, wishes: StopRequests) -> str:
         if num_ended(self._ready) >= self._ready.num_trials:
             return "finished"
         return "interrupted" if wishes.count else "stopped" if self._is_late else "failed"
@@ -162,7 +163,7 @@ class Running:
 
     def _note_time(self) -> None:
         with suppress(OSError):  # a full disk costs the clock some seconds, not the sweep
-            write_atomically(self._folder.folder, self._folder.clock.name, json.dumps({"seconds": self._seconds()}))
+            write_durably(self._folder.clock, json.dumps({"seconds": self._seconds()}).encode())
 
 
 def _waiting(trial: PlannedTrial) -> Trial:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ditlab.home import RunFolder
 from ditlab.spec.experiment import Experiment
-from ditlab.sweeps.json_lines import append_line, read_lines
+from ditlab.storage.files import append_json_line, read_json_lines
 from ditlab.tracking.journal.journal import Journal
 
 
@@ -34,7 +34,7 @@ class Exploit:
 def note_exploit(folder: RunFolder, exploit: Exploit, before: Experiment) -> None:
     """Keeps it in the run's folder and its tags; numbers also as metrics `pbt/<axis>`, whose curves show them."""
     past = exploits(folder)
-    append_line(_path(folder), asdict(exploit))
+    append_json_line(_path(folder), asdict(exploit))
     journal = Journal(folder)
     try:
         if not past:
@@ -48,7 +48,7 @@ def note_exploit(folder: RunFolder, exploit: Exploit, before: Experiment) -> Non
 
 def exploits(folder: RunFolder) -> list[Exploit]:
     """All of a run's, in order."""
-    return [Exploit(**line) for line in read_lines(_path(folder))]
+    return [Exploit(**line) for line in read_json_lines(_path(folder))]
 
 
 def _path(folder: RunFolder) -> Path:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
+from ditlab.storage.files import write_durably
 
 Status = Literal["running", "finished", "failed", "interrupted", "stopped"]
 """Stopped: a trial that its sweep's scheduler ended early, for good."""
@@ -178,21 +179,7 @@ def _read(folder: RunFolder) -> RunRecord | None:
 
 
 def _write(folder: RunFolder, record: RunRecord) -> None:
-    write_atomically(folder, "run.json", json.dumps(asdict(record), indent=1))
-
-
-def write_atomically(folder: RunFolder, name: str, text: str) -> None:
-    """Replace `name` in a run's folder by `text`, durably: a reader sees the old file or the new one."""
-    part = folder.path / f".{name}.{os.getpid()}.{secrets.token_hex(2)}.part"
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(folder.path / name)
-    except OSError:
-        part.unlink(missing_ok=True)  # a full disk would fill with them
-        raise
+    write_durably(folder.record, json.dumps(asdict(record), indent=1).encode())
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Literal
 
 from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
+from ditlab.storage.files import sync_file
 from ditlab.tracking.journal.journal import Journal
 from ditlab.tracking.server.address import resolve_tracking_uri
 from ditlab.tracking.system_metrics import SystemMetrics
@@ -115,7 +115,7 @@ class RunTracker:
             if not path.absolute().is_relative_to(self.folder.path):
                 self.folder.media.mkdir(parents=True, exist_ok=True)
                 path = Path(shutil.copy(path, self.folder.media / f"{key.replace('/', '-')}-{step:08d}{path.suffix}"))
-            _put_on_disk(path)
+            sync_file(path)
         except OSError as error:
             self._warn(f"{path} cannot be kept ({error.strerror}), so MLflow does not get it")
             return
@@ -191,7 +191,7 @@ class RunTracker:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(hide(text), encoding="utf-8")
-            _put_on_disk(path)
+            sync_file(path)
         except OSError as error:
             self._warn(f"{path} cannot be written ({error.strerror}), so MLflow does not get it")
             return
@@ -207,11 +207,5 @@ def _copy(path: Path, folder: Path) -> Path:
     if path.is_dir():
         return Path(shutil.copytree(path, to, dirs_exist_ok=True))
     shutil.copy(path, to)
-    _put_on_disk(to)
+    sync_file(to)
     return to
-
-
-def _put_on_disk(path: Path) -> None:
-    """A record must not outlive the file that it points to; such files are few and small."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

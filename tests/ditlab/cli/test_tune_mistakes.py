@@ -156,7 +156,7 @@ def test_a_disk_that_is_full_keeps_no_sweep(ditlab, home, written, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ditlab.sweeps.prepare.write_atomically", full)
+    monkeypatch.setattr("ditlab.sweeps.prepare.write_durably", full)
     check(ditlab("tune", written()), "cannot be written (No space left on device)")
     assert list_runs(Home(home)) == [] and list((home / "train").iterdir()) == []
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from PIL import Image
 
-from ditlab.reports.formatting import cell, duration, markdown_text, shorten, value_text
-from ditlab.reports.page import Code, Page, Picture, Section, Table, Text, write_html, write_markdown
+from ditlab.reports.formatting import format_cell, format_duration, escape_markdown, shorten, describe_value
+from ditlab.reports.page import Code, Page, ImageFile, Section, Table, Paragraphs, write_html, write_markdown
 
 NASTY = "<script>alert('1')</script> & \"x\" | `y` *z* _a_ [b](c) \\"
 
@@ -36,13 +36,13 @@ class _Reader(HTMLParser):
         self.texts.append(data)
 
 
-def _picture(folder: Path, name: str = "a picture (1).png") -> Picture:
+def _picture(folder: Path, name: str = "a picture (1).png") -> ImageFile:
     folder.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (3, 2), "red").save(folder / name)
-    return Picture(folder / name, f"what to see in {NASTY}")
+    return ImageFile(folder / name, f"what to see in {NASTY}")
 
 
-def _page(*parts: Table | Picture | Text | Code) -> Page:
+def _page(*parts: Table | ImageFile | Paragraphs | Code) -> Page:
     return Page(
         f"Title {NASTY}", f"Lead {NASTY}", [Section(f"Section {NASTY}", parts), Section("b", []), Section("c", [])]
     )
@@ -50,7 +50,7 @@ def _page(*parts: Table | Picture | Text | Code) -> Page:
 
 def test_html_shows_every_text_as_it_is_and_runs_nothing(tmp_path: Path) -> None:
     table = Table([NASTY, "n"], [[NASTY, 1], [None, 2]], NASTY)
-    page = _page(table, Text(f"one\n\n{NASTY}"), Code(NASTY, "yaml"), _picture(tmp_path))
+    page = _page(table, Paragraphs(f"one\n\n{NASTY}"), Code(NASTY, "yaml"), _picture(tmp_path))
     html = write_html(page, tmp_path / "page.html").read_text()
     reader = _Reader(html)
     names = [tag for tag, _ in reader.tags]
@@ -106,19 +106,19 @@ def test_code_in_markdown_may_hold_fences(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_cells(value: str | int | float | None, text: str) -> None:
-    assert cell(value) == text
+    assert format_cell(value) == text
 
 
 @given(st.floats(-1e300, 1e300))
 def test_a_number_is_written_to_four_digits(value: float) -> None:
-    assert float(cell(value).replace(",", "")) == pytest.approx(value, rel=5.1e-4, abs=0)
+    assert float(format_cell(value).replace(",", "")) == pytest.approx(value, rel=5.1e-4, abs=0)
 
 
 @given(st.text(st.sampled_from("ab1 .)-+#=*_`~|<>[]()!&;\\\\$:/\n\u00e9"), max_size=24))
 def test_markdown_shows_a_text_as_it_is(text: str) -> None:
     """In a paragraph and in a cell, by a reader of Markdown of another hand."""
     reader = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-    line, escaped = " ".join(text.split()), markdown_text(text)
+    line, escaped = " ".join(text.split()), escape_markdown(text)
     assert "".join(_Reader(reader.render(escaped)).texts).strip() == line
     shown = _Reader(reader.render(f"| head |\n| --- |\n| x{escaped} |"))
     assert [tag for tag, _ in shown.tags] == ["table", "thead", "tr", "th", "tbody", "tr", "td"]
@@ -127,11 +127,15 @@ def test_markdown_shows_a_text_as_it_is(text: str) -> None:
 
 def test_values_durations_and_long_texts() -> None:
     assert (
-        value_text({"kind": "cosine", "warmup": 50, "inner": {"a": [1, 0.5]}})
+        describe_value({"kind": "cosine", "warmup": 50, "inner": {"a": [1, 0.5]}})
         == "cosine (warmup 50, inner {a [1, 0.5]})"
     )
-    assert value_text({"kind": "constant"}) == "constant" and value_text(None) == "null" and value_text(True) == "true"
-    assert [duration(s) for s in (0, 0.25, 42, 59.7, 200, 3599.6, 3900, 7200, 12_345, 183600)] == [
+    assert (
+        describe_value({"kind": "constant"}) == "constant"
+        and describe_value(None) == "null"
+        and describe_value(True) == "true"
+    )
+    assert [format_duration(s) for s in (0, 0.25, 42, 59.7, 200, 3599.6, 3900, 7200, 12_345, 183600)] == [
         "0 s", "0.25 s", "42 s", "1 min", "3 min 20 s", "1 h", "1 h 5 min", "2 h", "3 h 25 min", "2 d 3 h",
     ]  # fmt: skip
     assert shorten("short", 10) == "short" and len(shorten("a long name that goes on", 12)) <= 12
@@ -146,12 +150,10 @@ def test_control_characters_and_half_characters_are_replaced(tmp_path: Path) -> 
 def test_a_full_disk_is_told_and_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_html(Page("old", "", []), tmp_path / "page.html")
 
-    def full(self: Path, content: bytes) -> int:
-        with self.open("wb") as file:
-            file.write(content[:10])
+    def full(file: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("ditlab.storage.files.flush_to_disk", full)
     with pytest.raises(OSError, match="No space left"):
         write_html(Page("new", "", []), path)
     assert "old" in path.read_text() and [file.name for file in tmp_path.iterdir()] == ["page.html"]
@@ -159,5 +161,5 @@ def test_a_full_disk_is_told_and_leaves_the_old_page(tmp_path: Path, monkeypatch
 
 def test_a_missing_picture_is_an_oserror(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        write_html(_page(Picture(tmp_path / "none.png")), tmp_path / "page.html")
+        write_html(_page(ImageFile(tmp_path / "none.png")), tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ditlab.data.stores.files import AGAIN, Contents, StoreFile
+from ditlab.data.stores.files import AGAIN, StoreContents, StoreFile
 from ditlab.errors import UserError
 from ditlab.storage.files import flush_to_disk, sync_folder, write_durably
 from ditlab.storage.remote import RemoteFiles
@@ -25,7 +25,7 @@ class Fetch:
         self._files, self._folder, self._place = files, folder, place
         self._stop = threading.Event()
 
-    def run(self, contents: Contents) -> None:
+    def run(self, contents: StoreContents) -> None:
         """Raises UserError for what the place does not give as the manifests say, OSError for what the disk refuses."""
         for below in {"", *(file.folder for file in contents.files)}:
             (self._folder / below).mkdir(parents=True, exist_ok=True)

@@ -14,24 +14,24 @@ from pathlib import Path
 from ditlab.data.remote.fetching import Fetch
 from ditlab.data.remote.manifests import READ_REMEDY, open_root
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
-from ditlab.data.stores.files import Root, read_contents
+from ditlab.data.stores.files import RootManifest, read_contents
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.storage.failures import Unreachable
 from ditlab.storage.files import write_durably
 from ditlab.storage.remote import RemoteFiles
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 LARGE = 2**30
 """Bytes from which a copy is announced before it begins."""
 
 
-def say_on_standard_error(message: str) -> None:
+def write_to_stderr(message: str) -> None:
     sys.stderr.write(f"{message}\n")
 
 
 def open_remote_store(
-    knob: str, uri: str, home: Home, verify: bool = True, say: Say = say_on_standard_error
+    knob: str, uri: str, home: Home, verify: bool = True, notify: Notify = write_to_stderr
 ) -> AnyStore:
     """The store at a URI, opened from this node's copy, which is made now where there is none.
 
@@ -39,20 +39,20 @@ def open_remote_store(
     not answer. A copy that was damaged since is mended. Raises UserError, naming the knob, for a place that holds no
     store or an altered one, cannot be reached, or does not fit the disk.
     """
-    copies = NodeCopies(home.node_cache / "stores", say)
+    copies = NodeCopies(home.node_cache / "stores", notify)
     folder = copies.fetch(knob, uri)
     try:
         return open_store(folder, verify)
     except UserError:
-        say(f"{knob}={uri}: the copy in {folder} was damaged; what differs is fetched again.")
+        notify(f"{knob}={uri}: the copy in {folder} was damaged; what differs is fetched again.")
         return open_store(copies.fetch(knob, uri, mend=True), verify)
 
 
 class NodeCopies:
     """The copies below a folder, `NAME-FINGERPRINT` each, and `.places`: which URI each was made from."""
 
-    def __init__(self, folder: Path, say: Say):
-        self.folder, self._say = folder, say
+    def __init__(self, folder: Path, notify: Notify):
+        self.folder, self._notify = folder, notify
 
     def fetch(self, knob: str, uri: str, mend: bool = False) -> Path:
         """The copy of the store at a URI. With `mend`, the files of one that is there are compared, too."""
@@ -63,7 +63,7 @@ class NodeCopies:
             known = self._known(uri)
             if known is None or mend:
                 raise
-            self._say(f"{error} Going on with the copy that this node has in {known}.")
+            self._notify(f"{error} Going on with the copy that this node has in {known}.")
             return known
         manifest = root.manifest
         copy = self.folder / f"{manifest.name[:40]}-{manifest.fingerprint[:12]}"
@@ -81,14 +81,14 @@ class NodeCopies:
         self._remember(uri, copy)
         return copy
 
-    def _copy(self, files: RemoteFiles, root: Root, copy: Path, place: str) -> None:
+    def _copy(self, files: RemoteFiles, root: RootManifest, copy: Path, place: str) -> None:
         with files.named("cannot be read", READ_REMEDY):
             contents = read_contents(files.read, root, place)
         started, size, where = time.monotonic(), _size(contents.size), f"{copy} on {socket.gethostname()}"
         if contents.size >= LARGE:
-            self._say(f"{place}: copying {size} to {where} ...")
+            self._notify(f"{place}: copying {size} to {where} ...")
         Fetch(files, copy, place).run(contents)
-        self._say(f"{place}: {size} copied to {where} in {time.monotonic() - started:.1f} s.")
+        self._notify(f"{place}: {size} copied to {where} in {time.monotonic() - started:.1f} s.")
 
     @contextmanager
     def _alone(self, copy: Path, place: str) -> Iterator[None]:
@@ -98,7 +98,7 @@ class NodeCopies:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                self._say(f"{place}: another process copies it to {copy}; waiting for that.")
+                self._notify(f"{place}: another process copies it to {copy}; waiting for that.")
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
@@ -126,7 +126,7 @@ class NodeCopies:
         return self.folder / ".places" / hashlib.sha256(uri.encode()).hexdigest()[:32]
 
 
-def _is_whole(copy: Path, root: Root) -> bool:
+def _is_whole(copy: Path, root: RootManifest) -> bool:
     """Whether the copy's manifest, which is placed last, is the one that lies behind the URI."""
     try:
         return (copy / root.name).read_bytes() == root.content

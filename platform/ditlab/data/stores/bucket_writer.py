@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ditlab.data.importing import Imported, Outcome
+from ditlab.data.importing import WrittenStore, WriteOutcome
 from ditlab.data.stores.bucket_manifest import (
     BUCKETS_NAME,
     Bucket,
@@ -59,7 +59,7 @@ def write_buckets(
     facts: Mapping[str, int] | None = None,
     notes: Sequence[str] = (),
     files: Mapping[str, bytes] | None = None,
-) -> Imported:
+) -> WrittenStore:
     """Write a bucketed store, and tell whether it is new, differs from the one that lay there, or equals it.
 
     All buckets are written aside, then take folders that carry their contents' hash, and then the manifest takes the
@@ -112,14 +112,14 @@ def refuse_plain_store(path: Path) -> None:
         raise UserError(f"{path} holds a store without buckets; choose another name, or remove that folder.")
 
 
-def _imported(path: Path, before: BucketsManifest | None, moved: bool) -> Imported:
+def _imported(path: Path, before: BucketsManifest | None, moved: bool) -> WrittenStore:
     from ditlab.data.stores.bucketed_store import BucketedStore
 
     store = BucketedStore.open(path, verify=False)
-    outcome: Outcome = "written" if before is None else "replaced"
+    outcome: WriteOutcome = "written" if before is None else "replaced"
     if before is not None and before.fingerprint == store.fingerprint and not moved:
         outcome = "unchanged"
-    return Imported(store, outcome)
+    return WrittenStore(store, outcome)
 
 
 def _manifest(path: Path) -> BucketsManifest | None:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Manifest, Shard, Source, TextFacts, content_fingerprint
+from ditlab.data.stores.manifest import MANIFEST_NAME, Column, StoreManifest, StoreShard, Source, TextFacts, content_fingerprint
 from ditlab.data.stores.plain_names import plain_name
 from ditlab.data.stores.statistics import RunningStatistics
 from ditlab.errors import UserError
@@ -51,7 +51,7 @@ class StoreWriter:
         self.path = path
         self.text: TextFacts | None = None
         """Of tokens; whoever writes them sets it before the body ends."""
-        self.manifest: Manifest | None = None
+        self.manifest: StoreManifest | None = None
         """What was written, once the body has ended well."""
         self._columns = dict(columns)
         self._name, self._source, self._description = plain_name(name), source, description
@@ -62,7 +62,7 @@ class StoreWriter:
         self._buffers = {n: np.empty((self._limit, *c.shape), c.stored_dtype) for n, c in columns.items()}
         self._filled = 0
         self._rows = 0
-        self._shards: list[tuple[Path, Shard]] = []
+        self._shards: list[tuple[Path, StoreShard]] = []
         self._temporary: list[Path] = []
 
     def __enter__(self) -> "StoreWriter":
@@ -141,7 +141,7 @@ class StoreWriter:
                 digest = hashlib.file_digest(written, "sha256").hexdigest()
         except OSError as error:
             raise self._refused(error) from error
-        shard = Shard(
+        shard = StoreShard(
             file=f"shard-{len(self._shards):05d}-{digest[:12]}.arrow",
             rows=self._filled,
             bytes=file.stat().st_size,
@@ -158,7 +158,7 @@ class StoreWriter:
             raise UserError(f"nothing to write to {self.path}: the source holds no rows; check the source.")
         columns = {name: self._statistics[name].stored_column() for name in self._columns}
         attachments = {name: hashlib.sha256(content).hexdigest() for name, content in self._attachments.items()}
-        manifest = Manifest(
+        manifest = StoreManifest(
             name=self._name,
             description=self._description,
             rows=self._rows,

@@ -17,10 +17,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from denoisers.figures import Figure, ImageGrid, Panel
 from ditlab.reports.comparison.curves import AXES, Axis, Track, smoothed
-from ditlab.reports.files import write_whole
-from ditlab.reports.formatting import number
+from ditlab.reports.formatting import format_number
 from ditlab.reports.rendering.panels import COLOURS, panel_size
 from ditlab.reports.rendering.render import DPI
+from ditlab.storage.files import write_durably
 
 _WIDTH, _ROW_HEIGHT, _ROW_HEIGHT_OF_MANY = 13.0, 3.3, 2.5  # inches
 _RAW_POINTS = 5000
@@ -73,7 +73,8 @@ def draw_curves(rows: Sequence[Row], labels: Sequence[str], path: Path) -> Path:
     )  # fmt: skip
     png = io.BytesIO()
     FigureCanvasAgg(canvas).print_png(png)
-    return write_whole(path, png.getvalue())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_durably(path, png.getvalue())
 
 
 def _draw(row: Row, axis: Axis, scale: float, axes: Axes) -> None:
@@ -90,10 +91,10 @@ def _draw(row: Row, axis: Axis, scale: float, axes: Axes) -> None:
         axes.set_yscale("log")
         few = finite.max() < 12 * finite.min()
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7) if few else (1, 2, 5)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
         axes.yaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
     axes.tick_params(labelsize=8.5)
     axes.grid(True, color="#e3e3e3", linewidth=0.8)
     axes.set_axisbelow(True)

@@ -16,9 +16,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
 from denoisers.figures import Figure
-from ditlab.reports.files import write_whole
-from ditlab.reports.rendering.panels import Size, draw_panel, panel_size
+from ditlab.reports.rendering.panels import PanelSize, draw_panel, panel_size
 from ditlab.reports.rendering.wrapping import wrap
+from ditlab.storage.files import write_durably
 
 DPI = 120
 """Pixels an inch of every picture."""
@@ -67,7 +67,7 @@ def _pixels(canvas: Canvas) -> np.ndarray:
 
 def _draw(figure: Figure) -> Canvas:
     """Lay the panels out in rows of `figure.columns`, each row as tall and each column as wide as its largest panel."""
-    sizes = [panel_size(panel, DPI) for panel in figure.panels] or [Size(4.0, 1.0)]
+    sizes = [panel_size(panel, DPI) for panel in figure.panels] or [PanelSize(4.0, 1.0)]
     num_columns = max(1, min(figure.columns, len(sizes)))
     rows = [sizes[start : start + num_columns] for start in range(0, len(sizes), num_columns)]
     widths = [max(row[column].width for row in rows if column < len(row)) for column in range(num_columns)]
@@ -103,4 +103,5 @@ def _write(path: Path, images: list[Image.Image], durations: list[int] | None = 
         images[0].save(content, format="PNG", dpi=(DPI, DPI))
     else:
         images[0].save(content, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
-    write_whole(path, content.getvalue())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(path, content.getvalue())

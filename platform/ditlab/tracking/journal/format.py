@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ditlab.storage.files import parse_json_line, read_json_lines
+
 Record = dict[str, Any]
 
 _NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -39,16 +41,14 @@ def numbers(values: Mapping[str, float]) -> dict[str, float | str]:
 
 def parse(line: bytes) -> Record | None:
     """The record of a line, None for a damaged one."""
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) and "kind" in record and "time" in record else None
+    record = parse_json_line(line)
+    return record if record and _is_record(record) else None
 
 
 def read_records(path: Path) -> Iterator[Record]:
     """Every whole record of a journal, in order; torn and damaged lines are passed over."""
-    with path.open("rb") as file:
-        for line in file:
-            if (record := parse(line)) is not None:
-                yield record
+    return (record for record in read_json_lines(path) if _is_record(record))
+
+
+def _is_record(record: Record) -> bool:
+    return "kind" in record and "time" in record

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ditlab.home import RunFolder
+from ditlab.storage.files import ends_torn, sync_folder
 from ditlab.tracking.journal.format import Record, line_of, numbers
 from ditlab.tracking.journal.index import Memory
 
@@ -144,10 +145,9 @@ class Journal:
 
     def _open(self) -> None:
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        size = os.fstat(self._file).st_size
         # A torn last line of an earlier process is cut off from ours by a newline, and passed over by readers.
-        self._needs_newline = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
-        if size == 0:
+        self._needs_newline = ends_torn(self._file)
+        if os.fstat(self._file).st_size == 0:
             sync_folder(self.path.parent)
 
     def _write(self, line: bytes) -> bool:
@@ -188,12 +188,3 @@ class Journal:
     def _sync_now_and_then(self) -> None:
         while not self._closed.wait(_SYNC_SECONDS):
             self.sync()
-
-
-def sync_folder(path: Path) -> None:
-    """A new name in a folder outlives a power cut once the folder is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

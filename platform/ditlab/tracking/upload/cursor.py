@@ -12,8 +12,8 @@ from pathlib import Path
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from ditlab.home import RunFolder
+from ditlab.storage.files import write_durably
 from ditlab.tracking.journal.journal import journal_path
-from ditlab.tracking.records import write_atomically
 from ditlab.tracking.server.address import redact
 
 
@@ -61,7 +61,7 @@ class CursorFile:
         """Durable when this returns."""
         cursor.head = self._head()
         targets = {**self._read(), self._key: asdict(cursor)}
-        write_atomically(self._folder, self._path.name, json.dumps(targets, indent=1))
+        write_durably(self._path, json.dumps(targets, indent=1).encode())
 
     @property
     def is_mine(self) -> bool:

@@ -7,15 +7,15 @@ on the disk is sent: were a power cut to take from the journal what MLflow has, 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking import client as mlflow_room
+from ditlab.storage.files import sync_file
 from ditlab.tracking.journal.format import Record, parse, read_records
 from ditlab.tracking.journal.journal import journal_path
+from ditlab.tracking.upload import client as mlflow_room
 from ditlab.tracking.upload.client import RunGoneError
 from ditlab.tracking.upload.cursor import Cursor, CursorFile
 from ditlab.tracking.upload.sender import Batch, Sender
@@ -46,7 +46,7 @@ class Replay:
         """`sync` puts the journal on the disk and returns how many bytes of it are; None: nobody here writes it."""
         self.folder, self.uri, self.home, self.warn, self.node = folder, uri, home, warn, node
         self.path = journal_path(folder, node)
-        self._sync = sync or self._sync_file
+        self._sync = sync or (lambda: sync_file(self.path))
         self.cursor_file = CursorFile(folder, uri, node)
         self.cursor = self.cursor_file.load()
         self._sender: Sender | None = None
@@ -202,12 +202,6 @@ class Replay:
                     return
                 yield begin, begin + len(line), parse(line)
                 begin += len(line)
-
-    def _sync_file(self) -> int:
-        with self.path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            os.fsync(file.fileno())
-        return size
 
     def _arrived(self, offset: int) -> None:
         self.cursor.offset = offset
