@@ -1,5 +1,10 @@
 """The errors that a person sees, and the exit code that each becomes."""
 
+from ditlab.secrets import hide
+
+_LONGEST = 300
+"""Characters of an error in a line."""
+
 
 class UserError(Exception):
     """Something in the user's hands is wrong (exit code 2, no traceback).
@@ -9,6 +14,10 @@ class UserError(Exception):
     """
 
     exit_code = 2
+
+
+class Unreachable(UserError):
+    """A store does not answer or refuses; that says nothing about what lies there, and may pass."""
 
 
 class RunFailed(Exception):
@@ -32,3 +41,11 @@ def nearest(name: str, known: "list[str] | tuple[str, ...]") -> str:
     if close:
         return f"did you mean '{close[0]}'?"
     return "known: " + ", ".join(sorted(known)) if known else "there are none"
+
+
+def first_line(error: BaseException) -> str:
+    """An error's message in one line, without secrets and full stop: pyarrow's hold a request's whole answer."""
+    is_named = isinstance(error, OSError) and isinstance(error.strerror, str) and error.strerror
+    text = error.strerror if isinstance(error, OSError) and is_named else str(error)
+    lines = [line for line in hide(str(text)).splitlines() if line.strip()]
+    return lines[0].strip()[:_LONGEST].rstrip(".") if lines else type(error).__name__

@@ -15,7 +15,7 @@ from ditlab.checkpoints.shard import Key
 from ditlab.checkpoints.staging import HostCopy, InPlace, Tensors
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.checkpoints.transaction import Kind, Receipt, Save, SaveFailed, Verdict
-from ditlab.storage.failures import first_line
+from ditlab.errors import first_line
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ditlab.checkpoints.local import LocalFiles, plain_file
 from ditlab.checkpoints.manifest import MANIFEST, Damaged, Manifest, folder_of
-from ditlab.storage.failures import Unreachable, first_line
+from ditlab.errors import Unreachable, first_line
 from ditlab.storage.remote import RemoteFiles
 
 

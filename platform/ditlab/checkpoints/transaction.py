@@ -10,7 +10,7 @@ from ditlab.checkpoints.manifest import MANIFEST, Manifest, Piece, Shard, folder
 from ditlab.checkpoints.shard import Hashed, header, is_finite
 from ditlab.checkpoints.staging import HostCopy, InPlace
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.storage.failures import first_line
+from ditlab.errors import first_line
 
 Kind = Literal["not_finite", "write", "not_shared", "lost_worker"]
 PATIENCE = 15.0

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from ditlab.cluster.access import headers, refused, users_token
 from ditlab.cluster.job_package import runtime_env
-from ditlab.errors import RunFailed, UserError
+from ditlab.errors import RunFailed, UserError, first_line
 
 DEFAULT = "http://127.0.0.1:8265"
 """Where a cluster's job server is seen through its tunnel, as `ray dashboard cluster.yaml` opens it."""
@@ -29,7 +29,7 @@ _SETTLED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 @dataclass(frozen=True)
-class Ended:
+class JobResult:
     """How a job ended."""
 
     status: str
@@ -40,7 +40,7 @@ class Ended:
     """Ray's, about what failed."""
 
 
-class Jobs:
+class JobServer:
     """A cluster's job server. Use as a context manager: inside, requests show the user's token."""
 
     def __init__(self, address: str) -> None:
@@ -89,15 +89,15 @@ class Jobs:
                         raise
                 time.sleep(1.0)
 
-    def follow(self, job: str, on_text: Callable[[str], None]) -> Ended:
+    def follow(self, job: str, on_text: Callable[[str], None]) -> JobResult:
         """Passes on what the job prints, until it has ended. Raises RunFailed where the job server is lost."""
         asyncio.run(self._follow(job, on_text))
         status, message, code = self.state(job)
         if status not in _SETTLED:
             raise RunFailed(f"{self._lost(job)}; its last status is {status}.", kind="lost_node")
         if status == "STOPPED":
-            return Ended(status, 130, message)
-        return Ended(status, 0 if status == "SUCCEEDED" else code if code in (2, 130) else 1, message)
+            return JobResult(status, 130, message)
+        return JobResult(status, 0 if status == "SUCCEEDED" else code if code in (2, 130) else 1, message)
 
     def state(self, job: str) -> tuple[str, str, int | None]:
         """What the job server knows of a job: status, a word on it, the command's exit code."""
@@ -136,8 +136,8 @@ class Jobs:
         try:
             yield
         except _troubles() as trouble:
-            reason = str(trouble).strip().splitlines()[0][:300] if str(trouble).strip() else type(trouble).__name__
-            raise error(f"--address {self.address}: the job server {what} ({reason.rstrip('.')}).") from None
+            reason = first_line(trouble)
+            raise error(f"--address {self.address}: the job server {what} ({reason}).") from None
 
 
 def check_job_server(address: str) -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from ditlab.cluster.access import entering, own_token, refused, users_token
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line
 
 # Set before Ray is imported. The first: a report costs one poll of the controller (2 s by default); the others start
 # watchers and metric exporters that a training run has no use for.
@@ -99,7 +99,6 @@ def _connect(ray: Any, address: str | None, num_cpus: int) -> None:
     except ray.exceptions.AuthenticationError:
         raise refused(address) from None
     except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
         raise UserError(
-            f"--address {address}: no Ray cluster answers there ({reason}); start one or leave --address out."
+            f"--address {address}: no Ray cluster answers there ({first_line(error)}); start one or leave --address out."
         ) from error

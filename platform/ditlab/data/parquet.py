@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ditlab.errors import UserError, nearest
+from ditlab.errors import UserError, first_line, nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,5 +31,4 @@ def parquet_batches(file: Path, columns: Mapping[str, str], rows: int) -> "Itera
             for batch in table.iter_batches(rows, columns=wanted, use_threads=False):
                 yield batch.select(wanted)
     except pa.ArrowException as error:
-        problem = str(error).splitlines()[0]
-        raise UserError(f"{file} is no Parquet file that can be read ({problem}); copy it again.") from error
+        raise UserError(f"{file} is no Parquet file that can be read ({first_line(error)}); copy it again.") from error

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 
 Part = Literal["weights", "tokenizer"]
@@ -25,7 +25,7 @@ FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model")
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class EncoderCheckpoint:
     """A folder that holds all that its owner needs."""
 
     folder: Path
@@ -86,10 +86,9 @@ class Checkpoint:
             with _quiet(transformers):
                 yield transformers
         except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-            lines = str(error).strip().splitlines()
             raise UserError(
                 f"{self.knob} cannot be read by transformers {transformers.__version__} "
-                f"({lines[0].rstrip('.') if lines else type(error).__name__}); name the folder of a whole checkpoint "
+                f"({first_line(error)}); name the folder of a whole checkpoint "
                 "that this version knows."
             ) from error
 
@@ -147,10 +146,7 @@ def _fetched(name: str, knob: str, downloads: Path | None) -> Path:
     except HFValidationError:
         reason = "nor is it a name on the Hugging Face hub"
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        lines = str(error).strip().splitlines()
-        reason = (
-            f"and the Hugging Face hub does not give it ({lines[0].rstrip('.') if lines else type(error).__name__})"
-        )
+        reason = f"and the Hugging Face hub does not give it ({first_line(error)})"
     raise UserError(
         f"{knob} is no folder here, {reason}; check the name, or fetch it on a machine that reaches the hub and name "
         "its folder."

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from ditlab.errors import UserError
-from ditlab.storage.failures import Unreachable, first_line
+from ditlab.errors import Unreachable, UserError, first_line
 
 
 def open_uri(knob: str, uri: str) -> tuple[Any, str]:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from ditlab.errors import UserError
-from ditlab.storage.failures import Unreachable, first_line
+from ditlab.errors import Unreachable, UserError, first_line
 from ditlab.storage.opening import open_uri
 
 WHOLE_OBJECTS = ("s3", "gcs", "abfs")

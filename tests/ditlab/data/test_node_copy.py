@@ -21,10 +21,9 @@ from ditlab.data.splits import open_data, open_place
 from ditlab.data.stores.bucket_manifest import BUCKETS_NAME
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import MANIFEST_NAME
-from ditlab.errors import UserError
+from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, HoldOutClasses
-from ditlab.storage.failures import Unreachable
 from ditlab.storage.remote import RemoteFiles
 from support.bucketed import bucketed, write
 from support.disk import small_disk

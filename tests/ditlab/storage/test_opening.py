@@ -2,8 +2,7 @@
 
 import pytest
 
-from ditlab.errors import UserError
-from ditlab.storage.failures import Unreachable
+from ditlab.errors import Unreachable, UserError
 from ditlab.storage.opening import open_uri
 from ditlab.storage.remote import RemoteFiles
 

@@ -9,12 +9,14 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from ditlab.errors import first_line
+
 NodeRow = dict[str, Any]
 """Ray's description of a node."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class TaskResult:
     """Of one node."""
 
     node: NodeRow
@@ -27,15 +29,15 @@ class Answer:
 
     @property
     def name(self) -> str:
-        return full_name(self.node)
+        return node_label(self.node)
 
 
-def full_name(node: NodeRow) -> str:
+def node_label(node: NodeRow) -> str:
     """For people: `gpu-3 (10.0.0.7/3f9a01bc)`, the last the beginning of Ray's id."""
     return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}/{node['NodeID'][:8]})"
 
 
-def on_node(node: NodeRow, **more: Any) -> dict[str, Any]:
+def node_options(node: NodeRow, **more: Any) -> dict[str, Any]:
     """Ray's options for a task or actor on this node and no other, which waits for no CPU."""
     return {
         "num_cpus": 0,
@@ -44,9 +46,9 @@ def on_node(node: NodeRow, **more: Any) -> dict[str, Any]:
     }
 
 
-def ask_each(
+def run_on_nodes(
     nodes: Sequence[NodeRow], function: Callable[..., Any], *arguments: Any, patience: float, by_value: bool = False
-) -> list[Answer]:
+) -> list[TaskResult]:
     """`function(*arguments)` on each node, in the order of the nodes. `by_value` sends the function's module along, for
     nodes that have none of ours."""
     module = sys.modules[function.__module__]
@@ -54,14 +56,14 @@ def ask_each(
         ray.cloudpickle.register_pickle_by_value(module)
     try:
         task, asked = ray.remote(function), time.time()
-        tasks = {task.options(max_retries=0, **on_node(node)).remote(*arguments): node for node in nodes}
+        tasks = {task.options(max_retries=0, **node_options(node)).remote(*arguments): node for node in nodes}
     finally:
         if by_value:
             ray.cloudpickle.unregister_pickle_by_value(module)
     return collect(tasks, patience, asked)
 
 
-def collect(tasks: dict[Any, NodeRow], patience: float, asked: float) -> list[Answer]:
+def collect(tasks: dict[Any, NodeRow], patience: float, asked: float) -> list[TaskResult]:
     """Waits for tasks of nodes; those that take longer than `patience` seconds since `asked` are given up."""
     found, waiting = {}, list(tasks)
     while waiting:
@@ -69,18 +71,17 @@ def collect(tasks: dict[Any, NodeRow], patience: float, asked: float) -> list[An
         if not done:
             break
         try:
-            answer = Answer(tasks[done[0]], ray.get(done[0]), "", asked, time.time())
+            answer = TaskResult(tasks[done[0]], ray.get(done[0]), "", asked, time.time())
         except ray.exceptions.RayError as error:
-            answer = Answer(tasks[done[0]], None, _reason(error))
+            answer = TaskResult(tasks[done[0]], None, _reason(error))
         found[done[0]] = answer
     for each in waiting:
         ray.cancel(each)
-        found[each] = Answer(tasks[each], None, f"no answer in {patience:.0f} s")
+        found[each] = TaskResult(tasks[each], None, f"no answer in {patience:.0f} s")
     return [found[each] for each in tasks]
 
 
 def _reason(error: Exception) -> str:
     """What a task raised, or what became of it, in a line."""
     cause = getattr(error, "cause", None)
-    lines = [line for line in str(cause or error).splitlines() if line.strip()]
-    return lines[0].strip()[:300].rstrip(".") if lines else type(error).__name__
+    return first_line(cause or error)

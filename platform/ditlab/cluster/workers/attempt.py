@@ -14,13 +14,14 @@ from ray.train.v2._internal.exceptions import (
 )
 
 from ditlab.cluster.nodes.membership import alive_ids, answering_ids, draining_ids, kill
-from ditlab.cluster.workers.channel import PREEMPTED, Board
-from ditlab.cluster.workers.group import Crew
-from ditlab.cluster.workers.heartbeat import UNHEARD, Sign, Watchman, interval
-from ditlab.runs.failures import Failure, Kind, told_by_worker
+from ditlab.cluster.workers.channel import PREEMPTED, KeyValueChannel
+from ditlab.cluster.workers.group import WorkerGroup
+from ditlab.cluster.workers.heartbeat import CHANNEL_ERRORS, HangDetector, Heartbeat, interval
+from ditlab.errors import first_line
+from ditlab.runs.failures import Failure, FailureKind, failure_from_record
 from ditlab.runs.request import RunRequest
-from ditlab.runs.signals import Wishes
-from ditlab.training.reporting import Outcome, Progress
+from ditlab.runs.signals import StopRequests
+from ditlab.training.reporting import RunOutcome, TrainingProgress
 
 POLL = 0.1  # seconds between looks at the board
 NOTICE = 90.0  # seconds without a worker, on a cluster that may grow: elsewhere Ray itself gives up after 60
@@ -33,19 +34,19 @@ class Attempt:
     def __init__(
         self,
         request: RunRequest,
-        crew: Crew,
+        crew: WorkerGroup,
         keeps_crew: bool,
-        on_progress: Callable[[Progress], None],
+        on_progress: Callable[[TrainingProgress], None],
         warn: Callable[[str], None],
     ) -> None:
         """With `keeps_crew` it ends when the workers are done with it, not when they are gone."""
         self._request, self._on_progress, self._warn = request, on_progress, warn
         self._crew, self._keeps_crew = crew, keeps_crew
         self._resources = request.experiment().resources
-        self._board = Board(f"{request.run_id}-{secrets.token_hex(4)}")
-        self._watchman = Watchman(self._resources.hang_timeout)
-        self._signs: list[Sign] = []
-        self._hung: list[Sign] = []
+        self._board = KeyValueChannel(f"{request.run_id}-{secrets.token_hex(4)}")
+        self._watchman = HangDetector(self._resources.hang_timeout)
+        self._signs: list[Heartbeat] = []
+        self._hung: list[Heartbeat] = []
         self._stop = ""
         self._warned: dict[int, int] = {}
         self._group = self._board  # until the workers have named theirs
@@ -53,7 +54,7 @@ class Attempt:
         self._nodes = alive_ids()
         self._notice_at = time.monotonic() + NOTICE
 
-    def run(self, wishes: Wishes) -> Outcome | Failure:
+    def run(self, wishes: StopRequests) -> RunOutcome | Failure:
         """Follows the workers to the run's end. A wish asks for a final checkpoint."""
         self._crew.give(self._request, self._board.launch, last=not self._keeps_crew)
         try:
@@ -64,8 +65,8 @@ class Attempt:
                     if wishes.sentence:
                         self._warn(wishes.sentence)
                 if wishes.count and not self._crew.has_begun():
-                    return Failure(Kind.NO_ROOM, "it was stopped while it waited for the cluster")
-                with suppress(*UNHEARD):  # what is not heard now may be at the next look
+                    return Failure(FailureKind.NO_ROOM, "it was stopped while it waited for the cluster")
+                with suppress(*CHANNEL_ERRORS):  # what is not heard now may be at the next look
                     self._meet()
                     self._give_notice()
                     self._pass_on()
@@ -85,7 +86,7 @@ class Attempt:
         name = self._board.get("group")
         if name and self._group.launch != self._board.group(name).launch:
             self._group, self._warned = self._board.group(name), {}
-            self._signs, self._hung, self._watchman = [], [], Watchman(self._resources.hang_timeout)
+            self._signs, self._hung, self._watchman = [], [], HangDetector(self._resources.hang_timeout)
 
     def _give_notice(self) -> None:
         """Says once that no worker has begun for a while."""
@@ -118,16 +119,16 @@ class Attempt:
                 self._warn("a node will be taken away: saving, then going on elsewhere.")
                 self._ask_to_stop(PREEMPTED)
 
-    def _ended(self) -> Outcome | Failure:
+    def _ended(self) -> RunOutcome | Failure:
         outcome = self._group.get("outcome")
         if outcome:
             # A worker process that dies after its work is done (gloo at interpreter exit) does not undo it.
             if self._stop == PREEMPTED and outcome["status"] == "interrupted":
-                return Failure(Kind.PREEMPTED, f"a node was taken away at step {outcome['step']}")
-            return Outcome(**outcome)
+                return Failure(FailureKind.PREEMPTED, f"a node was taken away at step {outcome['step']}")
+            return RunOutcome(**outcome)
         if self._crew.is_over():
-            self._crew.give_back()
-        told = told_by_worker(self._group.get("failure"))
+            self._crew.release_placement_group()
+        told = failure_from_record(self._group.get("failure"))
         alive = answering_ids()
         loss = self._group.get("peer_loss") or ""
         return classify(told, self._crew.error, self._signs, self._hung, alive, loss, bool(self._nodes - alive))
@@ -136,8 +137,8 @@ class Attempt:
 def classify(
     told: Failure | None,
     error: BaseException | None,
-    signs: Sequence[Sign],
-    hung: Sequence[Sign],
+    signs: Sequence[Heartbeat],
+    hung: Sequence[Heartbeat],
     alive: set[str],
     peer_loss: str = "",
     is_node_lost: bool = False,
@@ -150,25 +151,25 @@ def classify(
     failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
     dead = {rank: death for rank, one in failures.items() if (death := _death(one))}
     if hung and (dead or not told):
-        return Failure(Kind.HUNG_WORKER, "; ".join(_hang(sign) for sign in hung))
-    if told and not (dead and told.kind is Kind.CRASH):
+        return Failure(FailureKind.HUNG_WORKER, "; ".join(_hang(sign) for sign in hung))
+    if told and not (dead and told.kind is FailureKind.CRASH):
         return told
     if not dead:
         return _without_a_death(error, failures, signs, alive, peer_loss, is_node_lost)
     places = {sign.rank: sign for sign in signs}
     where = ", ".join(_place(rank, places.get(rank)) for rank in sorted(dead))
     if any(getattr(death, "preempted", False) for death in dead.values()):
-        return Failure(Kind.PREEMPTED, f"the node of {where} was taken away")
+        return Failure(FailureKind.PREEMPTED, f"the node of {where} was taken away")
     gone = [rank for rank in dead if rank in places and places[rank].node not in alive]
     if gone:
-        return Failure(Kind.LOST_NODE, f"the node of {where} is gone")
-    return Failure(Kind.LOST_WORKER, f"{where} died")
+        return Failure(FailureKind.LOST_NODE, f"the node of {where} is gone")
+    return Failure(FailureKind.LOST_WORKER, f"{where} died")
 
 
 def _without_a_death(
     error: BaseException | None,
     failures: Mapping[int, Exception],
-    signs: Sequence[Sign],
+    signs: Sequence[Heartbeat],
     alive: set[str],
     peer_loss: str,
     is_node_lost: bool,
@@ -176,19 +177,21 @@ def _without_a_death(
     """No worker is known to be dead, and none has said what it died of."""
     inner = getattr(error, "controller_failure", error)
     if isinstance(inner, WorkerGroupStartupTimeoutError):
-        return Failure(Kind.NO_ROOM, "the cluster has no room for the workers yet")
+        return Failure(FailureKind.NO_ROOM, "the cluster has no room for the workers yet")
     if isinstance(inner, WorkerGroupStartupFailedError):
         if is_node_lost:
-            return Failure(Kind.LOST_NODE, "a node went while workers were started")
-        return Failure(Kind.LOST_WORKER, "a worker died while it was started")
+            return Failure(FailureKind.LOST_NODE, "a node went while workers were started")
+        return Failure(FailureKind.LOST_WORKER, "a worker died while it was started")
     if isinstance(inner, RayActorError):
-        return Failure(Kind.LOST_WORKER, "the process that leads the workers died")
+        return Failure(FailureKind.LOST_WORKER, "the process that leads the workers died")
     if failures or peer_loss:
         if gone := [sign for sign in signs if sign.node not in alive]:
-            return Failure(Kind.LOST_NODE, f"the node of {', '.join(_place(each.rank, each) for each in gone)} is gone")
-        first = peer_loss or next((f"worker {rank}: {_first_line(one)}" for rank, one in failures.items()), "")
-        return Failure(Kind.LOST_WORKER, f"a worker lost touch with the others ({first})")
-    return Failure(Kind.CRASH, _first_line(inner))
+            return Failure(
+                FailureKind.LOST_NODE, f"the node of {', '.join(_place(each.rank, each) for each in gone)} is gone"
+            )
+        first = peer_loss or next((f"worker {rank}: {first_line(one)}" for rank, one in failures.items()), "")
+        return Failure(FailureKind.LOST_WORKER, f"a worker lost touch with the others ({first})")
+    return Failure(FailureKind.CRASH, first_line(inner) if inner else "the job ended without an outcome")
 
 
 def _death(error: Exception) -> Exception | None:
@@ -197,14 +200,9 @@ def _death(error: Exception) -> Exception | None:
     return inner if isinstance(inner, RayActorError | WorkerHealthCheckTimeoutError) else None
 
 
-def _place(rank: int, sign: Sign | None) -> str:
+def _place(rank: int, sign: Heartbeat | None) -> str:
     return f"worker {rank} (process {sign.pid}, at step {sign.step})" if sign else f"worker {rank}"
 
 
-def _hang(sign: Sign) -> str:
+def _hang(sign: Heartbeat) -> str:
     return f"worker {sign.rank} (process {sign.pid}) gave no sign of progress at step {sign.step} ({sign.doing})"
-
-
-def _first_line(error: BaseException | None) -> str:
-    text = str(error or "the job ended without an outcome").strip()
-    return next((line for line in text.splitlines() if line.strip()), type(error).__name__)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line
 
 # What zarr and its codecs raise for damaged metadata, unknown types and codecs, and damaged chunks.
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError)
@@ -23,7 +23,7 @@ def open_group(path: Path) -> Any:
     try:
         return zarr.open_group(path, mode="r")
     except UNREADABLE as error:
-        raise UserError(f"--source={path} is no zarr store ({_problem(error)}); name the folder of one.") from error
+        raise UserError(f"--source={path} is no zarr store ({first_line(error)}); name the folder of one.") from error
 
 
 def open_array(path: Path, group: Any, key: str) -> Any:
@@ -35,7 +35,7 @@ def open_array(path: Path, group: Any, key: str) -> Any:
         is_array = False
     except UNREADABLE as error:
         raise UserError(
-            f"{path}: {key} cannot be opened ({_problem(error)}); copy the store again, or install what it was written "
+            f"{path}: {key} cannot be opened ({first_line(error)}); copy the store again, or install what it was written "
             "with (a codec, a newer zarr)."
         ) from error
     if not is_array:
@@ -62,7 +62,3 @@ def missing_files(path: Path, array: Any) -> int:
     grid = (math.ceil(num / size) for num, size in zip(array.shape, array.shards or array.chunks, strict=True))
     keys = (array.metadata.encode_chunk_key(place) for place in np.ndindex(*grid))
     return sum(not (path / key).exists() for key in keys)
-
-
-def _problem(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -14,10 +14,10 @@ from typing import Literal
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ditlab.data.images.aspect_buckets import AspectBuckets, Size
+from ditlab.data.images.aspect_buckets import AspectBuckets, ImageSize
 from ditlab.data.images.captions import cut
 from ditlab.data.text.documents import not_utf8
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line
 
 FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
 """Pillow's names; others are not tried, as some start other programs."""
@@ -57,8 +57,8 @@ class DecodingRules:
 
 
 @dataclass(frozen=True)
-class Decoded:
-    size: Size
+class DecodedImage:
+    size: ImageSize
     pixels: np.ndarray
     """uint8 (3, height, width): red, green, blue."""
     caption: bytes
@@ -67,36 +67,36 @@ class Decoded:
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedImage:
     name: str
     reason: Reason
     detail: str
     """What was found, for people."""
 
 
-def decode(rules: DecodingRules, item: CaptionedImage) -> Decoded | Skipped:
+def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | SkippedImage:
     """Raises UserError for a caption that is not UTF-8 or cannot be read."""
     caption = _caption(item)
     if not caption:
-        return Skipped(item.name, "missing_caption", "no caption" if item.caption is None else "an empty caption")
+        return SkippedImage(item.name, "missing_caption", "no caption" if item.caption is None else "an empty caption")
     if item.image is None:
-        return Skipped(item.name, "unreadable", "no image there")
+        return SkippedImage(item.name, "unreadable", "no image there")
     try:
         with warnings.catch_warnings(action="ignore"):  # of large images and odd metadata: what matters is an error
             fitted = _fitted(item.image, rules.buckets)
     except BROKEN as error:
-        return Skipped(item.name, "unreadable", _shown(error, item))
-    if isinstance(fitted, Size):
-        return Skipped(item.name, "too_small", f"{fitted.width}x{fitted.height} pixels")
+        return SkippedImage(item.name, "unreadable", _shown(error, item))
+    if isinstance(fitted, ImageSize):
+        return SkippedImage(item.name, "too_small", f"{fitted.width}x{fitted.height} pixels")
     kept = cut(caption, rules.caption_length)
     pixels = np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
-    return Decoded(Size(*pixels.shape[1:]), pixels, kept, len(kept) < len(caption))
+    return DecodedImage(ImageSize(*pixels.shape[1:]), pixels, kept, len(kept) < len(caption))
 
 
 def _shown(error: Exception, item: CaptionedImage) -> str:
     if isinstance(error, UnidentifiedImageError):
         return f"no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image"
-    return (str(error).splitlines() or [type(error).__name__])[0].removesuffix(".")
+    return first_line(error)
 
 
 def _caption(item: CaptionedImage) -> bytes:
@@ -115,14 +115,14 @@ def _caption(item: CaptionedImage) -> bytes:
     return text.removeprefix("\ufeff").replace("\0", "").strip().encode()
 
 
-def _fitted(content: bytes | Path, buckets: AspectBuckets) -> Image.Image | Size:
+def _fitted(content: bytes | Path, buckets: AspectBuckets) -> Image.Image | ImageSize:
     """The image in RGB, scaled to cover its bucket and cropped around its centre; its size where it has no bucket."""
     with Image.open(BytesIO(content) if isinstance(content, bytes) else content, formats=FORMATS) as image:
         turned = image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
         width, height = image.size[::-1] if turned else image.size
         size = buckets.choose(height, width)
         if size is None:
-            return Size(height, width)
+            return ImageSize(height, width)
         scale = max(size.height / height, size.width / width)
         # a JPEG comes out at a half, a quarter or an eighth for a fraction of the time: still twice as large as wanted
         image.draft(None, (round(2 * scale * image.width), round(2 * scale * image.height)))

@@ -8,13 +8,13 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from ditlab.data.stores.bucket_manifest import BucketsManifest, buckets_fingerprint
-from ditlab.data.stores.manifest import FORMAT_VERSION, Manifest, Record, content_fingerprint
-from ditlab.errors import UserError
+from ditlab.data.stores.manifest import FORMAT_VERSION, ManifestRecord, StoreManifest, content_fingerprint
+from ditlab.errors import UserError, first_line
 
-Kind = TypeVar("Kind", bound=Record)
+RecordType = TypeVar("Kind", bound=ManifestRecord)
 
 
-def read_record(file: Path, kind: type[Kind]) -> Kind:
+def read_record(file: Path, kind: type[RecordType]) -> RecordType:
     """The record of a kind in a file. Raises UserError where it is missing, unreadable or of another version."""
     return parse_record(read_bytes(file), kind, str(file))
 
@@ -33,7 +33,7 @@ def read_bytes(file: Path) -> bytes:
 AGAIN = "import the data again with `ditlab data import`"
 
 
-def parse_record(content: bytes, kind: type[Kind], place: str, remedy: str = AGAIN) -> Kind:
+def parse_record(content: bytes, kind: type[RecordType], place: str, remedy: str = AGAIN) -> RecordType:
     """The record in a file's bytes. Raises UserError, naming the place, where they hold none or another version's, or
     name a file outside the store."""
     try:
@@ -47,9 +47,9 @@ def parse_record(content: bytes, kind: type[Kind], place: str, remedy: str = AGA
         raise UserError(f"{place} is not a store's manifest ({_problem(error)}); {remedy}.") from error
 
 
-def parse_manifest(content: bytes, place: str, remedy: str = AGAIN) -> Manifest:
+def parse_manifest(content: bytes, place: str, remedy: str = AGAIN) -> StoreManifest:
     """That of a store of one shape. Raises UserError as `parse_record` does, and where it was altered."""
-    manifest = parse_record(content, Manifest, place, remedy)
+    manifest = parse_record(content, StoreManifest, place, remedy)
     if content_fingerprint(manifest.rows, manifest.columns, manifest.attachments) != manifest.fingerprint:
         raise _altered(place, "columns", remedy)
     return manifest
@@ -72,4 +72,4 @@ def _problem(error: Exception) -> str:
         first = error.errors()[0]
         where = re.sub(r"[^ -~]", "?", ".".join(map(str, first["loc"])))[:100]  # keys of the file may hold anything
         return f"{where}: {first['msg'].removeprefix('Value error, ')}" if where else first["msg"]
-    return str(error).splitlines()[0]
+    return first_line(error)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from ditlab.data.stores.manifest import MANIFEST_NAME, Manifest, Shard, StoredColumn
+from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn, StoreManifest, StoreShard
 from ditlab.data.stores.manifest_parsing import parse_manifest, read_bytes
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line
 
 
 class Store:
@@ -21,7 +21,7 @@ class Store:
     The maps are private (copy on write): a tensor written to by mistake changes nothing on disk.
     """
 
-    def __init__(self, path: Path, manifest: Manifest):
+    def __init__(self, path: Path, manifest: StoreManifest):
         """Of a manifest alone, whose rows nobody reads; `open` is for all else."""
         self.path = path
         self.manifest = manifest
@@ -93,7 +93,7 @@ class Store:
         return out
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path) -> StoreManifest:
     """`store.json` of the store in a folder. Raises UserError where it is missing, unreadable or of another version."""
     file = path / MANIFEST_NAME
     return parse_manifest(read_bytes(file), str(file))
@@ -102,7 +102,7 @@ def read_manifest(path: Path) -> Manifest:
 _REMEDY = "remove the store's folder and import the data again with `ditlab data import`."
 
 
-def _check_shard(file: Path, shard: Shard, verify: bool) -> None:
+def _check_shard(file: Path, shard: StoreShard, verify: bool) -> None:
     if not file.is_file():
         raise UserError(f"{file} is missing from its store; {_REMEDY}")
     size = file.stat().st_size
@@ -127,7 +127,7 @@ def _check_digest(file: Path, sha256: str) -> None:
         )
 
 
-def _map_shard(file: Path, shard: Shard, columns: Mapping[str, StoredColumn]) -> dict[str, Tensor]:
+def _map_shard(file: Path, shard: StoreShard, columns: Mapping[str, StoredColumn]) -> dict[str, Tensor]:
     """Tensors over a shard's memory map, (shard.rows, *shape) each. They keep the map alive.
 
     Raises UserError where the file is no Arrow file of these columns, although the manifest vouches for it.
@@ -135,11 +135,10 @@ def _map_shard(file: Path, shard: Shard, columns: Mapping[str, StoredColumn]) ->
     try:
         return _tensors(file, shard, columns)
     except (pa.ArrowException, ValueError, LookupError, AttributeError, TypeError, RuntimeError) as error:
-        problem = str(error).splitlines()[0]
-        raise UserError(f"{file} holds other things than its manifest says ({problem}); {_REMEDY}") from error
+        raise UserError(f"{file} holds other things than its manifest says ({first_line(error)}); {_REMEDY}") from error
 
 
-def _tensors(file: Path, shard: Shard, columns: Mapping[str, StoredColumn]) -> dict[str, Tensor]:
+def _tensors(file: Path, shard: StoreShard, columns: Mapping[str, StoredColumn]) -> dict[str, Tensor]:
     with file.open("rb") as content:
         pages = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_COPY)
     whole = pa.py_buffer(pages)

@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 
 from ditlab.data.text.tokenizer import END_TEXT, Tokenizer
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line
 
 END_TOKENS = (END_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>", "[SEP]")
 """Names of the token that ends a document, the first that a tokeniser has: its file does not say which one does."""
@@ -82,10 +82,9 @@ def fetch_tokenizer(name: str) -> HuggingFaceTokenizer:
     try:
         content = library.Tokenizer.from_pretrained(name).to_str().encode()
     except Exception as error:  # of the library, of the hub's client and of the network: they share no narrower class
-        problem = str(error).strip().splitlines()
         raise UserError(
             f"--tokenizer={name} is no file or folder here, and the Hugging Face hub does not give it "
-            f"({problem[0] if problem else type(error).__name__}); check the name, or fetch its tokenizer.json on a "
+            f"({first_line(error)}); check the name, or fetch its tokenizer.json on a "
             "machine that reaches the hub and name that file."
         ) from error
     return HuggingFaceTokenizer(content, name)

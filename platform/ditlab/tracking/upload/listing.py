@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.tracking.server.access import require_admitted
 from ditlab.tracking.server.address import redact, require_reachable, resolve_tracking_uri
-from ditlab.tracking.upload.client import RUN_TAG, connect, first_line
+from ditlab.tracking.upload.client import RUN_TAG, connect
 
 _STATUS = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "interrupted"}
 

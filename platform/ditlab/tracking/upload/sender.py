@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ditlab.errors import first_line
 from ditlab.home import RunFolder
 from ditlab.tracking.journal.format import Record
 from ditlab.tracking.names import PARAM_LENGTH, TAG_LENGTH, safe_image_key, safe_key, shorten
-from ditlab.tracking.upload.client import check_alive, first_line, is_refusal
+from ditlab.tracking.upload.client import check_alive, is_refusal
 from ditlab.tracking.upload.path_safety import is_relative, stays_below
 
 _METRICS_PER_CALL = 500

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.records import RunRecord
 from ditlab.tracking.server.access import check_admitted
 from ditlab.tracking.server.address import check_reachable, redact, resolve_tracking_uri
-from ditlab.tracking.upload.client import RunGoneError, first_line
+from ditlab.tracking.upload.client import RunGoneError
 from ditlab.tracking.upload.upload import NotReadyError, Replay, Warn
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
 from ditlab.storage.files import sync_file
 from ditlab.tracking.journal.format import Record, parse, read_records
@@ -189,7 +190,7 @@ class Replay:
         """One line a process."""
         if not self._told_of_files:
             self._told_of_files = True
-            reason = mlflow_room.first_line(error)
+            reason = first_line(error)
             self.warn(f"MLflow's artifact store takes no {record.get('path')} ({reason}); files wait, metrics go on")
 
     def _news(self, durable: int) -> Iterator[tuple[int, int, Record | None]]:

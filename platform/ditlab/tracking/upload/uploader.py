@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Callable
 
+from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.server.access import refusal
 from ditlab.tracking.server.address import redact
-from ditlab.tracking.upload.client import RunGoneError, denial, first_line
+from ditlab.tracking.upload.client import RunGoneError, denial
 from ditlab.tracking.upload.upload import NotReadyError, Replay, Warn
 
 _POLL_SECONDS = 1.0
