@@ -23,7 +23,7 @@ from ditlab.spec.loading import load_experiment
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.loop import train
-from ditlab.training.progress_marker import Pulse
+from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter
 
 WARM_UP = 20
@@ -34,7 +34,7 @@ class Timed(SilentReporter):
     """A reporter that journals every step, and times the call and what lies between two calls."""
 
     def __init__(self, tracker: RunTracker, seconds: float) -> None:
-        super().__init__(self._is_over, print, Pulse())
+        super().__init__(self._is_over, print, ProgressMarker())
         self.calls: list[float] = []
         self.rests: list[float] = []
         self.num_metrics = 0

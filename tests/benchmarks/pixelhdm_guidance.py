@@ -20,7 +20,7 @@ from torch import Tensor
 
 from denoisers.pixelhdm.guided_velocity import GuidedVelocity
 from denoisers.pixelhdm.text_encoder import caption_bytes
-from denoisers.processes.guidance import Guidance
+from denoisers.processes.flow.guidance import Guidance
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 

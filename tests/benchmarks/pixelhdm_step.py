@@ -105,7 +105,7 @@ def rows(size: Size, folder: Path, batch: int, encoded: bool) -> Rows:
 
 def loss_of(network: nn.Module, objective: Any, inputs: ModelInputs, batch: Rows) -> Tensor:
     noise = KeyedNoise(0, "train", 0, 0, len(batch.raw["image"]), CPU)
-    errors = objective.loss(network, inputs.ready(batch.raw, batch.columns), noise)
+    errors = objective.loss(network, inputs.prepare_batch(batch.raw, batch.columns), noise)
     total: Tensor = sum(objective.weights[name] * error for name, error in errors.items())
     return total
 
@@ -121,7 +121,7 @@ def steps(size: Size, folder: Path, batch: int) -> dict[str, Callable[[], float]
     stored, made = (rows(size, folder, batch, encoded) for encoded in (True, False))
 
     def step_on(batch: Rows, cache: int) -> Callable[[], float]:
-        inputs = ModelInputs.of(experiment(size, folder, cache), batch.columns, CPU)
+        inputs = ModelInputs.from_experiment(experiment(size, folder, cache), batch.columns, CPU)
 
         def step() -> float:
             loss = loss_of(network, objective, inputs, batch)
@@ -143,7 +143,7 @@ def prepare(size: Size, folder: Path, batch: int, recomputed: bool) -> Callable[
     if recomputed:
         keep_less(network.checkpointed_modules(), recomputed=True, offloaded=False)
     stored = rows(size, folder, batch, encoded=True)
-    inputs = ModelInputs.of(plain, stored.columns, CPU)
+    inputs = ModelInputs.from_experiment(plain, stored.columns, CPU)
 
     def step() -> None:
         loss_of(network, objective, inputs, stored).backward()

@@ -28,7 +28,7 @@ from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.training.loop import train
-from ditlab.training.progress_marker import Pulse
+from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter
 
 NUM_IMAGES = 8192
@@ -38,7 +38,7 @@ class TakingTurns(SilentReporter):
     """A reporter that lets the other side run between the platform's steps, and times both."""
 
     def __init__(self, bare_step: Callable[[], None], rounds: int, block: int) -> None:
-        super().__init__(self._take_turns, print, Pulse())
+        super().__init__(self._take_turns, print, ProgressMarker())
         self._bare_step, self._rounds, self._block = bare_step, rounds, block
         self._calls, self._since = 0, 0.0
         self.platform: list[float] = []

@@ -29,7 +29,7 @@ from ditlab.spec.sweep.space import enumerate_trials, experiment_for
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.journal.history import metric_history
 from ditlab.training.loop import train
-from ditlab.training.progress_marker import Pulse
+from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter
 
 IMPORTS = "import torch, deepspeed, ray.train"
@@ -81,7 +81,7 @@ def by_hand(folder: Path, trials: int) -> float:
         begin = time.perf_counter()
         with single_process(use_gpu=False) as rank:
             store = CheckpointStore.at(folder / "checkpoints" / str(number))
-            train(experiment, open_data(experiment.data, home), store, rank, SilentReporter(_never, print, Pulse()))
+            train(experiment, open_data(experiment.data, home), store, rank, SilentReporter(_never, print, ProgressMarker()))
         seconds += (time.perf_counter() - begin) if number else 0.0  # the first one pays for imports
     return seconds * trials / (trials - 1)
 

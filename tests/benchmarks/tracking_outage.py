@@ -27,7 +27,7 @@ from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.tracking.upload.client import load
 from ditlab.training.loop import train
-from ditlab.training.progress_marker import Pulse
+from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter
 
 WARM_UP = 20
@@ -39,7 +39,7 @@ class TakingTurns(SilentReporter):
     """A reporter that tracks in some blocks of steps and not in others, and times each block."""
 
     def __init__(self, home: Home, addresses: Mapping[str, str], rounds: int, block: int) -> None:
-        super().__init__(self._is_over, print, Pulse())
+        super().__init__(self._is_over, print, ProgressMarker())
         self.blocks: list[tuple[str, float]] = []
         """(kind, seconds a step)."""
         self._home, self._addresses, self._block = home, addresses, block

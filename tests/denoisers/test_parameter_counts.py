@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from denoisers.counts import count_network
+from denoisers.parameter_counts import count_network
 
 
 class Pair(nn.Module):

@@ -2,9 +2,9 @@
 
 import torch
 
-from denoisers.counts import count_parameters
 from denoisers.dit.spec import DiTSpec
-from denoisers.shapes import trace_shapes
+from denoisers.parameter_counts import count_parameters
+from denoisers.shape_trace import trace_shapes
 
 
 def test_dit_shape_by_shape():

@@ -10,7 +10,7 @@ from denoisers.dit.network import DiT
 from denoisers.figure_makers import FigureInputs
 from denoisers.figures import Curve, Figure, ImageGrid, Lines, Panel
 from denoisers.processes.flow.figures import to_pictures
-from denoisers.processes.flow.matching import interpolate
+from denoisers.processes.flow.linear_path import interpolate
 
 TIME = 0.25
 """The image is noised a little, as in the last third of sampling: digits are legible and heads have settled."""

@@ -1,8 +1,8 @@
-"""DiT's objective: the shared velocity regression, with DiT's own pictures."""
+"""DiT's objective: the shared velocity regression, with DiT's own figures."""
 
 from denoisers.dit.adaln_figure import draw_adaln
 from denoisers.dit.attention_figure import draw_attention
-from denoisers.dit.figures import draw_patches, draw_positions
+from denoisers.dit.patch_figures import draw_patches, draw_positions
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
 from denoisers.figure_makers import FigureMaker
 from denoisers.processes.flow.figures import draw_samples, draw_trajectory
@@ -18,6 +18,8 @@ FIGURES: dict[str, FigureMaker] = {
 }
 
 
-def build_objective(spec: DiTObjectiveSpec, model: DiTSpec) -> VelocityObjective:
-    """The objective for this network."""
-    return VelocityObjective(spec, model, FIGURES)
+class DiTObjective(VelocityObjective):
+    """Velocity regression with DiT's figures."""
+
+    def __init__(self, spec: DiTObjectiveSpec, model: DiTSpec) -> None:
+        super().__init__(spec, model, FIGURES)

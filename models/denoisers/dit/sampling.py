@@ -1,5 +1,11 @@
-"""DiT's sampler is the shared flow sampler, under the file name that every family has."""
+"""DiT's sampler: the shared integration of the velocity, for DiT's images and classes."""
 
-from denoisers.processes.flow.sampler import FlowSampler
+from denoisers.dit.spec import DiTSamplingSpec, DiTSpec
+from denoisers.processes.flow.sampling import FlowSampler
 
-__all__ = ["FlowSampler"]
+
+class DiTSampler(FlowSampler):
+    """Images from noise, conditioned on a class where the model has classes."""
+
+    def __init__(self, spec: DiTSamplingSpec, model: DiTSpec) -> None:
+        super().__init__(spec, model.image_shape, model.num_classes)

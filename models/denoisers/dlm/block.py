@@ -9,8 +9,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
-from denoisers.dlm.cache import LayerCache
 from denoisers.layers.adaln import Modulation
+from denoisers.layers.kv_cache import LayerCache
 from denoisers.layers.rope import Rotation, rotate
 from denoisers.layers.swiglu import SwiGLU
 

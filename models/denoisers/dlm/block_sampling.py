@@ -12,9 +12,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from denoisers.dlm.cache import KVCache
 from denoisers.dlm.prompts import Given
-from denoisers.dlm.reverse import Ask, Pass, take_noise_away, told
+from denoisers.dlm.reverse_process import Ask, Pass, take_noise_away, told
+from denoisers.layers.kv_cache import KVCache
 from denoisers.processes.sample_draws import SampleDraws
 
 RecordBlock = Callable[[Tensor, float, int], None]

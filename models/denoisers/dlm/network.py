@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from denoisers.dlm.attention_masks import block_causal_mask, two_copy_mask
 from denoisers.dlm.block import NORM_EPS, DLMBlock
-from denoisers.dlm.cache import KVCache
-from denoisers.dlm.masks import block_causal_mask, two_copy_mask
-from denoisers.dlm.output import DLMOutput
+from denoisers.dlm.output_layer import DLMOutput
 from denoisers.dlm.spec import DLMSpec
+from denoisers.layers.kv_cache import KVCache
 from denoisers.layers.rope import rotation
 from denoisers.layers.time_embedding import TimeEmbedding
 from denoisers.processes.discrete.chunked_score_entropy import LossTargets, TokenLosses

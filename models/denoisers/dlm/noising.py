@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.processes.discrete.chunked_score_entropy import LossTargets, TokenLosses
+from denoisers.processes.discrete.schedule import SigmaSchedule
 from denoisers.processes.discrete.score_entropy import ScoreName
-from denoisers.processes.discrete.uniform_graph import SigmaSchedule, corrupt
+from denoisers.processes.discrete.uniform_graph import corrupt
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from denoisers.dlm.noising import Level, TokenNoise, by_token
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.figure_makers import FigureDrawer
 from denoisers.processes.discrete.chunked_score_entropy import TokenLosses
+from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.uniform_graph import kl_from_uniform
 
 NUM_QUARTERS = 4
@@ -48,7 +49,7 @@ class DLMObjective(FigureDrawer):
     def __init__(self, spec: DLMObjectiveSpec, model: DLMSpec, text: TextCodec | None = None) -> None:
         self.weights: dict[str, float] = {**spec.weights.model_dump(), "unweighted": 0.0}
         self.modules: nn.Module | None = None
-        self._noise = TokenNoise(spec.noise.build(), model.vocabulary, model.block_size, spec.score)
+        self._noise = TokenNoise(sigma_schedule(spec.noise), model.vocabulary, model.block_size, spec.score)
         self._time_min = spec.time_min
         self._bytes_per_token = text.bytes_per_token if text else None
         self.figure_makers = {"loss_by_noise": lambda inputs: draw_loss_by_noise(inputs, self._noise)}

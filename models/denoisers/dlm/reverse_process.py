@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from denoisers.dlm.prompts import Given
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec
+from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.score_entropy import ScoreName
 from denoisers.processes.discrete.uniform_graph import posterior, reverse_rate
 from denoisers.processes.sample_draws import SampleDraws
@@ -47,7 +48,7 @@ def reverse_passes(spec: DLMSamplingSpec, objective: DLMObjectiveSpec) -> tuple[
     Times are even. Those of `euler` and `analytic` are where each of the steps to t = 1e-5 begins; `categorical`, which
     goes from guess to guess, is asked at t = 1e-5 as well and has no denoising step.
     """
-    schedule, score, steps = objective.noise.build(), objective.score, spec.num_steps
+    schedule, score, steps = sigma_schedule(objective.noise), objective.score, spec.num_steps
     if spec.solver == "categorical":
         levels = schedule.sigma(torch.linspace(1, LAST_TIME, steps, dtype=torch.float64)).tolist()
         return tuple(Pass(sigma, sigma, categorical_chances) for sigma in levels)

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from denoisers.checks import check_no_label
 from denoisers.contract import NOTHING_ASKED, SampleRequest, Samples, TextCodec
 from denoisers.dlm.block_sampling import BlockWriter
+from denoisers.dlm.figures import sample_figure
 from denoisers.dlm.frames import Frames
 from denoisers.dlm.prompts import Given, Room, given_tokens, place_prompts
-from denoisers.dlm.reverse import Pass, noise_tokens, reverse_passes, take_noise_away, told
-from denoisers.dlm.sample_figure import sample_figure
+from denoisers.dlm.reverse_process import Pass, noise_tokens, reverse_passes, take_noise_away, told
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 from denoisers.figures import Figure
 from denoisers.processes.sample_draws import SampleDraws

@@ -13,14 +13,14 @@ from denoisers.contract import Samples
 from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Figure, Heatmap
 from denoisers.layers.gated_attention import GatedAttention
-from denoisers.layers.sandwich import SandwichBlock
+from denoisers.layers.sandwich_block import SandwichBlock
 from denoisers.pixelhdm.network import PixelHDM
 from denoisers.pixelhdm.pixel_path import PixelBlock
 from denoisers.pixelhdm.sampling import PixelHDMSampler
 from denoisers.pixelhdm.spec import FrequencySpec
 from denoisers.processes.flow.figures import trajectory_figure
-from denoisers.processes.flow.matching import interpolate
-from denoisers.processes.frequency_loss import frequency_weights, quantisation_tables
+from denoisers.processes.flow.frequency_loss import frequency_weights, quantisation_tables
+from denoisers.processes.flow.linear_path import interpolate
 
 NUM_SAMPLES = 16
 NUM_TRAJECTORIES = 4

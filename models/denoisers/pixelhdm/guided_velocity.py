@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from denoisers.pixelhdm.sample_conditions import NEGATIVE, TEXT_FIELDS
-from denoisers.processes.flow.matching import point_velocity
-from denoisers.processes.guidance import Conditions, Guidance, guided
+from denoisers.processes.flow.guidance import Conditions, Guidance, guided
+from denoisers.processes.flow.linear_path import point_velocity
 
 NUMBERS_AT_ONCE = 2**28
 """Modulations of pixels in one pixel block, in one pass of the network: 1 GiB in float32. These and what is made with

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from denoisers.checks import check_mlp_ratio, check_multiple
-from denoisers.contract import ANY, BatchField, ModelSpec, Network
-
-if TYPE_CHECKING:
-    from denoisers.figures import Figure
-
-PositiveInt = Annotated[int, Field(ge=1)]
+from denoisers.contract import ANY, BatchField, ModelSpec, PositiveInt
 
 CHANNELS = 3
 """Of an image: red, green, blue."""
 NUM_BYTES = 256
 """Tokens of the learned text encoder: bytes of UTF-8, of which 0 is padding."""
-EXAMPLE_SIDE = 256
-"""Height and width of the example inputs, where the network knows images as large."""
 
 
 class PixelHDMSpec(ModelSpec):
@@ -152,11 +145,6 @@ class PixelHDMSpec(ModelSpec):
                     f"(model.text_length={self.text_length}); shorten it."
                 )
 
-    def build(self) -> Network:
-        from denoisers.pixelhdm.network import PixelHDM
-
-        return PixelHDM(self)
-
     def batch_fields(self) -> tuple[BatchField, ...]:
         image = BatchField(
             "image",
@@ -177,23 +165,3 @@ class PixelHDMSpec(ModelSpec):
             BatchField("text_mask", (ANY,), "bool", unit="whether a token is no padding", at_most=self.text_length),
             BatchField("text_pooled", (self.width,), "float32", unit="feature of a caption"),
         )
-
-    def example_inputs(self, batch_size: int, device: str = "meta") -> tuple[Any, ...]:
-        """Zeros: x (batch, 3, side, side), t (batch,); ones or zeros: the text's batch fields by name, a dict."""
-        import torch
-
-        side = min(EXAMPLE_SIDE // self.patch_size, self.max_patches) or 1
-        x = torch.zeros(batch_size, CHANNELS, side * self.patch_size, side * self.patch_size, device=device)
-        t = torch.zeros(batch_size, device=device)
-        if self.text_encoder == "learned":
-            caption = torch.ones(batch_size, self.text_length, dtype=torch.int64, device=device)
-            return (x, t, {"caption": caption})
-        text = torch.zeros(batch_size, self.text_length, self.width, device=device)
-        mask = torch.ones(batch_size, self.text_length, dtype=torch.bool, device=device)
-        pooled = torch.zeros(batch_size, self.width, device=device)
-        return (x, t, {"text": text, "text_mask": mask, "text_pooled": pooled})
-
-    def static_figures(self) -> Mapping[str, Figure]:
-        from denoisers.pixelhdm.figures import static_figures
-
-        return static_figures()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from denoisers.layers.gated_attention import GatedAttention
 from denoisers.layers.patches import patchify, unpatchify
 from denoisers.layers.rope import Rotation
-from denoisers.layers.sandwich import SixWayAdaLN
+from denoisers.layers.sandwich_block import SixWayAdaLN
 from denoisers.layers.time_embedding import TimeEmbedding
 from denoisers.pixelhdm.model_spec import CHANNELS, PixelHDMSpec
 from denoisers.pixelhdm.patch_path import (

@@ -17,15 +17,14 @@ from denoisers.contract import NoiseSource
 from denoisers.figure_makers import FigureDrawer, FigureMaker
 from denoisers.pixelhdm.alignment import Alignment
 from denoisers.pixelhdm.figures import FIGURES, draw_frequency_weights
-from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSpec
-from denoisers.processes.flow.matching import interpolate, point_velocity, velocity_target
-from denoisers.processes.frequency_loss import BLOCK, frequency_error, frequency_weights
+from denoisers.pixelhdm.spec import IMAGE_FEATURES, PixelHDMObjectiveSpec, PixelHDMSpec
+from denoisers.processes.flow.frequency_loss import BLOCK, frequency_error, frequency_weights
+from denoisers.processes.flow.linear_path import interpolate, point_velocity, velocity_target
 
 EVALUATION_EPS = 0.05
 """Held-out times keep this far from 0 and 1, whatever the training's: they are those that samples go through."""
 NUM_QUARTERS = 4
 QUARTERS = tuple(f"velocity_t{quarter}" for quarter in range(NUM_QUARTERS))
-FEATURES = "image_features"
 
 
 class Noised(NamedTuple):
@@ -101,7 +100,7 @@ class PixelHDMObjective(FigureDrawer):
 
     def retired_fields(self, step: int) -> Collection[str]:
         """`image_features` from step `alignment_until` on."""
-        return (FEATURES,) if self.modules is not None and step >= self._spec.alignment_until else ()
+        return (IMAGE_FEATURES,) if self.modules is not None and step >= self._spec.alignment_until else ()
 
     def _measured(self) -> list[str]:
         measured = {"velocity": True, "frequency": self._has_blocks, "alignment": self.modules is not None}
@@ -116,8 +115,8 @@ class PixelHDMObjective(FigureDrawer):
         names: Iterable[str],
     ) -> dict[str, Tensor]:
         """Errors of the network at z_t by name, in float32 or better whatever the parameters' dtype."""
-        check_shapes(self._spec, self._model, {name: tuple(values.shape[1:]) for name, values in batch.items()})
-        aligns = "alignment" in names and FEATURES in batch
+        self._spec.check_shapes(self._model, {name: tuple(values.shape[1:]) for name, values in batch.items()})
+        aligns = "alignment" in names and IMAGE_FEATURES in batch
         condition = {name: batch[name] for name in self._conditions}
         found = network(noised.z_t, noised.t, condition, keep, self._spec.alignment_block if aligns else None)
         velocity = self._velocity(found.output if aligns else found, noised)
@@ -130,7 +129,7 @@ class PixelHDMObjective(FigureDrawer):
         if aligns:
             assert self.modules is not None
             num_rows = target.shape[2] // self._model.patch_size
-            errors["alignment"] = self.modules(found.features, batch[FEATURES], num_rows)
+            errors["alignment"] = self.modules(found.features, batch[IMAGE_FEATURES], num_rows)
         return errors
 
     def _velocity(self, output: Tensor, noised: Noised) -> Tensor:
@@ -149,30 +148,6 @@ class PixelHDMObjective(FigureDrawer):
         tokens, features = (like.new_zeros(1, 1, each) for each in (self._model.width, self._spec.alignment_width))
         nothing: Tensor = 0 * self.modules(tokens, features, num_rows=1)
         return nothing
-
-
-def build_objective(spec: PixelHDMObjectiveSpec, model: PixelHDMSpec) -> PixelHDMObjective:
-    """The objective for this network."""
-    return PixelHDMObjective(spec, model)
-
-
-def check_shapes(spec: PixelHDMObjectiveSpec, model: PixelHDMSpec, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises ValueError for images that do not divide into the frequency loss's blocks, and for features of other
-    patches. `shapes` are those of a sample's batch fields; without `image_features` nothing is aligned with."""
-    height, width = shapes["image"][1:]
-    if spec.weights.frequency > 0 and (height % BLOCK or width % BLOCK):
-        raise ValueError(
-            f"objective.weights.frequency={spec.weights.frequency:g} compares blocks of {BLOCK} x {BLOCK} pixels, "
-            f"which images of {height} x {width} are no multiple of; set objective.weights.frequency to 0, or take "
-            f"images with sides in multiples of {BLOCK}."
-        )
-    num_patches = height // model.patch_size * (width // model.patch_size)
-    if spec.weights.alignment > 0 and FEATURES in shapes and shapes[FEATURES][0] != num_patches:
-        raise ValueError(
-            f"image_features are of {shapes[FEATURES][0]} patches, and images of {height} x {width} pixels have "
-            f"{num_patches} (model.patch_size={model.patch_size}); set model.patch_size to the image encoder's, or "
-            "objective.weights.alignment to 0."
-        )
 
 
 def _noise(image: Tensor, noise: Tensor, t: Tensor) -> Noised:

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from denoisers.layers.gated_attention import GatedAttention
 from denoisers.layers.mrope import MRoPE
-from denoisers.layers.sandwich import SandwichBlock
+from denoisers.layers.sandwich_block import SandwichBlock
 from denoisers.layers.swiglu import SwiGLU
 from denoisers.pixelhdm.model_spec import CHANNELS, PixelHDMSpec
 

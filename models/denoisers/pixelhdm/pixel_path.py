@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from denoisers.layers.rope import Rotation
-from denoisers.layers.sandwich import BranchModulation, SixWayAdaLN
+from denoisers.layers.sandwich_block import BranchModulation, SixWayAdaLN
 from denoisers.layers.swiglu import SwiGLU
 from denoisers.pixelhdm.model_spec import PixelHDMSpec
 from denoisers.pixelhdm.patch_path import attention

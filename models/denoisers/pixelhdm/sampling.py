@@ -19,9 +19,9 @@ from denoisers.pixelhdm.sample_conditions import Texts, seeds_from, start_image
 from denoisers.pixelhdm.sample_pictures import picture_files, sample_grid
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
 from denoisers.processes.flow.dpm_solvers import dpmpp_2m, dpmpp_2s
-from denoisers.processes.flow.matching import Velocity, interpolate
+from denoisers.processes.flow.guidance import Guidance
+from denoisers.processes.flow.linear_path import Velocity, interpolate
 from denoisers.processes.flow.solvers import Solver, euler, heun_then_euler, ignore, midpoint
-from denoisers.processes.guidance import Guidance
 from denoisers.processes.sample_draws import draw_seeds, seeded_normal
 
 SOLVERS: dict[str, Solver] = {

@@ -9,6 +9,7 @@ import numpy as np
 from denoisers.contract import Samples
 from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Curve, Figure, Heatmap, Lines
+from denoisers.processes.gaussian.schedule import linear_schedule
 from denoisers.processes.gaussian.spec import LinearBetas
 from denoisers.region.spec import RegionSpec
 
@@ -50,7 +51,7 @@ FIGURES: dict[str, FigureMaker] = {"imputation": draw_imputation}
 
 def static_figures() -> Mapping[str, Figure]:
     """`noise_schedule`: what is left of a masked region's signal by timestep, under the default schedule."""
-    schedule = LinearBetas().build()
+    schedule = linear_schedule(LinearBetas())
     t = np.arange(schedule.num_steps)
     curves = [
         Curve(t, schedule.alphas_cumprod.numpy(), "signal's share of variance, alpha_bar"),

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from denoisers.contract import NoiseSource
 from denoisers.figure_makers import FigureDrawer
 from denoisers.layers.rows import Rows, masked_rows, take_rows
+from denoisers.processes.gaussian.schedule import linear_schedule
 from denoisers.region.agreement import Agreement
 from denoisers.region.figures import FIGURES
 from denoisers.region.prediction import ask, one_pass
@@ -36,7 +37,7 @@ class RegionObjective(FigureDrawer):
         self.modules: nn.Module | None = None
         self._active = [name for name, weight in self.weights.items() if weight > 0]
         self._spec, self._model = spec, model
-        self._schedule = spec.noise.build()
+        self._schedule = linear_schedule(spec.noise)
 
     def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
         """Components with a weight above 0. Draws `mask`, `time` and, under `corruption: ddpm`, `noise`."""

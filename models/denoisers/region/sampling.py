@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from denoisers.checks import check_no_label, check_no_prompts
 from denoisers.contract import NOTHING_ASKED, RealRows, SampleRequest, Samples
 from denoisers.figures import Figure
-from denoisers.processes.gaussian.ddpm import sample_ddim, sample_ddpm, timesteps
+from denoisers.processes.gaussian.samplers import sample_ddim, sample_ddpm, timesteps
+from denoisers.processes.gaussian.schedule import linear_schedule
 from denoisers.processes.gaussian.spec import LinearBetas
 from denoisers.processes.sample_draws import SampleDraws
 from denoisers.region.bed import COLUMNS, Intervals, overlapping, read_bed, unmet
 from denoisers.region.figures import imputation_figure
-from denoisers.region.masks import BedMask, RandomMask
+from denoisers.region.mask_spec import BedMask, RandomMask
 from denoisers.region.prediction import ask
 from denoisers.region.spec import RegionSamplingSpec, RegionSpec
 
@@ -38,7 +39,7 @@ class RegionSampler:
     def __init__(self, spec: RegionSamplingSpec, noise: LinearBetas, model: RegionSpec) -> None:
         self.spec = spec
         self._model = model
-        self._schedule = noise.build()
+        self._schedule = linear_schedule(noise)
         self._first_timestep = 0 if model.corruption == "mask" else noise.steps - 1
         # Windows that come without a mask of their own, as those of figures, are masked by chance.
         self._ratio = (spec.mask if isinstance(spec.mask, RandomMask) else RandomMask()).ratio

@@ -1,4 +1,4 @@
-"""The U-Net's objective: the shared velocity regression, with the U-Net's own pictures."""
+"""The U-Net's objective: the shared velocity regression, with the U-Net's own figures."""
 
 from denoisers.figure_makers import FigureMaker
 from denoisers.processes.flow.figures import draw_samples, draw_trajectory
@@ -13,6 +13,8 @@ FIGURES: dict[str, FigureMaker] = {
 }
 
 
-def build_objective(spec: UNetObjectiveSpec, model: UNetSpec) -> VelocityObjective:
-    """The objective for this network."""
-    return VelocityObjective(spec, model, FIGURES)
+class UNetObjective(VelocityObjective):
+    """Velocity regression with the U-Net's figures."""
+
+    def __init__(self, spec: UNetObjectiveSpec, model: UNetSpec) -> None:
+        super().__init__(spec, model, FIGURES)

@@ -1,5 +1,11 @@
-"""The U-Net's sampler is the shared flow sampler, under the file name that every family has."""
+"""The U-Net's sampler: the shared integration of the velocity, for the U-Net's images and classes."""
 
-from denoisers.processes.flow.sampler import FlowSampler
+from denoisers.processes.flow.sampling import FlowSampler
+from denoisers.unet.spec import UNetSamplingSpec, UNetSpec
 
-__all__ = ["FlowSampler"]
+
+class UNetSampler(FlowSampler):
+    """Images from noise, conditioned on a class where the model has classes."""
+
+    def __init__(self, spec: UNetSamplingSpec, model: UNetSpec) -> None:
+        super().__init__(spec, model.image_shape, model.num_classes)

@@ -20,8 +20,8 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
     from rich.console import Console
     from rich.table import Table
 
-    from denoisers.counts import count_parameters
-    from denoisers.shapes import trace_shapes
+    from denoisers.parameter_counts import count_parameters
+    from denoisers.shape_trace import trace_shapes
     from ditlab.spec.loading import load_experiment
 
     experiment = load_experiment(spec, overrides)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from denoisers.counts import count_parameters
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
 from denoisers.layers.embeddings import table_2d
+from denoisers.parameter_counts import count_parameters
 
 SMALL = {"image_size": 8, "patch_size": 2, "width": 32, "depth": 2, "num_heads": 4}
 
@@ -83,7 +83,7 @@ def test_attention_maps_leave_the_network_as_it_was(perturb):
 
 
 def test_with_patch_lines_keeps_every_pixel():
-    from denoisers.dit.figures import ENLARGEMENT, cut_patches, with_patch_lines
+    from denoisers.dit.patch_figures import ENLARGEMENT, cut_patches, with_patch_lines
 
     picture = torch.rand(8, 8).numpy()
     lined = with_patch_lines(picture, 2)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from denoisers.dlm.cache import KVCache
-from denoisers.dlm.masks import block_causal_mask, two_copy_mask
+from denoisers.dlm.attention_masks import block_causal_mask, two_copy_mask
+from denoisers.layers.kv_cache import KVCache
 from denoisers.processes.discrete.chunked_score_entropy import LossTargets
 from support.plain_dlm import plain_forward
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from denoisers.dlm.sample_figure import EXCERPT
+from denoisers.dlm.figures import EXCERPT
 from denoisers.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec
 from denoisers.figures import Text
 from support.letters import letters

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from denoisers.counts import count_parameters
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
+from denoisers.parameter_counts import count_parameters
 from denoisers.processes.discrete.chunked_score_entropy import LossTargets
-from denoisers.shapes import trace_shapes
+from denoisers.shape_trace import trace_shapes
 from support.plain_dlm import plain_forward
 
 SIGMA = torch.tensor([0.001, 0.1, 1.0])

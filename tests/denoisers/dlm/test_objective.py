@@ -10,6 +10,7 @@ from denoisers.contract import TextCodec
 from denoisers.dlm.noising import TokenNoise
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.processes.discrete.chunked_score_entropy import TokenLosses
+from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.score_entropy import expected_zero_score_entropy, score_entropy
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
 from denoisers.processes.discrete.uniform_graph import kl_from_uniform
@@ -143,7 +144,7 @@ def test_unweighted_is_the_loss_at_uniform_times(text, keyed_noise):
 
 
 def test_levels_within_a_quarter_stay_there_and_weigh_its_noise():
-    noise = TokenNoise(TokenNoiseSchedule(sigma_min=1e-4, sigma_max=20.0).build(), V, None, "log")
+    noise = TokenNoise(sigma_schedule(TokenNoiseSchedule(sigma_min=1e-4, sigma_max=20.0)), V, None, "log")
     uniform = ((torch.arange(20_000) + 0.5) / 20_000)[:, None]
     for quarter in range(4):
         level = noise.within(quarter / 4, (quarter + 1) / 4, uniform)
@@ -162,7 +163,7 @@ def test_loss_draws_time_move_and_jump_and_weighs_by_d_sigma(few, keyed_noise):
     assert sorted(source.names) == ["jump", "move", "time"]
     ((x, sigma, targets),) = network.asked
     t = 0.2 + 0.8 * keyed_noise().uniform("time", (6, 1))
-    schedule = TokenNoiseSchedule().build()
+    schedule = sigma_schedule(TokenNoiseSchedule())
     torch.testing.assert_close(sigma, schedule.sigma(t))
     torch.testing.assert_close(targets.sigma, sigma.expand(6, T))
     losses = score_entropy(zeros(x, None), x, few["tokens"], targets.sigma.double())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from denoisers.dlm.reverse import LAST_TIME, analytic_chances, euler_chances, reverse_passes
+from denoisers.dlm.reverse_process import LAST_TIME, analytic_chances, euler_chances, reverse_passes
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
 from support.true_scores import PAIR, SUM, TrueScores, distance, every_sequence, noisy

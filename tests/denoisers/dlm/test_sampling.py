@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from denoisers.contract import Prompt, SampleRequest
-from denoisers.dlm.reverse import LAST_TIME
+from denoisers.dlm.reverse_process import LAST_TIME
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
 from support.letters import letters

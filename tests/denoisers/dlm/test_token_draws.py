@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from denoisers.dlm import reverse
-from denoisers.dlm.reverse import draw_tokens, euler_chances
+from denoisers.dlm.reverse_process import draw_tokens, euler_chances
 
 GPT2 = 50257
 

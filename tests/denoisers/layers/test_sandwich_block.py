@@ -3,7 +3,7 @@
 import torch
 
 from denoisers.layers.gated_attention import GatedAttention
-from denoisers.layers.sandwich import SandwichBlock, SixWayAdaLN
+from denoisers.layers.sandwich_block import SandwichBlock, SixWayAdaLN
 from denoisers.layers.swiglu import SwiGLU
 
 WIDTH, CONDITION = 16, 24

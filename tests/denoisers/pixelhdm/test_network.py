@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from denoisers.counts import count_parameters
+from denoisers.parameter_counts import count_parameters
 from denoisers.pixelhdm.spec import PixelHDMSpec
-from denoisers.shapes import trace_shapes
+from denoisers.shape_trace import trace_shapes
 from support.plain_pixelhdm import PlainPixelHDM
 
 SMALL = {

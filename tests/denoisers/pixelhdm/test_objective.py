@@ -6,8 +6,8 @@ from torch import nn
 
 from denoisers.pixelhdm.network import Prediction
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSpec
+from denoisers.processes.flow.frequency_loss import YCBCR, frequency_error, frequency_weights
 from denoisers.processes.flow.spec import UniformTime
-from denoisers.processes.frequency_loss import YCBCR, frequency_error, frequency_weights
 
 FEATURE_WIDTH = 6
 

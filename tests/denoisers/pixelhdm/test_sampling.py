@@ -11,7 +11,7 @@ from denoisers.contract import Prompt, RealRows, SampleRequest
 from denoisers.pixelhdm.sample_conditions import to_bytes, to_texts
 from denoisers.pixelhdm.sampling import SOLVERS
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
-from denoisers.processes.flow.matching import gaussian_velocity, point_velocity
+from denoisers.processes.flow.linear_path import gaussian_velocity, point_velocity
 from denoisers.processes.flow.solvers import rk4
 from denoisers.processes.sample_draws import seeded_normal
 

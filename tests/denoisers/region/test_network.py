@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from denoisers.counts import count_parameters
 from denoisers.layers.rows import masked_rows, take_rows
+from denoisers.parameter_counts import count_parameters
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
-from denoisers.shapes import trace_shapes
+from denoisers.shape_trace import trace_shapes
 from support.plain_region import plain_forward
 
 CORRUPTIONS = ("mask", "ddpm")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from denoisers.processes.gaussian.schedule import linear_schedule
 from denoisers.processes.gaussian.spec import LinearBetas
 from denoisers.region.agreement import Agreement
 from denoisers.region.objective import RegionObjective, draw_mask
@@ -136,7 +137,7 @@ def test_ddpm_corruption_noises_masked_regions_alone(region_spec, windows, keyed
     x_t, mask, t = network.asked[0]
     x = windows["regions"]
     assert torch.equal(x_t[~mask], x[~mask])
-    bar = RegionObjectiveSpec().noise.build().alphas_cumprod[t][:, None, None]
+    bar = linear_schedule(RegionObjectiveSpec().noise).alphas_cumprod[t][:, None, None]
     noise = keyed_noise().normal("noise", x.shape)
     torch.testing.assert_close(x_t[mask], (bar.sqrt() * x + (1 - bar).sqrt() * noise)[mask])
 

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from denoisers.contract import RealRows, SampleRequest
+from denoisers.processes.gaussian.schedule import linear_schedule
 from denoisers.processes.gaussian.spec import LinearBetas
-from denoisers.region.masks import BedMask, RandomMask
+from denoisers.region.mask_spec import BedMask, RandomMask
 from denoisers.region.sampling import RegionSampler
 from denoisers.region.spec import RegionObjectiveSpec, RegionSamplingSpec
 
@@ -95,7 +96,7 @@ class GaussianNetwork(nn.Module):
 
     def __init__(self, noise: LinearBetas) -> None:
         super().__init__()
-        self.schedule = noise.build()
+        self.schedule = linear_schedule(noise)
         self.unused = nn.Parameter(torch.zeros(()))
 
     def forward(self, x, mask, t, present, wanted):

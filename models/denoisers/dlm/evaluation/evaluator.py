@@ -22,7 +22,7 @@ from denoisers.dlm.evaluation.tables import Measurements, assessment_metrics, as
 from denoisers.dlm.objective import DLMObjective
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.processes.discrete.chunked_score_entropy import LossTargets, TokenLosses
-from denoisers.processes.discrete.uniform_graph import SigmaSchedule
+from denoisers.processes.discrete.schedule import SigmaSchedule, sigma_schedule
 
 NUM_TIMES = 16
 """Equal parts of t that the figure shows."""
@@ -50,7 +50,7 @@ class DLMAssessor:
         Nobody knows the best prediction of text: `references` are not looked at.
         """
         vocabulary = self.model.vocabulary
-        schedule = self.objective.noise.build()
+        schedule = sigma_schedule(self.objective.noise)
         objective = DLMObjective(self.objective, self.model, self.text)
         baselines = fit_baselines(train, vocabulary, batch_size)
         nats = nats_per_token({"bigram": baselines.bigram, "unigram": baselines.unigram}, held_out, batch_size)

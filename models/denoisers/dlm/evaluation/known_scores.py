@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from denoisers.processes.discrete.uniform_graph import SigmaSchedule, kl_from_uniform
+from denoisers.processes.discrete.schedule import SigmaSchedule
+from denoisers.processes.discrete.uniform_graph import kl_from_uniform
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import numpy as np
 
 from denoisers.dlm.evaluation.known_scores import KnownScores, noise_levels
 from denoisers.dlm.objective import NUM_QUARTERS
-from denoisers.processes.discrete.uniform_graph import SigmaSchedule, kl_from_uniform
+from denoisers.processes.discrete.schedule import SigmaSchedule
+from denoisers.processes.discrete.uniform_graph import kl_from_uniform
 
 FIGURES = ("bits_per_byte", "bits_per_token", "nats_per_token", "perplexity")
 """`bits_per_byte` only where the bytes of a token are known."""

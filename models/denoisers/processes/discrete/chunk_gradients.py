@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from denoisers.processes.discrete.elementwise import exp_less
+from denoisers.processes.discrete.fused_exp import exp_less
 from denoisers.processes.discrete.score_entropy import Coefficients
 
 

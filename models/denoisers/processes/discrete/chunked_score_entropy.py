@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from denoisers.processes.discrete.chunk_gradients import Tokens, log_chunk, softmax_chunk
 from denoisers.processes.discrete.score_entropy import ScoreName, coefficients
-from denoisers.processes.discrete.score_entropy_chunk import Tokens, log_chunk, softmax_chunk
 
 CHUNK_BYTES = 2**27
 """Of what a chunk holds at once, 667 tokens of 50,257 in float32. Less is slower: matrices get thin, and each chunk

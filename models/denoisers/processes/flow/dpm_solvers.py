@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from denoisers.processes.flow.matching import Velocity
+from denoisers.processes.flow.linear_path import Velocity
 from denoisers.processes.flow.solvers import Record, ignore
 
 

@@ -12,7 +12,7 @@ from denoisers.contract import NoiseSource
 from denoisers.figure_makers import FigureDrawer, FigureMaker
 from denoisers.image_spec import ImageModelSpec
 from denoisers.layers.label_embedding import drop_labels
-from denoisers.processes.flow.matching import interpolate, velocity_target
+from denoisers.processes.flow.linear_path import interpolate, velocity_target
 from denoisers.processes.flow.spec import VelocitySpec
 
 NUM_QUARTERS = 4

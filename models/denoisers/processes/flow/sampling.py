@@ -12,10 +12,10 @@ from denoisers.checks import check_no_prompts
 from denoisers.contract import NOTHING_ASKED, SampleRequest, Samples
 from denoisers.figures import Figure
 from denoisers.processes.flow.figures import sample_figure
-from denoisers.processes.flow.matching import Velocity
+from denoisers.processes.flow.guidance import guided
+from denoisers.processes.flow.linear_path import Velocity
 from denoisers.processes.flow.solvers import SOLVERS, ignore
 from denoisers.processes.flow.spec import FlowSamplingSpec
-from denoisers.processes.guidance import guided
 
 
 class FlowSampler:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from denoisers.processes.flow.matching import Velocity
+from denoisers.processes.flow.linear_path import Velocity
 
 Record = Callable[[Tensor], None]
 

@@ -7,53 +7,18 @@ Samplers go down a list of timesteps, which may leave some out; t = -1 stands fo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
+
+from denoisers.processes.gaussian.schedule import NoiseSchedule
 
 Denoise = Callable[[Tensor, int], Tensor]
 """(x_t, t) -> the estimate of x0, in x_t's shape."""
 Draw = Callable[[Tensor], Tensor]
 """Standard normal numbers in the shape of a tensor."""
 Record = Callable[[Tensor], None]
-
-
-@dataclass(frozen=True)
-class NoiseSchedule:
-    """Tables over t, (T,) float64 each."""
-
-    betas: Tensor
-    alphas: Tensor
-    alphas_cumprod: Tensor
-    """alpha_bar_t: the share of x0's variance that is left."""
-    sqrt_alphas_cumprod: Tensor
-    sqrt_one_minus_alphas_cumprod: Tensor
-
-    @property
-    def num_steps(self) -> int:
-        return len(self.betas)
-
-    def alpha_bar(self, t: int) -> float:
-        """alpha_bar_t, 1 for t = -1."""
-        return 1.0 if t < 0 else float(self.alphas_cumprod[t])
-
-    def noised(self, x0: Tensor, noise: Tensor, t: Tensor) -> Tensor:
-        """A draw of q(x_t | x0): x0 and noise (batch, ...), t (batch,) int64 (eq. 4)."""
-        where = t.cpu()
-        shape = (-1, *(1,) * (x0.ndim - 1))
-        signal = self.sqrt_alphas_cumprod[where].to(x0).view(shape)
-        spread = self.sqrt_one_minus_alphas_cumprod[where].to(x0).view(shape)
-        return signal * x0 + spread * noise
-
-
-def linear_schedule(num_steps: int, beta_start: float, beta_end: float) -> NoiseSchedule:
-    """beta_t from `beta_start` to `beta_end`, both reached, in equal steps."""
-    betas = torch.linspace(beta_start, beta_end, num_steps, dtype=torch.float64)
-    alphas = 1 - betas
-    alphas_cumprod = alphas.cumprod(0)
-    return NoiseSchedule(betas, alphas, alphas_cumprod, alphas_cumprod.sqrt(), (1 - alphas_cumprod).sqrt())
 
 
 def timesteps(num_steps: int, taken: int) -> list[int]:

@@ -13,6 +13,7 @@ from denoisers.dlm.evaluation.evaluator import build_assessor
 from denoisers.dlm.evaluation.known_scores import noise_levels
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.processes.discrete.chunked_score_entropy import TokenLosses
+from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.score_entropy import score_entropy
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
 from denoisers.processes.discrete.uniform_graph import kl_from_uniform
@@ -121,7 +122,7 @@ def test_parts_add_up_to_the_bound(train, held_out, noise):
         "prior",
         "bound",
     ]
-    assert table["sigma from"][1:5] == pytest.approx(noise_levels(noise.build(), 4)[:4])
+    assert table["sigma from"][1:5] == pytest.approx(noise_levels(sigma_schedule(noise), 4)[:4])
     assert table["sigma to"][4] == pytest.approx(noise.sigma_max) and table["sigma to"][5] == math.inf
     for name in ("model", "unigram scores", "zero scores"):
         assert table[name][:-1].sum() == pytest.approx(table[name][-1])

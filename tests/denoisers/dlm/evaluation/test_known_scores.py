@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from denoisers.dlm.evaluation.known_scores import KnownScores
+from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.score_entropy import expected_zero_score_entropy, score_entropy
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
 from denoisers.processes.discrete.uniform_graph import kl_from_uniform
@@ -40,7 +41,7 @@ def test_uniform_chances_are_zero_log_scores(sigma):
 
 
 def test_parts_of_t_add_up():
-    schedule = TokenNoiseSchedule(sigma_min=1e-4, sigma_max=20.0).build()
+    schedule = sigma_schedule(TokenNoiseSchedule(sigma_min=1e-4, sigma_max=20.0))
     losses = KnownScores(UNIFORM, CHANCES.numpy()).losses(schedule, 7)
     assert len(losses) == 7 and min(losses) > 0
     assert sum(losses) == pytest.approx(kl_from_uniform(1e-4, V) - kl_from_uniform(20.0, V))

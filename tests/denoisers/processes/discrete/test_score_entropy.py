@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.score_entropy import expected_zero_score_entropy, score_entropy, zero_score_entropy
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
 from denoisers.processes.discrete.uniform_graph import kl_from_uniform, log_ratios, move_chance, ratio
@@ -101,7 +102,7 @@ def test_zero_logits_closed_forms(vocabulary, sigma):
 def test_weighted_loss_of_zero_logits_integrates_to_the_kl_of_the_least_noised_token(low, high, total):
     """Such a network's process leaves uniform tokens uniform: the integral over t in [0, 1] and the prior's KL are all
     that lies between a token at sigma_min and uniform ones."""
-    schedule = TokenNoiseSchedule(sigma_min=low, sigma_max=high).build()
+    schedule = sigma_schedule(TokenNoiseSchedule(sigma_min=low, sigma_max=high))
     nodes, weights = np.polynomial.legendre.leggauss(60)
     zeros = torch.zeros(2, GPT2, dtype=DOUBLE)
     x, x0 = torch.tensor([0, 0]), torch.tensor([0, 1])  # not moved; moved

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from denoisers.processes.flow.dpm_solvers import dpmpp_2m, dpmpp_2s
-from denoisers.processes.flow.matching import gaussian_velocity, point_velocity
+from denoisers.processes.flow.linear_path import gaussian_velocity, point_velocity
 from denoisers.processes.flow.solvers import euler, midpoint, rk4
 
 F64 = torch.float64

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from denoisers.processes.guidance import Guidance, guided, rescaled
+from denoisers.processes.flow.guidance import Guidance, guided, rescaled
 
 
 class Labelled:

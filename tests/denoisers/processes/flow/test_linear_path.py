@@ -2,7 +2,7 @@
 
 import torch
 
-from denoisers.processes.flow.matching import (
+from denoisers.processes.flow.linear_path import (
     endpoints,
     gaussian_velocity,
     interpolate,

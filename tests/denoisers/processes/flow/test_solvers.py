@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from denoisers.processes.flow.matching import gaussian_velocity, point_velocity, reverse_time
+from denoisers.processes.flow.linear_path import gaussian_velocity, point_velocity, reverse_time
 from denoisers.processes.flow.solvers import SOLVERS, Solver, heun_then_euler
 
 F64 = torch.float64

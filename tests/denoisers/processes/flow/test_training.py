@@ -10,7 +10,7 @@ import torch
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
 from denoisers.processes.flow.spec import LogitNormalTime, VelocityWeights
 
-MNIST_TEST_IMAGES = Path(__file__).parents[3] / "shared/data/mnist/t10k-images-idx3-ubyte.gz"
+MNIST_TEST_IMAGES = Path(__file__).parents[5] / "shared/data/mnist/t10k-images-idx3-ubyte.gz"
 
 
 def test_untrained_loss_is_one_plus_the_datas_second_moment(keyed_noise):

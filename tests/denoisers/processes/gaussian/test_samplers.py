@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from denoisers.processes.gaussian.ddpm import (
+from denoisers.processes.gaussian.samplers import (
     gaussian_denoiser,
     linear_schedule,
     posterior_std,
@@ -15,7 +15,7 @@ from denoisers.processes.gaussian.ddpm import (
 )
 from denoisers.processes.gaussian.spec import LinearBetas
 
-SCHEDULE = LinearBetas().build()
+SCHEDULE = linear_schedule(LinearBetas())
 MEAN, STD = 0.7, 0.25
 NUM = 40_000
 

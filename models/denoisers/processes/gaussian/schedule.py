@@ -1,0 +1,49 @@
+"""Noise schedules of denoising diffusion in discrete time (Ho et al. 2020, arXiv:2006.11239).
+
+Timesteps t are integers from 0 (least noise) to T - 1. q(x_t | x0) = N(sqrt(alpha_bar_t) x0, (1 - alpha_bar_t) I).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from denoisers.processes.gaussian.spec import LinearBetas
+
+
+@dataclass(frozen=True)
+class NoiseSchedule:
+    """Tables over t, (T,) float64 each."""
+
+    betas: Tensor
+    alphas: Tensor
+    alphas_cumprod: Tensor
+    """alpha_bar_t: the share of x0's variance that is left."""
+    sqrt_alphas_cumprod: Tensor
+    sqrt_one_minus_alphas_cumprod: Tensor
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.betas)
+
+    def alpha_bar(self, t: int) -> float:
+        """alpha_bar_t, 1 for t = -1."""
+        return 1.0 if t < 0 else float(self.alphas_cumprod[t])
+
+    def noised(self, x0: Tensor, noise: Tensor, t: Tensor) -> Tensor:
+        """A draw of q(x_t | x0): x0 and noise (batch, ...), t (batch,) int64 (eq. 4)."""
+        where = t.cpu()
+        shape = (-1, *(1,) * (x0.ndim - 1))
+        signal = self.sqrt_alphas_cumprod[where].to(x0).view(shape)
+        spread = self.sqrt_one_minus_alphas_cumprod[where].to(x0).view(shape)
+        return signal * x0 + spread * noise
+
+
+def linear_schedule(spec: LinearBetas) -> NoiseSchedule:
+    """Return beta_t from `beta_start` to `beta_end`, both reached, in equal steps."""
+    betas = torch.linspace(spec.beta_start, spec.beta_end, spec.steps, dtype=torch.float64)
+    alphas = 1 - betas
+    alphas_cumprod = alphas.cumprod(0)
+    return NoiseSchedule(betas, alphas, alphas_cumprod, alphas_cumprod.sqrt(), (1 - alphas_cumprod).sqrt())
