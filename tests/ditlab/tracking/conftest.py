@@ -1,7 +1,6 @@
 """A home folder for each test, and a real MLflow server on loopback for all that need one."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.records import create_run
 from ditlab.tracking.server.address import check_reachable
+from support.databases import mlflow_template, seed  # noqa: F401 (a fixture)
 
 
 @pytest.fixture
@@ -24,20 +24,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home.from_environment().ensure()
 
 
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with MLflow's tables, which take seconds to make."""
-    from ditlab.tracking.upload.client import connect
-
-    home = Home(tmp_path_factory.mktemp("store"))
-    connect(f"sqlite:///{home.mlflow_database}", home)
-    return home.mlflow_database
-
-
 @pytest.fixture
-def store(home: Home, empty_store: Path) -> None:
+def store(home: Home, mlflow_template: Path) -> None:
     """The home's database, ready made."""
-    shutil.copy(empty_store, home.mlflow_database)
+    seed(home.root, mlflow_template)
 
 
 @pytest.fixture

@@ -1,0 +1,45 @@
+"""An MLflow database with all its tables, made once a session: MLflow takes 2 to 7 s for them in every new home.
+
+`tests/conftest.py` offers the fixture `mlflow_template` to all tests; `seed` puts a copy into a home.
+"""
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ditlab.home import Home
+
+
+@pytest.fixture(scope="session")
+def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database without runs, for all tests of the session: copy it, and leave it as it is."""
+    own = tmp_path_factory.getbasetemp()
+    # Parallel workers of one session have folders of their own in its folder.
+    folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    template = folder / "mlflow-template.db"
+    with template.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not template.exists():
+            _make(template, own / "mlflow-template")
+    return template
+
+
+def seed(home: Path, template: Path) -> Path:
+    """Give a home, made where it is missing, a copy of the template as its database; returns the home."""
+    home.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(template, Home(home).mlflow_database)
+    return home
+
+
+def _make(template: Path, root: Path) -> None:
+    """A client's first connection to a home makes its database: the code that the tests are about."""
+    from ditlab.tracking.upload.client import connect
+
+    home = Home(root).ensure()
+    connect(f"sqlite:///{home.mlflow_database}", home)
+    part = template.with_suffix(".part")
+    shutil.copyfile(home.mlflow_database, part)
+    part.rename(template)
