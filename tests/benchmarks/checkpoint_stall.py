@@ -17,16 +17,16 @@ from pathlib import Path
 
 import torch
 
-from ditlab.checkpoints.background import Saver
-from ditlab.checkpoints.manifest import Manifest
-from ditlab.checkpoints.shard import Key
+from ditlab.checkpoints.background import BackgroundSaver
+from ditlab.checkpoints.manifest import CheckpointManifest
+from ditlab.checkpoints.shard import TensorKey
 from ditlab.checkpoints.store import CheckpointStore
 
 FIELDS = ("master", "exp_avg", "exp_avg_sq", "ema")
 LAYERS = 100
 
 
-def whole_state(parameters: int) -> list[tuple[Key, torch.Tensor]]:
+def whole_state(parameters: int) -> list[tuple[TensorKey, torch.Tensor]]:
     """Views of one flat tensor a field, as the engine gives them."""
     size = parameters // LAYERS
     flats = {name: torch.randn(size * LAYERS) for name in FIELDS}
@@ -57,7 +57,7 @@ def main() -> None:
     plain_state = {name: value.clone() for name, value in plain_state.items()}
     matrix = torch.randn(1024, 1024)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        saver = Saver(CheckpointStore.at(Path(folder, "run")), 0, 1, lambda mine: [mine], keep=2)
+        saver = BackgroundSaver(CheckpointStore.at(Path(folder, "run")), 0, 1, lambda mine: [mine], keep=2)
         saver.reserve(state)
         measure(arguments.rounds, saver, state, plain_state, Path(folder, "plain.pt"), matrix)
         saver.close()
@@ -65,8 +65,8 @@ def main() -> None:
 
 def measure(
     rounds: int,
-    saver: Saver,
-    state: list[tuple[Key, torch.Tensor]],
+    saver: BackgroundSaver,
+    state: list[tuple[TensorKey, torch.Tensor]],
     plain_state: dict[str, torch.Tensor],
     file: Path,
     matrix: torch.Tensor,
@@ -78,7 +78,7 @@ def measure(
         torch.save(plain_state, file)
         plain = time.perf_counter() - began
         alone = step_seconds(10, matrix)
-        manifest = Manifest(number, number, {}, "", {}, {}, [])
+        manifest = CheckpointManifest(number, number, {}, "", {}, {}, [])
         began = time.perf_counter()
         saver.save(manifest, state)
         stall = time.perf_counter() - began

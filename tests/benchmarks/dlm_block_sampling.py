@@ -17,6 +17,7 @@ import time
 import torch
 from torch import Tensor, nn
 
+from denoisers.dlm.family import FAMILY
 from denoisers.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 
 FULL = DLMSpec(length=1024, vocabulary=256, block_size=128)
@@ -26,7 +27,7 @@ QUICK = DLMSpec(length=64, vocabulary=64, depth=2, num_heads=2, width=32, block_
 def build_network(model: DLMSpec, device: str) -> nn.Module:
     """Initialised, and moved off its zeros."""
     torch.manual_seed(0)
-    network = model.build()
+    network = FAMILY.build_network(model)
     assert isinstance(network, nn.Module)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -36,7 +37,9 @@ def build_network(model: DLMSpec, device: str) -> nn.Module:
 
 def draw(network: nn.Module, model: DLMSpec, steps: int, num: int, cache: bool) -> Tensor:
     """Samples (num, L), the same at every call, on the host."""
-    sampler = DLMSamplingSpec(steps=steps, block=BlockSampling(cache=cache)).build(model, DLMObjectiveSpec())
+    sampler = FAMILY.build_sampler(
+        DLMSamplingSpec(steps=steps, block=BlockSampling(cache=cache)), model, DLMObjectiveSpec()
+    )
     return sampler.sample(network, {}, num, torch.Generator().manual_seed(0)).values.cpu()
 
 

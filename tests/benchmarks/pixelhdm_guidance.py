@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from denoisers.pixelhdm.family import FAMILY
 from denoisers.pixelhdm.guided_velocity import GuidedVelocity
 from denoisers.pixelhdm.text_encoder import caption_bytes
 from denoisers.processes.flow.guidance import Guidance
@@ -31,7 +32,7 @@ def build(experiment: Experiment, side: int, batch: int) -> dict[str, Callable[[
     """The velocity of a batch in one pass and in two."""
     torch.manual_seed(0)
     model: Any = experiment.model
-    network = model.build()
+    network = FAMILY.build_network(model)
     with torch.no_grad():
         for parameter in network.parameters():  # off its start, where blocks are the identity
             parameter.add_(0.02 * torch.randn_like(parameter))

@@ -114,8 +114,8 @@ def steps(size: Size, folder: Path, batch: int) -> dict[str, Callable[[], float]
     """By side, a step on one network that returns its loss."""
     torch.manual_seed(0)
     plain = experiment(size, folder)
-    network: Any = plain.model.build()
-    objective: Any = plain.objective.build(plain.model)
+    network: Any = plain.family.build_network(plain.model)
+    objective: Any = plain.family.build_objective(plain.objective, plain.model)
     parameters = [*network.parameters(), *objective.modules.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=0.0, fused=True)  # the sides' losses stay comparable
     stored, made = (rows(size, folder, batch, encoded) for encoded in (True, False))
@@ -138,8 +138,8 @@ def steps(size: Size, folder: Path, batch: int) -> dict[str, Callable[[], float]
 def prepare(size: Size, folder: Path, batch: int, recomputed: bool) -> Callable[[], None]:
     """Forward and backward with gradients already allocated: the peak is of activations, then."""
     plain = experiment(size, folder)
-    network: Any = plain.model.build()
-    objective: Any = plain.objective.build(plain.model)
+    network: Any = plain.family.build_network(plain.model)
+    objective: Any = plain.family.build_objective(plain.objective, plain.model)
     if recomputed:
         keep_less(network.checkpointed_modules(), recomputed=True, offloaded=False)
     stored = rows(size, folder, batch, encoded=True)

@@ -21,6 +21,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
 from denoisers.layers.rows import masked_rows
+from denoisers.region.family import FAMILY
 from denoisers.region.objective import draw_mask, errors
 from denoisers.region.spec import RegionSpec
 from ditlab.inputs.noise import KeyedNoise
@@ -34,7 +35,7 @@ RATIO = 0.5
 def build(spec: RegionSpec, batch: int) -> tuple[Callable[[], torch.Tensor], Callable[[], torch.Tensor]]:
     """(savings, plain): steps on the same weights that return their loss."""
     torch.manual_seed(0)
-    network = spec.build()
+    network = FAMILY.build_network(spec)
     with torch.no_grad():
         for parameter in network.parameters():  # off its start, where blocks are the identity
             parameter.add_(0.02 * torch.randn_like(parameter))

@@ -63,7 +63,7 @@ class TakingTurns(SilentReporter):
 
 def bare_loop(experiment: Experiment, images: torch.Tensor) -> Callable[[], None]:
     """One step of flow matching as a script would write it."""
-    network: Any = experiment.model.build()
+    network: Any = experiment.family.build_network(experiment.model)
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=experiment.optimizer.lr, weight_decay=experiment.optimizer.weight_decay, fused=True
     )

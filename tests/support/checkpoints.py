@@ -7,21 +7,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ditlab.checkpoints.background import Saved, Saver
-from ditlab.checkpoints.manifest import MANIFEST, Manifest
+from ditlab.checkpoints.background import BackgroundSaver, SaveOutcome
+from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest
 from ditlab.checkpoints.store import CheckpointStore
 
 WEIGHT = torch.arange(12, dtype=torch.float32)
 
 
-def manifest(step: int, **changes: Any) -> Manifest:
+def manifest(step: int, **changes: Any) -> CheckpointManifest:
     """Of a network with one weight, (3, 4), and a buffer."""
     content: dict[str, Any] = {
         "step": step, "position": step * 32, "spec": {"name": "tiny"}, "spec_hash": "0",
         "scalars": {"adam_step": float(step)}, "shapes": {"network.weight": [3, 4], "network.count": [1]},
         "buffers": ["network.count"], "metrics": {"train/loss": float("nan"), "eval/loss": 1},
     }  # fmt: skip
-    return Manifest(**{**content, **changes})
+    return CheckpointManifest(**{**content, **changes})
 
 
 def state(step: int, start: int = 0, stop: int = 12) -> list[tuple[tuple[str, str, int], Tensor]]:
@@ -32,13 +32,13 @@ def state(step: int, start: int = 0, stop: int = 12) -> list[tuple[tuple[str, st
     return tensors
 
 
-def saver(place: Path | str, keep: int = 9, **options: Any) -> Saver:
+def saver(place: Path | str, keep: int = 9, **options: Any) -> BackgroundSaver:
     """A run of one worker."""
     store = place if isinstance(place, CheckpointStore) else CheckpointStore.at(place)
-    return Saver(store, 0, 1, lambda mine: [mine], keep, **options)
+    return BackgroundSaver(store, 0, 1, lambda mine: [mine], keep, **options)
 
 
-def save(place: Path | str, step: int, keep: int = 9, **options: Any) -> Saved:
+def save(place: Path | str, step: int, keep: int = 9, **options: Any) -> SaveOutcome:
     """One checkpoint, from beginning to end."""
     one = saver(place, keep, **options)
     one.save(manifest(step), state(step))

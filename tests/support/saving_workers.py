@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ditlab.checkpoints.background import Saver
+from ditlab.checkpoints.background import BackgroundSaver
 from ditlab.checkpoints.store import CheckpointStore
 
 
@@ -37,7 +37,7 @@ def workers(body: Callable[..., None], *arguments: Any, world_size: int = 2) -> 
                 process.kill()
 
 
-def saver_of(rank: int, world_size: int, place: str, keep: int = 9, **options: Any) -> Saver:
+def saver_of(rank: int, world_size: int, place: str, keep: int = 9, **options: Any) -> BackgroundSaver:
     """This worker's saver of the run at `place`."""
     group = distributed.new_group(backend="gloo")
 
@@ -46,4 +46,4 @@ def saver_of(rank: int, world_size: int, place: str, keep: int = 9, **options: A
         distributed.all_gather_object(everyone, mine, group=group)
         return everyone
 
-    return Saver(CheckpointStore.at(place), rank, world_size, gather, keep, **options)
+    return BackgroundSaver(CheckpointStore.at(place), rank, world_size, gather, keep, **options)

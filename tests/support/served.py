@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from ditlab.tracking.server.access import basic
+from ditlab.tracking.access import basic
 from support.nodes import free_ports
 
 NAME, PASSWORD = "ann", "correct-horse-battery"

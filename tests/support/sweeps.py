@@ -10,7 +10,7 @@ from ditlab.spec.sweep.sweep import Sweep
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.sweeps.prepare import ReadySweep, create_sweep, ready_sweep
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment
-from ditlab.tracking.journal.journal import Journal
+from ditlab.tracking.journal.writer import JournalWriter
 from ditlab.tracking.records import create_run, update_record
 from support.workers import TINY
 
@@ -65,7 +65,7 @@ def trial_run(
 
 def log(folder: RunFolder, points: Mapping[int, Mapping[str, float]]) -> None:
     """Metrics by step, into a run's journal."""
-    journal = Journal(folder)
+    journal = JournalWriter(folder)
     for step, values in points.items():
         journal.metrics(step, values)
     journal.close()

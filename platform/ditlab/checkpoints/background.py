@@ -10,16 +10,16 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from ditlab.checkpoints.manifest import Manifest
-from ditlab.checkpoints.shard import Key
+from ditlab.checkpoints.manifest import CheckpointManifest
+from ditlab.checkpoints.shard import TensorKey
 from ditlab.checkpoints.staging import HostCopy, InPlace, Tensors
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.checkpoints.transaction import Kind, Receipt, Save, SaveFailed, Verdict
+from ditlab.checkpoints.transaction import CommitResult, Receipt, SaveFailed, SaveFailureKind, SaveTransaction
 from ditlab.errors import first_line
 
 
 @dataclass(frozen=True)
-class Saved:
+class SaveOutcome:
     """How one save ended."""
 
     step: int
@@ -37,12 +37,12 @@ class Saved:
     """What went wrong after the checkpoint was there: older ones that could not be deleted."""
 
     @property
-    def kind(self) -> Kind | None:
+    def kind(self) -> SaveFailureKind | None:
         """The error's kind; None for a checkpoint that is there."""
         return self.error.kind if self.error else None
 
 
-class Saver:
+class BackgroundSaver:
     """One of these on every worker; all save the same steps in the same order.
 
     `background`: `save` copies this worker's share of the state into host memory, once more its size, kept from save to
@@ -67,16 +67,16 @@ class Saver:
         self._gather, self._keep, self._before_commit, self._mode = gather, keep, before_commit, mode
         self._state: HostCopy | InPlace = HostCopy() if mode == "background" else InPlace()
         self._thread: threading.Thread | None = None
-        self._finished: SimpleQueue[Saved] = SimpleQueue()
-        self._last: Saved | None = None
+        self._finished: SimpleQueue[SaveOutcome] = SimpleQueue()
+        self._last: SaveOutcome | None = None
         self._lost: SaveFailed | None = None
         self._no_room: Exception | None = None
 
-    def reserve(self, tensors: Iterable[tuple[Key, Tensor]]) -> None:
+    def reserve(self, tensors: Iterable[tuple[TensorKey, Tensor]]) -> None:
         """Takes the host memory that `save` will copy into, or the first save would wait for it."""
         self._state.reserve(_ordered(tensors))
 
-    def save(self, manifest: Manifest, tensors: Iterable[tuple[Key, Tensor]]) -> None:
+    def save(self, manifest: CheckpointManifest, tensors: Iterable[tuple[TensorKey, Tensor]]) -> None:
         """Takes the state as it is now: this worker's tensors by (field, name, start), and what the manifest says.
 
         The first worker's manifest counts; its pieces and shards are filled in here. Waits for the save before to end.
@@ -100,7 +100,7 @@ class Saver:
             self._join()
             self._state.take(())  # or a state that is built anew would find the old one still in memory
 
-    def poll(self) -> list[Saved]:
+    def poll(self) -> list[SaveOutcome]:
         """Saves that have ended since this was last asked, oldest first."""
         finished = []
         while True:
@@ -109,7 +109,7 @@ class Saver:
             except Empty:
                 return finished
 
-    def wait(self) -> Saved | None:
+    def wait(self) -> SaveOutcome | None:
         """Waits until nothing is under way; returns how the latest save ended. `poll` tells it as well."""
         self._join()
         return self._last
@@ -126,28 +126,28 @@ class Saver:
             if not self._thread.is_alive():
                 self._thread = None
 
-    def _run(self, manifest: Manifest, began: float, held_up: float) -> None:
-        verdict = self._verdict(Save(self.store, self.rank, self.world_size, self._keep, manifest))
+    def _run(self, manifest: CheckpointManifest, began: float, held_up: float) -> None:
+        verdict = self._verdict(SaveTransaction(self.store, self.rank, self.world_size, self._keep, manifest))
         seconds = time.perf_counter() - began
         if self._mode == "blocking":
             held_up = seconds
-        self._last = Saved(
+        self._last = SaveOutcome(
             manifest.step, self.store.location_of(manifest.step), manifest.metrics, seconds, held_up,
             verdict.error, verdict.note,
         )  # fmt: skip
         self._finished.put(self._last)
 
-    def _verdict(self, save: Save) -> Verdict:
+    def _verdict(self, save: SaveTransaction) -> CommitResult:
         if self._lost:
-            return Verdict(self._lost)
+            return CommitResult(self._lost)
         mine = save.refused(self._no_room) if self._no_room else save.write(self._state)
         try:
             receipts: list[Receipt] = self._gather(mine)
             refused = save.refusal(receipts)
             if refused:
-                verdict = Verdict(refused, keep_shards=False)
+                verdict = CommitResult(refused, keep_shards=False)
             else:
-                verdict = save.commit(receipts, self._before_commit) if self.rank == 0 else Verdict()
+                verdict = save.commit(receipts, self._before_commit) if self.rank == 0 else CommitResult()
                 verdict = self._gather(verdict)[0]
         except Exception as error:
             # Whether the others committed is not known, so nothing is removed: pruning takes what counts for nothing.
@@ -156,12 +156,12 @@ class Saver:
                 save.manifest.step,
                 f"another worker fell silent while a checkpoint was written ({first_line(error)})",
             )
-            return Verdict(self._lost)
+            return CommitResult(self._lost)
         if not verdict.keep_shards:
             save.discard()
         return verdict
 
 
-def _ordered(tensors: Iterable[tuple[Key, Tensor]]) -> Tensors:
+def _ordered(tensors: Iterable[tuple[TensorKey, Tensor]]) -> Tensors:
     """Wider numbers first, so that each lies at a multiple of its size."""
     return sorted(tensors, key=lambda item: -item[1].element_size())

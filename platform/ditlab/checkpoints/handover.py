@@ -2,7 +2,7 @@
 
 from ditlab.checkpoints.manifest import MANIFEST, folder_of
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.storage.failures import Unreachable
+from ditlab.errors import Unreachable
 
 
 def take_over(own: CheckpointStore, donor: CheckpointStore, step: int) -> int:

@@ -18,16 +18,16 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 
 Natural = Annotated[int, Field(ge=0)]
-Piece = tuple[str, str, str, Natural, Natural]
+ShardPiece = tuple[str, str, str, Natural, Natural]
 _SHARD = re.compile(r"shard-\d{5,}-of-\d{5,}-[0-9a-f]{8}\.safetensors")
 
 
-class Damaged(UserError):
+class DamagedCheckpoint(UserError):
     """A checkpoint is not what was written; an earlier one may be whole."""
 
 
 @dataclass(frozen=True)
-class Shard:
+class ShardDigest:
     """What a shard's file must be."""
 
     size: Natural
@@ -39,7 +39,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class CheckpointManifest:
     """What a checkpoint says of itself. The step loop fills all but `pieces` and `shards`."""
 
     step: Natural
@@ -57,9 +57,9 @@ class Manifest:
     """Which of them are persistent buffers."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Latest value of each metric, by its MLflow name."""
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[ShardPiece] = field(default_factory=list)
     """(shard, field, name, start, stop); the tensor in the shard is called `field/name/start`."""
-    shards: dict[str, Shard] = field(default_factory=dict)
+    shards: dict[str, ShardDigest] = field(default_factory=dict)
     """Every shard by its file's name."""
     format: int = FORMAT
 
@@ -76,23 +76,23 @@ class Manifest:
             content = json.loads(raw)
             written = content.pop("format", None)
             if written != FORMAT:
-                raise Damaged(f"{place}: checkpoint format {str(written)[:20]} is not {FORMAT}, the one known here.")
+                raise DamagedCheckpoint(f"{place}: checkpoint format {str(written)[:20]} is not {FORMAT}, the one known here.")
             del content["digest"]
             content["format"] = written
             if _serialised(content) != raw:
-                raise Damaged(f"{place} was altered (its SHA-256 differs); use an earlier checkpoint.")
+                raise DamagedCheckpoint(f"{place} was altered (its SHA-256 differs); use an earlier checkpoint.")
             manifest = _adapter.validate_python(content)
             if len(content) != len(fields(cls)):
-                raise Damaged(f"{place} has not all of its fields; use an earlier checkpoint.")
+                raise DamagedCheckpoint(f"{place} has not all of its fields; use an earlier checkpoint.")
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError, OverflowError) as error:
-            raise Damaged(f"{place} cannot be read ({_reason(error)}); use an earlier checkpoint.") from None
+            raise DamagedCheckpoint(f"{place} cannot be read ({_reason(error)}); use an earlier checkpoint.") from None
         for name in {*manifest.shards, *(piece[0] for piece in manifest.pieces)}:
             if not is_shard(name) or name not in manifest.shards:
-                raise Damaged(f"{place} names {name!r}, which is no shard of it; use an earlier checkpoint.")
+                raise DamagedCheckpoint(f"{place} names {name!r}, which is no shard of it; use an earlier checkpoint.")
         return manifest
 
 
-_adapter = TypeAdapter(Manifest)
+_adapter = TypeAdapter(CheckpointManifest)
 
 
 def _serialised(content: dict[str, Any]) -> bytes:

@@ -14,9 +14,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ditlab.checkpoints.local import LocalFiles, plain_file
-from ditlab.checkpoints.manifest import MANIFEST, Damaged, Manifest, folder_of
+from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, DamagedCheckpoint, folder_of
 from ditlab.errors import Unreachable, first_line
+from ditlab.storage.local import LocalFiles, plain_file
 from ditlab.storage.remote import RemoteFiles
 
 
@@ -57,18 +57,18 @@ class CheckpointReader:
             self._copies.cleanup()
             self._copies = None
 
-    def _read_manifest(self) -> Manifest:
+    def _read_manifest(self) -> CheckpointManifest:
         place = f"{self.location}/{MANIFEST}"
         try:
             with self._reaching(MANIFEST):
                 raw = self._files.read(self._folder, MANIFEST)
         except FileNotFoundError:
-            raise Damaged(f"{self.location}: no {MANIFEST}, so no finished checkpoint; name another one.") from None
+            raise DamagedCheckpoint(f"{self.location}: no {MANIFEST}, so no finished checkpoint; name another one.") from None
         except OSError as error:
-            raise Damaged(f"{place} cannot be read ({first_line(error)}); use an earlier checkpoint.") from None
-        manifest = Manifest.from_bytes(raw, place)
+            raise DamagedCheckpoint(f"{place} cannot be read ({first_line(error)}); use an earlier checkpoint.") from None
+        manifest = CheckpointManifest.from_bytes(raw, place)
         if folder_of(manifest.step) != self._folder:
-            raise Damaged(f"{place} is that of step {manifest.step}; name the folder {folder_of(manifest.step)}.")
+            raise DamagedCheckpoint(f"{place} is that of step {manifest.step}; name the folder {folder_of(manifest.step)}.")
         return manifest
 
     @contextmanager
@@ -100,9 +100,9 @@ class CheckpointReader:
                     path, size, digest = self._fetch(self._files, name)
         except OSError as error:
             reason = "missing" if isinstance(error, FileNotFoundError) else first_line(error)
-            raise Damaged(f"{self.location}/{name} cannot be read ({reason}); use an earlier checkpoint.") from None
+            raise DamagedCheckpoint(f"{self.location}/{name} cannot be read ({reason}); use an earlier checkpoint.") from None
         if size != expected.size or digest != expected.sha256:
-            raise Damaged(
+            raise DamagedCheckpoint(
                 f"{self.location}/{name} was altered (its SHA-256 differs; {size} bytes, {expected.size} were written);"
                 " use an earlier checkpoint."
             )
@@ -152,18 +152,18 @@ class CheckpointReader:
                 parts.append(self._values(shard, f"{kind}/{name}/{low}", position - low, end - low))
                 position = end
         if position != stop:
-            raise Damaged(f"{self.location}: {kind} of {name} is not whole ({position} of {stop} values found).")
+            raise DamagedCheckpoint(f"{self.location}: {kind} of {name} is not whole ({position} of {stop} values found).")
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _values(self, shard: str, key: str, start: int, stop: int) -> Tensor:
         try:
             values: Tensor = self._shard(shard).get_slice(key)[start:stop]
         except (SafetensorError, OSError, ValueError, TypeError, RuntimeError, IndexError, OverflowError) as error:
-            raise Damaged(
+            raise DamagedCheckpoint(
                 f"{self.location}/{shard} cannot be read ({key}: {first_line(error)}); use an earlier checkpoint."
             ) from None
         if values.shape != (stop - start,):
-            raise Damaged(f"{self.location}/{shard}: {key} has other values than the manifest says.")
+            raise DamagedCheckpoint(f"{self.location}/{shard}: {key} has other values than the manifest says.")
         return values
 
     def weights(self, averaged: bool = True, prefix: str = "network.") -> dict[str, Tensor]:

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ditlab.checkpoints.manifest import Shard
+from ditlab.checkpoints.manifest import ShardDigest
 
 CHUNK = 8 << 20
 """Bytes written at a time: an upload's part, and few enough to stay in a processor's cache while they are hashed."""
 
-Key = tuple[str, str, int]
+TensorKey = tuple[str, str, int]
 """(field, name, start)."""
 
 _NAMES = {
@@ -27,7 +27,7 @@ _NAMES = {
 }  # fmt: skip
 
 
-def header(tensors: Sequence[tuple[Key, Tensor]]) -> bytes:
+def header(tensors: Sequence[tuple[TensorKey, Tensor]]) -> bytes:
     """What stands before the tensors' bytes."""
     entries, offset = {}, 0
     for (field, name, start), tensor in tensors:
@@ -46,7 +46,7 @@ def raw_bytes(tensor: Tensor) -> memoryview:
     return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
 
 
-class Hashed:
+class HashingChunks:
     """Passes chunks on and knows their hash and size when all have passed."""
 
     def __init__(self, regions: Iterable[bytes | memoryview]) -> None:
@@ -62,8 +62,8 @@ class Hashed:
                 yield chunk
 
     @property
-    def shard(self) -> Shard:
-        return Shard(self._size, self._digest.hexdigest())
+    def shard(self) -> ShardDigest:
+        return ShardDigest(self._size, self._digest.hexdigest())
 
 
 def is_finite(tensor: Tensor) -> bool:

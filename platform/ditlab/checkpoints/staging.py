@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ditlab.checkpoints.shard import Key, raw_bytes
+from ditlab.checkpoints.shard import TensorKey, raw_bytes
 
-Tensors = Sequence[tuple[Key, Tensor]]
+Tensors = Sequence[tuple[TensorKey, Tensor]]
 
 COPIERS = min(4, os.cpu_count() or 1)
 """Threads that copy. torch's own threads meet after each tensor: on a busy machine that took thirty times as long."""
@@ -25,7 +25,7 @@ class HostCopy:
 
     def __init__(self) -> None:
         self._buffer = torch.empty(0, dtype=torch.uint8)
-        self._views: list[tuple[Key, Tensor]] = []
+        self._views: list[tuple[TensorKey, Tensor]] = []
         self._copiers = ThreadPoolExecutor(COPIERS, thread_name_prefix="checkpoint-copier")
 
     def reserve(self, tensors: Tensors) -> None:

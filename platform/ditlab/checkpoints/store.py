@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from ditlab.checkpoints.local import LocalFiles
-from ditlab.checkpoints.manifest import MANIFEST, Damaged, folder_of, is_step, step_of
+from ditlab.checkpoints.manifest import MANIFEST, DamagedCheckpoint, folder_of, is_step, step_of
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.errors import UserError
 from ditlab.spec.storage import is_uri, refuse_storage
+from ditlab.storage.local import LocalFiles
 from ditlab.storage.remote import RemoteFiles
 
 
@@ -58,7 +58,7 @@ class CheckpointStore:
     def last_step(self) -> int:
         """Step of the newest checkpoint whose manifest is what was written, shards unseen; -1 where there is none."""
         for step in reversed(self.steps()):
-            with suppress(Damaged), self.open(step, verify=False) as reader:
+            with suppress(DamagedCheckpoint), self.open(step, verify=False) as reader:
                 return reader.manifest.step
         return -1
 
@@ -78,7 +78,7 @@ class CheckpointStore:
         for step in reversed(steps):
             try:
                 return self.open(step)
-            except Damaged as error:
+            except DamagedCheckpoint as error:
                 if warn:
                     fallback = "Falling back to the one before." if step != steps[0] else "There is none before it."
                     warn(f"{error} {fallback}")

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ditlab.checkpoints.manifest import MANIFEST, Manifest, Piece, Shard, folder_of, shard_name
-from ditlab.checkpoints.shard import Hashed, header, is_finite
+from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, ShardDigest, ShardPiece, folder_of, shard_name
+from ditlab.checkpoints.shard import HashingChunks, header, is_finite
 from ditlab.checkpoints.staging import HostCopy, InPlace
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import first_line
 
-Kind = Literal["not_finite", "write", "not_shared", "lost_worker"]
+SaveFailureKind = Literal["not_finite", "write", "not_shared", "lost_worker"]
 PATIENCE = 15.0
 """Seconds until a worker's file counts as unseen: NFS may remember for a while that a file was not there."""
 
 
-_REMEDY: dict[Kind, str] = {
+_REMEDY: dict[SaveFailureKind, str] = {
     "not_finite": "training diverged; lower optimizer.lr or training.clip.max_norm",
     "write": "make room or mend checkpoint.storage",
     "not_shared": "name a folder on shared storage, or a URI such as s3://bucket/prefix",
@@ -28,7 +28,7 @@ _REMEDY: dict[Kind, str] = {
 class SaveFailed(Exception):
     """Why a checkpoint was not saved, on no worker, in one sentence; earlier ones are as they were."""
 
-    def __init__(self, kind: Kind, step: int, why: str) -> None:
+    def __init__(self, kind: SaveFailureKind, step: int, why: str) -> None:
         super().__init__(kind, step, why)
         self.kind, self.step, self.why = kind, step, why
 
@@ -41,13 +41,13 @@ class Receipt:
     """What a worker says of its shard: its name, hash and pieces, or why there is none."""
 
     name: str
-    shard: Shard | None = None
-    pieces: tuple[Piece, ...] = ()
-    failure: tuple[Kind, str] | None = None
+    shard: ShardDigest | None = None
+    pieces: tuple[ShardPiece, ...] = ()
+    failure: tuple[SaveFailureKind, str] | None = None
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CommitResult:
     """How a save ended, the same on every worker."""
 
     error: SaveFailed | None = None
@@ -57,10 +57,10 @@ class Verdict:
     """Whether a manifest is there that names this save's shards, or may be."""
 
 
-class Save:
+class SaveTransaction:
     """One save of one worker, in the saver's thread."""
 
-    def __init__(self, store: CheckpointStore, rank: int, world_size: int, keep: int, manifest: Manifest) -> None:
+    def __init__(self, store: CheckpointStore, rank: int, world_size: int, keep: int, manifest: CheckpointManifest) -> None:
         self.store, self.rank, self.world_size, self.keep, self.manifest = store, rank, world_size, keep, manifest
         self.folder = folder_of(manifest.step)
         self.shard = shard_name(rank, world_size, secrets.token_hex(4))
@@ -72,7 +72,7 @@ class Save:
                 # A buffer may be a mask of infinities; the rest of the state is of finite numbers.
                 if field != "buffer" and not is_finite(tensor):
                     return Receipt(self.shard, failure=("not_finite", f"{field} of {name} holds NaN or an infinity"))
-            hashed = Hashed(_parts(state))
+            hashed = HashingChunks(_parts(state))
             self.store.files.write(self.folder, self.shard, hashed)
             pieces = tuple(
                 (self.shard, field, name, start, start + tensor.numel())
@@ -99,14 +99,14 @@ class Save:
             "write", self.manifest.step, "; ".join(f"worker {rank}: {reason}" for rank, _, reason in failures[:3])
         )
 
-    def commit(self, receipts: list[Receipt], before_commit: Callable[[], None] | None) -> Verdict:
+    def commit(self, receipts: list[Receipt], before_commit: Callable[[], None] | None) -> CommitResult:
         """On the first worker, after all have written: the checkpoint exists once the manifest is placed."""
         content = b""
         try:
             if before_commit:
                 before_commit()
             if unseen := self._unseen(receipts):
-                return Verdict(SaveFailed("not_shared", self.manifest.step, unseen), keep_shards=False)
+                return CommitResult(SaveFailed("not_shared", self.manifest.step, unseen), keep_shards=False)
             content = replace(
                 self.manifest,
                 pieces=[piece for receipt in receipts for piece in receipt.pieces],
@@ -115,8 +115,8 @@ class Save:
             self.store.files.place(self.folder, MANIFEST, content)
         except Exception as error:  # whatever it is, the other workers wait to hear of it
             failed = SaveFailed("write", self.manifest.step, f"worker {self.rank}: {_reason(error)}")
-            return Verdict(failed, keep_shards=self._may_be_placed(content))
-        return Verdict(note=self._tidy({receipt.name for receipt in receipts}))
+            return CommitResult(failed, keep_shards=self._may_be_placed(content))
+        return CommitResult(note=self._tidy({receipt.name for receipt in receipts}))
 
     def discard(self) -> None:
         """Removes this worker's shard of a save that failed."""

@@ -47,7 +47,7 @@ def ui(
     from ditlab.home import Home
     from ditlab.tracking.server.accounts import Administrator
     from ditlab.tracking.server.hosts import is_loopback
-    from ditlab.tracking.server.server import Doors, UiServer
+    from ditlab.tracking.server.process import ServerOptions, MlflowServer
     from ditlab.tracking.server.storage import artifact_place, database_address
 
     if auth is None and not is_loopback(host):
@@ -57,9 +57,9 @@ def ui(
     administrator = Administrator.from_environment() if auth else None
     typed = ctx.get_parameter_source("database") == ParameterSource.COMMANDLINE
     database = database_address(database, typed) if database else None
-    doors = Doors(administrator, allowed_hosts, database, artifact_place(artifacts) if artifacts else None)
+    doors = ServerOptions(administrator, allowed_hosts, database, artifact_place(artifacts) if artifacts else None)
     home = (Home(root.expanduser().resolve()) if root else Home.from_environment()).ensure()
-    with UiServer(home, host, port, doors) as server:
+    with MlflowServer(home, host, port, doors) as server:
         if not server.is_private and not administrator:
             say(f"host={host}: whoever reaches port {port} of this machine can read and delete every run.")
         if host in ("0.0.0.0", "::") and not allowed_hosts:

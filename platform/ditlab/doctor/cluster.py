@@ -14,16 +14,16 @@ from ditlab.cluster import cluster_findings as findings
 from ditlab.cluster.nodes.allreduce import all_reduce
 from ditlab.cluster.nodes.membership import alive_nodes
 from ditlab.cluster.nodes.report import versions
-from ditlab.cluster.nodes.survey import absolute, ask_nodes, can_train, made
-from ditlab.cluster.nodes.tasks import NodeRow, ask_each, collect, full_name, on_node
-from ditlab.cluster.nodes.verdict import NodeReport, Wanted
-from ditlab.doctor.exposure import judge_doors, look_at_doors
+from ditlab.cluster.nodes.survey import absolute, can_train, collect_reports, made
+from ditlab.cluster.nodes.tasks import NodeRow, collect, node_label, node_options, run_on_nodes
+from ditlab.cluster.nodes.verdict import NodeReport, NodeRequirements
+from ditlab.doctor.exposure import judge_exposure, read_exposure
 from ditlab.doctor.findings import Finding
 from ditlab.doctor.gpus import judge_gpus, matmul_error, parse_gpu, read_gpus
 from ditlab.doctor.storage_speed import read_speed, tracking_problem, write_speed
 from ditlab.home import Home, writable_folder
 from ditlab.spec.storage import is_uri
-from ditlab.tracking.server.address import launch_address, redact, resolve_tracking_uri
+from ditlab.tracking.address import launch_address, redact, resolve_tracking_uri
 
 PATIENCE = 120.0  # seconds for each measurement on all nodes: 64 MiB at 1 MB/s, or a process start on a busy node
 
@@ -36,10 +36,10 @@ def check_connected(storage: str | None, say: Callable[[str], None]) -> list[Fin
     home = Home.from_environment()
     storage = absolute(storage) if storage else None
     say("asking every node ...")
-    reports, silent = ask_nodes(home, storage, PATIENCE)
-    wanted = Wanted(versions(), str(home.root), storage)
+    reports, silent = collect_reports(home, storage, PATIENCE)
+    wanted = NodeRequirements(versions(), str(home.root), storage)
     found = findings.of_reports(reports, silent, wanted)
-    found += judge_doors(look_at_doors(alive_nodes(), PATIENCE))
+    found += judge_exposure(read_exposure(alive_nodes(), PATIENCE))
     nodes = _fit(reports)
     if not nodes:
         return found
@@ -65,18 +65,18 @@ def check_connected(storage: str | None, say: Callable[[str], None]) -> list[Fin
 def _fit(reports: list[NodeReport]) -> list[NodeRow]:
     """Nodes that train and have DiTLab."""
     whole = {report.name for report in reports if report.trains and not report.problem}
-    return [node for node in alive_nodes() if can_train(node) and full_name(node) in whole]
+    return [node for node in alive_nodes() if can_train(node) and node_label(node) in whole]
 
 
 def _report_of(node: NodeRow, reports: list[NodeReport]) -> NodeReport:
-    return next(report for report in reports if report.name == full_name(node))
+    return next(report for report in reports if report.name == node_label(node))
 
 
 def _tracking(nodes: list[NodeRow], home: Home) -> list[Finding]:
     uri = resolve_tracking_uri(launch_address(None, home), home)
     problems = {}
     if not uri.startswith("sqlite"):
-        for answer in ask_each(nodes, tracking_problem, uri, patience=PATIENCE):
+        for answer in run_on_nodes(nodes, tracking_problem, uri, patience=PATIENCE):
             problems[answer.name] = answer.problem or answer.value
     return findings.of_tracking(redact(uri), problems)
 
@@ -98,7 +98,7 @@ def _speeds(what: str, place: str, nodes: list[NodeRow]) -> list[Finding]:
 
 
 def _start(function: Callable[..., float], node: NodeRow, *arguments: str) -> Any:
-    return ray.remote(function).options(max_retries=0, **on_node(node)).remote(*arguments)
+    return ray.remote(function).options(max_retries=0, **node_options(node)).remote(*arguments)
 
 
 def _delete(place: str, names: list[str]) -> None:
@@ -110,11 +110,11 @@ def _delete(place: str, names: list[str]) -> None:
 
 def _gpus(nodes: list[NodeRow]) -> list[Finding]:
     """What the drivers say of every card; what one free card of each node computes."""
-    seen = ask_each(nodes, read_gpus, patience=PATIENCE)
+    seen = run_on_nodes(nodes, read_gpus, patience=PATIENCE)
     found = [Finding("note", f"GPUs of {one.name}", one.problem, "install the driver") for one in seen if one.problem]
     cards = [parse_gpu(one.name, row) for one in seen if not one.problem for row in one.value]
     task = ray.remote(matmul_error)
-    asked = {task.options(max_retries=0, **on_node(node, num_gpus=1)).remote(): node for node in nodes}
+    asked = {task.options(max_retries=0, **node_options(node, num_gpus=1)).remote(): node for node in nodes}
     computed = collect(asked, PATIENCE, time.time())
     for one in computed:
         if one.problem:

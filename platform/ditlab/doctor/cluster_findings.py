@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from ditlab.cluster.nodes.allreduce import Measured
-from ditlab.cluster.nodes.tasks import Answer
-from ditlab.cluster.nodes.verdict import NodeReport, Wanted, differing, judge, missing, unshared
+from ditlab.cluster.nodes.allreduce import AllReduceResult
+from ditlab.cluster.nodes.tasks import TaskResult
+from ditlab.cluster.nodes.verdict import NodeReport, NodeRequirements, differing, judge_nodes, missing, unshared
 from ditlab.doctor.findings import Finding
 
 ROOMY = 5 * 2**30  # bytes free, as for one machine
@@ -14,7 +14,7 @@ SLOW_CPU, SLOW_GPU = 0.1e9, 1e9
 """Bytes a second of bus bandwidth: less than 1 and 10 Gb/s Ethernet carry (0.125e9 and 1.25e9)."""
 
 
-def of_reports(reports: Sequence[NodeReport], silent: Sequence[str], wanted: Wanted) -> list[Finding]:
+def of_reports(reports: Sequence[NodeReport], silent: Sequence[str], wanted: NodeRequirements) -> list[Finding]:
     """Nodes, versions, clocks, shared folders, free disk."""
     working = [each for each in reports if each.trains]
     whole = [each for each in working if not each.problem]
@@ -24,7 +24,7 @@ def of_reports(reports: Sequence[NodeReport], silent: Sequence[str], wanted: Wan
     if not working:
         found.append(Finding("missing", "nodes", "none has a CPU or GPU to train on", "add nodes"))
     found += _versions(reports, working, whole, wanted)
-    found += _clocks(reports, judge(reports, wanted).warnings)
+    found += _clocks(reports, judge_nodes(reports, wanted).warnings)
     unseen = unshared(whole, wanted)
     found += [_split("missing", sentence.partition("=")[0], sentence) for sentence in unseen]
     for knob, value in (("DITLAB_HOME", wanted.home), ("checkpoint.storage", wanted.storage)):
@@ -34,10 +34,10 @@ def of_reports(reports: Sequence[NodeReport], silent: Sequence[str], wanted: Wan
 
 
 def _versions(
-    reports: Sequence[NodeReport], working: Sequence[NodeReport], whole: Sequence[NodeReport], wanted: Wanted
+    reports: Sequence[NodeReport], working: Sequence[NodeReport], whole: Sequence[NodeReport], wanted: NodeRequirements
 ) -> list[Finding]:
     faults = [*missing(working), *differing(reports, whole, wanted.versions)]
-    notes = [each for each in judge(reports, wanted).warnings if "install" in each]
+    notes = [each for each in judge_nodes(reports, wanted).warnings if "install" in each]
     found = [_split("missing", "versions", sentence) for sentence in faults]
     found += [_split("note", "versions", sentence) for sentence in notes]
     if not found:
@@ -68,7 +68,7 @@ def _disks(reports: Sequence[NodeReport]) -> list[Finding]:
     return found
 
 
-def of_speeds(what: str, written: Sequence[Answer], read: Sequence[Answer]) -> list[Finding]:
+def of_speeds(what: str, written: Sequence[TaskResult], read: Sequence[TaskResult]) -> list[Finding]:
     """Of one shared place, whose nodes wrote at the same time and then read."""
     found = []
     for verb, answers in (("writing", written), ("reading", read)):
@@ -99,7 +99,7 @@ def of_tracking(address: str, problems: Mapping[str, str]) -> list[Finding]:
     return [Finding("ok", "MLflow", f"{address} answers {len(problems)} node{'s' if len(problems) > 1 else ''}")]
 
 
-def of_all_reduce(measured: Measured, use_gpu: bool) -> list[Finding]:
+def of_all_reduce(measured: AllReduceResult, use_gpu: bool) -> list[Finding]:
     """The group's bandwidth, or who does not reach whom."""
     how = "NCCL" if use_gpu else "gloo"
     if measured.problems:

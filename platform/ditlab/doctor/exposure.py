@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psutil
 import ray
 
-from ditlab.cluster.nodes.tasks import NodeRow, ask_each
+from ditlab.cluster.nodes.tasks import NodeRow, run_on_nodes
 from ditlab.doctor.findings import Finding
 
 HEAD = "node:__internal_head__"  # the resource by which Ray marks the head
@@ -16,7 +16,7 @@ TUNNEL = "start the head with --dashboard-host=127.0.0.1, and reach it through a
 
 
 @dataclass(frozen=True)
-class Doors:
+class Exposure:
     """As found on the head."""
 
     url: str
@@ -29,7 +29,7 @@ class Doors:
     """Whether this process had to show a token itself."""
 
 
-def look_at_doors(nodes: list[NodeRow], patience: float) -> Doors:
+def read_exposure(nodes: list[NodeRow], patience: float) -> Exposure:
     """Asks the head."""
     from ray._private.authentication.authentication_utils import is_token_auth_enabled
 
@@ -37,10 +37,10 @@ def look_at_doors(nodes: list[NodeRow], patience: float) -> Doors:
     heads = [node for node in nodes if HEAD in node["Resources"]]
     status, listening = None, ()
     if url and heads:
-        (answer,) = ask_each(heads, job_server, url, patience=patience)
+        (answer,) = run_on_nodes(heads, job_server, url, patience=patience)
         if not answer.problem:
             status, listening = answer.value
-    return Doors(url, status, tuple(listening), is_token_auth_enabled())
+    return Exposure(url, status, tuple(listening), is_token_auth_enabled())
 
 
 def job_server(url: str) -> tuple[int | None, list[str]]:
@@ -58,7 +58,7 @@ def job_server(url: str) -> tuple[int | None, list[str]]:
         return None, sorted(listening)
 
 
-def judge_doors(doors: Doors) -> list[Finding]:
+def judge_exposure(doors: Exposure) -> list[Finding]:
     """Purely."""
     is_closed = doors.status in (401, 403) if doors.status is not None else doors.wants_token
     if is_closed:

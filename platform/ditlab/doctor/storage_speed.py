@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.storage.remote import RemoteFiles
-from ditlab.tracking.server.access import check_admitted
-from ditlab.tracking.server.address import check_reachable
+from ditlab.tracking.access import check_admitted
+from ditlab.tracking.address import check_reachable
 
 CHUNK, NUM_CHUNKS = 8 << 20, 8  # 64 MiB: seconds on a slow disk, and more than its controller keeps
 SIZE = CHUNK * NUM_CHUNKS

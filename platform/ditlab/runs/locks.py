@@ -1,4 +1,4 @@
-"""One process trains a run at a time, and one worker writes its journal."""
+"""File locks: one process trains a run at a time, and one worker writes its journal."""
 
 import fcntl
 import os
@@ -9,24 +9,28 @@ from pathlib import Path
 
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import RunFolder
-from ditlab.tracking.journal.journal import journal_path
+from ditlab.tracking.journal.writer import journal_path
 
-LEASE = 120.0  # seconds: a file server gives a lost node's locks back after a minute or two, 90 s on Linux
-QUIET = 5.0  # seconds of waiting of which nobody hears
+LOCK_LEASE = 120.0  # seconds: a file server releases a lost node's locks after a minute or two, 90 s on Linux
+JOURNAL_TIMEOUT = 180.0  # seconds for a worker of an earlier launch to end, its node's lease included
+WARN_AFTER = 5.0  # seconds of waiting that need no warning
 
 Warn = Callable[[str], None]
 
 
 @contextmanager
-def claimed(folder: RunFolder, patience: float = 0.0, warn: Warn | None = None) -> Iterator[None]:
-    """Inside, the run is this process's; a killed process's claim ends with it.
+def lock_run(folder: RunFolder, timeout: float = 0.0, warn: Warn | None = None) -> Iterator[None]:
+    """Hold the run's lock, which ends with this process, even when it is killed.
 
-    Raises UserError where another process still trains it after `patience` seconds: two that write the same checkpoints
-    would spoil them. Other machines are seen as far as the file system shares its locks.
+    Machines that share the file system see the lock as far as that file system shares locks.
+
+    Raises:
+        UserError: another process still trains the run after `timeout` seconds. Two processes that write the same
+            checkpoints would spoil them.
     """
-    waiting = f"run {folder.run_id} is claimed by another process, or by a lost node; waiting up to {patience:.0f} s."
-    with _locked(folder.path / "run.lock", patience, waiting, warn) as is_mine:
-        if not is_mine:
+    waiting = f"run {folder.run_id} is locked by another process, or by a lost node; waiting up to {timeout:.0f} s."
+    with _locked(folder.path / "run.lock", timeout, waiting, warn) as is_ours:
+        if not is_ours:
             raise UserError(
                 f"run {folder.run_id} is being trained by another process; stop that one first, or start a new run "
                 "without --resume."
@@ -35,37 +39,43 @@ def claimed(folder: RunFolder, patience: float = 0.0, warn: Warn | None = None) 
 
 
 @contextmanager
-def writing(folder: RunFolder, node: int = 0, patience: float = 180.0, warn: Warn | None = None) -> Iterator[None]:
-    """Inside, this worker is the one that writes the run's journal, or that of another node.
+def lock_journal(
+    folder: RunFolder, node: int = 0, timeout: float = JOURNAL_TIMEOUT, warn: Warn | None = None
+) -> Iterator[None]:
+    """Hold the lock of one node's journal, which a single worker of the run may write.
 
-    A worker whose launcher was killed lives on for some seconds: what it logs after its successor has read the journal
-    would be logged twice. Waits for its end, up to `patience` seconds: a lock on NFS outlives a lost node by a minute
-    or two. Raises RunFailed where it does not end.
+    A worker whose launcher was killed lives on for some seconds: metrics that it logs after its successor has read the
+    journal would be logged twice. On NFS its lock outlives a lost node by a minute or two.
+
+    Raises:
+        RunFailed: another worker still writes the journal after `timeout` seconds.
     """
     journal = journal_path(folder, node)
-    waiting = f"a worker of an earlier launch still writes {journal}; waiting up to {patience:.0f} s for its end."
-    with _locked(journal.with_suffix(".lock"), patience, waiting, warn) as is_mine:
-        if not is_mine:
+    waiting = f"a worker of an earlier launch still writes {journal}; waiting up to {timeout:.0f} s for its end."
+    with _locked(journal.with_suffix(".lock"), timeout, waiting, warn) as is_ours:
+        if not is_ours:
             raise RunFailed(
-                f"another worker still writes {journal} after {patience:.0f} s; end that process.",
+                f"another worker still writes {journal} after {timeout:.0f} s; end that process.",
                 kind="lost_worker",
             )
         yield
 
 
 @contextmanager
-def _locked(path: Path, patience: float, waiting: str, warn: Warn | None) -> Iterator[bool]:
-    """Whether the lock was to be had within some seconds; a file system without locks always gives it. `warn` hears
-    that it is waited for."""
+def _locked(path: Path, timeout: float, waiting: str, warn: Warn | None) -> Iterator[bool]:
+    """Yield True once the lock is held, False if it is not to be had within `timeout` seconds.
+
+    A file system without locks always yields True. `warn` gets the message `waiting` once, after `WARN_AFTER` seconds.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    begun = time.monotonic()
+    start = time.monotonic()
     try:
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if (waited := time.monotonic() - begun) < patience:
-                    if warn and waited > QUIET:
+                if (waited := time.monotonic() - start) < timeout:
+                    if warn and waited > WARN_AFTER:
                         warn(waiting)
                         warn = None
                     time.sleep(0.1)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from denoisers.counts import count_parameters
+from denoisers.parameter_counts import count_parameters
 from denoisers.figures import Figure
 from ditlab.data.splits import DataSplits
 from ditlab.data.text.tokenizer import attach
@@ -20,7 +20,7 @@ from ditlab.tracking.records import update_record
 from ditlab.tracking.tracker import CATCH_UP, RunTracker
 from ditlab.training.export import export_weights
 from ditlab.training.plan import plan_run
-from ditlab.training.reporting import Outcome, Progress, SilentReporter
+from ditlab.training.reporting import RunOutcome, TrainingProgress, SilentReporter
 
 
 def most_nodes(experiment: Experiment, nodes: Sequence[str]) -> int:
@@ -36,7 +36,7 @@ class TrackedReporter(SilentReporter):
         self,
         request: RunRequest,
         data: DataSplits,
-        progress: Callable[[Progress], None],
+        progress: Callable[[TrainingProgress], None],
         on_evaluated: Callable[[int, Mapping[str, float]], bool] | None = None,
         num_workers: int = 1,
         nodes: Sequence[str] = (),
@@ -88,7 +88,7 @@ class TrackedReporter(SilentReporter):
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self._tracker.log_metrics(step, dict(values))
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: TrainingProgress) -> None:
         self._on_progress(progress)
 
     def samples(self, step: int, figure: Figure) -> None:
@@ -118,7 +118,7 @@ class TrackedReporter(SilentReporter):
     def tags(self, values: Mapping[str, str]) -> None:
         self._tracker.set_tags(values)
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: RunOutcome) -> None:
         """Writes down how the run ended; a finished one leaves its weights as an artifact."""
         self._finished = True
         if outcome.status == "finished" and outcome.checkpoint:

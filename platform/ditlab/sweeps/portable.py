@@ -9,7 +9,7 @@ from ditlab.runs.preflight import absolute_paths
 from ditlab.spec.sweep.axes import Axis, Choice, Grid
 from ditlab.spec.sweep.space import draw_values, enumerate_trials, experiment_for
 from ditlab.spec.sweep.sweep import Sweep
-from ditlab.tracking.server.address import launch_address, resolve_tracking_uri
+from ditlab.tracking.address import launch_address, resolve_tracking_uri
 
 
 def portable_sweep(sweep: Sweep, home: Home, begun: Sweep | None = None) -> tuple[Sweep, str]:

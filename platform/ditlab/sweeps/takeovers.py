@@ -9,7 +9,7 @@ from typing import Any
 from ditlab.home import RunFolder
 from ditlab.spec.experiment import Experiment
 from ditlab.storage.files import append_json_line, read_json_lines
-from ditlab.tracking.journal.journal import Journal
+from ditlab.tracking.journal.writer import JournalWriter
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def note_exploit(folder: RunFolder, exploit: Exploit, before: Experiment) -> Non
     """Keeps it in the run's folder and its tags; numbers also as metrics `pbt/<axis>`, whose curves show them."""
     past = exploits(folder)
     append_json_line(_path(folder), asdict(exploit))
-    journal = Journal(folder)
+    journal = JournalWriter(folder)
     try:
         if not past:
             journal.metrics(0, _numbers({path: _at(before.to_dict(), path) for path in exploit.values}))

@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import Any
 
-from ditlab.tracking.journal.journal import Journal
+from ditlab.tracking.journal.writer import JournalWriter
 from ditlab.tracking.upload.client import load
 
 _log = logging.getLogger("ditlab.tracking")
@@ -19,7 +19,7 @@ class SystemMetrics:
     step counts samples, and a resumed run counts on.
     """
 
-    def __init__(self, journal: Journal, interval: float = 10.0, node: str | None = None) -> None:
+    def __init__(self, journal: JournalWriter, interval: float = 10.0, node: str | None = None) -> None:
         self._journal = journal
         self._interval = interval
         self._prefix = f"system/{node}/" if node else "system/"

@@ -12,12 +12,12 @@ from typing import Any, Literal
 from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
 from ditlab.storage.files import sync_file
-from ditlab.tracking.journal.journal import Journal
-from ditlab.tracking.server.address import resolve_tracking_uri
+from ditlab.tracking.address import resolve_tracking_uri
+from ditlab.tracking.journal.writer import JournalWriter
 from ditlab.tracking.system_metrics import SystemMetrics
+from ditlab.tracking.upload.background import BackgroundUploader
 from ditlab.tracking.upload.client import PARENT_TAG
-from ditlab.tracking.upload.upload import Warn
-from ditlab.tracking.upload.uploader import Uploader
+from ditlab.tracking.upload.transfer import Warn
 
 CATCH_UP = 30.0  # seconds that the end of a run waits for MLflow
 
@@ -48,11 +48,11 @@ class RunTracker:
         self.uri = resolve_tracking_uri(uri, home)
         self.folder = folder
         self._node = node
-        self._journal = Journal(folder, node, budget)
+        self._journal = JournalWriter(folder, node, budget)
         self._system: SystemMetrics | None = None
         tell = warn or _log.warning
         self._warn: Warn = lambda message: tell(hide(message))
-        self._uploader = Uploader(folder, self.uri, home, self._warn, node, self._journal.sync)
+        self._uploader = BackgroundUploader(folder, self.uri, home, self._warn, node, self._journal.sync)
         self._uploader.start()
 
     @property

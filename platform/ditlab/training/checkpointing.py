@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from contextlib import suppress
 
-from ditlab.checkpoints.background import Saved, Saver
-from ditlab.checkpoints.manifest import Manifest
+from ditlab.checkpoints.background import SaveOutcome, BackgroundSaver
+from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.distributed import ControlChannel, PeerLost, Rank
 from ditlab.errors import RunFailed, UserError
@@ -16,7 +16,7 @@ from ditlab.training.state import TrainingState
 PATIENCE = 10.0  # seconds that a failing worker waits for a checkpoint that others may never finish
 
 
-class Saving:
+class CheckpointManager:
     """One worker's part in writing and reading the run's checkpoints."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Saving:
         self._experiment, self._store, self._rank = experiment, store, rank
         self._channel, self._reporter = channel, reporter
         self._private = ControlChannel(rank, private=True)
-        self._saver = Saver(
+        self._saver = BackgroundSaver(
             store,
             rank.rank,
             rank.world_size,
@@ -81,7 +81,7 @@ class Saving:
 
     def begin(self, state: TrainingState, metrics: Mapping[str, float]) -> None:
         """Copies the state; the writing goes on beside the step loop. Waits where an earlier one is not done."""
-        manifest = Manifest(
+        manifest = CheckpointManifest(
             step=state.step,
             position=state.position,
             spec=self._experiment.to_dict(),
@@ -124,7 +124,7 @@ class Saving:
         with suppress(RunFailed, PeerLost):
             self.report()
 
-    def _heard(self, saved: Saved) -> None:
+    def _heard(self, saved: SaveOutcome) -> None:
         error, report = saved.error, self._rank.is_first
         self._is_whole = error is None
         if error is None:

@@ -7,11 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ditlab.checkpoints.background import Saver
+from ditlab.checkpoints.background import BackgroundSaver
 from ditlab.checkpoints.manifest import MANIFEST, folder_of
 from ditlab.checkpoints.staging import InPlace
 from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
-from ditlab.checkpoints.transaction import Save
+from ditlab.checkpoints.transaction import SaveTransaction
 from ditlab.errors import UserError
 from support.checkpoints import WEIGHT, edit_bytes, is_step, manifest, save, saver, shard_of, state
 
@@ -19,7 +19,7 @@ from support.checkpoints import WEIGHT, edit_bytes, is_step, manifest, save, sav
 def write(place, step, cuts=(0, 12), skip=()):
     """What workers that hold the weight between these cuts write, one after the other in this process."""
     store, world = CheckpointStore.at(place), len(cuts) - 1
-    receipts, parts = [], [Save(store, rank, world, 99, manifest(step)) for rank in range(world)]
+    receipts, parts = [], [SaveTransaction(store, rank, world, 99, manifest(step)) for rank in range(world)]
     for rank, part in enumerate(parts):
         mine = InPlace()
         mine.take([] if rank in skip else state(step, cuts[rank], cuts[rank + 1]))
@@ -126,7 +126,7 @@ def test_a_peer_that_falls_silent(tmp_path):
     def gather(mine):
         raise RuntimeError("Connection closed by peer\nstack of C++")
 
-    one = Saver(CheckpointStore.at(tmp_path), 0, 2, gather, 3)
+    one = BackgroundSaver(CheckpointStore.at(tmp_path), 0, 2, gather, 3)
     for step in (1, 2):
         one.save(manifest(step), state(step))
         assert one.wait().kind == "lost_worker" and "closed by peer" in str(one.wait().error)

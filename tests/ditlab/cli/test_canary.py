@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 
-from ditlab.checkpoints.manifest import MANIFEST, Manifest, Shard
+from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, ShardDigest
 from support.canary import KINDS
 from support.command import Said, run_here, run_process
 
@@ -170,10 +170,10 @@ def test_files_that_their_manifests_vouch_for(kind, cage, survives):
     """Whoever can write the file can write its hash."""
     place = cage()
     for manifest in place.run.glob(f"checkpoints/*/{MANIFEST}"):
-        said = Manifest.from_bytes(manifest.read_bytes(), str(manifest))
+        said = CheckpointManifest.from_bytes(manifest.read_bytes(), str(manifest))
         (shard,) = said.shards
         place.plant([manifest.with_name(shard)], kind)
-        manifest.write_bytes(replace(said, shards={shard: Shard(*size_and_hash(manifest.with_name(shard)))}).to_bytes())
+        manifest.write_bytes(replace(said, shards={shard: ShardDigest(*size_and_hash(manifest.with_name(shard)))}).to_bytes())
     survives(place, "a checkpoint's vouched-for shard")
     place = cage()
     manifest = place.home / "stores/digits/store.json"

@@ -8,7 +8,7 @@ import yaml
 
 from ditlab.home import Home
 from ditlab.spec.loading import load_sweep
-from ditlab.tracking.server.address import launch_address
+from ditlab.tracking.address import launch_address
 from support.command import run_process
 
 

@@ -9,8 +9,8 @@ import pytest
 from ditlab.home import RunFolder
 from ditlab.tracking.journal.format import read_records
 from ditlab.tracking.journal.history import metric_history
-from ditlab.tracking.journal.journal import Journal
 from ditlab.tracking.journal.thinning import Thinning
+from ditlab.tracking.journal.writer import JournalWriter
 
 NewRun = Callable[..., RunFolder]
 MILLION = 10**6
@@ -53,7 +53,7 @@ def test_kills_and_rollbacks_change_nothing_of_what_is_sent(new_run: NewRun, see
     steps, budget = 2000, 300
     values = [draw.choice([draw.gauss(0, 1), draw.gauss(0, 1), 0.0, math.nan]) for _ in range(steps)]
     folder = new_run()
-    journal, step, kills = Journal(folder, budget=budget), 0, 12
+    journal, step, kills = JournalWriter(folder, budget=budget), 0, 12
     while step < steps:
         journal.metrics(step, {"train/loss": values[step], "train/lr": step})
         if step % 100 == 0:
@@ -66,7 +66,7 @@ def test_kills_and_rollbacks_change_nothing_of_what_is_sent(new_run: NewRun, see
                 if draw.random() < 0.5:  # killed within a line
                     with folder.journal.open("ab") as file:
                         file.write(b'{"kind":"metrics","time":1,"step":99')
-                journal = Journal(folder, budget=budget)
+                journal = JournalWriter(folder, budget=budget)
             step = max(0, step - draw.randrange(80))  # back to a checkpoint, in the same process or the next
     journal.close()
     thinning = Thinning(budget)

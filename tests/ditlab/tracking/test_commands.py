@@ -16,7 +16,7 @@ from ditlab.cli.runs import runs
 from ditlab.cli.ui import ui
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.journal.journal import Journal
+from ditlab.tracking.journal.writer import JournalWriter
 from ditlab.tracking.records import update_record
 
 NewRun = Callable[..., RunFolder]
@@ -29,7 +29,7 @@ def invoke(*arguments: str) -> Any:
 def test_runs_are_listed_with_their_last_loss(home: Home, new_run: NewRun) -> None:
     assert "no runs under" in invoke().stdout
     folder = new_run()
-    journal = Journal(folder)
+    journal = JournalWriter(folder)
     for step in range(5000):
         journal.metrics(step, {"train/loss": 1 / (step + 1)})
     journal.metrics(5000, {"train/loss": 0.125, "eval/loss": 3.0})

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.journal.journal import Journal
+from ditlab.tracking.journal.writer import JournalWriter
 from ditlab.tracking.tracker import RunTracker
 from ditlab.tracking.upload.sync import sync
 
@@ -59,7 +59,7 @@ def test_only_what_is_on_the_disk_is_sent(home: Home, new_run: NewRun, monkeypat
 
 
 def test_flushing_waits_for_what_was_appended_before_it(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal, fsync, sizes = Journal(new_run()), os.fsync, list[int]()
+    journal, fsync, sizes = JournalWriter(new_run()), os.fsync, list[int]()
 
     def slow_fsync(descriptor: int) -> None:
         size = os.fstat(descriptor).st_size  # what comes later need not be on the disk afterwards

@@ -11,14 +11,14 @@ import pytest
 from ditlab.home import RunFolder
 from ditlab.tracking.journal.format import read_records
 from ditlab.tracking.journal.history import last_metrics, metric_history
-from ditlab.tracking.journal.journal import Journal
+from ditlab.tracking.journal.writer import JournalWriter
 
 NewRun = Callable[..., RunFolder]
 
 
 def test_records_come_back_in_order(new_run: NewRun) -> None:
     folder = new_run()
-    journal = Journal(folder)
+    journal = JournalWriter(folder)
     journal.append("start", run_id=folder.run_id)
     journal.metrics(1, {"train/loss": 0.1, "train/lr": 1e-4})
     journal.append("end", status="finished")
@@ -33,12 +33,12 @@ def test_records_come_back_in_order(new_run: NewRun) -> None:
 @pytest.mark.parametrize("torn", [b'{"kind":"metrics","time":1,"st', b'{"kind":"metr\n\x00\x00', b"\xff\xfe"])
 def test_a_torn_last_line_is_cut_off(new_run: NewRun, torn: bytes) -> None:
     folder = new_run()
-    journal = Journal(folder)
+    journal = JournalWriter(folder)
     journal.metrics(1, {"train/loss": 1.0})
     journal.close()
     with folder.journal.open("ab") as file:
         file.write(torn)
-    journal = Journal(folder)
+    journal = JournalWriter(folder)
     journal.metrics(2, {"train/loss": 2.0})
     journal.close()
     assert [record["step"] for record in read_records(folder.journal)] == [1, 2]
@@ -46,11 +46,11 @@ def test_a_torn_last_line_is_cut_off(new_run: NewRun, torn: bytes) -> None:
 
 def test_a_last_line_that_lacks_its_newline_alone_is_kept_once(new_run: NewRun) -> None:
     folder = new_run()
-    journal = Journal(folder)
+    journal = JournalWriter(folder)
     journal.metrics(1, {"train/loss": 1.0})
     journal.close()
     folder.journal.write_bytes(folder.journal.read_bytes().rstrip(b"\n"))
-    journal = Journal(folder)
+    journal = JournalWriter(folder)
     journal.metrics(1, {"train/loss": 1.0})
     journal.metrics(2, {"train/loss": 2.0})
     journal.close()
@@ -59,12 +59,12 @@ def test_a_last_line_that_lacks_its_newline_alone_is_kept_once(new_run: NewRun) 
 
 def test_a_resume_repeats_no_step_of_a_metric(new_run: NewRun) -> None:
     folder = new_run()
-    journal = Journal(folder)
+    journal = JournalWriter(folder)
     for step in range(1, 251):
         journal.metrics(step, {"train/loss": 1 / step})
     journal.metrics(200, {"eval/loss": 0.5})
     journal.close()
-    resumed = Journal(folder)
+    resumed = JournalWriter(folder)
     assert resumed.last_step("train/") == 250 and resumed.last_step("system/") is None
     for step in range(201, 301):
         resumed.metrics(step, {"train/loss": 1 / step})
@@ -76,7 +76,7 @@ def test_a_resume_repeats_no_step_of_a_metric(new_run: NewRun) -> None:
 
 
 def test_several_metrics_calls_of_one_step_all_count(new_run: NewRun) -> None:
-    journal = Journal(new_run())
+    journal = JournalWriter(new_run())
     journal.metrics(1, {"train/loss": 1.0})
     journal.metrics(1, {"train/seconds": 2.0})
     journal.close()
@@ -84,7 +84,7 @@ def test_several_metrics_calls_of_one_step_all_count(new_run: NewRun) -> None:
 
 
 def test_nan_and_infinities_survive(new_run: NewRun) -> None:
-    journal = Journal(new_run())
+    journal = JournalWriter(new_run())
     journal.metrics(1, {"nan": math.nan, "high": math.inf, "low": -math.inf})
     journal.close()
     assert b'"NaN"' in journal.path.read_bytes()
@@ -93,7 +93,7 @@ def test_nan_and_infinities_survive(new_run: NewRun) -> None:
 
 
 def test_threads_never_mix_their_lines(new_run: NewRun) -> None:
-    journal = Journal(new_run())
+    journal = JournalWriter(new_run())
 
     def write(stream: str) -> None:
         for step in range(500):
@@ -110,7 +110,7 @@ def test_threads_never_mix_their_lines(new_run: NewRun) -> None:
 
 
 def test_appending_costs_microseconds(new_run: NewRun) -> None:
-    journal = Journal(new_run())
+    journal = JournalWriter(new_run())
     values = {f"train/metric_{index}": 0.1 * index for index in range(8)}
     times = []
     for step in range(2000):
@@ -122,7 +122,7 @@ def test_appending_costs_microseconds(new_run: NewRun) -> None:
 
 
 def test_paths_inside_the_run_are_relative(new_run: NewRun, tmp_path: Path) -> None:
-    journal = Journal(new_run())
+    journal = JournalWriter(new_run())
     assert journal.relative(journal.folder.media / "a.png") == "media/a.png"
     assert journal.relative(tmp_path / "b.png") == str(tmp_path / "b.png")
     journal.close()

@@ -9,7 +9,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.journal.journal import Journal
+from ditlab.tracking.journal.writer import JournalWriter
 from ditlab.tracking.names import safe_folder
 from ditlab.tracking.records import find_run
 from ditlab.tracking.tracker import RunTracker
@@ -114,7 +114,7 @@ def test_a_file_from_elsewhere_is_copied_when_it_is_logged(home: Home, new_run: 
 
 @pytest.mark.usefixtures("store")
 def test_a_journal_that_another_one_wrote_names_no_other_parent(home: Home, new_run: NewRun) -> None:
-    journal = Journal(new_run())
+    journal = JournalWriter(new_run())
     journal.append("start", run_id="../../x", name="n", experiment="e", family="dit", parent="../../y")
     journal.close()
     with RunTracker(journal.folder, None, home) as tracker:

@@ -6,13 +6,13 @@ from pathlib import Path
 import mlflow
 import pytest
 from click.testing import CliRunner
+from ditlab.runs.start import start_run
 
 from ditlab.cli.runs import runs
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.runs.start import start_run
 from ditlab.spec.loading import load_experiment
-from ditlab.tracking.server.access import check_admitted
+from ditlab.tracking.access import check_admitted
 from ditlab.tracking.tracker import RunTracker
 from support.served import PASSWORD, Served, account, served
 

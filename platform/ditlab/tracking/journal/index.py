@@ -19,7 +19,7 @@ class Points(NamedTuple):
     """To the journal only, for the budget's sake."""
 
 
-class Memory:
+class JournalIndex:
     """Last steps, pictures and parameters of one journal, and how far each metric's budget is used. Not thread-safe.
 
     Metrics go forward: a value for a step that is not beyond the metric's last one is a repeat and is dropped, even if

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.tracking.server.access import basic, status
+from ditlab.tracking.access import basic, status
 
 NAME, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 SHORTEST = 12  # characters of a password: MLflow takes none below

@@ -14,9 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from ditlab.home import Home
-from ditlab.secrets import hide
+from ditlab.tracking.address import is_server, sqlite_path
 from ditlab.tracking.names import safe_folder
-from ditlab.tracking.server.address import is_server, sqlite_path
 
 RUN_TAG = "ditlab.run"
 """Carries our run id; how a run is found again when only the server knows it."""
@@ -99,11 +98,6 @@ def _one_at_a_time(uri: str) -> Iterator[None]:
 def is_refusal(error: Exception) -> bool:
     """Whether MLflow answered that the data is wrong; anything else may pass and is tried again."""
     return getattr(error, "error_code", None) in _REFUSALS
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, short enough for one line of a log."""
-    return hide(str(error).strip() or type(error).__name__).split("\n")[0][:200]
 
 
 def denial(error: Exception) -> int | None:

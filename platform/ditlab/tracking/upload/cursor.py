@@ -13,8 +13,8 @@ from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from ditlab.home import RunFolder
 from ditlab.storage.files import write_durably
-from ditlab.tracking.journal.journal import journal_path
-from ditlab.tracking.server.address import redact
+from ditlab.tracking.address import redact
+from ditlab.tracking.journal.writer import journal_path
 
 
 @dataclass

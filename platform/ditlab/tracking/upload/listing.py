@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
-from ditlab.tracking.server.access import require_admitted
-from ditlab.tracking.server.address import redact, require_reachable, resolve_tracking_uri
+from ditlab.tracking.access import require_admitted
+from ditlab.tracking.address import redact, require_reachable, resolve_tracking_uri
 from ditlab.tracking.upload.client import RUN_TAG, connect
 
 _STATUS = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "interrupted"}

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
+from ditlab.tracking.access import check_admitted
+from ditlab.tracking.address import check_reachable, redact, resolve_tracking_uri
 from ditlab.tracking.records import RunRecord
-from ditlab.tracking.server.access import check_admitted
-from ditlab.tracking.server.address import check_reachable, redact, resolve_tracking_uri
 from ditlab.tracking.upload.client import RunGoneError
-from ditlab.tracking.upload.upload import NotReadyError, Replay, Warn
+from ditlab.tracking.upload.transfer import JournalTransfer, NotReadyError, Warn
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _left(folder: RunFolder, address: str, home: Home, warn: Warn) -> int:
     return sum(replay.left() for replay in _replays(folder, address, home, warn))
 
 
-def _replays(folder: RunFolder, address: str, home: Home, warn: Warn) -> list[Replay]:
+def _replays(folder: RunFolder, address: str, home: Home, warn: Warn) -> list[JournalTransfer]:
     names = (path.stem.rpartition("node-")[2] for path in folder.path.glob("journal.node-*.jsonl"))
     nodes = [0, *sorted(int(name) for name in names if name.isdigit())]
-    return [Replay(folder, address, home, warn, node) for node in nodes]
+    return [JournalTransfer(folder, address, home, warn, node) for node in nodes]

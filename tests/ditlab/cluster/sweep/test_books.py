@@ -5,11 +5,11 @@ import json
 import pytest
 
 from ditlab.errors import RunFailed, UserError
-from ditlab.runs.lifecycle import Books
+from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.spec.loading import load_experiment
 from ditlab.tracking.journal.format import read_records
 from ditlab.tracking.records import create_run, read_record
-from ditlab.training.reporting import Outcome
+from ditlab.training.reporting import RunOutcome
 from support.sweeps import log
 from support.workers import tiny
 
@@ -25,12 +25,12 @@ def folder(home):
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch):
     """MLflow's side has tests of its own."""
-    monkeypatch.setattr("ditlab.tracking.upload.uploader.Uploader.start", lambda self: None)
-    monkeypatch.setattr("ditlab.tracking.upload.uploader.Uploader.close", lambda self, *_: None)
+    monkeypatch.setattr("ditlab.tracking.upload.background.BackgroundUploader.start", lambda self: None)
+    monkeypatch.setattr("ditlab.tracking.upload.background.BackgroundUploader.close", lambda self, *_: None)
 
 
 def books(folder, home, experiment=None, resumed=False):
-    return Books(folder, experiment or tiny(), home, resumed)
+    return RunLifecycle(folder, experiment or tiny(), home, resumed)
 
 
 def ending(folder):
@@ -80,13 +80,13 @@ def test_an_end_that_the_workers_told(folder, home, status):
     one.begin(6, {})
     with one.kept():
         pass
-    one.end(Outcome(status, 4, {"train/loss": 0.5}, None))
+    one.end(RunOutcome(status, 4, {"train/loss": 0.5}, None))
     assert ending(folder) == ((status, "", 4), None, {})  # the tracked run was closed by its worker
 
 
 def test_workers_that_died_could_not_say_that_they_were_interrupted(folder, home):
     one = books(folder, home)
-    one.end(Outcome("interrupted", 4, {}, None))
+    one.end(RunOutcome("interrupted", 4, {}, None))
     assert ending(folder) == (("interrupted", "", 4), "interrupted", {"ditlab.error": "interrupted"})
 
 
@@ -119,12 +119,12 @@ def test_a_run_that_logged_nothing_is_not_tracked(home):
     one = books(folder, home)
     with pytest.raises(RunFailed), one.kept():
         raise RunFailed("its data are gone")
-    one.note_failure({"ditlab.failure.1": "lost worker"})
+    one.record_failure({"ditlab.failure.1": "lost worker"})
     assert read_record(folder).status == "failed" and not folder.journal.exists()
 
 
 def test_a_failure_that_may_pass_is_noted(folder, home):
-    books(folder, home).note_failure({"ditlab.failure.1": "lost worker"})
+    books(folder, home).record_failure({"ditlab.failure.1": "lost worker"})
     assert ending(folder)[2] == {"ditlab.failure.1": "lost worker"}
 
 

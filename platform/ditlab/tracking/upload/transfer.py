@@ -15,7 +15,7 @@ from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
 from ditlab.storage.files import sync_file
 from ditlab.tracking.journal.format import Record, parse, read_records
-from ditlab.tracking.journal.journal import journal_path
+from ditlab.tracking.journal.writer import journal_path
 from ditlab.tracking.upload import client as mlflow_room
 from ditlab.tracking.upload.client import RunGoneError
 from ditlab.tracking.upload.cursor import Cursor, CursorFile
@@ -32,7 +32,7 @@ class NotReadyError(Exception):
     """Nothing is wrong, but the run cannot be sent to before something else has happened."""
 
 
-class Replay:
+class JournalTransfer:
     """One journal on its way to one MLflow address. Not thread-safe: one thread pumps."""
 
     def __init__(

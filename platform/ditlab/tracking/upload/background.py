@@ -8,21 +8,21 @@ from collections.abc import Callable
 
 from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.server.access import refusal
-from ditlab.tracking.server.address import redact
+from ditlab.tracking.access import refusal
+from ditlab.tracking.address import redact
 from ditlab.tracking.upload.client import RunGoneError, denial
-from ditlab.tracking.upload.upload import NotReadyError, Replay, Warn
+from ditlab.tracking.upload.transfer import JournalTransfer, NotReadyError, Warn
 
 _POLL_SECONDS = 1.0
 _LONGEST_BACKOFF_SECONDS = 60.0
 
 
-class Uploader:
+class BackgroundUploader:
     """A thread that tails a journal. Whatever MLflow does, neither the caller nor the journal notices."""
 
     def __init__(self, folder: RunFolder, uri: str, home: Home, warn: Warn, node: int, sync: Callable[[], int]) -> None:
         """`sync` is the journal's: it returns how many of its bytes are on the disk, all of them if it can."""
-        self._replay = Replay(folder, uri, home, warn, node, sync)
+        self._replay = JournalTransfer(folder, uri, home, warn, node, sync)
         self._warn = warn
         self._uri = redact(uri)
         self._stop = threading.Event()

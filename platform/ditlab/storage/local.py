@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ditlab.errors import Unreachable
 from ditlab.home import writable_folder
-from ditlab.storage.failures import Unreachable
 from ditlab.storage.files import flush_to_disk, sync_folder
 
 

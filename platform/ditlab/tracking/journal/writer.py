@@ -13,7 +13,7 @@ from typing import Any
 from ditlab.home import RunFolder
 from ditlab.storage.files import ends_torn, sync_folder
 from ditlab.tracking.journal.format import Record, line_of, numbers
-from ditlab.tracking.journal.index import Memory
+from ditlab.tracking.journal.index import JournalIndex
 
 _DURABLE = frozenset({"start", "artifact", "table", "dataset", "end"})
 """Kinds that are on the disk when `append` returns."""
@@ -28,7 +28,7 @@ def journal_path(folder: RunFolder, node: int = 0) -> Path:
     return folder.journal if node == 0 else folder.journal.with_name(f"journal.node-{node}.jsonl")
 
 
-class Journal:
+class JournalWriter:
     """Appends to one journal. Safe to use from several threads; one write call per record.
 
     It drops what it holds already (`Memory`), so a run that goes back to a checkpoint, in this process or in the next,
@@ -39,7 +39,7 @@ class Journal:
     def __init__(self, folder: RunFolder, node: int = 0, budget: int | None = None) -> None:
         self.folder = folder
         self.path = journal_path(folder, node)
-        self._memory = Memory(budget)
+        self._memory = JournalIndex(budget)
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._file: int | None = None

@@ -14,8 +14,8 @@ from types import FrameType
 
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
+from ditlab.tracking.address import check_reachable, resolve_tracking_uri
 from ditlab.tracking.server.accounts import NAME, PASSWORD, Administrator
-from ditlab.tracking.server.address import check_reachable, resolve_tracking_uri
 from ditlab.tracking.server.hosts import allowed_hosts, is_loopback
 
 _START_SECONDS = 60.0
@@ -23,7 +23,7 @@ _STOP_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Doors:
+class ServerOptions:
     """Who reaches the server, and where it keeps what it is sent."""
 
     administrator: Administrator | None = None
@@ -41,12 +41,12 @@ class Doors:
         return bool(self.administrator or self.database or self.artifacts)
 
 
-class UiServer:
+class MlflowServer:
     """Starts on entering the context, ends with it; SIGTERM to this process ends it as Ctrl-C does."""
 
-    def __init__(self, home: Home, host: str = "127.0.0.1", port: int = 5000, doors: Doors | None = None) -> None:
+    def __init__(self, home: Home, host: str = "127.0.0.1", port: int = 5000, doors: ServerOptions | None = None) -> None:
         """Raises UserError where the port cannot be listened on."""
-        self.home, self.host, self.port, self.doors = home, host, port, doors or Doors()
+        self.home, self.host, self.port, self.doors = home, host, port, doors or ServerOptions()
         self._hosts = allowed_hosts(self.doors.hosts, host, port)
         _check_free(host, port)
         self._process: subprocess.Popen[bytes] | None = None
@@ -72,7 +72,7 @@ class UiServer:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    def __enter__(self) -> UiServer:
+    def __enter__(self) -> MlflowServer:
         environment = self._environment()
         # A session of its own: Ctrl-C reaches this process alone, which then ends the server and its workers in order.
         # The home as working directory: what MLflow drops beside itself stays there.

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ditlab.errors import UserError
-from ditlab.tracking.server.address import redact
+from ditlab.tracking.address import redact
 
 _LOOK = "/api/2.0/mlflow/experiments/search?max_results=1"
 _REMEDY = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of an account there"
