@@ -1,8 +1,8 @@
-"""Figures and comparisons: the one room that imports matplotlib."""
+"""Figures, tables and pages; the only package that imports matplotlib."""
 
 import os
 
 from ditlab.home import Home
 
-# matplotlib keeps a font cache in the user's home folder unless told otherwise; it belongs under DITLAB_HOME.
+# matplotlib keeps a font cache in the user's home folder by default; it belongs under DITLAB_HOME.
 os.environ.setdefault("MPLCONFIGDIR", str(Home.from_environment().caches / "matplotlib"))

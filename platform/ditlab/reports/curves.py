@@ -1,4 +1,4 @@
-"""A run's loss over steps."""
+"""Figure of a run's loss over steps."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from denoisers.figures import Curve, Figure, Lines
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:
-    """Mean over the last `window` values, over fewer at the start."""
+    """Running mean over the last `window` values, over fewer at the start."""
     sums = np.cumsum(np.insert(values, 0, 0.0))
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(0, ends - window)
@@ -17,7 +17,7 @@ def smoothed(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def loss_figure(history: Mapping[str, Any]) -> Figure:
-    """Training loss, raw and smoothed, and held-out metrics, from a metric history by name (`steps`, `values`)."""
+    """Draw training loss, raw and smoothed, and held-out metrics from `history`: series (`steps`, `values`) by name."""
     train = history["train/loss"]
     steps, values = np.asarray(train.steps), np.asarray(train.values)
     window = max(1, len(values) // 50)

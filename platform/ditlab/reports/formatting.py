@@ -1,4 +1,4 @@
-"""How a number or a text of a report is written: by people's eyes, and escaped for Markdown."""
+"""Formatting of numbers, durations and values for reports, and escaping for Markdown."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ Cell = str | int | float | None
 
 _DIGITS = 4
 """Significant digits."""
-_LONGEST = 1e7
-"""Numbers from here on are written with an exponent, unless they are integers by type."""
+_LARGEST_PLAIN = 1e7
+"""Floats of this size or more are written with an exponent; integers by type are not."""
 
 _MARKDOWN = re.compile(r"[\\`*\[\]~|$]|(?<![^\W_])_|_(?![^\W_])")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _BLOCK = re.compile(r"^([#+-])(?=[#\s-]|$)|^(\d+)([.)])(?=\s|$)")
-"""What would begin a heading, a list or a rule."""
+"""Characters that would begin a heading, a list or a rule."""
 
 
-def cell(value: Cell) -> str:
-    """`value` as a cell's text: 4 significant digits, thousands separators, `nan`, nothing for None."""
+def format_cell(value: Cell) -> str:
+    """Format a table cell: 4 significant digits, thousands separators, `nan`, empty for None."""
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Integral):
         return f"{int(value):,}"
-    return number(float(value))
+    return format_number(float(value))
 
 
-def number(value: float) -> str:
-    """`value` with 4 significant digits, and those before the point: `0.01234`, `12,345`, `1.2e-5`, `600`, `nan`."""
+def format_number(value: float) -> str:
+    """Format with 4 significant digits, and all before the point: `0.01234`, `12,345`, `1.2e-5`, `600`, `nan`."""
     if not math.isfinite(value):
         return str(value)
     if value == 0:
         return "0"
     mantissa, _, power = f"{value:.{_DIGITS - 1}e}".partition("e")
     exponent = int(power)
-    if exponent < -4 or abs(value) >= _LONGEST:
+    if exponent < -4 or abs(value) >= _LARGEST_PLAIN:
         return f"{_trimmed(mantissa)}e{exponent}"
     return _trimmed(f"{value:,.{max(0, _DIGITS - 1 - exponent)}f}")
 
@@ -50,13 +50,13 @@ def _trimmed(digits: str) -> str:
 
 
 def is_numeric(values: Iterable[Cell]) -> bool:
-    """Whether all of `values` that are not None are numbers, and there are any."""
+    """Return True if there are values other than None, and all of these are numbers."""
     present = [value for value in values if value is not None]
     return bool(present) and all(isinstance(value, Real) and not isinstance(value, bool) for value in present)
 
 
-def markdown_text(text: str) -> str:
-    """`text` in one line that Markdown shows as it is, in a paragraph, a heading or a table's cell."""
+def escape_markdown(text: str) -> str:
+    """Escape `text` to one line that Markdown shows unchanged in a paragraph, a heading or a table cell."""
     line = " ".join(text.split())
     line = _MARKDOWN.sub(lambda match: "\\" + match[0], line)
     line = re.sub("[&<>]", lambda match: _ENTITIES[match[0]], line)
@@ -64,24 +64,24 @@ def markdown_text(text: str) -> str:
 
 
 def markdown_fence(text: str) -> str:
-    """A code fence that is longer than any run of backticks in `text`."""
+    """Make a code fence longer than any run of backticks in `text`."""
     return "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
 
 
-def value_text(value: Any) -> str:
-    """What an axis was set to, in one line: a number, a word, or a mapping as `kind (key value, ...)`."""
+def describe_value(value: Any) -> str:
+    """Describe a spec value in one line: a number, a word, or a mapping as `kind (key value, ...)`."""
     if isinstance(value, Mapping):
-        rest = ", ".join(f"{key} {value_text(inner)}" for key, inner in value.items() if key != "kind")
+        rest = ", ".join(f"{key} {describe_value(inner)}" for key, inner in value.items() if key != "kind")
         return f"{value['kind']} ({rest})".replace(" ()", "") if "kind" in value else f"{{{rest}}}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(value_text(inner) for inner in value) + "]"
+        return "[" + ", ".join(describe_value(inner) for inner in value) + "]"
     if value is None:
         return "null"
-    return cell(value) if isinstance(value, (str, int, float)) else str(value)
+    return format_cell(value) if isinstance(value, (str, int, float)) else str(value)
 
 
 def short_names(paths: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
-    """By dotted path, as much of its end as tells it from the others, and from what is taken."""
+    """Shorten each dotted path to the shortest end that differs from all other paths and from `taken`."""
     paths, used = list(paths), set(taken)
     names = {}
     for path in paths:
@@ -95,8 +95,8 @@ def short_names(paths: Iterable[str], taken: Iterable[str] = ()) -> dict[str, st
     return names
 
 
-def duration(seconds: float) -> str:
-    """`seconds` in two units: `42 s`, `3 min 20 s`, `1 h 5 min`, `2 d 3 h`."""
+def format_duration(seconds: float) -> str:
+    """Format in two units: `42 s`, `3 min 20 s`, `1 h 5 min`, `2 d 3 h`."""
     if not math.isfinite(seconds):
         return "unknown"
     whole = round(seconds)
@@ -108,7 +108,7 @@ def duration(seconds: float) -> str:
 
 
 def shorten(text: str, characters: int) -> str:
-    """`text` in at most `characters`, what lies in its middle left out."""
+    """Shorten `text` to at most `characters`, leaving out its middle."""
     if len(text) <= characters:
         return text
     tail = (characters - 3) // 3

@@ -1,4 +1,4 @@
-"""A page of text, tables and pictures, written as one HTML file and as Markdown."""
+"""Pages of text, tables and pictures, written as one HTML file and as Markdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ditlab.reports.formatting import Cell, format_cell, is_numeric, markdown_fence, escape_markdown
+from ditlab.reports.formatting import Cell, escape_markdown, format_cell, is_numeric, markdown_fence
 from ditlab.storage.files import write_durably
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
@@ -28,7 +28,7 @@ class Table:
     columns: Sequence[str]
     """Headings; all empty for a table without them."""
     rows: Sequence[Sequence[Cell]]
-    """As many cells a row as there are columns. None is an empty cell; a column of numbers is aligned to the right."""
+    """One cell a column in each row. None is an empty cell; columns of numbers are aligned to the right."""
     caption: str = ""
 
     def __post_init__(self) -> None:
@@ -36,44 +36,44 @@ class Table:
 
     @property
     def numeric(self) -> list[bool]:
-        """Whether each column holds numbers alone."""
+        """For each column, True if it holds only numbers."""
         return [is_numeric([row[index] for row in self.rows]) for index in range(len(self.columns))]
 
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A PNG, GIF, JPEG or SVG file."""
+    """Picture in a PNG, GIF, JPEG or SVG file."""
 
     path: Path
     caption: str = ""
 
     @property
     def alternative(self) -> str:
-        """What a reader who sees no picture is told: the file's name in words."""
+        """Alternative text: the file's name in words."""
         return re.sub(r"[-_]+", " ", self.path.stem)
 
     @property
     def data_uri(self) -> str:
-        """The whole file; raises OSError where it cannot be read."""
+        """Content of the file as a data URI; raises OSError where it cannot be read."""
         kind = mimetypes.guess_type(self.path.name)[0] or "image/png"
         return f"data:{kind};base64,{base64.b64encode(self.path.read_bytes()).decode()}"
 
 
 @dataclass(frozen=True)
 class Paragraphs:
-    """Paragraphs, with an empty line between two."""
+    """Text in paragraphs separated by empty lines."""
 
     text: str
 
     @property
     def paragraphs(self) -> list[str]:
-        """Each in one line."""
+        """The paragraphs, each in one line."""
         return [" ".join(part.split()) for part in re.split(r"\n\s*\n", self.text) if part.strip()]
 
 
 @dataclass(frozen=True)
 class Code:
-    """Paragraphs shown as it is written."""
+    """Text shown verbatim."""
 
     text: str
     language: str = ""
@@ -81,7 +81,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Section:
-    """Parts under a heading."""
+    """Parts of a page under one heading."""
 
     title: str
     parts: Sequence[Table | ImageFile | Paragraphs | Code]
@@ -89,26 +89,26 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A title, a sentence or two that say what follows from it all, and sections."""
+    """Title, summary and sections."""
 
     title: str
-    lead: str
+    summary: str
     sections: Sequence[Section]
 
 
 def write_html(page: Page, path: Path) -> Path:
-    """Write `page` as one HTML file that needs no other: pictures as data URIs, the style inside, no script.
+    """Write `page` as one self-contained HTML file: pictures as data URIs, style included, no script.
 
-    Every text is escaped. Folders are made as needed; the file appears whole or not at all. Returns `path`; raises
+    Escapes every text, makes folders as needed and replaces the file atomically. Returns `path`; raises
     OSError where a picture cannot be read or the disk refuses.
     """
     return _write(_environment(html=True).get_template("page.html.j2").render(page=page), path)
 
 
 def write_markdown(page: Page, path: Path) -> Path:
-    """Write `page` as Markdown (GitHub's), its pictures by their paths relative to the file.
+    """Write `page` as GitHub Markdown, with pictures by their paths relative to the file.
 
-    Every text is escaped. Folders are made as needed; the file appears whole or not at all. Returns `path`; raises
+    Escapes every text, makes folders as needed and replaces the file atomically. Returns `path`; raises
     OSError where the disk refuses.
     """
 

@@ -1,4 +1,4 @@
-"""Learning rate over steps, as pictures."""
+"""Figures of learning-rate schedules."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,14 @@ MAX_POINTS = 2000
 
 
 def schedule_figure(rate: Callable[[int], float], total: int) -> Figure:
-    """One run's learning rate; `rate(step)` for steps 0 to total - 1."""
+    """Draw one run's learning rate, `rate(step)` for steps 0 to total - 1."""
     steps = np.unique(np.linspace(0, total - 1, min(total, MAX_POINTS)).round().astype(int))
     curve = Curve(steps, np.array([rate(int(step)) for step in steps]))
     return Figure([Lines([curve], "Learning rate", "step", "learning rate")])
 
 
 def schedules_figure(learning_rate: Callable[[ScheduleSpec, float, int, int, int], float]) -> Figure:
-    """Every kind of schedule side by side, at learning rate 1 over 1,000 steps of 10 epochs."""
+    """Draw every kind of schedule at learning rate 1 over 1,000 steps of 10 epochs."""
     total, epoch = 1000, 100
     kinds: list[ScheduleSpec] = [
         ConstantSchedule(warmup=50),

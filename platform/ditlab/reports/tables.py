@@ -1,4 +1,4 @@
-"""Tables as Parquet files, which other tools read."""
+"""Tables in Parquet files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ditlab.storage.files import replacing
 
 
 def save_table(columns: Mapping[str, np.ndarray], path: Path, facts: Mapping[str, Any] | None = None) -> Path:
-    """Write columns of equal length as `path`, whole or not at all; raises OSError where the disk refuses.
+    """Write columns of equal length to `path`, atomically; raises OSError where the disk refuses.
 
     `facts` go into the schema's metadata, as JSON under the key `ditlab`. Folders are made as needed.
     """

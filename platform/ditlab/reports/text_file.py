@@ -1,4 +1,4 @@
-"""Samples that are read, as a text file: whole, where a picture shows their beginnings."""
+"""Text samples as a file, in full length, where a picture shows only their beginnings."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from ditlab.storage.files import write_durably
 
 
 def save_text(figure: Figure, path: Path) -> Path | None:
-    """Write a figure's passages to `path` (UTF-8), each under its number; None, and no file, where it has none.
+    """Write a figure's texts to `path` (UTF-8), each under its number; write nothing and return None if it has none.
 
     Raises OSError where the disk refuses.
     """

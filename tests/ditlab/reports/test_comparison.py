@@ -10,18 +10,18 @@ import pytest
 from PIL import Image
 
 from denoisers.figures import Figure, ImageGrid, Text
-from ditlab.reports.comparison.curves import Track, equal_budget, smoothed, track, training_clock
-from ditlab.reports.comparison.figures import Row, draw_curves, side_by_side
+from ditlab.reports.comparison.curves import RunCurve, equal_budget, run_curve, smoothed, training_clock
+from ditlab.reports.comparison.figures import MetricRow, draw_curves, side_by_side
 from ditlab.reports.comparison.page import write_comparison
-from ditlab.reports.comparison.records import ComparedRun, Comparison, Drawing
-from ditlab.reports.comparison.summary import lead
+from ditlab.reports.comparison.records import ComparedRun, Comparison, DrawnSamples
+from ditlab.reports.comparison.summary import summary_text
 from ditlab.reports.rendering.panels import COLOURS
 
 
-def line(steps: list[float], start: float, slope: float, batch: int = 10, pace: float = 1.0) -> Track:
+def line(steps: list[float], start: float, slope: float, batch: int = 10, pace: float = 1.0) -> RunCurve:
     """value = start + slope * step."""
     at = np.array(steps, dtype=float)
-    return Track(at, at * batch, at * pace, start + slope * at)
+    return RunCurve(at, at * batch, at * pace, start + slope * at)
 
 
 def run(run_id: str = "aaaa", **changes: Any) -> ComparedRun:
@@ -30,7 +30,7 @@ def run(run_id: str = "aaaa", **changes: Any) -> ComparedRun:
         "run_id": run_id, "name": f"run-{run_id}", "family": "dit", "status": "finished", "step": 100,
         "batch_size": 10, "spec": {"name": run_id, "model.family": "dit", "objective.time.kind": "uniform"},
         "weights": ["velocity", "direction"], "data": "digits", "components": {"blocks": 900, "head": 100},
-        "tracks": {
+        "curves": {
             "train/loss": line(list(range(1, 101)), 2.0, -0.01),
             "eval/direction": line([0, 50, 100], 1.0, -0.005),
             "eval/velocity": line([0, 50, 100], 2.0, -0.01),
@@ -44,7 +44,7 @@ def compared(*runs: ComparedRun) -> Comparison:
     return Comparison(runs, seed=0, batch=64, device="cpu", quality_note="on features")
 
 
-def velocity(**changes: Any) -> dict[str, Track]:
+def velocity(**changes: Any) -> dict[str, RunCurve]:
     return {"eval/velocity": line(**{"steps": [0, 50, 100], "start": 2.0, "slope": -0.01, **changes})}
 
 
@@ -98,7 +98,7 @@ def test_a_clock_that_goes_back() -> None:
 def test_a_spike_and_a_nan_leave_the_smoothed_curve_alone() -> None:
     values = [1.0] * 400
     values[100], values[200], values[201] = 1e6, float("nan"), float("inf")
-    soft = smoothed(track(range(400), values, 1, training_clock([], [])))
+    soft = smoothed(run_curve(range(400), values, 1, training_clock([], [])))
     assert (soft.values == 1.0).all() and soft.steps[0] == 0 and soft.steps[-1] == 399
 
 
@@ -113,11 +113,11 @@ def test_long_curves_are_smoothed_at_few_points() -> None:
 
 
 def test_only_numbers_of_no_number() -> None:
-    assert np.isnan(smoothed(Track(*[np.arange(3.0)] * 3, np.full(3, np.nan))).values).all()
+    assert np.isnan(smoothed(RunCurve(*[np.arange(3.0)] * 3, np.full(3, np.nan))).values).all()
 
 
 def test_the_first_of_two_values_of_a_step_stays() -> None:
-    assert track([0, 5, 5, 9], [3.0, 2.0, 7.0, 1.0], 4, training_clock([], [])).values.tolist() == [3.0, 2.0, 1.0]
+    assert run_curve([0, 5, 5, 9], [3.0, 2.0, 7.0, 1.0], 4, training_clock([], [])).values.tolist() == [3.0, 2.0, 1.0]
 
 
 # Equal budgets
@@ -137,11 +137,11 @@ def test_equal_budgets_are_exact_on_straight_lines(axis: Any, amount: float, val
 
 
 def test_a_diverged_run_has_no_value_and_does_not_win() -> None:
-    broken = Track(*[np.array([0.0, 50.0, 100.0])] * 3, np.array([2.0, 0.1, np.nan]))
-    comparison = compared(run("good"), run("bad", tracks={"eval/velocity": broken}))
+    broken = RunCurve(*[np.array([0.0, 50.0, 100.0])] * 3, np.array([2.0, 0.1, np.nan]))
+    comparison = compared(run("good"), run("bad", curves={"eval/velocity": broken}))
     steps = comparison.budgets[0]
     assert steps.values[0] == 1.0 and np.isnan(steps.values[1])
-    assert "run-good is lower" in lead(comparison)
+    assert "run-good is lower" in summary_text(comparison)
 
 
 def test_runs_that_were_evaluated_at_their_start_alone_have_no_budget() -> None:
@@ -151,7 +151,7 @@ def test_runs_that_were_evaluated_at_their_start_alone_have_no_budget() -> None:
 def test_unknown_time_leaves_the_others() -> None:
     blind = line([0, 100], 2.0, -0.015)
     blind = replace(blind, seconds=np.full(2, np.nan))
-    comparison = compared(run("a"), run("b", tracks={"eval/velocity": blind}))
+    comparison = compared(run("a"), run("b", curves={"eval/velocity": blind}))
     assert [budget.axis for budget in comparison.budgets] == ["steps", "samples"]
 
 
@@ -160,15 +160,15 @@ def test_unknown_time_leaves_the_others() -> None:
 
 def test_the_lead_says_who_is_lower_where_both_have_spent_the_same() -> None:
     """A step of b brings more than one of a, and takes three times as long: the order turns with the clock."""
-    slow = run("b", tracks=velocity(slope=-0.012, pace=3.0), components={"x": 2000}, samples_per_second=3.3)
-    said = lead(compared(run("a"), slow))
+    slow = run("b", curves=velocity(slope=-0.012, pace=3.0), components={"x": 2000}, samples_per_second=3.3)
+    said = summary_text(compared(run("a"), slow))
     assert "run-b is lower: 0.8 against 1 at equal steps (100 steps)" in said
     assert "run-a is lower: 1 against 1.6 at equal time (1 min 40 s)" in said
     assert "run-a has 1,000 parameters and trained at 10 samples/s; run-b has 2,000" in said
 
 
 def test_runs_within_a_percent_are_level() -> None:
-    said = lead(compared(run("a"), run("b", tracks=velocity(start=2.005))))
+    said = summary_text(compared(run("a"), run("b", curves=velocity(start=2.005))))
     assert "the runs are level (within 1%)" in said and "lower" not in said
 
 
@@ -177,28 +177,28 @@ def test_runs_within_a_percent_are_level() -> None:
     [
         ({"data": "mnist"}, "the runs differ in their data"),
         (
-            {"tracks": {"eval/tokens": line([0, 100], 2.0, -0.01)}, "weights": ["tokens"]},
+            {"curves": {"eval/tokens": line([0, 100], 2.0, -0.01)}, "weights": ["tokens"]},
             "no held-out metric in common",
         ),
         ({"weights": ["other"]}, "no loss component in common"),
-        ({"tracks": {}}, "fewer than two of the runs have held-out metrics"),
+        ({"curves": {}}, "fewer than two of the runs have held-out metrics"),
     ],
 )
 def test_what_cannot_be_compared_is_not(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     comparison = compared(run("a"), run("b", **changes))
-    said = lead(comparison)
+    said = summary_text(comparison)
     assert reason in said and "lower" not in said and comparison.budgets == []
     page = write_comparison(comparison, tmp_path)[1].read_text()
     assert "Held-out metrics are not compared" in page and reason in page
 
 
 def test_runs_that_are_not_finished_are_named() -> None:
-    assert lead(compared(run("a", status="running"), run("b"))).endswith("Not finished: run-a (running).")
+    assert summary_text(compared(run("a", status="running"), run("b"))).endswith("Not finished: run-a (running).")
 
 
 @pytest.mark.parametrize(("schedule", "is_said"), [("warmup_cosine", True), ("constant", False)])
 def test_a_longer_run_is_met_before_its_learning_rate_has_fallen(tmp_path: Path, schedule: str, is_said: bool) -> None:
-    long = run("b", tracks=velocity(steps=[0, 100, 200]), spec={"schedule.kind": schedule})
+    long = run("b", curves=velocity(steps=[0, 100, 200]), spec={"schedule.kind": schedule})
     page = write_comparison(compared(run("a", spec={"schedule.kind": schedule}), long), tmp_path)[1].read_text()
     assert ("in the middle of its learning-rate schedule" in page) == is_said
 
@@ -222,7 +222,10 @@ def inks(path: Path) -> set[str]:
 
 
 def test_a_run_keeps_its_colour_where_others_are_missing(tmp_path: Path) -> None:
-    rows = [Row("loss", {0: line([0, 9], 1.0, 0.1), 2: line([0, 9], 2.0, 0.1)}), Row("other", {2: line([1], 1.0, 0.0)})]
+    rows = [
+        MetricRow("loss", {0: line([0, 9], 1.0, 0.1), 2: line([0, 9], 2.0, 0.1)}),
+        MetricRow("other", {2: line([1], 1.0, 0.0)}),
+    ]
     assert inks(draw_curves(rows, ["a", "b", "c"], tmp_path / "a.png")) == {COLOURS[0], COLOURS[2]}
 
 
@@ -240,16 +243,16 @@ def test_samples_side_by_side() -> None:
 
 
 def test_the_page_of_eight_runs_in_every_state(tmp_path: Path) -> None:
-    drawing = Drawing(100, "solver=euler, steps=4", 100, 0.01, 4.0, grid(25), {"quality/frechet": 1.5})
-    nothing = Track(*[np.arange(3.0)] * 3, np.full(3, np.nan))
+    drawn = DrawnSamples(100, "solver=euler, steps=4", 100, 0.01, 4.0, grid(25), {"quality/frechet": 1.5})
+    nothing = RunCurve(*[np.arange(3.0)] * 3, np.full(3, np.nan))
     runs = [
-        run("a", drawing=drawing),
-        run("b", drawing=replace(drawing, quality={}, no_quality="it draws no images", grid=Figure([Text(["hello"])]))),
-        run("c", status="running", no_drawing="it has no checkpoint yet", tracks={}, samples_per_second=None),
-        run("d", tracks={"train/loss": nothing, "eval/velocity": nothing, "eval/direction": nothing}),
+        run("a", drawn=drawn),
+        run("b", drawn=replace(drawn, quality={}, why_no_quality="it draws no images", grid=Figure([Text(["hello"])]))),
+        run("c", status="running", why_no_samples="it has no checkpoint yet", curves={}, samples_per_second=None),
+        run("d", curves={"train/loss": nothing, "eval/velocity": nothing, "eval/direction": nothing}),
         run("e", spec={"name": "e", "model.family": "unet", "model.new": "3"}, components={"down": 7}),
         run("f", status="failed", step=0, training_only={"guide": 5}),
-        run("g", drawing=replace(drawing, grid=grid(9, 64), evaluations=None), name="<b>|*odd*"),
+        run("g", drawn=replace(drawn, grid=grid(9, 64), evaluations=None), name="<b>|*odd*"),
         run("h", data="other", batch_size=3),
     ]
     files = write_comparison(compared(*runs), tmp_path)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from PIL import Image
 
-from ditlab.reports.formatting import format_cell, format_duration, escape_markdown, shorten, describe_value
-from ditlab.reports.page import Code, Page, ImageFile, Section, Table, Paragraphs, write_html, write_markdown
+from ditlab.reports.formatting import describe_value, escape_markdown, format_cell, format_duration, shorten
+from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
 
 NASTY = "<script>alert('1')</script> & \"x\" | `y` *z* _a_ [b](c) \\"
 

@@ -9,7 +9,8 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ditlab.reports.sweeps.ranking import Summary, Trial, best, objectives, pareto, rank
+from ditlab.reports.sweeps.ranking import best, objectives, pareto, rank
+from ditlab.reports.sweeps.records import SweepSummary, Trial
 
 STATUSES = ("finished", "stopped", "interrupted", "running", "failed", "waiting")
 # Few values, so that ties and dominance by equality come often.
@@ -20,13 +21,13 @@ def _trial(number: int, status: str, metrics: dict[str, float]) -> Trial:
     return Trial(number, f"run-{number}", {}, status, 1, 1, 1.0, metrics, {})
 
 
-def _summary(trials: list[Trial], modes: tuple[Literal["min", "max"], ...]) -> Summary:
+def _summary(trials: list[Trial], modes: tuple[Literal["min", "max"], ...]) -> SweepSummary:
     names = tuple("abc"[: len(modes)])
-    return Summary("s", "s", names, modes, [], trials, "random", "none", 1.0, len(trials), "base.yaml")
+    return SweepSummary("s", "s", names, modes, [], trials, "random", "none", 1.0, len(trials), "base.yaml")
 
 
 @st.composite
-def summaries(draw: st.DrawFn, least: int = 1, most: int = 3) -> Summary:
+def summaries(draw: st.DrawFn, least: int = 1, most: int = 3) -> SweepSummary:
     modes = tuple(draw(st.lists(st.sampled_from(("min", "max")), min_size=least, max_size=most)))
     names = "abc"[: len(modes)]
     numbers = draw(st.lists(st.integers(0, 50), unique=True, max_size=14))
@@ -37,25 +38,25 @@ def summaries(draw: st.DrawFn, least: int = 1, most: int = 3) -> Summary:
     return _summary(trials, modes)
 
 
-def _dominates(summary: Summary, one: Trial, other: Trial) -> bool:
+def _dominates(summary: SweepSummary, one: Trial, other: Trial) -> bool:
     pairs = [(one.metrics[name], other.metrics[name], mode)
              for name, mode in zip(summary.metrics, summary.modes, strict=True)]  # fmt: skip
     no_worse = all(a <= b if mode == "min" else a >= b for a, b, mode in pairs)
     return no_worse and any(a != b for a, b, _ in pairs)
 
 
-def _has_values(summary: Summary, trial: Trial) -> bool:
+def _has_values(summary: SweepSummary, trial: Trial) -> bool:
     return all(math.isfinite(trial.metrics.get(name, math.nan)) for name in summary.metrics)
 
 
-def _group(summary: Summary, trial: Trial) -> int:
+def _group(summary: SweepSummary, trial: Trial) -> int:
     if trial.status in ("failed", "waiting"):
         return 10 + STATUSES.index(trial.status)
     return STATUSES.index(trial.status) if _has_values(summary, trial) else 9
 
 
 @given(summaries())
-def test_every_trial_is_ranked_once_and_kinds_keep_together(summary: Summary) -> None:
+def test_every_trial_is_ranked_once_and_kinds_keep_together(summary: SweepSummary) -> None:
     ranked = rank(summary)
     assert sorted(trial.number for trial in ranked) == sorted(trial.number for trial in summary.trials)
     groups = [_group(summary, trial) for trial in ranked]
@@ -63,7 +64,7 @@ def test_every_trial_is_ranked_once_and_kinds_keep_together(summary: Summary) ->
 
 
 @given(summaries(least=1, most=1))
-def test_one_metric_ranks_by_its_value_then_by_number(summary: Summary) -> None:
+def test_one_metric_ranks_by_its_value_then_by_number(summary: SweepSummary) -> None:
     sign = 1 if summary.modes[0] == "min" else -1
     for before, after in pairwise(rank(summary)):
         if _group(summary, before) == _group(summary, after):
@@ -73,7 +74,7 @@ def test_one_metric_ranks_by_its_value_then_by_number(summary: Summary) -> None:
 
 
 @given(summaries(least=2))
-def test_several_metrics_rank_front_by_front(summary: Summary) -> None:
+def test_several_metrics_rank_front_by_front(summary: SweepSummary) -> None:
     sign = 1 if summary.modes[0] == "min" else -1
     ranked = rank(summary)
     for status in STATUSES[:4]:
@@ -89,7 +90,7 @@ def test_several_metrics_rank_front_by_front(summary: Summary) -> None:
 
 
 @given(summaries(least=2))
-def test_the_pareto_front_is_what_no_finished_trial_dominates(summary: Summary) -> None:
+def test_the_pareto_front_is_what_no_finished_trial_dominates(summary: SweepSummary) -> None:
     done = [trial for trial in summary.trials if trial.status == "finished" and _has_values(summary, trial)]
     expected = {trial.number for trial in done if not any(_dominates(summary, other, trial) for other in done)}
     front = [trial.number for trial in pareto(summary)]
@@ -98,7 +99,7 @@ def test_the_pareto_front_is_what_no_finished_trial_dominates(summary: Summary) 
 
 
 @given(summaries(least=1, most=1))
-def test_with_one_metric_the_front_is_the_best_finished_trial(summary: Summary) -> None:
+def test_with_one_metric_the_front_is_the_best_finished_trial(summary: SweepSummary) -> None:
     done = [trial for trial in summary.trials if trial.status == "finished" and _has_values(summary, trial)]
     pick = min if summary.modes[0] == "min" else max
     assert len(pareto(summary)) == min(1, len(done))
@@ -108,7 +109,7 @@ def test_with_one_metric_the_front_is_the_best_finished_trial(summary: Summary) 
 
 
 @given(summaries())
-def test_the_best_has_every_value_and_did_not_fail(summary: Summary) -> None:
+def test_the_best_has_every_value_and_did_not_fail(summary: SweepSummary) -> None:
     candidates = [t for t in summary.trials if t.status in STATUSES[:4] and _has_values(summary, t)]
     first = best(summary)
     assert (first is None) == (not candidates)
@@ -121,5 +122,6 @@ def test_a_failed_trial_with_the_lowest_loss_is_not_best() -> None:
 
 
 def test_ranking_imports_nothing_heavy() -> None:
-    code = "import sys, ditlab.reports.sweeps.ranking as _; print({'numpy', 'torch', 'matplotlib', 'sklearn'} & set(sys.modules))"
+    heavy = "{'numpy', 'torch', 'matplotlib', 'sklearn'}"
+    code = f"import sys, ditlab.reports.sweeps.ranking as _; print({heavy} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from denoisers.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, Text
-from ditlab.reports.rendering.image_grid import Mosaic
+from ditlab.reports.rendering.image_grid import GridLayout
 from ditlab.reports.rendering.render import save, to_image
 
 RNG = np.random.default_rng(0)
@@ -55,21 +55,21 @@ def test_panels_share_a_picture_in_rows() -> None:
 
 def test_small_images_are_enlarged_by_a_whole_factor() -> None:
     images = RNG.random((5, 8, 8))
-    mosaic = Mosaic.of(ImageGrid(images, columns=3), dpi=120)
-    assert mosaic.tile_height >= 80
-    picture = mosaic.draw()
-    top, left = mosaic.corner(4)
-    tile = picture[top : top + mosaic.tile_height, left : left + mosaic.tile_width, 0]
-    blocks = tile.reshape(8, mosaic.scale, 8, mosaic.scale)
+    layout = GridLayout(ImageGrid(images, columns=3), dpi=120)
+    assert layout.tile_height >= 80
+    picture = layout.draw()
+    top, left = layout.corner(4)
+    tile = picture[top : top + layout.tile_height, left : left + layout.tile_width, 0]
+    blocks = tile.reshape(8, layout.scale, 8, layout.scale)
     assert (blocks == np.round(images[4] * 255).astype(np.uint8)[:, None, :, None]).all()
-    assert (picture[:, left - mosaic.margin + 1 : left - 1] == 255).all()  # a margin between neighbours
+    assert (picture[:, left - layout.margin + 1 : left - 1] == 255).all()  # a margin between neighbours
 
 
 def test_values_outside_the_range_are_clipped_and_nan_is_seen() -> None:
     images = np.array([[[-1.0, 2.0], [np.nan, 0.5]]])
-    mosaic = Mosaic.of(ImageGrid(images), dpi=120)
-    top, left = mosaic.corner(0)
-    picture = mosaic.draw()[top :: mosaic.scale, left :: mosaic.scale][:2, :2].tolist()
+    layout = GridLayout(ImageGrid(images), dpi=120)
+    top, left = layout.corner(0)
+    picture = layout.draw()[top :: layout.scale, left :: layout.scale][:2, :2].tolist()
     assert picture == [[[0, 0, 0], [255, 255, 255]], [[255, 0, 255], [128, 128, 128]]]
 
 
@@ -106,7 +106,8 @@ def test_threads_draw_the_same_as_one() -> None:
 
 def test_pyplot_is_never_loaded_and_the_font_cache_lies_under_home(tmp_path: Path) -> None:
     code = (
-        "import sys, os, numpy as np\nfrom denoisers.figures import *\nfrom ditlab.reports.rendering.render import to_image\n"
+        "import sys, os, numpy as np\nfrom denoisers.figures import *\n"
+        "from ditlab.reports.rendering.render import to_image\n"
         "to_image(Figure([Heatmap(np.eye(3))]))\nprint('matplotlib.pyplot' in sys.modules)"
     )
     environment = {"DITLAB_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path / "person")}

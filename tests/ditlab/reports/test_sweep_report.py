@@ -14,11 +14,12 @@ import pytest
 from PIL import Image
 
 from ditlab.reports.formatting import short_names
-from ditlab.reports.sweeps.axes import column, metric_column
+from ditlab.reports.sweeps.axes import metric_axis, plot_axis
 from ditlab.reports.sweeps.importance import importance
-from ditlab.reports.sweeps.ranking import AxisInfo, Curve, Summary, Trial, best
+from ditlab.reports.sweeps.ranking import best
+from ditlab.reports.sweeps.records import AxisInfo, MetricCurve, SweepSummary, Trial
 from ditlab.reports.sweeps.report import write_sweep_report
-from ditlab.reports.sweeps.summary import lead
+from ditlab.reports.sweeps.summary import summary_text
 
 LR, KIND, SCALE = AxisInfo("optimizer.lr", "log"), AxisInfo("time.kind", "category"), AxisInfo("time.scale", "linear")
 FIGURES = ["effects.png", "parallel-coordinates.png", "objective.png", "curves.png"]
@@ -26,7 +27,7 @@ FIGURES = ["effects.png", "parallel-coordinates.png", "objective.png", "curves.p
 
 def _trial(number: int, values: dict[str, Any], loss: float, status: str = "finished", **more: Any) -> Trial:
     step = {"finished": 100, "waiting": 0}.get(status, 40)
-    curve = Curve([10, step], [2.0, loss])
+    curve = MetricCurve([10, step], [2.0, loss])
     curves = {} if status == "waiting" else {"eval/loss": curve, "train/loss": curve}
     metrics = {} if status in {"waiting", "failed"} else {"eval/loss": loss, **more}
     note = "out_of_memory: the step needs 4 GiB more <here>" if status == "failed" else ""
@@ -35,7 +36,7 @@ def _trial(number: int, values: dict[str, Any], loss: float, status: str = "fini
 
 def _sweep(
     num: int, loss: Callable[[dict[str, Any]], float], status: Callable[[int], str] = lambda _: "finished"
-) -> Summary:
+) -> SweepSummary:
     """Random trials of three axes, the third of which is used by the second's kind `shifted` alone."""
     generator = np.random.default_rng(0)
     trials = []
@@ -48,8 +49,8 @@ def _sweep(
     return _of(trials, [LR, KIND, SCALE])
 
 
-def _of(trials: list[Trial], axes: list[AxisInfo]) -> Summary:
-    return Summary(
+def _of(trials: list[Trial], axes: list[AxisInfo]) -> SweepSummary:
+    return SweepSummary(
         "sweep-1", "lr & more", ("eval/loss",), ("min",), axes, trials, "random", "asha", 90.0, len(trials), "base.yaml"
     )
 
@@ -58,7 +59,7 @@ def _bowl(values: dict[str, Any]) -> float:
     return 0.1 + (math.log10(values[LR.path]) + 3) ** 2
 
 
-def _wide() -> Summary:
+def _wide() -> SweepSummary:
     scales: tuple[Literal["linear", "log", "category"], ...] = ("linear", "log", "category")
     axes = [AxisInfo(f"a.section_{index}.quite_a_long_name_{index}", scales[index % 3]) for index in range(12)]
 
@@ -69,7 +70,7 @@ def _wide() -> Summary:
     return _of([_trial(number, values(number), number) for number in range(20)], axes)
 
 
-def _mappings() -> Summary:
+def _mappings() -> SweepSummary:
     axes = [
         AxisInfo("schedule", "category"),
         AxisInfo("$x_{1}$.<b>|", "linear"),
@@ -87,7 +88,7 @@ def _mappings() -> Summary:
 
 NAN = (math.nan, math.inf, -math.inf, 0.5)
 STATUSES = ("finished", "stopped", "running", "interrupted", "failed", "waiting")
-CASES: dict[str, Summary] = {
+CASES: dict[str, SweepSummary] = {
     "one": _sweep(1, _bowl),
     "none": _of([], [LR]),
     "all failed": _sweep(5, _bowl, lambda _: "failed"),
@@ -142,7 +143,7 @@ def test_several_metrics_show_their_front(tmp_path: Path) -> None:
     points = [(1.0, 9.0), (2.0, 5.0), (3.0, 6.0), (4.0, 1.0)]
     trials = [_trial(n, {LR.path: 1e-3}, x, speed=y) for n, (x, y) in enumerate(points)]
     summary = replace(_of(trials, [LR]), metrics=("eval/loss", "speed"), modes=("min", "min"))
-    assert lead(summary, {}).startswith("3 trials are Pareto-optimal in eval/loss (lower is better), speed")
+    assert summary_text(summary, {}).startswith("3 trials are Pareto-optimal in eval/loss (lower is better), speed")
     markdown = write_sweep_report(summary, tmp_path, "a: 1", "resume")[1].read_text()
     cells = [line.split(" | ") for line in markdown.splitlines() if "| run-" in line]
     assert [(row[0], row[6]) for row in cells] == [("| 0", "yes"), ("| 1", "yes"), ("| 3", "yes"), ("| 2", "")]
@@ -150,15 +151,15 @@ def test_several_metrics_show_their_front(tmp_path: Path) -> None:
 
 def test_the_lead_tells_the_best_and_its_distance() -> None:
     trials = [_trial(n, {LR.path: 10.0 ** -(n + 2)}, loss) for n, loss in enumerate((0.4, 0.2, 0.25))]
-    assert lead(_of(trials, [LR]), {}) == (
+    assert summary_text(_of(trials, [LR]), {}) == (
         "Trial 1 is the best of the 3 trials: eval/loss = 0.2 (lower is better), with optimizer.lr = 0.001. The next, "
         "trial 2, is at 0.25 (25 % worse); the median finished trial is at 0.25 (25 % worse)."
     )
     close = [*trials, _trial(3, {}, 0.2005)]
-    assert "Trial 3 is within 1 % of it" in lead(_of(close, [LR]), {})
-    assert "the axes made no difference" in lead(CASES["equal"], {})
-    assert "All 5 trials failed" in lead(CASES["all failed"], {})
-    assert "9 of 40 trials have ended" in lead(CASES["partial"], {})
+    assert "Trial 3 is within 1 % of it" in summary_text(_of(close, [LR]), {})
+    assert "the axes made no difference" in summary_text(CASES["equal"], {})
+    assert "All 5 trials failed" in summary_text(CASES["all failed"], {})
+    assert "9 of 40 trials have ended" in summary_text(CASES["partial"], {})
 
 
 def test_importance_finds_the_axis_that_matters() -> None:
@@ -191,18 +192,18 @@ def test_importance_says_why_there_is_none() -> None:
 
 def test_columns_lie_between_their_ends() -> None:
     trials = [_trial(n, {LR.path: value}, 0.0) for n, value in enumerate((1e-5, 1e-4, 1e-3))]
-    each = column(LR, trials)
+    each = plot_axis(LR, trials)
     assert [each.positions[n] for n in range(3)] == pytest.approx([0, 0.5, 1])
     assert [tick.label for tick in each.ticks] == ["1e-5", "3e-5", "1e-4", "3e-4", "0.001"]
     for summary in CASES.values():
-        columns = [metric_column(summary), *(column(axis, summary.trials) for axis in summary.axes)]
+        columns = [metric_axis(summary), *(plot_axis(axis, summary.trials) for axis in summary.axes)]
         assert all(0 <= at <= 1 for each in columns for at in each.positions.values())
         assert all(-1e-6 <= tick.position <= 1 + 1e-6 for each in columns for tick in each.ticks)
 
 
 def test_a_diverged_trial_does_not_press_the_others_together() -> None:
     summary = _of([_trial(n, {}, loss) for n, loss in enumerate((1.0, 1.1, 1.2, 1.3, 1.4, 1e9))], [])
-    each = metric_column(summary)
+    each = metric_axis(summary)
     assert each.positions[5] == 1.0 and each.positions[4] == pytest.approx(0.5)
     assert re.fullmatch("\N{GREATER-THAN OR EQUAL TO} 1.8", each.ticks[-1].label)
 

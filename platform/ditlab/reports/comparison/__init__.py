@@ -1,1 +1,1 @@
-"""Several runs side by side: records in, figures and a page out."""
+"""Comparison of several runs: their records, curves, tables, figures and page."""

@@ -1,4 +1,4 @@
-"""Curves of several runs over steps, samples and time, and their samples side by side."""
+"""Figures of a comparison: curves over steps, samples and time, and all runs' samples in one figure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from denoisers.figures import Figure, ImageGrid, Panel
-from ditlab.reports.comparison.curves import AXES, Axis, Track, smoothed
+from ditlab.reports.comparison.curves import AXES, CurveAxis, RunCurve, smoothed
 from ditlab.reports.formatting import format_number
 from ditlab.reports.rendering.panels import COLOURS, panel_size
 from ditlab.reports.rendering.render import DPI
@@ -26,27 +26,27 @@ _WIDTH, _ROW_HEIGHT, _ROW_HEIGHT_OF_MANY = 13.0, 3.3, 2.5  # inches
 _RAW_POINTS = 5000
 _SIDE_BY_SIDE_INCHES = 15.0
 _UNITS = ((7200.0, 3600.0, "hours"), (180.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
-"""From how many seconds on, seconds a unit, its name."""
+"""(smallest duration in seconds, seconds a unit, the unit's name)."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One metric of all runs."""
+class MetricRow:
+    """One metric of several runs."""
 
     name: str
-    tracks: Mapping[int, Track]
-    """By the run's place in the comparison, which is its colour."""
+    curves: Mapping[int, RunCurve]
+    """By the run's index in the comparison, which decides its colour."""
     is_noisy: bool = False
-    """Drawn pale as it is, and smoothed."""
+    """True draws the raw curve pale and a smoothed one over it."""
 
 
-def colour_of(place: int) -> str:
-    """The colour of the run in this place, the same in every figure of a page."""
+def run_colour(place: int) -> str:
+    """Colour of the run with this index, the same in every figure of a page."""
     return COLOURS[place % len(COLOURS)]
 
 
-def draw_curves(rows: Sequence[Row], labels: Sequence[str], path: Path) -> Path:
-    """Three panels a row (steps, samples, training time), one legend on top; writes a PNG and returns `path`.
+def draw_curves(rows: Sequence[MetricRow], labels: Sequence[str], path: Path) -> Path:
+    """Draw three panels a row (steps, samples, training time) with one legend on top; write a PNG and return `path`.
 
     Vertical axes are logarithmic where all of a row's values are above 0.
     """
@@ -65,8 +65,8 @@ def draw_curves(rows: Sequence[Row], labels: Sequence[str], path: Path) -> Path:
         panels[-1, column].set_xlabel(label, fontsize=9.5)
     for row, axes in zip(rows, panels[:, 0], strict=True):
         axes.set_ylabel(row.name, fontsize=10)
-    places = sorted({place for row in rows for place in row.tracks})
-    lines = [panels[0, 0].plot([], [], color=colour_of(place), linewidth=2.5)[0] for place in places]
+    places = sorted({place for row in rows for place in row.curves})
+    lines = [panels[0, 0].plot([], [], color=run_colour(place), linewidth=2.5)[0] for place in places]
     canvas.legend(
         lines, [labels[place] for place in places],
         loc="outside upper center", ncols=min(4, len(places)), fontsize=10.5, frameon=False,
@@ -77,15 +77,15 @@ def draw_curves(rows: Sequence[Row], labels: Sequence[str], path: Path) -> Path:
     return write_durably(path, png.getvalue())
 
 
-def _draw(row: Row, axis: Axis, scale: float, axes: Axes) -> None:
-    for place, track in row.tracks.items():
-        colour = colour_of(place)
+def _draw(row: MetricRow, axis: CurveAxis, scale: float, axes: Axes) -> None:
+    for place, curve in row.curves.items():
+        colour = run_colour(place)
         if row.is_noisy:
-            _plot(axes, _thinned(track), axis, scale, color=colour, alpha=0.3, linewidth=0.8)
-            _plot(axes, smoothed(track), axis, scale, color=colour, linewidth=1.9)
+            _plot(axes, _thinned(curve), axis, scale, color=colour, alpha=0.3, linewidth=0.8)
+            _plot(axes, smoothed(curve), axis, scale, color=colour, linewidth=1.9)
         else:
-            _plot(axes, track, axis, scale, color=colour, linewidth=1.7, marker="o", markersize=3.5)
-    values = np.concatenate([track.values for track in row.tracks.values()])
+            _plot(axes, curve, axis, scale, color=colour, linewidth=1.7, marker="o", markersize=3.5)
+    values = np.concatenate([curve.values for curve in row.curves.values()])
     finite = values[np.isfinite(values)]
     if len(finite) and (finite > 0).all():
         axes.set_yscale("log")
@@ -99,37 +99,37 @@ def _draw(row: Row, axis: Axis, scale: float, axes: Axes) -> None:
     axes.grid(True, color="#e3e3e3", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    if all(np.isnan(track.along(axis)).all() for track in row.tracks.values()):
+    if all(np.isnan(curve.along(axis)).all() for curve in row.curves.values()):
         axes.text(0.5, 0.5, "not known", transform=axes.transAxes, ha="center", color="#777777")
 
 
-def _plot(axes: Axes, track: Track, axis: Axis, scale: float, **style: object) -> None:
-    # Infinities would stretch the axis for ever; a gap in the line shows them as it shows NaN.
-    values = np.where(np.isfinite(track.values), track.values, np.nan)
+def _plot(axes: Axes, curve: RunCurve, axis: CurveAxis, scale: float, **style: object) -> None:
+    # An infinity would stretch the axis without end; it becomes a gap in the line, as NaN does.
+    values = np.where(np.isfinite(curve.values), curve.values, np.nan)
     if len(values) == 1:
         style["marker"] = "o"
-    axes.plot(track.along(axis) / scale, values, **style)  # type: ignore[arg-type]
+    axes.plot(curve.along(axis) / scale, values, **style)  # type: ignore[arg-type]
 
 
-def _thinned(track: Track) -> Track:
-    keep = slice(None, None, max(1, ceil(len(track.values) / _RAW_POINTS)))
-    return Track(track.steps[keep], track.samples[keep], track.seconds[keep], track.values[keep])
+def _thinned(curve: RunCurve) -> RunCurve:
+    keep = slice(None, None, max(1, ceil(len(curve.values) / _RAW_POINTS)))
+    return RunCurve(curve.steps[keep], curve.samples[keep], curve.seconds[keep], curve.values[keep])
 
 
-def _unit(rows: Sequence[Row], axis: Axis) -> tuple[float, str]:
-    """What the axis is divided by, and its label."""
+def _unit(rows: Sequence[MetricRow], axis: CurveAxis) -> tuple[float, str]:
+    """Return the divisor of the axis' values, and its label."""
     if axis != "seconds":
         return 1.0, {"steps": "steps", "samples": "samples seen"}[axis]
-    seconds = np.concatenate([track.seconds for row in rows for track in row.tracks.values()])
+    seconds = np.concatenate([curve.seconds for row in rows for curve in row.curves.values()])
     longest = float(np.nanmax(seconds)) if not np.isnan(seconds).all() else 0.0
     scale, unit = next((scale, unit) for least, scale, unit in _UNITS if longest >= least)
     return scale, f"training time in {unit}"
 
 
 def side_by_side(grids: Sequence[tuple[str, Figure]]) -> Figure | None:
-    """Every run's samples in one figure under its name, two runs or more; None where a run's figure has more panels.
+    """Put the samples of two or more runs into one figure, each under its name; None where a figure has several panels.
 
-    Images without captions are laid out in a square, so that more runs fit beside each other.
+    Images without captions are arranged in a square, so that more runs fit beside each other.
     """
     if len(grids) < 2 or any(len(figure.panels) != 1 for _, figure in grids):
         return None

@@ -1,20 +1,20 @@
-"""The page of a comparison: what it says, in which order, and the pictures beside it."""
+"""Page of a comparison as HTML and Markdown, with its pictures."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from ditlab.reports.comparison.curves import WINDOWS
-from ditlab.reports.comparison.figures import Row, draw_curves, side_by_side
+from ditlab.reports.comparison.figures import MetricRow, draw_curves, side_by_side
 from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, Comparison
-from ditlab.reports.comparison.summary import lead
+from ditlab.reports.comparison.summary import summary_text
 from ditlab.reports.comparison.tables import budget_parts, component_table, quality_parts, runs_tables, spec_table
-from ditlab.reports.page import Page, Picture, Section, Text, write_html, write_markdown
+from ditlab.reports.page import ImageFile, Page, Paragraphs, Section, write_html, write_markdown
 from ditlab.reports.rendering.render import save
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
-    """Writes `comparison.html`, `comparison.md` and their pictures into `folder`; returns all files, the page first.
+    """Write `comparison.html`, `comparison.md` and their pictures into `folder`; return all files, the page first.
 
     Raises OSError where the disk refuses.
     """
@@ -30,20 +30,20 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
         Section("Samples", samples),
     ]
     title = " and ".join([", ".join(comparison.labels[:-1]), comparison.labels[-1]])
-    page = Page(title, lead(comparison), [section for section in sections if section.parts])
+    page = Page(title, summary_text(comparison), [section for section in sections if section.parts])
     return [
         write_html(page, folder / "comparison.html"),
         write_markdown(page, folder / "comparison.md"),
-        *(part.path for part in curves if isinstance(part, Picture)),
+        *(part.path for part in curves if isinstance(part, ImageFile)),
         *pictures,
     ]
 
 
-def _curves(comparison: Comparison, folder: Path) -> list[Text | Picture]:
-    parts: list[Text | Picture] = []
-    without = [comparison.label(run) for run in comparison.runs if TRAIN_LOSS not in run.tracks]
+def _curves(comparison: Comparison, folder: Path) -> list[Paragraphs | ImageFile]:
+    parts: list[Paragraphs | ImageFile] = []
+    without = [comparison.label(run) for run in comparison.runs if TRAIN_LOSS not in run.curves]
     if without:
-        parts.append(Text(f"Without training metrics in the journal: {', '.join(without)}."))
+        parts.append(Paragraphs(f"Without training metrics in the journal: {', '.join(without)}."))
     if len(without) < len(comparison.runs):
         caption = (
             "Training loss over steps, samples seen and training time. Pale: as logged. Strong: running median over "
@@ -52,35 +52,35 @@ def _curves(comparison: Comparison, folder: Path) -> list[Text | Picture]:
         if not comparison.has_one_objective:
             caption += " The runs' objectives differ: heights of these curves are not comparable."
         row = _row(comparison, TRAIN_LOSS, "training loss", is_noisy=True)
-        parts.append(Picture(draw_curves([row], comparison.labels, folder / "training-loss.png"), caption))
+        parts.append(ImageFile(draw_curves([row], comparison.labels, folder / "training-loss.png"), caption))
     if not comparison.common:
-        return [*parts, Text(f"No held-out curves: {comparison.obstacle}.")]
+        return [*parts, Paragraphs(f"No held-out curves: {comparison.obstacle}.")]
     note = f" Not comparable: {comparison.obstacle}." if comparison.obstacle else ""
     first, *others = [_row(comparison, f"{HELD_OUT}{name}", f"held-out {name}") for name in comparison.common]
-    path = draw_curves([first], comparison.labels, folder / f"held-out-{_file(comparison.common[0])}.png")
-    parts.append(Picture(path, f"Held-out {comparison.common[0]} during training.{note}"))
+    path = draw_curves([first], comparison.labels, folder / f"held-out-{_file_name(comparison.common[0])}.png")
+    parts.append(ImageFile(path, f"Held-out {comparison.common[0]} during training.{note}"))
     if others:
         path = draw_curves(others, comparison.labels, folder / "held-out-others.png")
-        parts.append(Picture(path, f"The other held-out metrics that the runs have in common.{note}"))
+        parts.append(ImageFile(path, f"The other held-out metrics that the runs have in common.{note}"))
     return parts
 
 
-def _row(comparison: Comparison, name: str, title: str, is_noisy: bool = False) -> Row:
-    tracks = {place: run.tracks[name] for place, run in enumerate(comparison.runs) if name in run.tracks}
-    return Row(title, tracks, is_noisy)
+def _row(comparison: Comparison, name: str, title: str, is_noisy: bool = False) -> MetricRow:
+    curves = {place: run.curves[name] for place, run in enumerate(comparison.runs) if name in run.curves}
+    return MetricRow(title, curves, is_noisy)
 
 
-def _file(name: str) -> str:
-    """A metric's name as part of a file's."""
+def _file_name(name: str) -> str:
+    """Turn a metric's name into part of a file name."""
     return "".join(character if character.isalnum() or character in "._" else "-" for character in name)
 
 
-def _samples(comparison: Comparison, folder: Path) -> tuple[list[Text | Picture], list[Path]]:
-    """What the page shows, and every picture that was written: one a run, and one of all where they fit."""
-    grids = [(run, run.drawing.grid) for run in comparison.runs if run.drawing and run.drawing.grid]
-    reasons = [f"{comparison.label(run)}: {run.no_drawing}." for run in comparison.runs if run.no_drawing]
-    notes = [Text("No samples. " + " ".join(reasons))] if reasons else []
-    single = [Picture(save(grid, folder / f"samples-{run.run_id}.png"), comparison.label(run)) for run, grid in grids]
+def _samples(comparison: Comparison, folder: Path) -> tuple[list[Paragraphs | ImageFile], list[Path]]:
+    """Write a picture a run, and one of all runs where they fit; return the page's parts and all pictures."""
+    grids = [(run, run.drawn.grid) for run in comparison.runs if run.drawn and run.drawn.grid]
+    reasons = [f"{comparison.label(run)}: {run.why_no_samples}." for run in comparison.runs if run.why_no_samples]
+    notes = [Paragraphs("No samples. " + " ".join(reasons))] if reasons else []
+    single = [ImageFile(save(grid, folder / f"samples-{run.run_id}.png"), comparison.label(run)) for run, grid in grids]
     together = side_by_side([(comparison.label(run), grid) for run, grid in grids])
     files = [picture.path for picture in single]
     if together is None:
@@ -89,4 +89,4 @@ def _samples(comparison: Comparison, folder: Path) -> tuple[list[Text | Picture]
         f"Drawn with seed {comparison.seed}: runs of one sample shape begin with the same noise, sample by sample."
     )
     path = save(together, folder / "samples.png")
-    return [Picture(path, caption), *notes], [path, *files]
+    return [ImageFile(path, caption), *notes], [path, *files]

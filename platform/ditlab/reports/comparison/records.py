@@ -1,4 +1,4 @@
-"""What is known of each run that is compared, and what of it can be compared."""
+"""Records of a comparison: its runs, their samples, and which of their metrics are comparable."""
 
 from __future__ import annotations
 
@@ -7,85 +7,85 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from denoisers.figures import Figure
-from ditlab.reports.comparison.curves import AXES, EqualBudget, Track, equal_budget
+from ditlab.reports.comparison.curves import AXES, EqualBudget, RunCurve, equal_budget
 
 HELD_OUT = "eval/"
 TRAIN_LOSS = "train/loss"
 
 
 @dataclass(frozen=True)
-class Drawing:
+class DrawnSamples:
     """Samples that were drawn from a run's weights."""
 
     step: int
-    """Of the weights."""
+    """Training step of the weights."""
     settings: str
-    """How they were drawn: `solver=heun, steps=25`."""
+    """The sampling settings: `solver=heun, steps=25`."""
     num: int
     seconds: float
-    """A sample."""
+    """Per sample."""
     evaluations: float | None
-    """Network evaluations a sample; None where the sampler calls only parts of the network."""
+    """Network evaluations per sample; None where the sampler calls only parts of the network."""
     grid: Figure | None
-    """The first of them, as the family shows them."""
+    """The first samples, as the family shows them."""
     quality: Mapping[str, float] = field(default_factory=dict)
-    no_quality: str = ""
-    """Why there are no quality metrics, where there are none."""
+    why_no_quality: str = ""
+    """Reason for the lack of quality metrics; empty where there are some."""
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run."""
+    """One run of a comparison."""
 
     run_id: str
     name: str
     family: str
     status: str
     step: int
-    """The last one that is known of."""
+    """The last known training step."""
     batch_size: int
     spec: Mapping[str, str]
     """The resolved spec by dotted path."""
     weights: Sequence[str]
     """Components of the loss, the heaviest first."""
     data: str
-    """Which samples trained and were held out: runs of one text can be compared in their held-out metrics."""
+    """Description of the training and held-out samples; held-out metrics are comparable only where it is equal."""
     components: Mapping[str, int]
     """Parameters by component of the network."""
     training_only: Mapping[str, int] = field(default_factory=dict)
-    """Parameters that the objective owns."""
-    tracks: Mapping[str, Track] = field(default_factory=dict)
+    """Parameters of the objective's own modules."""
+    curves: Mapping[str, RunCurve] = field(default_factory=dict)
     """`train/loss` and held-out metrics (`eval/...`) by name."""
     samples_per_second: float | None = None
-    """Median."""
-    drawing: Drawing | None = None
-    no_drawing: str = ""
-    """Why nothing was drawn, where nothing was."""
+    """Median over the training metrics."""
+    drawn: DrawnSamples | None = None
+    why_no_samples: str = ""
+    """Reason for the lack of samples; empty where some were drawn, or none were requested."""
 
     @property
     def parameters(self) -> int:
-        """Of the network."""
+        """Number of the network's parameters."""
         return sum(self.components.values())
 
     @property
     def samples(self) -> int:
-        """Seen in training."""
+        """Number of training samples seen."""
         return self.step * self.batch_size
 
     @property
     def seconds(self) -> float | None:
-        """Of training, to the last training metric; None where the journal does not tell."""
-        loss = self.tracks.get(TRAIN_LOSS)
+        """Training time up to the last training metric; None where the journal does not hold it."""
+        loss = self.curves.get(TRAIN_LOSS)
         return None if loss is None or loss.seconds[-1] != loss.seconds[-1] else float(loss.seconds[-1])
 
     @property
-    def held_out(self) -> dict[str, Track]:
-        """By name without `eval/`."""
-        return {name.removeprefix(HELD_OUT): one for name, one in self.tracks.items() if name.startswith(HELD_OUT)}
+    def held_out(self) -> dict[str, RunCurve]:
+        """Held-out metrics by name, without `eval/`."""
+        return {name.removeprefix(HELD_OUT): one for name, one in self.curves.items() if name.startswith(HELD_OUT)}
 
     def as_dict(self) -> dict[str, object]:
-        """For `--json`; `metrics` are the last ones by their MLflow names, and the quality of the samples."""
-        last = {name: float(one.values[-1]) for name, one in self.tracks.items()}
+        """The run as `--json` prints it; `metrics` holds the last values by MLflow name and the samples' quality."""
+        last = {name: float(one.values[-1]) for name, one in self.curves.items()}
         return {
             "run_id": self.run_id,
             "name": self.name,
@@ -96,7 +96,7 @@ class ComparedRun:
             "seconds": self.seconds,
             "samples_per_second": self.samples_per_second,
             "parameters": self.parameters,
-            "metrics": last | dict(self.drawing.quality if self.drawing else {}),
+            "metrics": last | dict(self.drawn.quality if self.drawn else {}),
         }
 
 
@@ -106,27 +106,27 @@ class Comparison:
 
     runs: Sequence[ComparedRun]
     seed: int
-    """Of every run's samples."""
+    """Seed of every run's samples."""
     batch: int
-    """Samples drawn at once."""
+    """Samples drawn at a time."""
     device: str
     quality_note: str = ""
-    """What quality metrics are measured on."""
+    """Description of what quality metrics are measured on."""
 
     @cached_property
     def labels(self) -> list[str]:
-        """What each run is called: its name, with its id where two have one name."""
+        """The runs' names, with the id where two runs share a name."""
         names = [run.name for run in self.runs]
         return [run.name if names.count(run.name) == 1 else f"{run.name} ({run.run_id})" for run in self.runs]
 
     @cached_property
     def evaluated(self) -> list[ComparedRun]:
-        """The runs that have held-out metrics."""
+        """Runs with held-out metrics."""
         return [run for run in self.runs if run.held_out]
 
     @cached_property
     def common(self) -> list[str]:
-        """Held-out metrics that all evaluated runs have, the main one first."""
+        """Held-out metrics of all evaluated runs, the main one first."""
         if len(self.evaluated) < 2:
             return []
         shared = [name for name in self.evaluated[0].held_out if all(name in run.held_out for run in self.evaluated)]
@@ -134,7 +134,7 @@ class Comparison:
 
     @cached_property
     def main(self) -> str | None:
-        """The held-out metric that ranks: the heaviest loss component that all evaluated runs have; lower is better."""
+        """The ranking metric: the heaviest loss component that all evaluated runs share; lower is better."""
         if len(self.evaluated) < 2:
             return None
         for name in self.evaluated[0].weights:
@@ -144,7 +144,7 @@ class Comparison:
 
     @cached_property
     def obstacle(self) -> str:
-        """Why held-out metrics cannot be compared; empty where they can."""
+        """Reason why held-out metrics are not comparable; empty where they are."""
         if len(self.evaluated) < 2:
             return "fewer than two of the runs have held-out metrics"
         if len({run.data for run in self.evaluated}) > 1:
@@ -157,7 +157,7 @@ class Comparison:
 
     @cached_property
     def has_one_objective(self) -> bool:
-        """Whether training losses of all runs mean the same."""
+        """True if all runs have the same objective, so that their training losses are comparable."""
         objectives = [
             {path: value for path, value in run.spec.items() if path.startswith("objective.")} for run in self.runs
         ]
@@ -165,14 +165,15 @@ class Comparison:
 
     @cached_property
     def budgets(self) -> list[EqualBudget]:
-        """The main metric at equal steps, samples and time, as far as these are known; values in `evaluated`'s order.
+        """The main metric at equal steps, samples and training time, where known; values in `evaluated`'s order.
 
         Empty where held-out metrics cannot be compared.
         """
         if self.obstacle or self.main is None:
             return []
-        tracks = [run.held_out[self.main] for run in self.evaluated]
-        return [found for axis in AXES if (found := equal_budget(tracks, axis))]
+        curves = [run.held_out[self.main] for run in self.evaluated]
+        return [found for axis in AXES if (found := equal_budget(curves, axis))]
 
     def label(self, run: ComparedRun) -> str:
+        """The run's entry of `labels`."""
         return self.labels[[one.run_id for one in self.runs].index(run.run_id)]

@@ -1,4 +1,4 @@
-"""What follows from a comparison, in sentences that its numbers carry."""
+"""Summary of a comparison in sentences."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import numpy as np
 
 from ditlab.reports.comparison.curves import EqualBudget
 from ditlab.reports.comparison.records import ComparedRun, Comparison
-from ditlab.reports.formatting import cell, duration, number
+from ditlab.reports.formatting import format_cell, format_duration, format_number
 
 LEVEL = 0.01
-"""Two values that differ by less than this share of the lower one are called level."""
+"""Two values are called level if they differ by less than this fraction of the lower one."""
 _LISTED_RUNS = 4
 
 
 def amount(budget: EqualBudget) -> str:
-    """`150 steps`, `19,200 samples`, `48 s`."""
+    """Format a budget: `150 steps`, `19,200 samples`, `48 s`."""
     if budget.axis == "seconds":
-        return duration(budget.amount)
+        return format_duration(budget.amount)
     return f"{round(budget.amount):,} {budget.axis}"
 
 
-def lead(comparison: Comparison) -> str:
-    """Who has the lower held-out error when all have spent the same, with how many parameters, and how fast."""
+def summary_text(comparison: Comparison) -> str:
+    """Name the run with the lower held-out error at equal budgets, then the runs' parameters and speeds."""
     sentences = [_ranking(comparison), _sizes(comparison.runs, comparison), _unfinished(comparison)]
     return " ".join(sentence for sentence in sentences if sentence)
 
@@ -32,25 +32,25 @@ def _ranking(comparison: Comparison) -> str:
     if comparison.obstacle:
         return f"Which run is better cannot be said: {comparison.obstacle}."
     equals_steps = len({run.batch_size for run in comparison.evaluated}) == 1
-    told = [budget for budget in comparison.budgets if not (budget.axis == "samples" and equals_steps)]
+    shown = [budget for budget in comparison.budgets if not (budget.axis == "samples" and equals_steps)]
     by_winner: dict[str | None, list[EqualBudget]] = {}
-    for budget in told:
+    for budget in shown:
         by_winner.setdefault(_winner(comparison, budget), []).append(budget)
     if not by_winner:
         return "Which run is better cannot be said: the runs were evaluated at no common step."
     parts = [_clause(comparison, winner, budgets) for winner, budgets in by_winner.items()]
-    unseen = [comparison.label(run) for run in comparison.runs if not run.held_out]
-    without = f" {_listed(unseen)} cannot be ranked, without held-out metrics." if unseen else ""
+    unranked = [comparison.label(run) for run in comparison.runs if not run.held_out]
+    without = f" {_listed(unranked)} cannot be ranked, without held-out metrics." if unranked else ""
     return f"Held-out error ({comparison.main}): {'; '.join(parts)}.{without}"
 
 
 def lowest(comparison: Comparison, budget: EqualBudget) -> str:
-    """The run with the lowest value, or that there is none."""
+    """Label of the run with the lowest value, or `level`."""
     return _winner(comparison, budget) or "level"
 
 
 def _winner(comparison: Comparison, budget: EqualBudget) -> str | None:
-    """Its label; None where the two lowest are level or fewer than two are numbers."""
+    """Label of the run with the lowest value; None where the two lowest are level, or no value is finite."""
     order = _order(budget)
     if not order:
         return None
@@ -62,21 +62,21 @@ def _winner(comparison: Comparison, budget: EqualBudget) -> str | None:
 
 
 def _order(budget: EqualBudget) -> list[int]:
-    """Places of the runs by value, the lowest first, without those that are no number."""
+    """Indices of the runs by value, the lowest first, without NaN and infinities."""
     return [int(i) for i in np.argsort(budget.values) if np.isfinite(budget.values[i])]
 
 
 def _clause(comparison: Comparison, winner: str | None, budgets: Sequence[EqualBudget]) -> str:
-    """`digits-unet is lower: 0.531 against 0.648 at equal steps (150 steps) and ...`."""
+    """Write one clause: `digits-unet is lower: 0.531 against 0.648 at equal steps (150 steps) and ...`."""
     has_many = len(comparison.evaluated) > 2
-    said = []
+    values_at = []
     for budget in budgets:
-        values = " against ".join(number(budget.values[place]) for place in _order(budget)[:2]) or "no numbers"
+        values = " against ".join(format_number(budget.values[place]) for place in _order(budget)[:2]) or "no numbers"
         kind = "time" if budget.axis == "seconds" else budget.axis
-        said.append(f"{values} at equal {kind} ({amount(budget)})")
+        values_at.append(f"{values} at equal {kind} ({amount(budget)})")
     if winner is None:
-        return f"{'the two lowest' if has_many else 'the runs'} are level (within {LEVEL:.0%}): {_listed(said)}"
-    return f"{winner} is {'lowest, before the next' if has_many else 'lower'}: {_listed(said)}"
+        return f"{'the two lowest' if has_many else 'the runs'} are level (within {LEVEL:.0%}): {_listed(values_at)}"
+    return f"{winner} is {'lowest, before the next' if has_many else 'lower'}: {_listed(values_at)}"
 
 
 def _sizes(runs: Sequence[ComparedRun], comparison: Comparison) -> str:
@@ -86,12 +86,14 @@ def _sizes(runs: Sequence[ComparedRun], comparison: Comparison) -> str:
             f"Parameters go from {small.parameters:,} ({comparison.label(small)}) to {large.parameters:,} "
             f"({comparison.label(large)})."
         )
-    told = []
+    parts = []
     for run in runs:
         speed = run.samples_per_second
-        pace = "" if speed is None else f" and trained at {cell(round(speed) if speed >= 100 else speed)} samples/s"
-        told.append(f"{comparison.label(run)} has {run.parameters:,} parameters{pace}")
-    return f"{'; '.join(told)}."
+        pace = (
+            "" if speed is None else f" and trained at {format_cell(round(speed) if speed >= 100 else speed)} samples/s"
+        )
+        parts.append(f"{comparison.label(run)} has {run.parameters:,} parameters{pace}")
+    return f"{'; '.join(parts)}."
 
 
 def _unfinished(comparison: Comparison) -> str:
@@ -100,5 +102,5 @@ def _unfinished(comparison: Comparison) -> str:
 
 
 def _listed(parts: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join with commas: `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))

@@ -1,4 +1,4 @@
-"""The tables of a comparison: a column a run."""
+"""Tables of a comparison, with a column for each run."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ditlab.reports.comparison.curves import AXES, PAUSE_STEPS, WINDOWS, smoothed
-from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, ComparedRun, Comparison, Drawing
+from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, ComparedRun, Comparison, DrawnSamples
 from ditlab.reports.comparison.summary import amount, lowest
-from ditlab.reports.formatting import Cell, cell, duration
-from ditlab.reports.page import Table, Text
+from ditlab.reports.formatting import Cell, format_cell, format_duration
+from ditlab.reports.page import Paragraphs, Table
 
-PLACES = ("name", "tracking.", "checkpoint.storage")
-"""Paths of a spec that say where a run ran or what it is called."""
+PLACE_PATHS = ("name", "tracking.", "checkpoint.storage")
+"""Spec paths of a run's name and of where it was tracked and stored."""
 
 Value = Callable[[ComparedRun], Cell]
 
 
 def _across(comparison: Comparison, rows: Sequence[tuple[str, Value]], caption: str) -> Table:
-    """A column a run, a row a property; rows that no run has are left out."""
-    cells = [[name, *(cell(value(run)) for run in comparison.runs)] for name, value in rows]
+    """Build a table with a column a run and a row a property, without rows that are empty for all runs."""
+    cells = [[name, *(format_cell(value(run)) for run in comparison.runs)] for name, value in rows]
     return Table(["", *comparison.labels], [row for row in cells if any(row[1:])], caption)
 
 
 def runs_tables(comparison: Comparison) -> list[Table]:
-    """What each run is and what it took; and the last value of its metrics."""
+    """Tables of the runs' properties and cost, and of the last values of their metrics."""
     rows: list[tuple[str, Value]] = [
         ("run", lambda run: run.run_id),
         ("name", lambda run: run.name),
@@ -32,7 +32,7 @@ def runs_tables(comparison: Comparison) -> list[Table]:
         ("status", lambda run: run.status),
         ("step", lambda run: run.step),
         ("samples seen", lambda run: run.samples),
-        ("training time", lambda run: None if run.seconds is None else duration(run.seconds)),
+        ("training time", lambda run: None if run.seconds is None else format_duration(run.seconds)),
         ("samples/s (median)", lambda run: run.samples_per_second),
         ("parameters", lambda run: run.parameters),
     ]
@@ -48,26 +48,26 @@ def runs_tables(comparison: Comparison) -> list[Table]:
 
 
 def _metric_rows(comparison: Comparison) -> list[list[Cell]]:
-    """The training loss, the common held-out metrics and then those of some runs alone."""
-    known = {name for run in comparison.runs for name in run.tracks}
+    """Rows of the training loss, the common held-out metrics, then metrics of only some runs."""
+    known = {name for run in comparison.runs for name in run.curves}
     common = [TRAIN_LOSS, *(f"{HELD_OUT}{name}" for name in comparison.common)]
     names = [name for name in common if name in known] + sorted(known - set(common))
     return [[name, *(_last(run, name) for run in comparison.runs)] for name in names]
 
 
 def _last(run: ComparedRun, name: str) -> float | None:
-    if name not in run.tracks:
+    if name not in run.curves:
         return None
-    track = smoothed(run.tracks[name]) if name == TRAIN_LOSS else run.tracks[name]
-    return float(track.values[-1])
+    curve = smoothed(run.curves[name]) if name == TRAIN_LOSS else run.curves[name]
+    return float(curve.values[-1])
 
 
-def spec_table(comparison: Comparison) -> Table | Text:
-    paths = dict.fromkeys(path for run in comparison.runs for path in run.spec if not path.startswith(PLACES))
+def spec_table(comparison: Comparison) -> Table | Paragraphs:
+    paths = dict.fromkeys(path for run in comparison.runs for path in run.spec if not path.startswith(PLACE_PATHS))
     rows = [[path, *(run.spec.get(path) for run in comparison.runs)] for path in paths]
     different = [row for row in rows if len(set(row[1:])) > 1]
     if not different:
-        return Text("The specs differ in nothing but names and places.")
+        return Paragraphs("The specs differ in nothing but names and places.")
     return Table(
         ["path", *comparison.labels],
         different,
@@ -88,12 +88,12 @@ def component_table(comparison: Comparison) -> Table:
     return Table(["component", *comparison.labels], rows)
 
 
-def budget_parts(comparison: Comparison) -> list[Table | Text]:
-    """The main held-out metric where all runs have spent the same, or why there is none."""
+def budget_parts(comparison: Comparison) -> list[Table | Paragraphs]:
+    """The main held-out metric at equal budgets, or the reason why there is none."""
     if comparison.obstacle or comparison.main is None:
-        return [Text(f"Held-out metrics are not compared: {comparison.obstacle}.")]
+        return [Paragraphs(f"Held-out metrics are not compared: {comparison.obstacle}.")]
     if not comparison.budgets:
-        return [Text("The runs were evaluated at no common step beyond their start.")]
+        return [Paragraphs("The runs were evaluated at no common step beyond their start.")]
     rows: list[list[Cell]] = [
         [_AXIS[budget.axis], amount(budget), *budget.values, lowest(comparison, budget)]
         for budget in comparison.budgets
@@ -117,10 +117,10 @@ _UNEVEN = (
 
 
 def _is_uneven(comparison: Comparison) -> bool:
-    """Whether a run whose learning rate falls was trained more than a tenth beyond a common budget."""
+    """True if a run with a decaying learning rate was trained more than 10 % beyond a common budget."""
     falling = [run for run in comparison.evaluated if run.spec.get("schedule.kind") != "constant"]
-    tracks = [run.held_out[str(comparison.main)] for run in falling]
-    return any(track.along(budget.axis)[-1] > 1.1 * budget.amount for track in tracks for budget in comparison.budgets)
+    curves = [run.held_out[str(comparison.main)] for run in falling]
+    return any(curve.along(budget.axis)[-1] > 1.1 * budget.amount for curve in curves for budget in comparison.budgets)
 
 
 _READING = (
@@ -132,23 +132,23 @@ _READING_AGREEMENT = (
 )
 
 
-def quality_parts(comparison: Comparison) -> list[Table | Text]:
-    """How samples were drawn, at what cost, and how good they are; empty where none were drawn."""
-    drawings = [run.drawing for run in comparison.runs if run.drawing is not None]
-    if not drawings:
+def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
+    """Sampling settings, cost and quality of the runs' samples; empty where none were drawn."""
+    all_drawn = [run.drawn for run in comparison.runs if run.drawn is not None]
+    if not all_drawn:
         return []
 
-    def of(pick: Callable[[Drawing], Cell]) -> Value:
-        return lambda run: None if run.drawing is None else pick(run.drawing)
+    def of(pick: Callable[[DrawnSamples], Cell]) -> Value:
+        return lambda run: None if run.drawn is None else pick(run.drawn)
 
     rows: list[tuple[str, Value]] = [
-        ("weights of step", of(lambda drawing: drawing.step)),
-        ("samples", of(lambda drawing: drawing.num)),
-        ("sampling", of(lambda drawing: drawing.settings)),
-        ("network evaluations a sample", of(lambda drawing: drawing.evaluations)),
-        ("seconds a sample", of(lambda drawing: drawing.seconds)),
+        ("weights of step", of(lambda drawn: drawn.step)),
+        ("samples", of(lambda drawn: drawn.num)),
+        ("sampling", of(lambda drawn: drawn.settings)),
+        ("network evaluations a sample", of(lambda drawn: drawn.evaluations)),
+        ("seconds a sample", of(lambda drawn: drawn.seconds)),
     ]
-    names = list(dict.fromkeys(name for drawing in drawings for name in drawing.quality))
+    names = list(dict.fromkeys(name for drawn in all_drawn for name in drawn.quality))
     rows += [(name, of(partial(_quality_of, name))) for name in names]
     note = f" Quality is measured {comparison.quality_note}. {_READING}" if names else ""
     note += _READING_AGREEMENT if "quality/agreement" in names else ""
@@ -156,16 +156,18 @@ def quality_parts(comparison: Comparison) -> list[Table | Text]:
         f"Each run with its own sampling settings, all with seed {comparison.seed}, {comparison.batch} samples at once "
         f"on {comparison.device}.{note}"
     )
-    parts: list[Table | Text] = [_across(comparison, rows, caption)]
-    measured = [run for run in comparison.runs if run.drawing is not None and run.drawing.quality]
+    parts: list[Table | Paragraphs] = [_across(comparison, rows, caption)]
+    measured = [run for run in comparison.runs if run.drawn is not None and run.drawn.quality]
     if len({run.data for run in measured}) > 1:
-        parts.append(Text("The runs differ in their data, and each is measured against its own: do not compare these."))
-    without = [run for run in comparison.runs if run.drawing is not None and run.drawing.no_quality]
+        parts.append(
+            Paragraphs("The runs differ in their data, and each is measured against its own: do not compare these.")
+        )
+    without = [run for run in comparison.runs if run.drawn is not None and run.drawn.why_no_quality]
     if without:
-        reasons = [f"{comparison.label(run)}: {run.drawing.no_quality}." for run in without if run.drawing is not None]
-        parts.append(Text("No quality metrics. " + " ".join(reasons)))
+        reasons = [f"{comparison.label(run)}: {run.drawn.why_no_quality}." for run in without if run.drawn is not None]
+        parts.append(Paragraphs("No quality metrics. " + " ".join(reasons)))
     return parts
 
 
-def _quality_of(name: str, drawing: Drawing) -> float | None:
-    return drawing.quality.get(name)
+def _quality_of(name: str, drawn: DrawnSamples) -> float | None:
+    return drawn.quality.get(name)

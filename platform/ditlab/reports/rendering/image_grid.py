@@ -1,4 +1,4 @@
-"""An image grid as one picture: enlarged tiles with margins, and where each caption goes."""
+"""Layout of an image grid as one picture: enlarged tiles with margins and captions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 from denoisers.figures import ImageGrid
 
 _LEGIBLE_PIXELS = 88
-"""The least length of a tile's longer side, so that an 8x8 digit can be read."""
+"""Smallest length of a tile's longer side, so that an 8x8 digit is legible."""
 _FEW_PIXELS = 168
-"""The same where no more than four images share the grid."""
+"""The same for grids of up to four images."""
 _CAPTION_LINES = 3
 _NOT_FINITE = (1.0, 0.0, 1.0)
-"""Magenta: a NaN pixel must not pass for a black one."""
+"""Magenta, so that a NaN pixel is not mistaken for a black one."""
 
 
 @dataclass(frozen=True)
 class Caption:
-    """Text centred on x, hanging from y; both in pixels of the mosaic."""
+    """Text centred on x with its top at y, both in pixels of the picture."""
 
     x: float
     y: float
@@ -30,17 +30,13 @@ class Caption:
 
 
 @dataclass(frozen=True)
-class Mosaic:
-    """Geometry of a grid, in pixels."""
+class GridLayout:
+    """Geometry of an image grid in pixels."""
 
     grid: ImageGrid
     dpi: int
     caption_points: float = 8.0
     margin: int = 8
-
-    @classmethod
-    def of(cls, grid: ImageGrid, dpi: int) -> Mosaic:
-        return cls(grid, dpi)
 
     @property
     def num(self) -> int:
@@ -56,7 +52,7 @@ class Mosaic:
 
     @cached_property
     def scale(self) -> int:
-        """Pixels of the picture a pixel of the image, a whole number: every pixel gets the same square."""
+        """Enlargement factor; a whole number, so that every pixel becomes an equal square."""
         legible = _FEW_PIXELS if self.num <= 4 else _LEGIBLE_PIXELS
         return max(1, -(-legible // max(self.grid.images.shape[1:3])))
 
@@ -70,7 +66,7 @@ class Mosaic:
 
     @cached_property
     def wrapped(self) -> list[str]:
-        """Captions in lines as wide as a tile."""
+        """Captions wrapped to the width of a tile."""
         characters = max(6, int((self.tile_width + self.margin) / (self.caption_points * 0.58 * self.dpi / 72)))
         return [
             "\n".join(textwrap.wrap(text, characters, max_lines=_CAPTION_LINES, placeholder=" ..."))
@@ -91,24 +87,25 @@ class Mosaic:
         return self.columns * (self.tile_width + self.margin) + self.margin
 
     def corner(self, index: int) -> tuple[int, int]:
-        """(top, left) of a tile."""
+        """Top left corner of a tile: (top, left)."""
         row, column = divmod(index, self.columns)
         top = self.margin + row * (self.tile_height + self.caption_height + self.margin)
         return top, self.margin + column * (self.tile_width + self.margin)
 
     def draw(self) -> np.ndarray:
-        """The picture, (height, width, 3) uint8, white between the tiles."""
+        """Draw the picture, (height, width, 3) uint8, white between the tiles."""
         picture = np.full((self.height, self.width, 3), 255, dtype=np.uint8)
         for index, image in enumerate(self.grid.images):
             top, left = self.corner(index)
             tile = _colours(image).repeat(self.scale, axis=0).repeat(self.scale, axis=1)
             picture[top : top + self.tile_height, left : left + self.tile_width] = tile
-            # White images would run into the white margin.
+            # A grey outline, as a white image has no visible border on the white margin.
             picture[[top - 1, top + self.tile_height], left - 1 : left + self.tile_width + 1] = 205
             picture[top - 1 : top + self.tile_height + 1, [left - 1, left + self.tile_width]] = 205
         return picture
 
     def captions(self) -> Iterator[Caption]:
+        """Non-empty captions with their positions."""
         for index, text in enumerate(self.wrapped[: self.num]):
             top, left = self.corner(index)
             if text:
@@ -116,7 +113,7 @@ class Mosaic:
 
 
 def _colours(image: np.ndarray) -> np.ndarray:
-    """(h, w) grey or (h, w, 3) in [0, 1] as (h, w, 3) uint8; values outside are clipped."""
+    """Convert (h, w) grey or (h, w, 3) colours in [0, 1] to (h, w, 3) uint8, clipping values outside."""
     values = np.asarray(image, dtype=float)
     if values.ndim == 2:
         values = values[..., None].repeat(3, axis=-1)

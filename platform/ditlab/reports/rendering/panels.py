@@ -1,4 +1,4 @@
-"""How each kind of panel is drawn, and the room that it asks for."""
+"""Size and drawing of each kind of panel."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from denoisers.figures import Heatmap, ImageGrid, Lines, Panel, Text
-from ditlab.reports.rendering.image_grid import Mosaic
+from ditlab.reports.rendering.image_grid import GridLayout
 from ditlab.reports.rendering.text_panel import FONT, passage_lines
 from ditlab.reports.rendering.wrapping import wrap
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#4D4D4D")
-"""Okabe and Ito's palette, told apart by colour-blind readers as well."""
+"""Okabe and Ito's palette, distinguishable for colour-blind readers."""
 
 _TITLE_POINTS = 11
 _TITLE_INCHES = _TITLE_POINTS * 1.25 / 72
@@ -29,60 +29,60 @@ _LINE_INCHES = _TEXT_POINTS * _LINE_SPACING / 72
 _GAP_INCHES = 0.09
 
 
-class Size(NamedTuple):
-    """Inches."""
+class PanelSize(NamedTuple):
+    """Width and height of a panel in inches."""
 
     width: float
     height: float
 
 
-def panel_size(panel: Panel, dpi: int) -> Size:
-    """The room that a panel asks for, its title and labels included, in inches."""
-    size, _ = _HOW[type(panel)]
+def panel_size(panel: Panel, dpi: int) -> PanelSize:
+    """Compute the size that a panel needs, title and labels included, in inches."""
+    size, _ = _BY_KIND[type(panel)]
     width, height = size(panel, dpi)
     title = _title(panel, width, dpi)
-    return Size(width, height + (_TITLE_INCHES * (title.count("\n") + 1) + 0.1 if title else 0.0))
+    return PanelSize(width, height + (_TITLE_INCHES * (title.count("\n") + 1) + 0.1 if title else 0.0))
 
 
-def draw_panel(panel: Panel, axes: Axes, size: Size, dpi: int) -> None:
+def draw_panel(panel: Panel, axes: Axes, size: PanelSize, dpi: int) -> None:
     """Draw a panel into its axes."""
-    _, draw = _HOW[type(panel)]
+    _, draw = _BY_KIND[type(panel)]
     draw(panel, axes, dpi)
     if panel.title:
         axes.set_title(_title(panel, size.width, dpi), fontsize=_TITLE_POINTS, pad=6)
 
 
 def _title(panel: Panel, width: float, dpi: int) -> str:
-    """The title in lines as wide as the axes, which is what it is centred on."""
+    """Wrap the title to the width of the axes, on which it is centred."""
     beside = {ImageGrid: 0.1, Text: 0.1, Heatmap: 1.3, Lines: 0.9}[type(panel)]
     if isinstance(panel, Lines) and _legend_is_outside(panel):
         beside += _LEGEND_INCHES
     return wrap(panel.title, width - beside, _TITLE_POINTS, dpi)
 
 
-def _grid_size(panel: ImageGrid, dpi: int) -> Size:
-    mosaic = Mosaic.of(panel, dpi)
+def _grid_size(panel: ImageGrid, dpi: int) -> PanelSize:
+    layout = GridLayout(panel, dpi)
     # A lone narrow strip would leave no room for its title.
-    return Size(max(mosaic.width / dpi + 0.15, 2.4 if panel.title else 1.0), mosaic.height / dpi + 0.15)
+    return PanelSize(max(layout.width / dpi + 0.15, 2.4 if panel.title else 1.0), layout.height / dpi + 0.15)
 
 
 def _draw_grid(panel: ImageGrid, axes: Axes, dpi: int) -> None:
-    mosaic = Mosaic.of(panel, dpi)
-    axes.imshow(mosaic.draw(), interpolation="nearest", aspect="equal", origin="upper")
-    for caption in mosaic.captions():
+    layout = GridLayout(panel, dpi)
+    axes.imshow(layout.draw(), interpolation="nearest", aspect="equal", origin="upper")
+    for caption in layout.captions():
         axes.text(
-            caption.x, caption.y, caption.text, ha="center", va="top", fontsize=mosaic.caption_points,
+            caption.x, caption.y, caption.text, ha="center", va="top", fontsize=layout.caption_points,
             color="#333333", linespacing=1.1, parse_math=False,
         )  # fmt: skip
     axes.set_axis_off()
 
 
-def _heatmap_size(panel: Heatmap, dpi: int) -> Size:
+def _heatmap_size(panel: Heatmap, dpi: int) -> PanelSize:
     rows, columns = panel.values.shape
     if panel.extent is None and _has_square_cells(panel):
         longest = 4.0 / max(rows, columns)
-        return Size(max(2.4, columns * longest) + 1.3, max(1.2, rows * longest) + 0.6)
-    return Size(5.2, 3.5)
+        return PanelSize(max(2.4, columns * longest) + 1.3, max(1.2, rows * longest) + 0.6)
+    return PanelSize(5.2, 3.5)
 
 
 def _has_square_cells(panel: Heatmap) -> bool:
@@ -119,7 +119,7 @@ def _draw_heatmap(panel: Heatmap, axes: Axes, dpi: int) -> None:
     if panel.mark is not None:
         _mark(panel, axes)
     _label(axes, panel.x_label, panel.y_label)
-    # An inset keeps to the map's own box, which an equal aspect makes smaller than the room it was given.
+    # An inset keeps to the map's own box, which an equal aspect makes smaller than the space reserved for it.
     bar = axes.figure.colorbar(image, cax=axes.inset_axes((1.03, 0.0, 0.04, 1.0)))
     bar.ax.tick_params(labelsize=_TICK_POINTS)
     bar.outline.set_visible(False)
@@ -136,10 +136,10 @@ def _mark(panel: Heatmap, axes: Axes) -> None:
         axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=colour, linewidth=line))
 
 
-def _lines_size(panel: Lines, dpi: int) -> Size:
+def _lines_size(panel: Lines, dpi: int) -> PanelSize:
     if _legend_is_outside(panel):
-        return Size(5.6 + _LEGEND_INCHES, max(3.5, 0.6 + 0.185 * len(panel.curves)))
-    return Size(5.6, 3.5)
+        return PanelSize(5.6 + _LEGEND_INCHES, max(3.5, 0.6 + 0.185 * len(panel.curves)))
+    return PanelSize(5.6, 3.5)
 
 
 def _legend_is_outside(panel: Lines) -> bool:
@@ -177,15 +177,15 @@ def _label(axes: Axes, x_label: str, y_label: str) -> None:
     axes.tick_params(labelsize=_TICK_POINTS)
 
 
-def _text_size(panel: Text, dpi: int) -> Size:
+def _text_size(panel: Text, dpi: int) -> PanelSize:
     passages = passage_lines(panel)
     longest = max((len(line) for lines in passages for line in lines), default=0)
     height = sum(len(lines) * _LINE_INCHES + 2 * _GAP_INCHES for lines in passages)
-    return Size(max(3.0, longest * _TEXT_POINTS * 0.605 / 72 + 0.7), max(0.5, height) + 0.1)
+    return PanelSize(max(3.0, longest * _TEXT_POINTS * 0.605 / 72 + 0.7), max(0.5, height) + 0.1)
 
 
 def _draw_text(panel: Text, axes: Axes, dpi: int) -> None:
-    """Passages from top to bottom on alternating bands, in inches of the axes."""
+    """Draw the texts from top to bottom on alternating bands, in inches of the axes."""
     axes.set_axis_off()
     passages = passage_lines(panel)
     total = sum(len(lines) * _LINE_INCHES + 2 * _GAP_INCHES for lines in passages) or 1.0
@@ -205,7 +205,7 @@ def _draw_text(panel: Text, axes: Axes, dpi: int) -> None:
         top -= height
 
 
-_HOW: dict[type, tuple[Callable[[Any, int], Size], Callable[[Any, Axes, int], None]]] = {
+_BY_KIND: dict[type, tuple[Callable[[Any, int], PanelSize], Callable[[Any, Axes, int], None]]] = {
     ImageGrid: (_grid_size, _draw_grid),
     Heatmap: (_heatmap_size, _draw_heatmap),
     Lines: (_lines_size, _draw_lines),

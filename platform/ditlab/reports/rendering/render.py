@@ -1,7 +1,7 @@
-"""Draws `denoisers.figures.Figure`: to a PNG, an animated GIF or an array.
+"""Rendering of `denoisers.figures.Figure` to a PNG, an animated GIF or an array.
 
-Figures are built on matplotlib's objects with the Agg canvas, never through pyplot: no global state, so any thread of
-any process may draw.
+Figures are built on matplotlib's objects with the Agg canvas, never through pyplot: there is no global state, so any
+thread may draw.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ditlab.reports.rendering.wrapping import wrap
 from ditlab.storage.files import write_durably
 
 DPI = 120
-"""Pixels an inch of every picture."""
+"""Pixels per inch of every picture."""
 
 _TITLE_POINTS = 13
 _LAST_FRAME_SECONDS = 2.0
-"""A person needs longer for the end of an animation than for its way there."""
+"""Duration of an animation's last frame, which takes longer to look at than the others."""
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write the picture and return where it lies.
+    """Write the picture and return its path.
 
-    A still becomes `path` with the suffix `.png`. A figure with frames becomes an endless `.gif`, which is returned,
-    and its still, a `.png` beside it. Folders are made as needed; files appear whole or not at all.
+    A figure without frames becomes `path` with the suffix `.png`. A figure with frames becomes an endless `.gif`, which
+    is returned, and a still `.png` beside it. Makes folders as needed and replaces files atomically.
     """
     stem = path.with_suffix("") if path.suffix.lower() in {".png", ".gif"} else path
     still = stem.with_name(stem.name + ".png")
@@ -48,18 +48,18 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def to_image(figure: Figure) -> np.ndarray:
-    """The still as an array, (height, width, 3) uint8; without panels of its own, the last frame."""
+    """Draw the still picture as an array, (height, width, 3) uint8; the last frame where the figure has no panels."""
     return _pixels(_draw(figure if figure.panels or not figure.frames else figure.frames[-1]))
 
 
 def save_canvas(canvas: Canvas, path: Path) -> Path:
-    """Write a matplotlib figure as the PNG `path`, whole or not at all; raises OSError where the disk refuses."""
+    """Write a matplotlib figure as the PNG `path`, atomically; raises OSError where the disk refuses."""
     _write(path, [Image.fromarray(_pixels(canvas))])
     return path
 
 
 def _pixels(canvas: Canvas) -> np.ndarray:
-    """(height, width, 3) uint8."""
+    """Draw a matplotlib figure as an array, (height, width, 3) uint8."""
     agg = FigureCanvasAgg(canvas)
     agg.draw()
     return np.asarray(agg.buffer_rgba())[..., :3].copy()  # (H, W, 3)
@@ -88,7 +88,7 @@ def _draw(figure: Figure) -> Canvas:
 
 
 def _same_size(frames: list[np.ndarray]) -> list[np.ndarray]:
-    """Frames padded with white at the right and at the bottom, as a GIF has one size."""
+    """Pad frames with white at the right and at the bottom, as all frames of a GIF have one size."""
     height = max(frame.shape[0] for frame in frames)
     width = max(frame.shape[1] for frame in frames)
     return [

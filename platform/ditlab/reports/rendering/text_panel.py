@@ -1,4 +1,4 @@
-"""Passages of a text panel as lines."""
+"""Lines of a text panel: wrapped, cut to a limit, and printable in its font."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from matplotlib.font_manager import findfont, get_font
 from denoisers.figures import Text
 
 FONT = "monospace"
-"""Of passages."""
+"""Font of the texts."""
 
 _TEXT_COLUMNS = 96
-"""Characters a line."""
+"""Characters per line."""
 _PASSAGE_LINES = 40
-"""Lines shown of one passage; a picture is for looking, the whole text is for a file."""
+"""Most lines shown of one text; the text file holds all of it."""
 _PANEL_LINES = 240
 
 
 def passage_lines(panel: Text) -> list[list[str]]:
-    """Each passage as lines of at most 96 characters; long ones are cut and say so."""
+    """Wrap each text into lines of at most 96 characters; a text that is cut ends with the number of lines left out."""
     passages: list[list[str]] = []
     left = _PANEL_LINES
     for number, passage in enumerate(panel.passages):
@@ -39,7 +39,7 @@ def passage_lines(panel: Text) -> list[list[str]]:
 
 
 def _printable(passage: str) -> str:
-    """What the font cannot show is a square: bytes that are noise read as characters of any script."""
+    """Replace characters that the font lacks by a square: random bytes decode to characters of any script."""
     glyphs = _glyphs()
     return "".join(c if c == "\n" or ord(c) in glyphs else "\N{WHITE SQUARE}" for c in passage.expandtabs(4))
 

@@ -1,4 +1,4 @@
-"""Titles broken into lines by their true width."""
+"""Wrapping of titles by their rendered width."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from matplotlib.font_manager import FontProperties
 
 
 def wrap(text: str, width: float, points: float, dpi: int, weight: str = "normal") -> str:
-    """`text` in lines of at most `width` inches, broken at spaces, and inside words that alone are too wide."""
+    """Wrap `text` to lines of at most `width` inches, at spaces, and inside words that are too wide by themselves."""
     renderer = RendererAgg(1, 1, dpi)
     font = FontProperties(size=points, weight=weight)
 
     def fits(line: str) -> bool:
-        # Hinting rounds every glyph to whole pixels, so only the renderer knows. Formulas are measured as written.
+        # Hinting rounds every glyph to whole pixels, so only the renderer gives the true width.
         pixels, _, _ = renderer.get_text_width_height_descent(line, font, False)
         return bool(pixels <= width * dpi)
 

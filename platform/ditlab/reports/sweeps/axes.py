@@ -1,4 +1,4 @@
-"""The axes of a sweep as columns of positions between 0 and 1, with ticks: what its figures and its forest read."""
+"""Axes of a sweep's plots: positions of its trials between 0 and 1, with ticks."""
 
 from __future__ import annotations
 
@@ -12,57 +12,58 @@ from typing import Literal, NamedTuple
 
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from ditlab.reports import cells
-from ditlab.reports.sweeps.ranking import AxisInfo, Summary, Trial, objectives
+from ditlab.reports.formatting import describe_value, format_number, shorten
+from ditlab.reports.sweeps.ranking import objectives
+from ditlab.reports.sweeps.records import AxisInfo, SweepSummary, Trial
 
 _WIDE = 3.0
-"""A metric whose upper quartile is this many times the lower one is drawn on a log scale."""
+"""A metric whose upper quartile exceeds this many times the lower one is drawn on a log scale."""
 _FENCE = 3.0
-"""Interquartile ranges beyond the quartile from where a value is far out (Tukey 1977, section 2D)."""
+"""A value this many interquartile ranges beyond the upper quartile is far out (Tukey 1977, section 2D)."""
 _LEAST_REFERENCE = 4
 _MOST_NAMES = 14
-"""Categories with a name each; of more, evenly spread ones have one."""
+"""Most categories that are all named; of more, evenly spaced ones are."""
 _NAME_CHARACTERS = 22
 
 
 class Tick(NamedTuple):
-    """A named position."""
+    """Tick mark: a position between 0 and 1 and its label."""
 
     position: float
     label: str
 
 
 @dataclass(frozen=True)
-class Column:
-    """Where each trial lies on an axis."""
+class PlotAxis:
+    """Positions of trials on one axis, and its ticks."""
 
     path: str
     scale: Literal["linear", "log", "category"]
     raw: Mapping[int, float]
-    """By a trial's number: the value, its natural logarithm, or its category's index. Absent where it is not used."""
+    """By trial number: the value, its natural logarithm, or its category's index; no entry where the axis is unused."""
     low: float
-    """What lies at 0, in the units of `raw`."""
+    """Value at position 0, in the units of `raw`."""
     high: float
-    """What lies at 1."""
+    """Value at position 1."""
     ticks: Sequence[Tick]
     names: Sequence[str] = ()
-    """Of the categories, whole."""
+    """Names of the categories, in full."""
 
     def position(self, raw: float) -> float:
-        """Between 0 and 1; at the end for what lies beyond it, and in the middle if there is but one value."""
+        """Map a value to [0, 1], clipped at the ends; 0.5 where the axis has only one value."""
         return min(1.0, max(0.0, (raw - self.low) / (self.high - self.low))) if self.high > self.low else 0.5
 
     @cached_property
     def positions(self) -> dict[int, float]:
-        """By a trial's number."""
+        """Positions by trial number."""
         return {key: self.position(value) for key, value in self.raw.items()}
 
 
-def column(axis: AxisInfo, trials: Sequence[Trial]) -> Column:
-    """The column of `axis`.
+def plot_axis(axis: AxisInfo, trials: Sequence[Trial]) -> PlotAxis:
+    """Place trials on an axis of the search space.
 
-    An axis with values that are not numbers is one of categories; a log axis with values that are not positive is
-    drawn linearly.
+    An axis with values other than numbers becomes categorical; a log axis with values that are not positive becomes
+    linear.
     """
     values = {trial.number: trial.values[axis.path] for trial in trials if axis.path in trial.values}
     numeric = all(
@@ -73,15 +74,14 @@ def column(axis: AxisInfo, trials: Sequence[Trial]) -> Column:
     log = axis.scale == "log" and all(value > 0 for value in values.values())
     raw = {key: math.log(value) if log else float(value) for key, value in values.items()}
     low, high = min(raw.values(), default=0.0), max(raw.values(), default=0.0)
-    return Column(axis.path, "log" if log else "linear", raw, low, high, column_ticks(low, high, log) if raw else [])
+    return PlotAxis(axis.path, "log" if log else "linear", raw, low, high, axis_ticks(low, high, log) if raw else [])
 
 
-def metric_column(summary: Summary, index: int = 0) -> Column:
-    """The column of the sweep's metric `index`, over trials with a value.
+def metric_axis(summary: SweepSummary, index: int = 0) -> PlotAxis:
+    """Place the trials with a value on an axis of the sweep's metric `index`.
 
-    It reaches from the best value to the worst of the finished trials that is not far out among them, and as far
-    again; what is worse lies at its end. Trials that diverged or were stopped at once would else press all others
-    into one line.
+    The axis reaches from the best value to the worst finished one that is not far out, and as far again; worse values
+    lie at its end. Otherwise trials that diverged or were stopped early would compress all others into one line.
     """
     name, worst_is_high = summary.metrics[index], summary.modes[index] == "min"
     values = {trial.number: at[index] for trial in summary.trials if (at := objectives(summary, trial)) is not None}
@@ -90,23 +90,23 @@ def metric_column(summary: Summary, index: int = 0) -> Column:
     log = is_wide(values.values())
     raw = {key: math.log(value) if log else value for key, value in values.items()}
     if not raw:
-        return Column(name, "linear", raw, 0.0, 0.0, [])
+        return PlotAxis(name, "linear", raw, 0.0, 0.0, [])
     sign = 1.0 if worst_is_high else -1.0
     losses = [sign * value for value in raw.values()]
     end = _end(min(losses), [sign * (math.log(value) if log else value) for value in reference])
     least, most = min(losses), min(max(losses), end)
     low, high = sorted((sign * least, sign * most))
-    ticks = column_ticks(low, high, log)
+    ticks = axis_ticks(low, high, log)
     if max(losses) > most:
         edge, limit = (1.0, high) if worst_is_high else (0.0, low)
         ticks = [tick for tick in ticks if abs(tick.position - edge) > 0.09]
         beyond = "\N{GREATER-THAN OR EQUAL TO}" if worst_is_high else "\N{LESS-THAN OR EQUAL TO}"
         ticks.append(Tick(edge, f"{beyond} {math.exp(limit) if log else limit:.3g}"))
-    return Column(name, "log" if log else "linear", raw, low, high, ticks)
+    return PlotAxis(name, "log" if log else "linear", raw, low, high, ticks)
 
 
 def is_wide(values: Iterable[float]) -> bool:
-    """Whether a log scale shows `values` best: all are positive, and the upper quartile is 3 times the lower one."""
+    """Return True if `values` are positive and their upper quartile exceeds 3 times the lower one: use a log scale."""
     finite = sorted(value for value in values if math.isfinite(value))
     if len(finite) < 2 or finite[0] <= 0:
         return False
@@ -115,7 +115,7 @@ def is_wide(values: Iterable[float]) -> bool:
 
 
 def _end(least: float, reference: Sequence[float]) -> float:
-    """The largest loss that is drawn where it lies."""
+    """Largest loss that is drawn at its true position."""
     if len(reference) < _LEAST_REFERENCE:
         return math.inf
     lower, _, upper = quantiles(reference, n=4, method="inclusive")
@@ -123,25 +123,25 @@ def _end(least: float, reference: Sequence[float]) -> float:
     return 2 * worst - least if worst > least else math.inf
 
 
-def column_ticks(low: float, high: float, log: bool) -> list[Tick]:
-    """Round numbers of a column from `low` to `high`, in the units of `Column.raw`."""
+def axis_ticks(low: float, high: float, log: bool) -> list[Tick]:
+    """Ticks at round numbers from `low` to `high`, in the units of `PlotAxis.raw`."""
     span = high - low
     return [
         Tick(((math.log(at) if log else at) - low) / span if span > 0 else 0.5, _label(at))
-        for at in _nice(low, high, log)
+        for at in _round_numbers(low, high, log)
     ]
 
 
 def _label(value: float) -> str:
-    """The shorter of `0.0003` and `3e-4`; ticks are round."""
-    plain = cells.number(value)
+    """Format a round number in its shorter form, `0.0003` or `3e-4`."""
+    plain = format_number(value)
     mantissa, _, power = f"{value:.3e}".partition("e")
     short = f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
     return short if len(short) < len(plain) - 1 else plain
 
 
-def _nice(low: float, high: float, log: bool) -> list[float]:
-    """Round numbers from `low` to `high`, which are logarithms where `log`."""
+def _round_numbers(low: float, high: float, log: bool) -> list[float]:
+    """Choose round numbers from `low` to `high`, which are logarithms if `log`."""
     least, most = (math.exp(low), math.exp(high)) if log else (low, high)
     if not high > low:
         return [least]
@@ -155,20 +155,20 @@ def _nice(low: float, high: float, log: bool) -> list[float]:
     return ticks if len(ticks) > 1 else [least, most]
 
 
-def _categories(path: str, values: Mapping[int, object]) -> Column:
+def _categories(path: str, values: Mapping[int, object]) -> PlotAxis:
     def order(item: tuple[str, object]) -> tuple[float, str]:
         name, value = item
         return (float(value) if isinstance(value, Real) and math.isfinite(value) else math.inf), name
 
-    texts = {key: cells.value_text(value) for key, value in values.items()}
+    texts = {key: describe_value(value) for key, value in values.items()}
     names = [name for name, _ in sorted({texts[key]: value for key, value in values.items()}.items(), key=order)]
     index = {name: place for place, name in enumerate(names)}
 
     top = len(names) - 1
     stride = -(-len(names) // _MOST_NAMES) or 1
     ticks = [
-        Tick(place / top if top else 0.5, cells.shorten(names[place], _NAME_CHARACTERS))
+        Tick(place / top if top else 0.5, shorten(names[place], _NAME_CHARACTERS))
         for place in range(0, len(names), stride)
     ]
     raw = {key: float(index[text]) for key, text in texts.items()}
-    return Column(path, "category", raw, 0.0, float(top), ticks, names)
+    return PlotAxis(path, "category", raw, 0.0, float(top), ticks, names)

@@ -1,4 +1,4 @@
-"""Each axis of a sweep against its metric, a small panel an axis."""
+"""Figure of each axis of a sweep against its metric, with a small panel for each axis."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from ditlab.reports.formatting import shorten
-from ditlab.reports.sweeps.axes import Column, Tick, column, metric_column
+from ditlab.reports.sweeps.axes import PlotAxis, Tick, metric_axis, plot_axis
 from ditlab.reports.sweeps.importance import Importance
-from ditlab.reports.sweeps.ranking import Summary, Trial, best, objectives
+from ditlab.reports.sweeps.ranking import best, objectives
+from ditlab.reports.sweeps.records import SweepSummary, Trial
 from ditlab.reports.sweeps.style import (
     BEST,
     GREY,
@@ -26,27 +27,27 @@ from ditlab.reports.sweeps.style import (
 EFFECTS_CAPTION = (
     "Each axis against the metric, the most important first; grey marks are trials that were stopped early or have not "
     "finished, bars the medians of categories, the ring is the best trial, and marks at an edge with a sign of "
-    "inequality lie beyond it. A clear slope or valley tells where to search next; a flat cloud says that the axis can "
-    "stay as it is."
+    "inequality lie beyond it. A clear slope or valley shows where to search next; a flat cloud shows that the axis "
+    "matters little."
 )
 
 _ABSENT = -0.22
 _COLUMNS = 3
 
 
-def effects(summary: Summary, shares: Importance) -> Canvas | None:
-    """The picture, the most important axis first; None where no trial has a value or there is no axis."""
+def draw_effects(summary: SweepSummary, shares: Importance) -> Canvas | None:
+    """Draw the panels, the most important axis first; None where no trial has a value or there is no axis."""
     trials = [trial for trial in summary.trials if objectives(summary, trial) is not None]
     if not trials or not summary.axes:
         return None
-    metric = metric_column(summary)
+    metric = metric_axis(summary)
     axes_of = sorted(summary.axes, key=lambda axis: -shares.shares.get(axis.path, 0.0))
-    columns = [column(axis, trials) for axis in axes_of]
-    across = 2 if len(columns) == 4 else min(_COLUMNS, len(columns))
-    down = -(-len(columns) // across)
+    plot_axes = [plot_axis(axis, trials) for axis in axes_of]
+    across = 2 if len(plot_axes) == 4 else min(_COLUMNS, len(plot_axes))
+    down = -(-len(plot_axes) // across)
     canvas = new_canvas(3.7 * across + 0.4, 3.1 * down)
     grid = canvas.add_gridspec(down, across)
-    for place, each in enumerate(columns):
+    for place, each in enumerate(plot_axes):
         axes = canvas.add_subplot(grid[place // across, place % across])
         _draw_panel(axes, each, metric, trials, best(summary))
         share = shares.shares.get(each.path)
@@ -62,7 +63,7 @@ def effects(summary: Summary, shares: Importance) -> Canvas | None:
     return canvas
 
 
-def _draw_panel(axes: Axes, each: Column, metric: Column, trials: list[Trial], first: Trial | None) -> None:
+def _draw_panel(axes: Axes, each: PlotAxis, metric: PlotAxis, trials: list[Trial], first: Trial | None) -> None:
     apart = 0.55 / max(1, len(each.names) - 1) if each.scale == "category" else 0.0
 
     def at(trial: Trial) -> tuple[float, float]:
@@ -94,7 +95,7 @@ def _draw_panel(axes: Axes, each: Column, metric: Column, trials: list[Trial], f
         axes.hlines(middle, x - half, x + half, color="#222222", linewidth=2.0, zorder=4)
 
 
-def _set_ticks(axes: Axes, each: Column, metric: Column, absent: bool) -> None:
+def _set_ticks(axes: Axes, each: PlotAxis, metric: PlotAxis, absent: bool) -> None:
     ticks = list(each.ticks)
     if absent:
         axes.axvspan(_ABSENT - 0.12, _ABSENT + 0.12, color="#f2f2f2", zorder=0)

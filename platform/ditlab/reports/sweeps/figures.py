@@ -1,4 +1,4 @@
-"""A sweep's metric by trial, by step and against its second metric."""
+"""Figures of a sweep's metric by trial, by step and against its second metric."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.patheffects import Normal, Stroke
 from matplotlib.ticker import MaxNLocator
 
-from ditlab.reports.sweeps.axes import column_ticks, metric_column
-from ditlab.reports.sweeps.ranking import Curve, Summary, Trial, best, objectives, pareto
+from ditlab.reports.sweeps.axes import axis_ticks, metric_axis
+from ditlab.reports.sweeps.ranking import best, objectives, pareto
+from ditlab.reports.sweeps.records import MetricCurve, SweepSummary, Trial
 from ditlab.reports.sweeps.style import (
     BEST,
     GREY,
     MARKERS,
     NAMES,
     TICK_POINTS,
-    Shades,
+    MetricColours,
     frame,
     legend,
     new_canvas,
@@ -35,13 +36,13 @@ CURVES_CAPTION = (
 )
 
 _MOST_POINTS = 2000
-"""Of a curve; more than there are pixels."""
+"""Most points drawn of a curve; more than there are pixels."""
 _WIDE = 6.0
 TRAIN_LOSS = "train/loss"
 
 
-def objective(summary: Summary) -> Canvas | None:
-    """The metric by trial, or the first two metrics against each other; None where no trial has a value."""
+def draw_objective(summary: SweepSummary) -> Canvas | None:
+    """Draw the metric by trial, or the first two metrics against each other; None where no trial has a value."""
     if all(objectives(summary, trial) is None for trial in summary.trials):
         return None
     canvas = new_canvas(8.2, 4.3)
@@ -54,13 +55,13 @@ def objective(summary: Summary) -> Canvas | None:
     return canvas
 
 
-def objective_caption(summary: Summary) -> str:
-    """What the picture shows, and what to look for."""
+def objective_caption(summary: SweepSummary) -> str:
+    """Caption of the figure: its content, and the patterns to look for."""
     edge = "Marks at an edge with a sign of inequality lie beyond it."
     if len(summary.metrics) == 1:
         return (
             "The metric of each trial in the order of their numbers, and the best finished one so far. A line that has "
-            f"long been flat says that more trials of this search would hardly help. {edge}"
+            f"long been flat shows that more trials of this search would hardly help. {edge}"
         )
     names = " and ".join(summary.metrics[:2])
     if len(summary.metrics) == 2:
@@ -71,8 +72,8 @@ def objective_caption(summary: Summary) -> str:
     )
 
 
-def _draw_by_trial(axes: Axes, summary: Summary) -> None:
-    metric = metric_column(summary)
+def _draw_by_trial(axes: Axes, summary: SweepSummary) -> None:
+    metric = metric_axis(summary)
     _draw_points(axes, summary, {trial.number: trial.number for trial in summary.trials}, metric.positions)
     numbers = [trial.number for trial in summary.trials]
     done = sorted(
@@ -104,8 +105,8 @@ def _draw_by_trial(axes: Axes, summary: Summary) -> None:
     axes.set_ylim(-0.18, 1.12)
 
 
-def _draw_trade_off(axes: Axes, summary: Summary) -> None:
-    first, second = metric_column(summary, 0), metric_column(summary, 1)
+def _draw_trade_off(axes: Axes, summary: SweepSummary) -> None:
+    first, second = metric_axis(summary, 0), metric_axis(summary, 1)
     _draw_points(axes, summary, first.positions, second.positions)
     front = sorted((first.positions[trial.number], second.positions[trial.number]) for trial in pareto(summary))
     if front:
@@ -122,8 +123,8 @@ def _draw_trade_off(axes: Axes, summary: Summary) -> None:
     set_ticks(axes, second.ticks, "y")
 
 
-def _draw_points(axes: Axes, summary: Summary, x: Mapping[int, float], y: Mapping[int, float]) -> None:
-    """Trials by number; those without both are left out."""
+def _draw_points(axes: Axes, summary: SweepSummary, x: Mapping[int, float], y: Mapping[int, float]) -> None:
+    """Draw trials by number, without those that lack either value."""
     for status in ("finished", "stopped", "interrupted", "running"):
         members = [trial.number for trial in summary.trials if trial.status == status and trial.number in y]
         if members:
@@ -135,40 +136,40 @@ def _draw_points(axes: Axes, summary: Summary, x: Mapping[int, float], y: Mappin
             )  # fmt: skip
 
 
-def learning_curves(summary: Summary) -> Canvas | None:
-    """The metric and the training loss over steps, coloured by the metric's last value; None without any curve."""
+def draw_learning_curves(summary: SweepSummary) -> Canvas | None:
+    """Draw the metric and the training loss over steps, coloured by the metric's last value; None without any curve."""
     names = [name for name in dict.fromkeys((*summary.metrics[:1], TRAIN_LOSS)) if _has(summary, name)]
     if not names:
         return None
-    shades, first = Shades.of(summary), best(summary)
+    colours, first = MetricColours.of(summary), best(summary)
     canvas = new_canvas(4.9 * len(names) + 1.1, 4.1)
     panels = canvas.subplots(1, len(names), squeeze=False)[0]
     for axes, name in zip(panels, names, strict=True):
         drawn = [trial for trial in summary.trials if name in trial.curves and len(trial.curves[name].steps)]
         for trial in drawn:
-            _draw_curve(axes, trial.curves[name], trial, shades, trial is first)
+            _draw_curve(axes, trial.curves[name], trial, colours, trial is first)
         frame(axes, "step", name)
         _set_scale(axes, [value for trial in drawn for value in trial.curves[name].values])
-    if shades.column.raw:
-        shades.draw_bar(canvas, list(panels))
+    if colours.axis.raw:
+        colours.draw_bar(canvas, list(panels))
     return canvas
 
 
-def _has(summary: Summary, name: str) -> bool:
+def _has(summary: SweepSummary, name: str) -> bool:
     return any(len(trial.curves[name].steps) for trial in summary.trials if name in trial.curves)
 
 
 def _set_scale(axes: Axes, values: Iterable[float]) -> None:
-    """A log scale where it tells the ends of curves apart that begin high."""
+    """Use a log scale where values span a wide range, so that the ends of curves stay distinguishable."""
     finite = [value for value in values if math.isfinite(value)]
     if finite and min(finite) > 0 and max(finite) > _WIDE * min(finite):
         axes.set_yscale("log")
         low, high = math.log(min(finite)), math.log(max(finite))
-        ticks = column_ticks(low, high, log=True)
+        ticks = axis_ticks(low, high, log=True)
         set_ticks(axes, [tick._replace(position=math.exp(low + (high - low) * tick.position)) for tick in ticks], "y")
 
 
-def _draw_curve(axes: Axes, curve: Curve, trial: Trial, shades: Shades, is_best: bool) -> None:
+def _draw_curve(axes: Axes, curve: MetricCurve, trial: Trial, colours: MetricColours, is_best: bool) -> None:
     steps, values = np.asarray(curve.steps, dtype=float), np.asarray(curve.values, dtype=float)
     stride = -(-len(steps) // _MOST_POINTS)
     steps, values = steps[::-1][::stride][::-1], values[::-1][::stride][::-1]  # the last point stays
@@ -178,6 +179,6 @@ def _draw_curve(axes: Axes, curve: Curve, trial: Trial, shades: Shades, is_best:
     if is_best:
         halo = [Stroke(linewidth=3.8, foreground="white"), Normal()]
         style |= {"linewidth": 2.4, "alpha": 1.0, "zorder": 5, "path_effects": halo}
-    # A line of a single point would be invisible; the point at the end tells where a trial was stopped.
-    axes.plot(steps, values, color=shades.colour(trial), **style)
-    axes.plot(steps[-1:], values[-1:], "o", markersize=5 if is_best else 3, color=shades.colour(trial), zorder=4)
+    # A line of a single point would be invisible; the point at the end shows where a trial was stopped.
+    axes.plot(steps, values, color=colours.colour(trial), **style)
+    axes.plot(steps[-1:], values[-1:], "o", markersize=5 if is_best else 3, color=colours.colour(trial), zorder=4)

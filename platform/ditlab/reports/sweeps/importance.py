@@ -1,4 +1,4 @@
-"""How much each axis of a sweep tells of its metric."""
+"""Importance of each axis of a sweep for its metric."""
 
 from __future__ import annotations
 
@@ -8,55 +8,56 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ditlab.reports.sweeps.axes import Column, column
-from ditlab.reports.sweeps.ranking import Summary, Trial, objectives
+from ditlab.reports.sweeps.axes import PlotAxis, plot_axis
+from ditlab.reports.sweeps.ranking import objectives
+from ditlab.reports.sweeps.records import SweepSummary, Trial
 
-LEAST_TRIALS = 6
+MIN_TRIALS = 6
 _TREES = 200
 _REPEATS = 8
 _SEED = 0
 
 METHOD = (
-    "Permutation importance (Breiman 2001) of a random forest that predicts a trial's place from what its axes were "
-    "set to: how much worse it predicts trials that it was not fitted on once an axis' values are shuffled, as a share "
+    "Permutation importance (Breiman 2001) of a random forest that predicts a trial's rank from the values of its "
+    "axes: how much worse it predicts trials that it was not fitted on once an axis' values are shuffled, as a share "
     "of the sum over all axes; its weakness is that axes which go together, such as a choice and the axis that it "
-    "switches on, share their effect between them. Places go by the last value; a trial that the scheduler stopped "
+    "switches on, share their effect between them. Ranks go by the last value; a trial that the scheduler stopped "
     "comes behind those that went further."
 )
 
 
 @dataclass(frozen=True)
 class Importance:
-    """The share of each axis, or why there is none."""
+    """Importance of each axis, or the reason why there is none."""
 
     shares: Mapping[str, float] = field(default_factory=dict)
-    """By an axis' path; they sum to 1. Empty where nothing can be told."""
+    """Fraction of the importance by axis path; they sum to 1. Empty where nothing is known."""
     explained: float | None = None
-    """The forest's R^2 on trials that it was not fitted on (out of bag)."""
+    """R^2 of the forest on trials that it was not fitted on (out of bag)."""
     num_trials: int = 0
     reason: str = ""
-    """Why there are no shares."""
+    """Reason for the lack of shares."""
 
 
-def importance(summary: Summary) -> Importance:
-    """Permutation importance of each axis for the first metric, over finished and stopped trials that have a value."""
+def importance(summary: SweepSummary) -> Importance:
+    """Compute each axis' permutation importance for the first metric, over finished and stopped trials with a value."""
     trials = [
         trial
         for trial in summary.trials
         if trial.status in {"finished", "stopped"} and objectives(summary, trial) is not None
     ]
-    if len(trials) < LEAST_TRIALS:
-        reason = f"Too few trials to tell: {len(trials)} of the {LEAST_TRIALS} that are needed ended with a value."
+    if len(trials) < MIN_TRIALS:
+        reason = f"Too few trials: {len(trials)} ended with a value, and {MIN_TRIALS} are needed."
         return Importance(num_trials=len(trials), reason=reason)
-    places = _places(summary, trials)
-    if len(set(places)) == 1:
+    ranks = _ranks(summary, trials)
+    if len(set(ranks)) == 1:
         return Importance(num_trials=len(trials), reason=f"All trials reached the same {summary.metrics[0]}.")
     numbers = [trial.number for trial in trials]
-    features = {axis.path: _features(column(axis, trials), numbers) for axis in summary.axes}
+    features = {axis.path: _features(plot_axis(axis, trials), numbers) for axis in summary.axes}
     features = {path: block for path, block in features.items() if block.shape[1]}
     if not features:
         return Importance(num_trials=len(trials), reason="No axis was set to more than one value.")
-    explained, losses = _forest(features, np.array(places))
+    explained, losses = _forest(features, np.array(ranks))
     total = sum(losses.values())
     if explained < 0 or total <= 0:
         reason = (
@@ -68,10 +69,10 @@ def importance(summary: Summary) -> Importance:
     return Importance(shares, explained, len(trials))
 
 
-def _features(axis: Column, numbers: list[int]) -> np.ndarray:
-    """(trials, columns): the value or its logarithm, or one column a category; and whether the axis is used at all.
+def _features(axis: PlotAxis, numbers: list[int]) -> np.ndarray:
+    """Feature columns (trials, columns): the value or its logarithm, or one column a category; and one for unused.
 
-    No columns for an axis that is the same everywhere.
+    An axis that is the same everywhere has no columns.
     """
     raw = np.array([axis.raw.get(number, np.nan) for number in numbers])
     used = ~np.isnan(raw)
@@ -83,11 +84,11 @@ def _features(axis: Column, numbers: list[int]) -> np.ndarray:
     return block[:, (block != block[0]).any(axis=0)]
 
 
-def _places(summary: Summary, trials: Sequence[Trial]) -> list[float]:
-    """Each trial's place among all; ties share their mean place.
+def _ranks(summary: SweepSummary, trials: Sequence[Trial]) -> list[float]:
+    """Rank each trial among all; ties share their mean rank.
 
-    Places and not values, as one diverged trial would else be all that there is to explain, and as values of different
-    steps do not compare: what the scheduler stopped late did better than what it stopped early.
+    Ranks instead of values, as one diverged trial would otherwise dominate the variance, and as values at different
+    steps are not comparable: a trial that the scheduler stopped late did better than one that it stopped early.
     """
     sign = -1.0 if summary.modes[0] == "max" else 1.0
     keys = [
@@ -99,7 +100,7 @@ def _places(summary: Summary, trials: Sequence[Trial]) -> list[float]:
 
 
 def _forest(features: Mapping[str, np.ndarray], target: np.ndarray) -> tuple[float, dict[str, float]]:
-    """Out-of-bag R^2, and how much of it is lost by permuting each axis' columns together; at least 0."""
+    """Out-of-bag R^2, and the drop in it from permuting each axis' columns together; at least 0."""
     from sklearn.ensemble import RandomForestRegressor
 
     table = np.concatenate(list(features.values()), axis=1).astype(np.float32)

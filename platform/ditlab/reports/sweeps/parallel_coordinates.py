@@ -1,4 +1,4 @@
-"""All axes of a sweep side by side, each trial a line through its values to its metric (Inselberg 1985)."""
+"""Parallel coordinates (Inselberg 1985): each trial is a line through its values on all axes to its metric."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.patheffects import Normal, Stroke
 
-from ditlab.reports.formatting import number, shorten
-from ditlab.reports.sweeps.axes import Column, Tick, column
-from ditlab.reports.sweeps.ranking import Summary, Trial, best
-from ditlab.reports.sweeps.style import GREY, LABEL_POINTS, TICK_POINTS, Shades, new_canvas, spread
+from ditlab.reports.formatting import format_number, shorten
+from ditlab.reports.sweeps.axes import PlotAxis, Tick, plot_axis
+from ditlab.reports.sweeps.ranking import best
+from ditlab.reports.sweeps.records import SweepSummary, Trial
+from ditlab.reports.sweeps.style import GREY, LABEL_POINTS, TICK_POINTS, MetricColours, new_canvas, spread
 
 PARALLEL_CAPTION = (
-    "A line is a trial: what each axis was set to, and at the right the metric that this led to. Dark lines are good "
+    "A line is a trial: its value on each axis, and at the right its metric. Dark lines are good "
     "ones and the thick one is the best; thin pale ones were stopped early or have not finished, dashed grey ones "
     "failed. Look for axes where dark lines meet in one place: there the value matters. Where the good ones lie at an "
     "axis' end, the space may be too narrow."
@@ -22,21 +23,21 @@ PARALLEL_CAPTION = (
 
 _MANY = 8
 _ABSENT = -0.13
-"""Where a line passes an axis that its trial does not use; the axes begin at 0."""
+"""Position of a line at an axis that its trial does not use; the axes begin at 0."""
 _SPREAD = 0.035
-"""Lines through one category are this far apart at most, or many would look like one."""
+"""Largest distance between lines through one category, so that they stay distinguishable."""
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Room and letters; a picture of many axes is shown smaller, so its letters are drawn larger."""
+    """Spacing and font size; a wide picture is shown smaller, so its text is drawn larger."""
 
     pitch: float
-    """Inches from axis to axis."""
+    """Distance between axes, in inches."""
     scale: float
-    """Of letters."""
+    """Factor of the font size."""
     staggered: bool
-    """Every second heading is higher, so that each has the room of two."""
+    """Every second heading is raised, so that each has the width of two."""
 
     @classmethod
     def of(cls, num: int) -> _Layout:
@@ -44,56 +45,58 @@ class _Layout:
         return cls(pitch, 1.35, True) if num > _MANY else cls(pitch, 1.0, False)
 
     def characters(self, density: float) -> int:
-        """That fit between two axes, at `density` characters an inch."""
+        """Number of characters that fit between two axes, at `density` characters an inch."""
         return int(self.pitch * density / self.scale)
 
 
-def parallel_coordinates(summary: Summary) -> Canvas | None:
-    """The picture; None where no trial has started."""
+def draw_parallel_coordinates(summary: SweepSummary) -> Canvas | None:
+    """Draw the figure; None where no trial has started."""
     trials = [trial for trial in summary.trials if trial.status != "waiting"]
     if not trials:
         return None
-    shades = Shades.of(summary)
-    columns = [*(column(axis, summary.trials) for axis in summary.axes), shades.column]
+    colours = MetricColours.of(summary)
+    plot_axes = [*(plot_axis(axis, summary.trials) for axis in summary.axes), colours.axis]
     first = best(summary)
-    layout = _Layout.of(len(columns))
-    canvas = new_canvas(2.2 + layout.pitch * len(columns), 6.4 if layout.staggered else 4.9)
+    layout = _Layout.of(len(plot_axes))
+    canvas = new_canvas(2.2 + layout.pitch * len(plot_axes), 6.4 if layout.staggered else 4.9)
     axes = canvas.add_subplot()
-    for trial in sorted(trials, key=lambda trial: _order(trial, first, shades, summary)):
-        _draw_line(axes, trial, columns, shades, trial is first, len(trials))
-    for place, each in enumerate(columns):
+    for trial in sorted(trials, key=lambda trial: _order(trial, first, colours, summary)):
+        _draw_line(axes, trial, plot_axes, colours, trial is first, len(trials))
+    for place, each in enumerate(plot_axes):
         missing = [trial for trial in trials if trial.number not in each.positions]
-        absent = "(no value)" if place == len(columns) - 1 else "(not used)"
+        absent = "(no value)" if place == len(plot_axes) - 1 else "(not used)"
         _draw_axis(axes, place, each, absent if missing else "", layout)
     if first is not None:
-        text = f"  trial {first.number}: {number(first.metrics[summary.metrics[0]])}"
+        text = f"  trial {first.number}: {format_number(first.metrics[summary.metrics[0]])}"
         axes.text(
-            len(columns) - 1 + 0.03, shades.column.positions[first.number], text, va="center", ha="left",
+            len(plot_axes) - 1 + 0.03, colours.axis.positions[first.number], text, va="center", ha="left",
             fontsize=layout.scale * LABEL_POINTS, fontweight="bold", parse_math=False, bbox=_GROUND, zorder=12,
         )  # fmt: skip
-    axes.set_xlim(-0.25, len(columns) - 0.15)
+    axes.set_xlim(-0.25, len(plot_axes) - 0.15)
     axes.set_ylim(_ABSENT - 0.06, 1.04)
     axes.set_axis_off()
-    if shades.column.raw:
-        shades.draw_bar(canvas, axes)
+    if colours.axis.raw:
+        colours.draw_bar(canvas, axes)
     return canvas
 
 
 _GROUND = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
 
 
-def _order(trial: Trial, first: Trial | None, shades: Shades, summary: Summary) -> tuple[int, float]:
-    """What is drawn first lies below: trials without a value, then worse ones, the best on top."""
-    position = shades.column.positions.get(trial.number)
+def _order(trial: Trial, first: Trial | None, colours: MetricColours, summary: SweepSummary) -> tuple[int, float]:
+    """Drawing order, from back to front: trials without a value, then worse ones, the best last."""
+    position = colours.axis.positions.get(trial.number)
     if position is None:
         return 0, 0.0
     layer = 3 if trial is first else 2 if trial.status == "finished" else 1
     return layer, position if summary.modes[0] == "max" else -position
 
 
-def _draw_line(axes: Axes, trial: Trial, columns: list[Column], shades: Shades, is_best: bool, num: int) -> None:
+def _draw_line(
+    axes: Axes, trial: Trial, plot_axes: list[PlotAxis], colours: MetricColours, is_best: bool, num: int
+) -> None:
     heights = []
-    for each in columns:
+    for each in plot_axes:
         height = each.positions.get(trial.number, _ABSENT)
         apart = each.scale == "category" or height == _ABSENT
         heights.append(height + _SPREAD * spread(trial.number) if apart else height)
@@ -106,11 +109,11 @@ def _draw_line(axes: Axes, trial: Trial, columns: list[Column], shades: Shades, 
     if is_best:
         halo = [Stroke(linewidth=6.5, foreground="white"), Normal()]
         style |= {"linewidth": 4.0, "alpha": 1.0, "zorder": 6, "path_effects": halo}
-    colour = GREY if trial.status == "failed" else shades.colour(trial)
-    axes.plot(range(len(columns)), heights, color=colour, solid_joinstyle="round", **style)
+    colour = GREY if trial.status == "failed" else colours.colour(trial)
+    axes.plot(range(len(plot_axes)), heights, color=colour, solid_joinstyle="round", **style)
 
 
-def _draw_axis(axes: Axes, place: int, each: Column, absent: str, layout: _Layout) -> None:
+def _draw_axis(axes: Axes, place: int, each: PlotAxis, absent: str, layout: _Layout) -> None:
     axes.plot([place, place], [0.0, 1.0], color="#333333", linewidth=1.1, zorder=8)
     for tick in [*each.ticks, *([Tick(_ABSENT, absent)] if absent else [])]:
         colour = "#777777" if tick.label == absent else "#333333"

@@ -1,96 +1,32 @@
-"""What a sweep's report is made of, and which of its trials is best. Imports nothing heavy."""
+"""Ranking of a sweep's trials: the order, the Pareto front and the best one. Imports nothing heavy."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
 
-Status = Literal["finished", "stopped", "failed", "interrupted", "running", "waiting"]
-"""A trial's: `stopped` is the scheduler's doing, `interrupted` a person's or the machine's."""
-
-ENDED: tuple[Status, ...] = ("finished", "stopped", "failed")
-"""Of trials that are not run again."""
+from ditlab.reports.sweeps.records import SweepSummary, Trial
 
 _ORDER = {"finished": 0, "stopped": 1, "interrupted": 2, "running": 3}
-"""Trials with a value, by how far their value can be trusted to be the last."""
+"""Order of trials with a value, by how final their value is."""
 _WITHOUT_A_VALUE, _FAILED, _WAITING = 4, 5, 6
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A metric over steps."""
-
-    steps: Sequence[int]
-    values: Sequence[float]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One run of a sweep."""
-
-    number: int
-    run_id: str
-    values: Mapping[str, Any]
-    """What each axis was set to, by its path; an axis whose condition does not hold is absent."""
-    status: str
-    """A `Status`."""
-    step: int
-    total_steps: int
-    seconds: float
-    metrics: Mapping[str, float]
-    """The last value of each metric."""
-    curves: Mapping[str, Curve]
-    """Of the sweep's metrics and of `train/loss`."""
-    note: str = ""
-    """The class of a failure and its message; for population-based training what the trial took over, and when."""
-
-
-@dataclass(frozen=True)
-class AxisInfo:
-    """One dimension of the search space."""
-
-    path: str
-    scale: Literal["linear", "log", "category"]
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A sweep, finished or not."""
-
-    sweep_id: str
-    name: str
-    metrics: tuple[str, ...]
-    modes: tuple[Literal["min", "max"], ...]
-    """One for each of `metrics`."""
-    axes: Sequence[AxisInfo]
-    trials: Sequence[Trial]
-    search: str
-    scheduler: str
-    seconds: float
-    total_trials: int
-    base: str
-
-    def __post_init__(self) -> None:
-        assert self.metrics and len(self.metrics) == len(self.modes), "a mode for each metric, and at least one"
-
-
-def objectives(summary: Summary, trial: Trial) -> tuple[float, ...] | None:
-    """The last value of each of the sweep's metrics; None unless all are finite and the trial did not fail."""
+def objectives(summary: SweepSummary, trial: Trial) -> tuple[float, ...] | None:
+    """Return the last value of each of the sweep's metrics; None unless all are finite and the trial did not fail."""
     values = tuple(trial.metrics.get(name, math.nan) for name in summary.metrics)
     usable = trial.status in _ORDER and all(math.isfinite(value) for value in values)
     return values if usable else None
 
 
-def rank(summary: Summary) -> list[Trial]:
-    """All trials, best first.
+def rank(summary: SweepSummary) -> list[Trial]:
+    """Sort all trials, best first.
 
-    Finished trials come before those that the scheduler stopped, these before interrupted ones and these before those
-    still running; then trials of any of these kinds that lack a finite value of some metric, then failed ones, then
-    waiting ones. Among trials of one kind the first metric's last value in its mode decides. With several metrics they
-    are sorted front by front first (non-dominated sorting: Deb et al. 2002, "A fast and elitist multiobjective genetic
-    algorithm: NSGA-II", section III.A), and by the first metric inside a front. Ties go to the lower number.
+    Finished trials come first, then stopped, interrupted and running ones; then trials of any of these statuses without
+    a finite value of some metric, then failed ones, then waiting ones. Trials of equal status are sorted by the first
+    metric's last value in its mode. With several metrics they are sorted by front first (non-dominated sorting: Deb et
+    al. 2002, "A fast and elitist multiobjective genetic algorithm: NSGA-II", section III.A), and by the first metric
+    within a front. Ties go to the lower number.
     """
     groups: dict[int, list[tuple[tuple[float, ...], Trial]]] = {group: [] for group in range(_WAITING + 1)}
     for trial in sorted(summary.trials, key=lambda trial: trial.number):
@@ -104,8 +40,8 @@ def rank(summary: Summary) -> list[Trial]:
     return ranked
 
 
-def pareto(summary: Summary) -> list[Trial]:
-    """The finished trials that no finished trial dominates, in the order of `rank`.
+def pareto(summary: SweepSummary) -> list[Trial]:
+    """Return the finished trials that no finished trial dominates, in the order of `rank`.
 
     A trial dominates another if it is no worse in any metric and better in at least one. With one metric: the best
     finished trial alone. Empty where no trial finished with a finite value of every metric.
@@ -118,17 +54,17 @@ def pareto(summary: Summary) -> list[Trial]:
     return [trial for (trial, _), front in zip(done, fronts, strict=True) if front == 0]
 
 
-def best(summary: Summary) -> Trial | None:
-    """The first of `rank`, provided that it has a finite value of every metric; None where no trial has.
+def best(summary: SweepSummary) -> Trial | None:
+    """Return the first of `rank` if it has a finite value of every metric, else None.
 
-    Before any trial has finished it is one that has not, which its status tells.
+    Before any trial has finished it is an unfinished one; see its status.
     """
     first = next(iter(rank(summary)), None)
     return first if first is not None and objectives(summary, first) is not None else None
 
 
-def _losses(summary: Summary, trial: Trial) -> tuple[float, ...] | None:
-    """`objectives`, turned so that lower is better."""
+def _losses(summary: SweepSummary, trial: Trial) -> tuple[float, ...] | None:
+    """Return `objectives` with signs such that lower is better."""
     values = objectives(summary, trial)
     if values is None:
         return None
@@ -142,7 +78,7 @@ def _group(trial: Trial, losses: tuple[float, ...] | None) -> int:
 
 
 def _fronts(points: Sequence[tuple[float, ...]]) -> list[int]:
-    """The front of each point, 0 for those that none dominates; all 0 with fewer than two coordinates."""
+    """Front number of each point, 0 for non-dominated ones; all 0 with fewer than two coordinates."""
     fronts = [0] * len(points)
     if not points or len(points[0]) < 2:
         return fronts

@@ -1,4 +1,4 @@
-"""The report of a sweep: one page as HTML and Markdown, and its pictures."""
+"""Report of a sweep: one page as HTML and Markdown, with its figures."""
 
 from __future__ import annotations
 
@@ -8,34 +8,37 @@ from pathlib import Path
 
 from matplotlib.figure import Figure as Canvas
 
-from ditlab.reports.formatting import Cell, duration, number, short_names, shorten, value_text
-from ditlab.reports.page import Code, Page, Picture, Section, Table, Text, write_html, write_markdown
+from ditlab.reports.formatting import Cell, describe_value, format_duration, format_number, short_names, shorten
+from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.render import save_canvas
-from ditlab.reports.sweeps.axes import column
-from ditlab.reports.sweeps.effects import EFFECTS_CAPTION, effects
-from ditlab.reports.sweeps.figures import CURVES_CAPTION, learning_curves, objective, objective_caption
+from ditlab.reports.sweeps.axes import plot_axis
+from ditlab.reports.sweeps.effects import EFFECTS_CAPTION, draw_effects
+from ditlab.reports.sweeps.figures import CURVES_CAPTION, draw_learning_curves, draw_objective, objective_caption
 from ditlab.reports.sweeps.importance import METHOD, Importance, importance
-from ditlab.reports.sweeps.parallel_coordinates import PARALLEL_CAPTION, parallel_coordinates
-from ditlab.reports.sweeps.ranking import AxisInfo, Summary, Trial, best, pareto, rank
-from ditlab.reports.sweeps.summary import better, counts, is_done, lead
+from ditlab.reports.sweeps.parallel_coordinates import PARALLEL_CAPTION, draw_parallel_coordinates
+from ditlab.reports.sweeps.ranking import best, pareto, rank
+from ditlab.reports.sweeps.records import AxisInfo, SweepSummary, Trial
+from ditlab.reports.sweeps.summary import better, counts, is_done, summary_text
 
 _NOTE_CHARACTERS = 600
 _VALUE_CHARACTERS = 120
 _NAMES = 12
-"""Categories listed of an axis."""
+"""Most categories listed of an axis."""
 _WEAK = 0.3
-"""R^2 below which importances are a hint at most."""
+"""R^2 below which importances are only a hint."""
 _NO_PICTURE = "There is nothing to draw: no trial has a value yet."
 
-Part = Table | Picture | Text | Code
+Part = Table | ImageFile | Paragraphs | Code
+MakePicture = Callable[[str, Canvas | None, str], Part]
+"""Writes a figure, if there is one, under this file name, and returns the part of the page for it."""
 
 
-def write_sweep_report(summary: Summary, folder: Path, best_spec: str, resume_command: str) -> list[Path]:
-    """Write `report.html`, `report.md` and the pictures that they show into `folder`; return them in this order.
+def write_sweep_report(summary: SweepSummary, folder: Path, best_spec: str, resume_command: str) -> list[Path]:
+    """Write `report.html`, `report.md` and their pictures into `folder`; return the files in this order.
 
-    `best_spec` is the YAML of `best(summary)`, empty where there is none; `resume_command` goes on with the sweep. A
-    picture that would show nothing is left out, and the page says so. Files appear whole or not at all, the pages
-    last. Raises OSError where the disk refuses.
+    `best_spec` is the YAML of `best(summary)`, empty where there is none; `resume_command` resumes the sweep. Empty
+    pictures are left out, which the page mentions. Files are replaced atomically, the pages last. Raises OSError where
+    the disk refuses.
     """
     shares = importance(summary)
     pictures: list[Path] = []
@@ -43,33 +46,34 @@ def write_sweep_report(summary: Summary, folder: Path, best_spec: str, resume_co
     def picture(name: str, canvas: Canvas | None, caption: str) -> Part:
         if canvas is None:
             (folder / name).unlink(missing_ok=True)  # an earlier report's would not belong to this page
-            return Text(_NO_PICTURE)
+            return Paragraphs(_NO_PICTURE)
         pictures.append(save_canvas(canvas, folder / name))
-        return Picture(pictures[-1], caption)
+        return ImageFile(pictures[-1], caption)
 
     sections = [
         _ranking(summary),
         *_best_spec(summary, best_spec),
         _what_mattered(summary, shares, picture),
         Section(
-            "All trials at once", [picture("parallel-coordinates.png", parallel_coordinates(summary), PARALLEL_CAPTION)]
+            "All trials at once",
+            [picture("parallel-coordinates.png", draw_parallel_coordinates(summary), PARALLEL_CAPTION)],
         ),
-        Section("Progress", [picture("objective.png", objective(summary), objective_caption(summary))]),
-        Section("Learning curves", [picture("curves.png", learning_curves(summary), CURVES_CAPTION)]),
+        Section("Progress", [picture("objective.png", draw_objective(summary), objective_caption(summary))]),
+        Section("Learning curves", [picture("curves.png", draw_learning_curves(summary), CURVES_CAPTION)]),
         *_notes(summary),
         _how(summary, resume_command),
     ]
-    page = Page(f"Sweep: {summary.name}", lead(summary, shares.shares), sections)
+    page = Page(f"Sweep: {summary.name}", summary_text(summary, shares.shares), sections)
     return [write_html(page, folder / "report.html"), write_markdown(page, folder / "report.md"), *pictures]
 
 
-def _names(summary: Summary) -> dict[str, str]:
-    """Of the axes, short enough for a table's head."""
+def _names(summary: SweepSummary) -> dict[str, str]:
+    """Short names of the axes for the heads of tables."""
     taken = ("trial", "run", "status", "step", "time", "Pareto", *summary.metrics)
     return short_names((axis.path for axis in summary.axes), taken)
 
 
-def _ranking(summary: Summary) -> Section:
+def _ranking(summary: SweepSummary) -> Section:
     names, front = _names(summary), {trial.number for trial in pareto(summary)}
     trade_off = len(summary.metrics) > 1
     columns = ["trial", "run", "status", "step", *summary.metrics, *(["Pareto"] if trade_off else [])]
@@ -79,7 +83,7 @@ def _ranking(summary: Summary) -> Section:
         row += [trial.metrics.get(name) for name in summary.metrics]
         row += ["yes" if trial.number in front else None] if trade_off else []
         row += [_value(trial, axis.path) for axis in summary.axes]
-        rows.append([*row, duration(trial.seconds) if trial.seconds else None])
+        rows.append([*row, format_duration(trial.seconds) if trial.seconds else None])
     order = f"{summary.metrics[0]} ({better(summary.modes[0])})"
     caption = f"Best first: finished trials, then those stopped early, interrupted and running, each by {order}"
     caption += " inside a front of the non-dominated sorting. " if trade_off else ". "
@@ -96,41 +100,43 @@ def _value(trial: Trial, path: str) -> Cell:
     return (
         value
         if isinstance(value, (int, float)) and not isinstance(value, bool)
-        else shorten(value_text(value), _VALUE_CHARACTERS)
+        else shorten(describe_value(value), _VALUE_CHARACTERS)
     )
 
 
-def _best_spec(summary: Summary, best_spec: str) -> list[Section]:
+def _best_spec(summary: SweepSummary, best_spec: str) -> list[Section]:
     first = best(summary)
     if first is None or not best_spec.strip():
         return []
     state = "" if first.status == "finished" else f", which is {first.status} at step {first.step:,}"
     text = f"The whole spec of trial {first.number}{state}. Saved as best.yaml, it is trained again with:"
-    return [Section("The best spec", [Text(text), Code("ditlab train best.yaml", "shell"), Code(best_spec, "yaml")])]
+    return [
+        Section("The best spec", [Paragraphs(text), Code("ditlab train best.yaml", "shell"), Code(best_spec, "yaml")])
+    ]
 
 
-def _what_mattered(summary: Summary, shares: Importance, picture: Callable[[str, Canvas | None, str], Part]) -> Section:
+def _what_mattered(summary: SweepSummary, shares: Importance, picture: MakePicture) -> Section:
     parts: list[Part] = []
     if shares.shares:
         assert shares.explained is not None
         ordered = sorted(shares.shares.items(), key=lambda item: -item[1])
         rows: list[list[Cell]] = [[path, round(100 * share)] for path, share in ordered]
-        told = f"With {shares.num_trials} trials the forest explains {100 * shares.explained:.0f} % of the variance of "
-        told += "trials that it was not fitted on."
+        text = f"With {shares.num_trials} trials the forest explains {100 * shares.explained:.0f} % of the variance of "
+        text += "trials that it was not fitted on."
         if shares.explained < _WEAK:
-            told += " That is little: take the shares as a hint."
-        parts += [Text(told), Table(["axis", "importance, %"], rows, METHOD)]
+            text += " That is little: take the shares as a hint."
+        parts += [Paragraphs(text), Table(["axis", "importance, %"], rows, METHOD)]
     else:
-        parts.append(Text(f"No importance is given. {shares.reason}"))
-    parts.append(picture("effects.png", effects(summary, shares), EFFECTS_CAPTION))
+        parts.append(Paragraphs(f"No importance is given. {shares.reason}"))
+    parts.append(picture("effects.png", draw_effects(summary, shares), EFFECTS_CAPTION))
     return Section("What mattered", parts)
 
 
-def _notes(summary: Summary) -> list[Section]:
+def _notes(summary: SweepSummary) -> list[Section]:
     failed = [trial for trial in summary.trials if trial.status == "failed"]
     others = [trial for trial in summary.trials if trial.status != "failed" and trial.note]
     population = "pbt" in summary.scheduler.lower() or "population" in summary.scheduler.lower()
-    sections = [("Failed trials", "why", failed), ("Hand-overs" if population else "Notes", "note", others)]
+    sections = [("Failed trials", "why", failed), ("Takeovers" if population else "Notes", "note", others)]
     return [
         Section(title, [Table(["trial", "run", "step", name], [_note(trial) for trial in trials])])
         for title, name, trials in sections
@@ -143,8 +149,11 @@ def _note(trial: Trial) -> list[Cell]:
     return [trial.number, trial.run_id, trial.step, text or "no reason was recorded"]
 
 
-def _how(summary: Summary, resume_command: str) -> Section:
+def _how(summary: SweepSummary, resume_command: str) -> Section:
     metrics = ", ".join(f"{name} ({better(mode)})" for name, mode in zip(summary.metrics, summary.modes, strict=True))
+    elapsed, summed = (
+        format_duration(seconds) for seconds in (summary.seconds, sum(trial.seconds for trial in summary.trials))
+    )
     rows = [
         ["sweep", summary.sweep_id],
         ["base", summary.base],
@@ -152,18 +161,21 @@ def _how(summary: Summary, resume_command: str) -> Section:
         ["search", summary.search],
         ["scheduler", summary.scheduler],
         ["trials", f"{len(summary.trials)} of {summary.total_trials}: {counts(summary)}"],
-        ["time", f"{duration(summary.seconds)}; {duration(sum(t.seconds for t in summary.trials))} summed over trials"],
+        [
+            "time",
+            f"{elapsed}; {summed} summed over trials",
+        ],
     ]
     parts: list[Part] = [Table(["", ""], rows)]
     if summary.axes:
         parts.append(Table(["axis", "in the ranking", "scale", "tried"], [_axis(summary, a) for a in summary.axes]))
     if not is_done(summary):
-        parts += [Text("The sweep goes on with:"), Code(resume_command, "shell")]
+        parts += [Paragraphs("Resume the sweep with:"), Code(resume_command, "shell")]
     return Section("How the sweep was run", parts)
 
 
-def _axis(summary: Summary, axis: AxisInfo) -> list[Cell]:
-    tried = column(axis, [trial for trial in summary.trials if trial.status != "waiting"])
+def _axis(summary: SweepSummary, axis: AxisInfo) -> list[Cell]:
+    tried = plot_axis(axis, [trial for trial in summary.trials if trial.status != "waiting"])
     if not tried.raw:
         values = ""
     elif tried.scale == "category":
@@ -171,5 +183,5 @@ def _axis(summary: Summary, axis: AxisInfo) -> list[Cell]:
         values = f"{names} and {len(tried.names) - _NAMES} more" if len(tried.names) > _NAMES else names
     else:
         ends = [math.exp(end) if tried.scale == "log" else end for end in (tried.low, tried.high)]
-        values = " to ".join(dict.fromkeys(number(end) for end in ends))
+        values = " to ".join(dict.fromkeys(format_number(end) for end in ends))
     return [axis.path, _names(summary)[axis.path], axis.scale, values]

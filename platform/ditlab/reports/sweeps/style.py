@@ -1,4 +1,4 @@
-"""What the pictures of a sweep share: a colour for each value of the metric, a mark for each status, plain frames."""
+"""Shared style of a sweep's figures: colours by metric, markers by status, axes and legends."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from ditlab.reports.rendering.panels import COLOURS
 from ditlab.reports.rendering.render import DPI
-from ditlab.reports.sweeps.axes import Column, Tick, metric_column
-from ditlab.reports.sweeps.ranking import Summary, Trial
+from ditlab.reports.sweeps.axes import PlotAxis, Tick, metric_axis
+from ditlab.reports.sweeps.records import SweepSummary, Trial
 
 MARKERS = {"finished": "o", "stopped": "v", "interrupted": "s", "running": ">", "failed": "x"}
 NAMES = {"stopped": "stopped early", "running": "still running"}
@@ -26,47 +26,47 @@ BEST = COLOURS[1]
 LABEL_POINTS, TICK_POINTS, TITLE_POINTS = 9.5, 8.5, 10.5
 
 _PALEST = 0.9
-"""The end of viridis, a bright yellow, cannot be seen on white."""
+"""Cut-off of viridis, whose last colour, a bright yellow, is invisible on white."""
 
 
 @dataclass(frozen=True)
-class Shades:
-    """A colour by the first metric: dark is better."""
+class MetricColours:
+    """Colours of trials by the first metric: darker is better."""
 
     metric: str
-    column: Column
-    colours: Colormap
+    axis: PlotAxis
+    colormap: Colormap
 
     @classmethod
-    def of(cls, summary: Summary) -> Shades:
-        """Over all trials with a value."""
+    def of(cls, summary: SweepSummary) -> MetricColours:
+        """Scale the colours over all trials with a value."""
         viridis = matplotlib.colormaps["viridis"]
         steps = [_PALEST * step / 255 for step in range(256)]
         listed = ListedColormap([viridis(step) for step in (reversed(steps) if summary.modes[0] == "max" else steps)])
-        return cls(summary.metrics[0], metric_column(summary), listed)
+        return cls(summary.metrics[0], metric_axis(summary), listed)
 
     def colour(self, trial: Trial) -> str | tuple[float, ...]:
-        """Grey for a trial without a value."""
-        position = self.column.positions.get(trial.number)
-        return GREY if position is None else self.colours(position)
+        """Colour of a trial; grey where it has no value."""
+        position = self.axis.positions.get(trial.number)
+        return GREY if position is None else self.colormap(position)
 
     def draw_bar(self, canvas: Canvas, axes: Axes | Sequence[Axes]) -> None:
-        """A colour bar beside `axes`."""
-        mappable = ScalarMappable(Normalize(0.0, 1.0), self.colours)
+        """Draw a colour bar beside `axes`."""
+        mappable = ScalarMappable(Normalize(0.0, 1.0), self.colormap)
         bar = canvas.colorbar(mappable, ax=axes, fraction=0.03, pad=0.02, aspect=30)
-        set_ticks(bar.ax, self.column.ticks, "y")
+        set_ticks(bar.ax, self.axis.ticks, "y")
         bar.ax.set_ylabel(self.metric, fontsize=LABEL_POINTS, parse_math=False)
         bar.outline.set_visible(False)
 
 
 def new_canvas(width: float, height: float) -> Canvas:
-    """White, in inches."""
+    """Make a white figure of this size in inches."""
     layout = ConstrainedLayoutEngine(w_pad=0.07, h_pad=0.07)  # inches
     return Canvas(figsize=(width, height), dpi=DPI, layout=layout, facecolor="white")
 
 
 def frame(axes: Axes, x_label: str = "", y_label: str = "", title: str = "") -> None:
-    """Labels, a quiet grid, and no lines at the top and at the right."""
+    """Set labels and a light grid, and hide the top and right border."""
     axes.grid(True, color="#e3e3e3", linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
@@ -79,7 +79,7 @@ def frame(axes: Axes, x_label: str = "", y_label: str = "", title: str = "") -> 
 
 
 def set_ticks(axes: Axes, ticks: Sequence[Tick], direction: str, **style: Any) -> None:
-    """Named ticks on the axis `direction`, `x` or `y`."""
+    """Set labelled ticks on the axis `direction`, `x` or `y`."""
     axis = axes.xaxis if direction == "x" else axes.yaxis
     axis.set_ticks(
         [tick.position for tick in ticks],
@@ -92,12 +92,12 @@ def set_ticks(axes: Axes, ticks: Sequence[Tick], direction: str, **style: Any) -
 
 
 def spread(number: int) -> float:
-    """From -0.5 to 0.5, evenly over numbers in order and the same at every call: a multiple of the golden ratio."""
+    """Map consecutive numbers to evenly spread offsets in [-0.5, 0.5] by multiples of the golden ratio."""
     return math.modf(number * 0.6180339887)[0] - 0.5
 
 
 def legend(axes: Axes) -> None:
-    """Above the axes, at the right, where it covers no point."""
+    """Draw a legend above the axes at the right, where it covers no point."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         axes.legend(

@@ -1,4 +1,4 @@
-"""What a sweep says in sentences: which trial is best, what it was set to and how far ahead it is."""
+"""Summary of a sweep in sentences: the best trial, its values and its distance from the others."""
 
 from __future__ import annotations
 
@@ -6,48 +6,49 @@ from collections import Counter
 from collections.abc import Mapping
 from statistics import median
 
-from ditlab.reports.formatting import number, shorten, value_text
-from ditlab.reports.sweeps.ranking import ENDED, Summary, Trial, best, objectives, pareto, rank
+from ditlab.reports.formatting import describe_value, format_number, shorten
+from ditlab.reports.sweeps.ranking import best, objectives, pareto, rank
+from ditlab.reports.sweeps.records import ENDED, SweepSummary, Trial
 
 _CLOSE = 0.01
-"""A lead of less is within what another seed changes, more often than not."""
+"""Relative distance within which another seed would often change the order."""
 _VALUE_CHARACTERS = 60
 _SETTINGS = 6
 
 
-def lead(summary: Summary, shares: Mapping[str, float]) -> str:
-    """What a person should know first, and do next; `shares` are the importances by an axis' path."""
+def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
+    """Summarise the result and the next step; `shares` are the importances by axis path."""
     first = best(summary)
     sentences = _nothing(summary) if first is None else _verdict(summary, first, shares)
     return " ".join([*sentences, *_unfinished(summary)])
 
 
 def better(mode: str) -> str:
-    """The mode in words."""
+    """Describe the mode: `lower is better`."""
     return "lower is better" if mode == "min" else "higher is better"
 
 
-def is_done(summary: Summary) -> bool:
-    """Whether no trial is left to start or to go on with."""
+def is_done(summary: SweepSummary) -> bool:
+    """Return True if no trial is left to start or to resume."""
     return len(summary.trials) >= summary.total_trials and all(trial.status in ENDED for trial in summary.trials)
 
 
-def counts(summary: Summary) -> str:
-    """`9 finished, 4 stopped, 1 failed`."""
+def counts(summary: SweepSummary) -> str:
+    """Count trials by status: `9 finished, 4 stopped, 1 failed`."""
     order = ("finished", "stopped", "interrupted", "running", "failed", "waiting")
     number_of = Counter(trial.status for trial in summary.trials)
     return ", ".join(f"{number_of[status]} {status}" for status in order if number_of[status]) or "none yet"
 
 
-def settings(summary: Summary, trial: Trial, shares: Mapping[str, float]) -> str:
-    """`optimizer.lr = 0.0003, batch.size = 64`, the axes with the largest shares first; the most important six."""
+def settings(summary: SweepSummary, trial: Trial, shares: Mapping[str, float]) -> str:
+    """Format a trial's six most important values: `optimizer.lr = 0.0003, batch.size = 64`."""
     used = [axis.path for axis in summary.axes if axis.path in trial.values]
     used.sort(key=lambda path: -shares.get(path, 0.0))
-    texts = [f"{path} = {shorten(value_text(trial.values[path]), _VALUE_CHARACTERS)}" for path in used[:_SETTINGS]]
+    texts = [f"{path} = {shorten(describe_value(trial.values[path]), _VALUE_CHARACTERS)}" for path in used[:_SETTINGS]]
     return ", ".join(texts) + (f" and {len(used) - _SETTINGS} more axes" if len(used) > _SETTINGS else "")
 
 
-def _nothing(summary: Summary) -> list[str]:
+def _nothing(summary: SweepSummary) -> list[str]:
     failed = [trial for trial in rank(summary) if trial.status == "failed"]
     if failed and len(failed) == len(summary.trials):
         count = "The only trial" if len(failed) == 1 else f"All {len(failed)} trials"
@@ -56,11 +57,11 @@ def _nothing(summary: Summary) -> list[str]:
     return [f"No trial has a finite value of {names} yet ({counts(summary)}), so nothing can be ranked."]
 
 
-def _verdict(summary: Summary, first: Trial, shares: Mapping[str, float]) -> list[str]:
+def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -> list[str]:
     name, mode = summary.metrics[0], summary.modes[0]
     value = first.metrics[name]
     of = f"of the {len(summary.trials)} trials" if len(summary.trials) > 1 else "and only trial"
-    head = f"Trial {first.number} is the best {of}: {name} = {number(value)} ({better(mode)})"
+    head = f"Trial {first.number} is the best {of}: {name} = {format_number(value)} ({better(mode)})"
     chosen = settings(summary, first, shares)
     sentences = [f"{head}, with {chosen}." if chosen else f"{head}."]
     if first.status != "finished":
@@ -73,7 +74,7 @@ def _verdict(summary: Summary, first: Trial, shares: Mapping[str, float]) -> lis
     return [_trade_off(summary), *sentences]
 
 
-def _trade_off(summary: Summary) -> str:
+def _trade_off(summary: SweepSummary) -> str:
     front = pareto(summary)
     listed = ", ".join(str(trial.number) for trial in front[:12]) + (", ..." if len(front) > 12 else "")
     names = ", ".join(f"{name} ({better(mode)})" for name, mode in zip(summary.metrics, summary.modes, strict=True))
@@ -86,8 +87,8 @@ def _trade_off(summary: Summary) -> str:
     )
 
 
-def _distance(summary: Summary, first: Trial) -> list[str]:
-    """How far the best is ahead of the next and of the median, among trials with its status."""
+def _distance(summary: SweepSummary, first: Trial) -> list[str]:
+    """Compare the best trial with the next one and the median, among trials of its status."""
     name = summary.metrics[0]
     peers = [
         trial for trial in rank(summary) if trial.status == first.status and objectives(summary, trial) is not None
@@ -99,8 +100,8 @@ def _distance(summary: Summary, first: Trial) -> list[str]:
         return [f"All {len(peers)} {first.status} trials reached this value: the axes made no difference, any will do."]
     middle = median(values)
     sentences = [
-        f"The next, trial {peers[1].number}, is at {number(values[1])} ({_gap(values[1], top)}); "
-        f"the median {first.status} trial is at {number(middle)} ({_gap(middle, top)})."
+        f"The next, trial {peers[1].number}, is at {format_number(values[1])} ({_gap(values[1], top)}); "
+        f"the median {first.status} trial is at {format_number(middle)} ({_gap(middle, top)})."
     ]
     close = sum(abs(value - top) <= _CLOSE * abs(top) for value in values[1:])
     if close:
@@ -113,10 +114,10 @@ def _gap(value: float, top: float) -> str:
     if value == top:
         return "the same"
     share = abs(value - top) / abs(top) if top else float("inf")
-    return f"{100 * share:.2g} % worse" if share < 1 else f"worse by {number(abs(value - top))}"
+    return f"{100 * share:.2g} % worse" if share < 1 else f"worse by {format_number(abs(value - top))}"
 
 
-def _unfinished(summary: Summary) -> list[str]:
+def _unfinished(summary: SweepSummary) -> list[str]:
     if is_done(summary):
         return []
     ended = sum(trial.status in ENDED for trial in summary.trials)
