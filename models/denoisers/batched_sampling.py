@@ -23,7 +23,7 @@ def draw_samples(
     The first k depend on neither `num` nor `batch_size`. `conditions` are those of all samples, (num, ...) each.
     """
     parts: list[Samples] = []
-    batch_size = min(batch_size, sampler.at_once or batch_size)
+    batch_size = min(batch_size, sampler.max_batch_size or batch_size)
     for start in range(0, num, batch_size):
         size = min(batch_size, num - start)
         part = {name: values[start : start + size].to(generator.device) for name, values in conditions.items()}

@@ -1,14 +1,12 @@
-"""What the specs of image networks share: the image, its classes, time. Imports no torch."""
+"""Common fields of image networks' specs: the image, its classes, time. Imports no torch."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
-from denoisers.contract import BatchField, ModelSpec
-
-PositiveInt = Annotated[int, Field(ge=1)]
+from denoisers.contract import BatchField, ModelSpec, PositiveInt
 
 
 class ImageModelSpec(ModelSpec):
@@ -35,13 +33,3 @@ class ImageModelSpec(ModelSpec):
         if self.num_classes is None:
             return (image,)
         return (image, BatchField("label", (), "int64", unit="class index", num_classes=self.num_classes))
-
-    def example_inputs(self, batch_size: int, device: str = "meta") -> tuple[Any, ...]:
-        """Zeros: x (batch, channels, size, size), t (batch,) and, for a conditional model, label (batch,)."""
-        import torch
-
-        x = torch.zeros(batch_size, *self.image_shape, device=device)
-        t = torch.zeros(batch_size, device=device)
-        if self.num_classes is None:
-            return (x, t)
-        return (x, t, torch.zeros(batch_size, dtype=torch.int64, device=device))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from denoisers.contract import ModelSpec, Network, ObjectiveSpec
+from denoisers.families import family_of
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,9 @@ class ParameterCount:
 def count_parameters(model: ModelSpec, objective: ObjectiveSpec | None = None) -> ParameterCount:
     """Counts on the meta device: takes milliseconds and no memory for a network of any size."""
     with torch.device("meta"):
-        network = model.build()
-        modules = None if objective is None else objective.build(model).modules
+        family = family_of(model)
+        network = family.build_network(model)
+        modules = None if objective is None else family.build_objective(objective, model).modules
     return count_network(network, modules)
 
 

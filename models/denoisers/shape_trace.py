@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from denoisers.contract import ModelSpec
+from denoisers.families import family_of
 
 Shape = tuple[int, ...]
 
@@ -37,13 +38,14 @@ class ShapeRow:
 
 def trace_shapes(model: ModelSpec, batch_size: int = 1) -> list[ShapeRow]:
     """Every call of a module in one forward pass, in the order the calls begin: a parent before its children."""
+    family = family_of(model)
     with torch.device("meta"):
-        network = model.build()
+        network = family.build_network(model)
     assert isinstance(network, nn.Module)
     rows: list[ShapeRow] = []
     handles = [handle for path, module in network.named_modules() for handle in _trace(path, module, rows)]
     with torch.no_grad():
-        network(*model.example_inputs(batch_size, device="meta"))
+        network(*family.example_inputs(model, batch_size, device="meta"))
     for handle in handles:
         handle.remove()
     return rows

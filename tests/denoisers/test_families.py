@@ -32,16 +32,20 @@ def test_specs_import_no_torch(statement):
 def test_a_family_in_a_folder_on_the_path_is_found(tmp_path):
     folder = tmp_path / "denoisers" / "wave"
     folder.mkdir(parents=True)
-    (folder / "spec.py").write_text(
+    (folder / "family.py").write_text(
         textwrap.dedent("""
         from typing import Literal
-        from denoisers.contract import Family
-        from denoisers.dit.spec import DiTObjectiveSpec, DiTSamplingSpec, DiTSpec
+        from denoisers.dit.family import DiTFamily
+        from denoisers.dit.spec import DiTSpec
 
         class WaveSpec(DiTSpec):
             family: Literal["wave"] = "wave"
 
-        FAMILY = Family("wave", WaveSpec, DiTObjectiveSpec, DiTSamplingSpec)
+        class WaveFamily(DiTFamily):
+            name = "wave"
+            model = WaveSpec
+
+        FAMILY = WaveFamily()
         """)
     )
     probe = "from denoisers.families import families; print(','.join(families()))"

@@ -31,10 +31,10 @@ def check(figure: Figure) -> None:
 
 def draw(family, spec, batch, perturb, kinds=None):
     torch.manual_seed(0)
-    network = spec.build()
+    network = family.build_network(spec)
     perturb(network)
-    objective = family.objective().build(spec)
-    sampler = family.sampling(steps=6).build(spec, family.objective())
+    objective = family.build_objective(family.objective(), spec)
+    sampler = family.build_sampler(family.sampling(steps=6), spec, family.objective())
     generator = torch.Generator().manual_seed(0)
     return objective, objective.figures(network, batch, sampler, generator, kinds)
 
@@ -70,7 +70,7 @@ def test_adaln_zero_shows_its_gate(family, small, batch, perturb):
 
 def test_static_figures_need_no_weights(family, small):
     state = torch.get_rng_state()
-    figures = small().static_figures()
+    figures = family.static_figures(small())
     assert set(figures) == {"dit": {"patches", "positions", "time_embedding"}, "unet": {"time_embedding"}}[family.name]
     for figure in figures.values():
         check(figure)

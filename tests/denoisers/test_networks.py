@@ -4,15 +4,15 @@ import pytest
 import torch
 
 
-def test_output_has_the_shape_of_the_image(small):
+def test_output_has_the_shape_of_the_image(family, small):
     for changes in ({}, {"channels": 3}, {"image_size": 16}, {"num_classes": 10}, {"time_scale": 1000.0}):
         spec = small(**changes)
-        x, *rest = spec.example_inputs(3, device="cpu")
-        assert spec.build()(x, *rest).shape == x.shape == (3, *spec.image_shape)
+        x, *rest = family.example_inputs(spec, 3, device="cpu")
+        assert family.build_network(spec)(x, *rest).shape == x.shape == (3, *spec.image_shape)
 
 
-def test_gradient_reaches_every_parameter(small, perturb, batch):
-    network = small(num_classes=10).build()
+def test_gradient_reaches_every_parameter(family, small, perturb, batch):
+    network = family.build_network(small(num_classes=10))
     perturb(network)
     t = torch.linspace(0.1, 0.9, 8)
     label = torch.tensor([0, 1, 2, 3, 4, 5, 9, 10])  # the null class is 10
@@ -21,8 +21,8 @@ def test_gradient_reaches_every_parameter(small, perturb, batch):
         assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
 
 
-def test_samples_of_a_batch_do_not_meet(small, perturb, batch):
-    network = small().build().double()
+def test_samples_of_a_batch_do_not_meet(family, small, perturb, batch):
+    network = family.build_network(small()).double()
     perturb(network)
     x, t = batch["image"].double(), torch.linspace(0.1, 0.9, 8).double()
     together = network(x, t)
@@ -30,8 +30,8 @@ def test_samples_of_a_batch_do_not_meet(small, perturb, batch):
     torch.testing.assert_close(together, alone)
 
 
-def test_time_and_label_matter_and_no_label_is_the_null_class(small, perturb, batch):
-    network = small(num_classes=10).build()
+def test_time_and_label_matter_and_no_label_is_the_null_class(family, small, perturb, batch):
+    network = family.build_network(small(num_classes=10))
     perturb(network, std=0.2)
     x, t = batch["image"], torch.full((8,), 0.5)
     null = torch.full((8,), 10)
@@ -41,8 +41,8 @@ def test_time_and_label_matter_and_no_label_is_the_null_class(small, perturb, ba
     assert not torch.allclose(network(x, t + 0.2, null), base)
 
 
-def test_double_precision_agrees_with_single(small, perturb, batch):
-    network = small().build()
+def test_double_precision_agrees_with_single(family, small, perturb, batch):
+    network = family.build_network(small())
     perturb(network)
     t = torch.linspace(0, 1, 8)
     single = network(batch["image"], t)
@@ -52,16 +52,16 @@ def test_double_precision_agrees_with_single(small, perturb, batch):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_weights_tell_close_times_apart(small, dtype):
+def test_half_precision_weights_tell_close_times_apart(family, small, dtype):
     """In bfloat16 itself 0.998 and 1 would be one number."""
-    time = small(time_scale=1000.0).build().to(dtype).time
+    time = family.build_network(small(time_scale=1000.0)).to(dtype).time
     early, late = time(torch.tensor([0.998, 1.0]))
     assert early.dtype == dtype
     assert not torch.equal(early, late)
 
 
-def test_autocast_runs(small, perturb, batch):
-    network = small(num_classes=10).build()
+def test_autocast_runs(family, small, perturb, batch):
+    network = family.build_network(small(num_classes=10))
     perturb(network)
     args = (batch["image"], torch.linspace(0, 1, 8), batch["label"])
     with torch.autocast("cpu", torch.bfloat16):
@@ -69,23 +69,23 @@ def test_autocast_runs(small, perturb, batch):
     torch.testing.assert_close(half.float(), network(*args), rtol=0.1, atol=0.1)
 
 
-def test_forward_pass_is_one_graph(small, batch):
-    network = small(num_classes=10).build()
+def test_forward_pass_is_one_graph(family, small, batch):
+    network = family.build_network(small(num_classes=10))
     compiled = torch.compile(network, fullgraph=True, backend="eager")
     args = (batch["image"], torch.linspace(0, 1, 8), batch["label"])
     torch.testing.assert_close(compiled(*args), network(*args))
 
 
-def test_checkpointed_modules_hold_most_parameters(small):
-    network = small().build()
+def test_checkpointed_modules_hold_most_parameters(family, small):
+    network = family.build_network(small())
     inside = sum(p.numel() for module in network.checkpointed_modules() for p in module.parameters())
     assert inside > 0.5 * sum(p.numel() for p in network.parameters())
 
 
-def test_same_seed_same_weights(small):
+def test_same_seed_same_weights(family, small):
     networks = []
     for _ in range(2):
         torch.manual_seed(5)
-        networks.append(small(num_classes=10).build())
+        networks.append(family.build_network(small(num_classes=10)))
     first, second = (network.state_dict() for network in networks)
     assert all(torch.equal(first[name], second[name]) for name in first)

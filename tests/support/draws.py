@@ -89,7 +89,7 @@ def written_down(experiment: Experiment) -> Iterator[Book]:
     Who draws what for which micro-batch is the code under test: a sample's own bytes say which one it is.
     """
     book: Book = {}
-    cls: Any = type(experiment.objective.build(experiment.model))
+    cls: Any = type(experiment.family.build_objective(experiment.objective, experiment.model))
     originals = {name: getattr(cls, name) for name in ("loss", "metrics")}
 
     def writing(original: Any) -> Any:

@@ -111,8 +111,8 @@ def noise_of(step: int, part: Pass) -> KeyedNoise:
 
 def module_for(experiment: Experiment) -> TrainingModule:
     torch.manual_seed(0)
-    objective: Any = experiment.objective.build(experiment.model)
-    network: Any = experiment.model.build()
+    objective: Any = experiment.family.build_objective(experiment.objective, experiment.model)
+    network: Any = experiment.family.build_network(experiment.model)
     with torch.no_grad():
         for parameter in network.parameters():  # layers that begin at zero would hide half of the network
             parameter.add_(torch.randn_like(parameter) * 0.02)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from denoisers.checks import check_mlp_ratio, check_multiple
-from denoisers.contract import Family, ModelSpec, Network, Objective, TextCodec
-from denoisers.image_spec import ImageModelSpec, PositiveInt
+from denoisers.contract import PositiveInt
+from denoisers.image_spec import ImageModelSpec
 from denoisers.processes.flow.spec import FlowSamplingSpec, VelocitySpec
-
-if TYPE_CHECKING:
-    from denoisers.figures import Figure
 
 
 class DiTSpec(ImageModelSpec):
@@ -61,29 +57,10 @@ class DiTSpec(ImageModelSpec):
         """Width of the time and class embedding."""
         return 4 * self.width
 
-    def build(self) -> Network:
-        from denoisers.dit.network import DiT
-
-        return DiT(self)
-
-    def static_figures(self) -> Mapping[str, Figure]:
-        from denoisers.dit.figures import static_figures
-
-        return static_figures(self)
-
 
 class DiTObjectiveSpec(VelocitySpec):
     """Velocity regression."""
 
-    def build(self, model: ModelSpec, text: TextCodec | None = None) -> Objective:
-        from denoisers.dit.objective import build_objective
-
-        assert isinstance(model, DiTSpec), f"{type(model).__name__} is no DiTSpec"
-        return build_objective(self, model)
-
 
 class DiTSamplingSpec(FlowSamplingSpec):
     """Flow sampling."""
-
-
-FAMILY = Family(name="dit", model=DiTSpec, objective=DiTObjectiveSpec, sampling=DiTSamplingSpec)

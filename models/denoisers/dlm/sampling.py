@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.checks import check_no_label
-from denoisers.contract import NOTHING_ASKED, SampleRequest, Samples, TextCodec
+from denoisers.contract import DEFAULT_REQUEST, SampleRequest, Samples, TextCodec
 from denoisers.dlm.block_sampling import BlockWriter
 from denoisers.dlm.figures import sample_figure
 from denoisers.dlm.frames import Frames
@@ -55,9 +55,9 @@ class DLMSampler:
         self._vocabulary = vocabulary
         self._writer = writer
         self._text = text
-        self.at_once: int | None = max(1, OUTPUT_NUMBERS // (room.length * vocabulary))
+        self.max_batch_size: int | None = max(1, OUTPUT_NUMBERS // (room.length * vocabulary))
 
-    def conditions(self, num: int, request: SampleRequest = NOTHING_ASKED) -> dict[str, Tensor]:
+    def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
         """`tokens` (num, L) int64 and `given` (num, L) bool, true where a prompt gives the token; {} without prompts.
 
         Raises ValueError for a label, and for prompts that cannot be read, do not fit or overlap.

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from denoisers.checks import check_mlp_ratio, check_multiple
-from denoisers.contract import (
-    Assessor,
-    BatchField,
-    Family,
-    ModelSpec,
-    Network,
-    Objective,
-    ObjectiveSpec,
-    Sampler,
-    SamplingSpec,
-    Spec,
-    TextCodec,
-)
+from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, PositiveInt, SamplingSpec, Spec
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
-
-PositiveInt = Annotated[int, Field(ge=1)]
 
 
 class DLMSpec(ModelSpec):
@@ -82,20 +68,8 @@ class DLMSpec(ModelSpec):
         """Hidden width of a block's SwiGLU."""
         return round(self.width * self.mlp_ratio)
 
-    def build(self) -> Network:
-        from denoisers.dlm.network import DLM
-
-        return DLM(self)
-
     def batch_fields(self) -> tuple[BatchField, ...]:
         return (BatchField("tokens", (self.length,), "int64", unit="token index", num_classes=self.vocabulary),)
-
-    def example_inputs(self, batch_size: int, device: str = "meta") -> tuple[Any, ...]:
-        """Zeros: x (batch, length) int64; ones: sigma (batch,)."""
-        import torch
-
-        x = torch.zeros(batch_size, self.length, dtype=torch.int64, device=device)
-        return (x, torch.ones(batch_size, device=device))
 
 
 class DLMWeights(Spec):
@@ -129,18 +103,6 @@ class DLMObjectiveSpec(ObjectiveSpec):
                 "1 / (e^sigma - 1); those of the uniform graph share none. Set objective.scale_by_sigma to false."
             )
         return value
-
-    def build(self, model: ModelSpec, text: TextCodec | None = None) -> Objective:
-        from denoisers.dlm.objective import DLMObjective
-
-        assert isinstance(model, DLMSpec), f"{type(model).__name__} is no DLMSpec"
-        return DLMObjective(self, model, text)
-
-    def assessor(self, model: ModelSpec, text: TextCodec | None = None) -> Assessor | None:
-        from denoisers.dlm.evaluation.evaluator import build_assessor
-
-        assert isinstance(model, DLMSpec), f"{type(model).__name__} is no DLMSpec"
-        return build_assessor(self, model, text)
 
 
 class BlockSampling(Spec):
@@ -184,13 +146,6 @@ class DLMSamplingSpec(SamplingSpec):
         if model.block_size is not None:
             check_multiple("sampling.length", length, model.block_size, f"model.block_size={model.block_size}")
 
-    def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
-        from denoisers.dlm.sampling import build_sampler
-
-        assert isinstance(model, DLMSpec) and isinstance(objective, DLMObjectiveSpec)
-        self.check(model, objective)
-        return build_sampler(self, model, objective, text)
-
     def _check_blocks(self, model: DLMSpec) -> None:
         if self.block is not None and model.block_size is None:
             raise ValueError(
@@ -202,6 +157,3 @@ class DLMSamplingSpec(SamplingSpec):
                 f"sampling.block is null, and a model with model.block_size={model.block_size} has only learned to "
                 "go on from finished blocks; set sampling.block to {}."
             )
-
-
-FAMILY = Family(name="dlm", model=DLMSpec, objective=DLMObjectiveSpec, sampling=DLMSamplingSpec)

@@ -1,6 +1,6 @@
-"""Adaptive layer norm: a norm whose scale and shift are read from the condition (arXiv:2212.09748, section 3.2).
+"""Adaptive layer norm: a norm whose scale and shift are computed from a condition (arXiv:2212.09748, section 3.2).
 
-B batch, T tokens, D width, C width of the condition.
+B batch, T tokens, D width, C width of the condition. Modulations may have an axis of segments behind the batch.
 """
 
 from typing import NamedTuple
@@ -10,16 +10,42 @@ from torch.nn import functional
 
 
 class Modulation(NamedTuple):
-    """What a condition does to one branch of a block; each (B, D)."""
+    """Scale and shift of a normalised branch input; each (..., D)."""
 
     scale: Tensor
     shift: Tensor
-    gate: Tensor | None = None
 
 
-def modulate(x: Tensor, modulation: Modulation) -> Tensor:
-    """x (1 + scale) + shift, the same for every token: (B, T, D) -> (B, T, D)."""
-    return x * (1 + modulation.scale[:, None]) + modulation.shift[:, None]
+class GatedModulation(NamedTuple):
+    """Scale and shift of a branch's input, and the gate of its output; each (..., D)."""
+
+    scale: Tensor
+    shift: Tensor
+    gate: Tensor
+
+
+def modulate(x: Tensor, modulation: Modulation | GatedModulation) -> Tensor:
+    """x (1 + scale) + shift, the same for every token: x (..., T, D), scale and shift (..., D)."""
+    return x * (1 + modulation.scale.unsqueeze(-2)) + modulation.shift.unsqueeze(-2)
+
+
+def add_gated(x: Tensor, branch: Tensor, gate: Tensor) -> Tensor:
+    """x + gate branch, the same for every token: x and branch (..., T, D), gate (..., D)."""
+    return x + gate.unsqueeze(-2) * branch
+
+
+def zero_linear(inputs: int, outputs: int) -> nn.Linear:
+    """Build a Linear whose weight and bias start at 0."""
+    linear = nn.Linear(inputs, outputs)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+def split_six(values: Tensor) -> tuple[GatedModulation, GatedModulation]:
+    """Split (..., 6 D) into the attention branch's modulation and the MLP branch's: shift, scale, gate of each."""
+    shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = values.chunk(6, dim=-1)
+    return GatedModulation(scale, shift, gate), GatedModulation(mlp_scale, mlp_shift, mlp_gate)
 
 
 class AdaLN(nn.Module):
@@ -31,12 +57,12 @@ class AdaLN(nn.Module):
         self.modulation = nn.Linear(condition_width, 2 * width)
 
     def read(self, condition: Tensor) -> Modulation:
-        """(B, C) -> scale and shift, in the Linear's output order."""
+        """Compute scale and shift, in the Linear's output order, from the condition (B, C)."""
         scale, shift = self.modulation(condition).chunk(2, dim=-1)
         return Modulation(scale, shift)
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """(B, T, D), (B, C) -> (B, T, D)."""
+        """Normalise and modulate: (B, T, D), (B, C) -> (B, T, D)."""
         return modulate(self.norm(x), self.read(condition))
 
 
@@ -49,12 +75,8 @@ class AdaLNZero(nn.Module):
     def __init__(self, width: int, condition_width: int, eps: float = 1e-5) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width, eps=eps, elementwise_affine=False)
-        self.modulation = nn.Linear(condition_width, 6 * width)
-        nn.init.zeros_(self.modulation.weight)
-        nn.init.zeros_(self.modulation.bias)
+        self.modulation = zero_linear(condition_width, 6 * width)
 
-    def forward(self, condition: Tensor) -> tuple[Modulation, Modulation]:
-        """(B, C) -> the attention branch's modulation and the MLP branch's."""
-        chunks = self.modulation(functional.silu(condition)).chunk(6, dim=-1)
-        shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = chunks
-        return Modulation(scale, shift, gate), Modulation(mlp_scale, mlp_shift, mlp_gate)
+    def forward(self, condition: Tensor) -> tuple[GatedModulation, GatedModulation]:
+        """Compute the attention branch's modulation and the MLP branch's from the condition (B, C)."""
+        return split_six(self.modulation(functional.silu(condition)))

@@ -1,12 +1,12 @@
 """The transformer block with adaLN-Zero (Peebles and Xie 2023, arXiv:2212.09748, section 3.2).
 
-B batch, T tokens, Q tokens whose output is wanted, D width, C width of the condition.
+B batch, T tokens, Q queries, D width, C width of the condition.
 """
 
 from torch import Tensor, nn
 
-from denoisers.layers.adaln import AdaLNZero, Modulation, modulate
-from denoisers.layers.attention import SelfAttention
+from denoisers.layers.adaln import AdaLNZero, GatedModulation, add_gated, modulate
+from denoisers.layers.attention import SelfAttention, attend_to
 from denoisers.layers.mlp import MLP
 from denoisers.layers.rows import take_rows
 
@@ -21,23 +21,21 @@ class AdaLNZeroBlock(nn.Module):
         self.mlp = MLP(width, mlp_width)
 
     def forward(
-        self, x: Tensor, condition: Tensor, present: Tensor | None = None, wanted: Tensor | None = None
+        self, x: Tensor, condition: Tensor, key_mask: Tensor | None = None, query_index: Tensor | None = None
     ) -> Tensor:
-        """x (B, T, D), condition (B, C) -> (B, T, D); with `wanted` (B, Q) int64 only these tokens, (B, Q, D).
+        """x (B, T, D), condition (B, C) -> (B, T, D); with `query_index` (B, Q) int64 these tokens alone, (B, Q, D).
 
-        Tokens that are not `present` (B, T) bool are not attended to. Outputs of wanted tokens are what they would be
-        in the whole result: keys and values still come from all tokens, queries and the MLP from these alone.
+        `key_mask` (B, T) bool is false for tokens that are not attended to. The outputs at `query_index` are those of
+        the whole result: keys and values still come from all tokens, queries and the MLP from these alone.
         """
         before_attention, before_mlp = self.adaln(condition)
-        assert before_attention.gate is not None and before_mlp.gate is not None
         normed = modulate(self.adaln.norm(x), before_attention)
-        asking = None
-        if wanted is not None:
-            x, asking = take_rows(x, wanted), take_rows(normed, wanted)
-        x = x + before_attention.gate[:, None] * self.attention(normed, asking, present)
-        branch = self.mlp(modulate(self.adaln.norm(x), before_mlp))
-        return x + before_mlp.gate[:, None] * branch
+        queries = None
+        if query_index is not None:
+            x, queries = take_rows(x, query_index), take_rows(normed, query_index)
+        x = add_gated(x, self.attention(normed, queries, attend_to(key_mask)), before_attention.gate)
+        return add_gated(x, self.mlp(modulate(self.adaln.norm(x), before_mlp)), before_mlp.gate)
 
-    def modulations(self, condition: Tensor) -> tuple[Modulation, Modulation]:
-        """What (B, C) does before attention and before the MLP, for pictures."""
+    def modulations(self, condition: Tensor) -> tuple[GatedModulation, GatedModulation]:
+        """Compute the modulations before attention and before the MLP from the condition (B, C), for figures."""
         return self.adaln(condition)

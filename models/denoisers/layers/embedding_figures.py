@@ -1,4 +1,4 @@
-"""Pictures of sinusoidal embeddings: a table, the table as it grows, one base beside another, and times in [0, 1]."""
+"""Figures of sinusoidal embeddings: a table, the table as it grows, two bases side by side, and times in [0, 1]."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NUM_TIMES = 101
 
 
 def embedding_figures() -> dict[str, Figure]:
-    """By kind: `embedding_table`, `embedding_growth` (an animation) and `embedding_bases`."""
+    """Draw the figures by kind: `embedding_table`, `embedding_growth` (an animation) and `embedding_bases`."""
     return {
         "embedding_table": Figure([table_heatmap(100, TABLE_DIM)], title="Sinusoidal position embedding", columns=1),
         "embedding_growth": growth_figure(),
@@ -25,14 +25,14 @@ def embedding_figures() -> dict[str, Figure]:
 
 
 def table_heatmap(length: int, dim: int, base: float = 10000.0, title: str = "") -> Heatmap:
-    """A table, a row a position: sines at even dimensions, cosines at odd ones."""
+    """A table with a row for each position: sines at even dimensions, cosines at odd ones."""
     values = table(length, dim, base=base).numpy()
     title = title or f"{length} positions, {dim} dimensions, base {base:g}"
     return Heatmap(values, title, x_label="dimension", y_label="position", diverging=True)
 
 
 def growth_figure() -> Figure:
-    """Tables of 100 to 500 positions in turn: no row changes as the table grows. Rows not there yet are blank."""
+    """Tables of 100 to 500 positions in turn: no row changes as the table grows. Rows beyond its end are blank."""
     tallest = GROWING_LENGTHS[-1]
     frames = []
     for length in GROWING_LENGTHS:
@@ -45,7 +45,7 @@ def growth_figure() -> Figure:
 
 
 def bases_figure(length: int = 400) -> Figure:
-    """Bases side by side, with their longest wavelengths, and the slowest sine of each: why the base is large."""
+    """Bases side by side, with their longest wavelengths, and the slowest sine of each: the reason for a large base."""
     panels: list[Heatmap | Lines] = []
     slowest = []
     for base in BASES:
@@ -60,7 +60,7 @@ def bases_figure(length: int = 400) -> Figure:
 
 
 def time_figure(dim: int, scale: float) -> Figure:
-    """What a network is told about t in [0, 1]: the sinusoid that its time embedding starts from."""
+    """The sinusoid of t in [0, 1], from which a network's time embedding is computed."""
     t = torch.linspace(0, 1, NUM_TIMES)
     values = embed(t, dim, layout="sin_cos", denominator="half_minus_1", scale=scale).numpy()
     heatmap = Heatmap(

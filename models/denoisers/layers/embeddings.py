@@ -1,6 +1,6 @@
 """Sinusoidal embeddings of time and position (Vaswani et al. 2017, arXiv:1706.03762, section 3.5).
 
-One function serves every family; how they differ is a parameter:
+One function serves every family; their differences are parameters:
 
 - `layout`: `interleaved` [sin, cos, sin, cos, ...], `cos_sin` [all cosines, all sines], `sin_cos` the reverse;
 - `denominator`: frequencies base^(-i / half) or base^(-i / (half - 1)) for i = 0 .. half - 1, half = dim / 2;
@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Layout = Literal["interleaved", "cos_sin", "sin_cos"]
+SinusoidLayout = Literal["interleaved", "cos_sin", "sin_cos"]
 Denominator = Literal["half", "half_minus_1"]
 
 
@@ -41,12 +41,12 @@ def embed(
     t: Tensor,
     dim: int,
     *,
-    layout: Layout = "interleaved",
+    layout: SinusoidLayout = "interleaved",
     denominator: Denominator = "half",
     base: float = 10000.0,
     scale: float = 1.0,
 ) -> Tensor:
-    """The embedding of any real `t`: (...,) -> (..., dim), in t's dtype but never below float32.
+    """Embed any real `t`: (...,) -> (..., dim), in t's dtype but never below float32.
 
     Half precision would lose the angle: bfloat16 cannot tell t = 0.998 from t = 1.
     """
@@ -63,13 +63,13 @@ def table(
     length: int,
     dim: int,
     *,
-    layout: Layout = "interleaved",
+    layout: SinusoidLayout = "interleaved",
     denominator: Denominator = "half",
     base: float = 10000.0,
     scale: float = 1.0,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The embeddings of positions 0 .. length - 1: (length, dim). Computed in float64, rounded once."""
+    """Embeddings of the positions 0 .. length - 1: (length, dim). Computed in float64, rounded once."""
     positions = torch.arange(length).to(torch.float64)
     return embed(positions, dim, layout=layout, denominator=denominator, base=base, scale=scale).to(dtype)
 
@@ -79,12 +79,12 @@ def table_2d(
     columns: int,
     dim: int,
     *,
-    layout: Layout = "sin_cos",
+    layout: SinusoidLayout = "sin_cos",
     denominator: Denominator = "half_minus_1",
     base: float = 10000.0,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The embeddings of a grid's cells, row by row: (rows * columns, dim); the first half tells the row."""
+    """Embeddings of a grid's cells, row by row: (rows * columns, dim); the first half of `dim` encodes the row."""
 
     def axis(length: int) -> Tensor:
         return table(length, dim // 2, layout=layout, denominator=denominator, base=base, dtype=dtype)
@@ -95,5 +95,5 @@ def table_2d(
 
 
 def longest_wavelength(dim: int, *, denominator: Denominator = "half", base: float = 10000.0) -> float:
-    """Positions until the slowest pair of an embedding repeats: 2 pi / its frequency."""
+    """Number of positions until the slowest pair of an embedding repeats: 2 pi / its frequency."""
     return 2 * torch.pi / frequencies(dim, denominator=denominator, base=base)[-1].item()

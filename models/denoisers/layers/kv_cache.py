@@ -1,6 +1,6 @@
-"""Keys and values of finished blocks, so that a later block's passes need not compute them again.
+"""Keys and values of finished tokens, so that later forward passes need not compute them again.
 
-B batch, H heads, K width of a head, T tokens of a pass.
+B batch, H heads, K width of a head, T tokens of a forward pass.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class LayerCache:
-    """What one attention layer remembers: keys, turned to their absolute positions, and values."""
+    """Keys, turned to their absolute positions, and values of one attention layer."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -18,10 +18,10 @@ class LayerCache:
         self._values: Tensor | None = None
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes (B, H, T, K) behind the committed tokens; returns views of both together, (B, H, length + T, K).
+        """Write (B, H, T, K) behind the committed tokens; return views of both together, (B, H, length + T, K).
 
-        What is written is overwritten by the next pass, unless it is committed. The first pass makes room for all
-        tokens, in the dtype that keys then have (bfloat16 under autocast).
+        The next forward pass overwrites these tokens, unless they are committed. The first one allocates memory for
+        `capacity` tokens, in the dtype that keys then have (bfloat16 under autocast).
         """
         if self._keys is None or self._values is None:
             shape = (*keys.shape[:2], self.capacity, keys.shape[-1])
@@ -34,17 +34,17 @@ class LayerCache:
 
 
 class KVCache:
-    """One `LayerCache` for each block of the network; for sampling, without gradients."""
+    """One `LayerCache` for each block of a network; for sampling, without gradients."""
 
     def __init__(self, depth: int, capacity: int) -> None:
         self.layers = tuple(LayerCache(capacity) for _ in range(depth))
 
     @property
     def length(self) -> int:
-        """Committed tokens: the position of the next pass' first one."""
+        """Number of committed tokens: the position of the next forward pass' first token."""
         return self.layers[0].length
 
     def commit(self, num: int) -> None:
-        """Keeps the first `num` tokens of the last pass."""
+        """Keep the first `num` tokens of the last forward pass."""
         for layer in self.layers:
             layer.length += num

@@ -13,5 +13,5 @@ class MLP(nn.Module):
         self.out = nn.Linear(hidden_width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., width) -> the same shape."""
+        """Transform (..., width) to the same shape."""
         return self.out(functional.gelu(self.hidden(x)))

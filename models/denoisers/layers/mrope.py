@@ -1,7 +1,7 @@
 """Rotary positions on several axes (M-RoPE, Wang et al. 2024, arXiv:2409.12191, section 2.1).
 
-A head's entries fall into one run for each axis (text, row, column); a run is turned by the position on its axis, pairs
-of neighbours each. T tokens, A axes, K width of a head.
+A head's entries are divided into one run for each axis (text, row, column); a run is turned by the position on its
+axis, in pairs of neighbours. T tokens, A axes, K width of a head.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ from denoisers.layers.rope import Rotation, rotation
 
 
 class AxisTable(nn.Module):
-    """Cosines and sines of the positions 0 .. length - 1, looked up rather than computed in every pass."""
+    """Cosines and sines of the positions 0 .. length - 1, looked up rather than computed in every forward pass."""
 
     bits: Tensor
 
     def __init__(self, length: int, width: int, base: float) -> None:
         super().__init__()
-        by = rotation(torch.arange(length), width, base, dtype=torch.float64)
+        turns = rotation(torch.arange(length), width, base, dtype=torch.float64)
         # As integers: `network.bfloat16()` would round floating-point buffers too, these to errors of up to 2^-9.
-        bits = torch.cat((by.cos, by.sin), dim=-1).view(torch.int64)  # (length, width)
+        bits = torch.cat((turns.cos, turns.sin), dim=-1).view(torch.int64)  # (length, width)
         self.register_buffer("bits", bits, persistent=False)
 
     def forward(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Rotation:
-        """positions (...,) int64 -> two (..., width / 2)."""
+        """Look up positions (...,) int64: two (..., width / 2)."""
         cos, sin = self.bits.view(torch.float64).to(dtype)[positions].chunk(2, dim=-1)
         return Rotation(cos, sin)
 
@@ -35,13 +35,13 @@ class MRoPE(nn.Module):
     """Rotations of tokens that have a position on each of several axes."""
 
     def __init__(self, lengths: Sequence[int], widths: Sequence[int], base: float = 10000.0) -> None:
-        """Of each axis, how many positions it has and how many entries of a head turn by it."""
+        """`lengths` are the numbers of positions by axis, `widths` the numbers of a head's entries."""
         super().__init__()
         self.axes = nn.ModuleList(AxisTable(length, width, base) for length, width in zip(lengths, widths, strict=True))
 
     def forward(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Rotation:
-        """positions (B, T, A) int64 -> two (B, 1, T, K / 2), alike for all heads."""
+        """Look up positions (B, T, A) int64: two (B, 1, T, K / 2), the same for all heads."""
         tables = cast("list[AxisTable]", list(self.axes))
-        turns = [table(at, dtype) for table, at in zip(tables, positions.unbind(-1), strict=True)]
-        cos, sin = (torch.cat(each, dim=-1)[:, None] for each in zip(*turns, strict=True))
+        by_axis = [table(at, dtype) for table, at in zip(tables, positions.unbind(-1), strict=True)]
+        cos, sin = (torch.cat(each, dim=-1)[:, None] for each in zip(*by_axis, strict=True))
         return Rotation(cos, sin)

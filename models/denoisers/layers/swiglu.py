@@ -14,5 +14,5 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(hidden_width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., width) -> the same shape."""
+        """Transform (..., width) to the same shape."""
         return self.down(functional.silu(self.gate(x)) * self.up(x))

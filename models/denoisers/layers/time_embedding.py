@@ -1,9 +1,9 @@
-"""What a network is told about time: a sinusoid, then two linear layers (Peebles and Xie 2023, arXiv:2212.09748)."""
+"""Time embedding: a sinusoid, then two linear layers (Peebles and Xie 2023, arXiv:2212.09748)."""
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from denoisers.layers.embeddings import Denominator, Layout, embed
+from denoisers.layers.embeddings import Denominator, SinusoidLayout, embed
 
 
 class TimeEmbedding(nn.Module):
@@ -14,22 +14,22 @@ class TimeEmbedding(nn.Module):
         dim: int,
         width: int,
         scale: float = 1.0,
-        layout: Layout = "sin_cos",
+        layout: SinusoidLayout = "sin_cos",
         denominator: Denominator = "half_minus_1",
     ) -> None:
         super().__init__()
         self.dim = dim
         self.scale = scale
-        self.layout: Layout = layout
+        self.layout: SinusoidLayout = layout
         self.denominator: Denominator = denominator
         self.hidden = nn.Linear(dim, width)
         self.out = nn.Linear(width, width)
 
     def sinusoid(self, t: Tensor) -> Tensor:
-        """(batch,) -> (batch, dim), float32 or better whatever the weights' dtype."""
+        """Embed times without weights: (batch,) -> (batch, dim), float32 or better whatever the weights' dtype."""
         return embed(t, self.dim, layout=self.layout, denominator=self.denominator, scale=self.scale)
 
     def forward(self, t: Tensor) -> Tensor:
-        """Time, (batch,) in whichever unit the network was trained on -> (batch, width) in the weights' dtype."""
+        """Embed times, (batch,) in the unit that the network was trained on -> (batch, width) in the weights' dtype."""
         sinusoid = self.sinusoid(t).to(self.hidden.weight.dtype)
         return self.out(functional.silu(self.hidden(sinusoid)))

@@ -110,7 +110,7 @@ def _sampled(inputs: FigureInputs, most: int, trajectory: bool = False) -> Sampl
     """Samples of the batch's first captions: at most so many, and no more than are drawn at once."""
     sampler = inputs.sampler
     assert isinstance(sampler, PixelHDMSampler)
-    num = min(most, len(inputs.batch["image"]), sampler.at_once or most)
+    num = min(most, len(inputs.batch["image"]), sampler.max_batch_size or most)
     conditions = {name: inputs.batch[name][:num] for name in sampler.row_fields}
     if "caption" in conditions:
         conditions["prompt"] = conditions["caption"]

@@ -18,8 +18,9 @@ from denoisers.figure_makers import FigureDrawer, FigureMaker
 from denoisers.pixelhdm.alignment import Alignment
 from denoisers.pixelhdm.figures import FIGURES, draw_frequency_weights
 from denoisers.pixelhdm.spec import IMAGE_FEATURES, PixelHDMObjectiveSpec, PixelHDMSpec
-from denoisers.processes.flow.frequency_loss import BLOCK, frequency_error, frequency_weights
+from denoisers.processes.flow.frequency_loss import frequency_error, frequency_weights
 from denoisers.processes.flow.linear_path import interpolate, point_velocity, velocity_target
+from denoisers.processes.flow.spec import DCT_BLOCK
 
 EVALUATION_EPS = 0.05
 """Held-out times keep this far from 0 and 1, whatever the training's: they are those that samples go through."""
@@ -53,7 +54,7 @@ class PixelHDMObjective(FigureDrawer):
         self._conditions = [field.name for field in model.batch_fields() if field.name != "image"]
         self._frequency_weights = frequency_weights(spec.frequency.quality)
         # Other sides may be no whole blocks, which is an error where the loss needs them.
-        self._has_blocks = spec.weights.frequency > 0 or model.patch_size % BLOCK == 0
+        self._has_blocks = spec.weights.frequency > 0 or model.patch_size % DCT_BLOCK == 0
 
     def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
         """Components with a weight above 0; `alignment` only where the batch holds `image_features`.

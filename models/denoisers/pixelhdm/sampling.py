@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.checks import check_no_label
-from denoisers.contract import NOTHING_ASKED, Picture, SampleRequest, Samples
+from denoisers.contract import DEFAULT_REQUEST, Picture, SampleRequest, Samples
 from denoisers.figures import Figure
 from denoisers.pixelhdm.guided_velocity import GuidedVelocity
 from denoisers.pixelhdm.sample_conditions import Texts, seeds_from, start_image
@@ -39,7 +39,7 @@ class PixelHDMSampler:
     """Images (num, 3, H, W), each from the noise of a seed of its own, which `Samples.conditions` tell."""
 
     draws_per_prompt = True
-    at_once: int | None = None  # `GuidedVelocity` bounds what the network is given at once
+    max_batch_size: int | None = None  # `GuidedVelocity` bounds what the network is given at once
 
     def __init__(self, spec: PixelHDMSamplingSpec, model: PixelHDMSpec, objective: PixelHDMObjectiveSpec) -> None:
         self.spec = spec
@@ -54,7 +54,7 @@ class PixelHDMSampler:
         )
         self._compiled: tuple[nn.Module, nn.Module] | None = None
 
-    def conditions(self, num: int, request: SampleRequest = NOTHING_ASKED) -> dict[str, Tensor]:
+    def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
         """The network's text fields of `num` samples, `size` (num, 2), and what else the request asks for.
 
         Prompts get equally many samples each, in order (the last ones fewer, where `num` is no multiple); they are the

@@ -10,22 +10,20 @@ from pydantic import Field, field_validator, model_validator
 from denoisers.contract import (
     ANY,
     BatchField,
-    Family,
     ModelSpec,
-    Objective,
     ObjectiveSpec,
-    Sampler,
+    PositiveInt,
     SamplingSpec,
     Spec,
-    TextCodec,
+    Weight,
 )
 from denoisers.pixelhdm.model_spec import PixelHDMSpec
-from denoisers.processes.flow.spec import LogitNormalTime, UniformTime
+from denoisers.processes.flow.spec import DCT_BLOCK, LogitNormalTime, UniformTime
 
-__all__ = ["FAMILY", "PixelHDMObjectiveSpec", "PixelHDMSamplingSpec", "PixelHDMSpec"]
+__all__ = ["PixelHDMObjectiveSpec", "PixelHDMSamplingSpec", "PixelHDMSpec"]
 
-PositiveInt = Annotated[int, Field(ge=1)]
-Weight = Annotated[float, Field(ge=0)]
+IMAGE_FEATURES = "image_features"
+"""Batch field of the image encoder's features."""
 
 
 class PixelHDMWeights(Spec):
@@ -94,7 +92,7 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
         """The image encoder's features, where they are aligned with: a row a patch, patches row by row."""
         if self.weights.alignment == 0:
             return ()
-        return (BatchField("image_features", (ANY, self.alignment_width), "float32", unit="feature of a patch"),)
+        return (BatchField(IMAGE_FEATURES, (ANY, self.alignment_width), "float32", unit="feature of a patch"),)
 
     def check(self, model: ModelSpec) -> None:
         """Raises ValueError where the model has no such block to align."""
@@ -107,18 +105,23 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
             )
 
     def check_shapes(self, model: ModelSpec, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Raises ValueError for images of no whole frequency blocks, and for features of other patches."""
-        from denoisers.pixelhdm.objective import check_shapes
-
+        """Raise ValueError for images that do not divide into the frequency loss's blocks, and for features of other
+        patches. Without `image_features` there is nothing to align with."""
         assert isinstance(model, PixelHDMSpec), f"{type(model).__name__} is no PixelHDMSpec"
-        check_shapes(self, model, shapes)
-
-    def build(self, model: ModelSpec, text: TextCodec | None = None) -> Objective:
-        from denoisers.pixelhdm.objective import build_objective
-
-        assert isinstance(model, PixelHDMSpec), f"{type(model).__name__} is no PixelHDMSpec"
-        self.check(model)
-        return build_objective(self, model)
+        height, width = shapes["image"][1:]
+        if self.weights.frequency > 0 and (height % DCT_BLOCK or width % DCT_BLOCK):
+            raise ValueError(
+                f"objective.weights.frequency={self.weights.frequency:g} compares blocks of {DCT_BLOCK} x {DCT_BLOCK} "
+                f"pixels, which images of {height} x {width} are no multiple of; set objective.weights.frequency to 0, "
+                f"or take images with sides in multiples of {DCT_BLOCK}."
+            )
+        num_patches = height // model.patch_size * (width // model.patch_size)
+        if self.weights.alignment > 0 and IMAGE_FEATURES in shapes and shapes[IMAGE_FEATURES][0] != num_patches:
+            raise ValueError(
+                f"image_features are of {shapes[IMAGE_FEATURES][0]} patches, and images of {height} x {width} pixels "
+                f"have {num_patches} (model.patch_size={model.patch_size}); set model.patch_size to the image "
+                "encoder's, or objective.weights.alignment to 0."
+            )
 
 
 class PixelHDMSamplingSpec(SamplingSpec):
@@ -184,13 +187,3 @@ class PixelHDMSamplingSpec(SamplingSpec):
                 f"sampling.guidance={self.guidance:g} needs a null condition seen in training "
                 "(model.condition_dropout=0); set sampling.guidance to 1, or train with model.condition_dropout=0.1."
             )
-
-    def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
-        from denoisers.pixelhdm.sampling import PixelHDMSampler
-
-        assert isinstance(model, PixelHDMSpec) and isinstance(objective, PixelHDMObjectiveSpec)
-        self.check(model, objective)
-        return PixelHDMSampler(self, model, objective)
-
-
-FAMILY = Family(name="pixelhdm", model=PixelHDMSpec, objective=PixelHDMObjectiveSpec, sampling=PixelHDMSamplingSpec)

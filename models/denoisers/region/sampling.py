@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.checks import check_no_label, check_no_prompts
-from denoisers.contract import NOTHING_ASKED, RealRows, SampleRequest, Samples
+from denoisers.contract import DEFAULT_REQUEST, RealRows, SampleRequest, Samples
 from denoisers.figures import Figure
-from denoisers.processes.gaussian.samplers import sample_ddim, sample_ddpm, timesteps
-from denoisers.processes.gaussian.schedule import linear_schedule
+from denoisers.processes.gaussian.schedule import linear_schedule, sample_ddim, sample_ddpm, timesteps
 from denoisers.processes.gaussian.spec import LinearBetas
 from denoisers.processes.sample_draws import SampleDraws
 from denoisers.region.bed import COLUMNS, Intervals, overlapping, read_bed, unmet
@@ -34,7 +33,7 @@ class RegionSampler:
 
     takes_rows: Literal["none", "conditions", "completed"] = "completed"
     draws_per_prompt = False
-    at_once: int | None = None
+    max_batch_size: int | None = None
 
     def __init__(self, spec: RegionSamplingSpec, noise: LinearBetas, model: RegionSpec) -> None:
         self.spec = spec
@@ -49,7 +48,7 @@ class RegionSampler:
         assert isinstance(self.spec.mask, BedMask)
         return read_bed(Path(self.spec.mask.path).expanduser())
 
-    def wanted(self, rows: RealRows) -> np.ndarray | None:
+    def select_rows(self, rows: RealRows) -> np.ndarray | None:
         """All windows, or those with a region that overlaps the BED file."""
         if self.spec.mask.kind == "random":
             return None
@@ -63,7 +62,7 @@ class RegionSampler:
         said = unmet(rows.columns, self._intervals)
         return said and f"sampling.mask.path={mask.path}: {said}"
 
-    def conditions(self, num: int, request: SampleRequest = NOTHING_ASKED) -> dict[str, Tensor]:
+    def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
         """`regions` (num, R, F) and `present` (num, R) of the rows; `mask` (num, R) too where a BED file gives it."""
         check_no_label(request)
         check_no_prompts(request)

@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from denoisers.checks import check_mlp_ratio, check_multiple
-from denoisers.contract import (
-    Assessor,
-    BatchField,
-    Family,
-    ModelSpec,
-    Network,
-    Objective,
-    ObjectiveSpec,
-    Sampler,
-    SamplingSpec,
-    Spec,
-    TextCodec,
-)
+from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, PositiveInt, SamplingSpec, Spec, Weight
 from denoisers.processes.gaussian.spec import LinearBetas
-from denoisers.region.masks import MaskRatio, RandomMask, SampledMask
-
-if TYPE_CHECKING:
-    from denoisers.figures import Figure
-
-PositiveInt = Annotated[int, Field(ge=1)]
-Weight = Annotated[float, Field(ge=0)]
+from denoisers.region.mask_spec import MaskRatio, RandomMask, SampledMask
 
 
 class RegionSpec(ModelSpec):
@@ -76,30 +57,12 @@ class RegionSpec(ModelSpec):
         """Hidden width of a block's MLP."""
         return round(self.width * self.mlp_ratio)
 
-    def build(self) -> Network:
-        from denoisers.region.network import RegionNetwork
-
-        return RegionNetwork(self)
-
     def batch_fields(self) -> tuple[BatchField, ...]:
         window = (self.num_regions, self.num_features)
         return (
             BatchField("regions", window, "float32", unit="share of the feature's maximum"),
             BatchField("present", (self.num_regions,), "bool", unit="region, not padding"),
         )
-
-    def example_inputs(self, batch_size: int, device: str = "meta") -> tuple[Any, ...]:
-        """Zeros: x (batch, regions, features), mask (batch, regions) bool, t (batch,) int64."""
-        import torch
-
-        x = torch.zeros(batch_size, self.num_regions, self.num_features, device=device)
-        mask = torch.zeros(batch_size, self.num_regions, dtype=torch.bool, device=device)
-        return (x, mask, torch.zeros(batch_size, dtype=torch.int64, device=device))
-
-    def static_figures(self) -> Mapping[str, Figure]:
-        from denoisers.region.figures import static_figures
-
-        return static_figures()
 
 
 class RegionWeights(Spec):
@@ -132,21 +95,6 @@ class RegionObjectiveSpec(ObjectiveSpec):
     weights: RegionWeights = RegionWeights()
     """Weight of each loss component."""
 
-    def build(self, model: ModelSpec, text: TextCodec | None = None) -> Objective:
-        """Raises ValueError where the noise does not end in noise, under `corruption: ddpm`."""
-        from denoisers.region.objective import RegionObjective
-
-        assert isinstance(model, RegionSpec), f"{type(model).__name__} is no RegionSpec"
-        if model.corruption == "ddpm":
-            self.noise.check_ends_in_noise()
-        return RegionObjective(self, model)
-
-    def assessor(self, model: ModelSpec, text: TextCodec | None = None) -> Assessor | None:
-        from denoisers.region.evaluation.evaluator import RegionAssessor
-
-        assert isinstance(model, RegionSpec), f"{type(model).__name__} is no RegionSpec"
-        return RegionAssessor(self, model)
-
 
 class RegionSamplingSpec(SamplingSpec):
     """Imputation of masked regions of real windows, given the regions that are not masked."""
@@ -154,7 +102,7 @@ class RegionSamplingSpec(SamplingSpec):
     solver: Literal["predict", "ddpm", "ddim"] = "predict"
     """`predict`: the network's expectation, in one pass. `ddpm` (ancestral) and `ddim`: draws, for networks trained
     with `model.corruption: ddpm`."""
-    steps: Annotated[int, Field(ge=1)] = 50
+    steps: PositiveInt = 50
     """Network evaluations of ddpm and ddim, spread over the timesteps. With few, draws vary too little: a
     standard deviation of 0.3, under a perfect network, comes out as 0.25 (ddpm) and 0.27 (ddim) at 50 steps, 0.29 at
     250 (default noise)."""
@@ -177,13 +125,3 @@ class RegionSamplingSpec(SamplingSpec):
                 f"sampling.steps={self.steps} is more than the timesteps there are (objective.noise.steps={most}); "
                 f"set sampling.steps to {most} or less."
             )
-
-    def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
-        from denoisers.region.sampling import RegionSampler
-
-        assert isinstance(model, RegionSpec) and isinstance(objective, RegionObjectiveSpec)
-        self.check(model, objective)
-        return RegionSampler(self, objective.noise, model)
-
-
-FAMILY = Family(name="region", model=RegionSpec, objective=RegionObjectiveSpec, sampling=RegionSamplingSpec)

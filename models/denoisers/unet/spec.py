@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from denoisers.checks import check_multiple
-from denoisers.contract import Family, ModelSpec, Network, Objective, TextCodec
-from denoisers.image_spec import ImageModelSpec, PositiveInt
+from denoisers.contract import PositiveInt
+from denoisers.image_spec import ImageModelSpec
 from denoisers.processes.flow.spec import FlowSamplingSpec, VelocitySpec
-
-if TYPE_CHECKING:
-    from denoisers.figures import Figure
 
 NUM_GROUPS = 8
 """Groups of every GroupNorm."""
@@ -36,29 +32,10 @@ class UNetSpec(ImageModelSpec):
         check_multiple("model.time_width", self.time_width, 2, "2 (half sines, half cosines)")
         return self
 
-    def build(self) -> Network:
-        from denoisers.unet.network import UNet
-
-        return UNet(self)
-
-    def static_figures(self) -> Mapping[str, Figure]:
-        from denoisers.unet.figures import static_figures
-
-        return static_figures(self)
-
 
 class UNetObjectiveSpec(VelocitySpec):
     """Velocity regression."""
 
-    def build(self, model: ModelSpec, text: TextCodec | None = None) -> Objective:
-        from denoisers.unet.objective import build_objective
-
-        assert isinstance(model, UNetSpec), f"{type(model).__name__} is no UNetSpec"
-        return build_objective(self, model)
-
 
 class UNetSamplingSpec(FlowSamplingSpec):
     """Flow sampling."""
-
-
-FAMILY = Family(name="unet", model=UNetSpec, objective=UNetObjectiveSpec, sampling=UNetSamplingSpec)

@@ -1,52 +1,172 @@
-"""What `ditlab evaluate` finds out: held-out figures, a family's assessment, the quality of samples."""
+"""Evaluation of a saved run: held-out metrics, the family's own evaluation, the quality of samples."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+import numpy as np
 import torch
+from rich.table import Table
 from torch import nn
 
-from denoisers.contract import Assessment
-from ditlab.analysis.saved_run import SavedRun
-from ditlab.cli import assessing
-from ditlab.cli.common import building
+from denoisers.contract import EvaluationResult
+from ditlab.analysis.family_evaluation import FOLDER, evaluate_by_family, short_tables, store_evaluation
+from ditlab.analysis.plot import Plot
+from ditlab.analysis.sampling.overrides import sampling_changes
+from ditlab.analysis.saved_run import SavedRun, default_device
 from ditlab.data.splits import DataSplits
 from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.errors import UserError
 from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.quality.eligibility import quality_applies, size_remedy
 from ditlab.quality.evaluator import QualityMeter
+from ditlab.quality.names import QUALITY_NOTE
+from ditlab.spec.overrides import Assignment
 from ditlab.training.evaluation import held_out_metrics
 
 
-def of_held_out_rows(
+@dataclass(frozen=True)
+class RunEvaluation:
+    """The evaluation of a run's checkpoint."""
+
+    run_id: str
+    step: int
+    """Optimiser step of the checkpoint."""
+    num_samples: int
+    """Held-out samples that were evaluated."""
+    metrics: dict[str, float]
+    """By name: `held_out/...`, `assessed/...` where the family has an evaluator, `quality/...` where it was requested."""
+    tables: dict[str, dict[str, np.ndarray]]
+    """By name: columns of equal length."""
+    plots: dict[str, Plot]
+    """By name."""
+    changes: Sequence[str] = ()
+    """Sources of changed fields, such as `--set sampling.steps=4`."""
+    quality: int | None = None
+    """Number of drawn samples behind `quality/...`; None: none."""
+    files: list[Path] = field(default_factory=list)
+    """Files in the run's folder, where the evaluation was added to the run."""
+
+    def terminal_tables(self) -> Iterator[Table]:
+        """Metrics and short tables for a terminal."""
+        of = f"{self.num_samples} samples"
+        if self.changes:
+            of = f"{', '.join(self.changes)}, not added to the run"
+        table = Table(
+            "metric", "value", title=f"run {self.run_id}, step {self.step}, {of}",
+            caption=f"quality, of {self.quality} drawn samples: {QUALITY_NOTE}" if self.quality else None,
+        )  # fmt: skip
+        for name, value in self.metrics.items():
+            if not name.startswith("assessed/"):  # these are in tables of their own
+                table.add_row(name, f"{value:.5f}")
+        yield table
+        yield from short_tables(self.tables)
+
+    def as_dict(self) -> dict[str, object]:
+        """The evaluation in JSON's types, for `--json`."""
+        found: dict[str, object] = {"run_id": self.run_id, "step": self.step, "metrics": self.metrics}
+        if self.plots or self.tables:
+            found["tables"] = {
+                name: {header: values.tolist() for header, values in columns.items()}
+                for name, columns in self.tables.items()
+            }
+            found["files"] = [str(file) for file in self.files]
+        return found
+
+
+def evaluate_run(
+    saved: SavedRun, quality: int | None, rows: int | None, batch_size: int, overrides: Sequence[str]
+) -> RunEvaluation:
+    """Evaluate a run's averaged weights over its held-out samples, and add the result to the run.
+
+    With `quality`, that many samples are drawn and measured. With `rows` (only the first held-out rows) or `overrides`
+    nothing is added to the run; overrides of `sampling` measure the quality of samples alone. Raises UserError where
+    nothing is held out, or quality cannot be measured.
+    """
+    changes = sampling_changes({}, overrides)
+    resampled = [change for change in changes if change.keys[0] == "sampling"]
+    if resampled and not quality:
+        raise UserError(f"{resampled[0].source} changes samples alone, and none are drawn; add --quality NUM.")
+    experiment, data = saved.experiment(changes), saved.data()
+    if not len(data.held_out):
+        raise UserError(f"{data.note or 'nothing is held out'}; set data.hold_out in the next run.")
+    if quality and (reason := quality_applies(experiment, data)):
+        remedy = " or ".join(filter(None, ["leave it out", size_remedy(experiment)]))
+        raise UserError(f"--quality {quality} cannot be measured, as {reason}; {remedy}.")
+    if data.note:
+        saved.warn(data.note)
+    num = min(rows or len(data.held_out), len(data.held_out))
+    device = default_device()
+    network, inputs = saved.network(device), saved.inputs(data, device, changes)
+    parts = [] if resampled else [held_out_evaluation(saved, network, data, inputs, num, batch_size)]
+    if quality:
+        meter = QualityMeter(experiment, data, saved.home, device, saved.warn, inputs=inputs)
+        parts.append(quality_evaluation(meter, network, quality, batch_size))
+    found = merged(parts)
+    files = [] if rows or changes else _add_to_run(saved, found)
+    return _evaluation(saved, num, found, changes, quality, files)
+
+
+def _add_to_run(saved: SavedRun, found: EvaluationResult) -> list[Path]:
+    """Log the evaluation's metrics and files; return the files."""
+    files = store_evaluation(found, saved.folder) if found.figures or found.tables else []
+    with saved.tracker() as tracker:
+        tracker.log_metrics(saved.step, found.metrics)
+        for file in files:
+            tracker.log_artifact(file, FOLDER)
+    return files
+
+
+def _evaluation(
+    saved: SavedRun,
+    num: int,
+    found: EvaluationResult,
+    changes: Sequence[Assignment],
+    quality: int | None,
+    files: list[Path],
+) -> RunEvaluation:
+    return RunEvaluation(
+        run_id=saved.folder.run_id,
+        step=saved.step,
+        num_samples=num,
+        metrics=found.metrics,
+        tables=found.tables,
+        plots={name: Plot(figure) for name, figure in found.figures.items()},
+        changes=[change.source for change in changes],
+        quality=quality,
+        files=files,
+    )
+
+
+def held_out_evaluation(
     saved: SavedRun, network: nn.Module, data: DataSplits, inputs: ModelInputs, num: int, batch_size: int
-) -> Assessment:
-    """`held_out/...` over the first `num` held-out rows, and `assessed/...` where the family has an assessment."""
+) -> EvaluationResult:
+    """`held_out/...` over the first `num` held-out rows, and `assessed/...` where the family has an evaluator."""
     rank = Rank(0, 1, 0, inputs.device)
-    with building():
-        objective = saved.objective(inputs.device, data.text)
+    objective = saved.objective(inputs.device, data.text)
     with torch.no_grad():
         found = held_out_metrics(
             network, objective, data.held_out, inputs, batch_size, num, rank, ControlChannel(rank)
         )  # fmt: skip
-    held_out = Assessment({f"held_out/{name}": value for name, value in found.items()}, {}, {})
-    own = assessing.assess(saved.experiment(), network, data, num, batch_size, inputs)
+    held_out = EvaluationResult({f"held_out/{name}": value for name, value in found.items()}, {}, {})
+    own = evaluate_by_family(saved.experiment(), network, data, num, batch_size, inputs)
     if own is None:
         return held_out
-    return joined([held_out, replace(own, metrics={f"assessed/{name}": value for name, value in own.metrics.items()})])
+    return merged([held_out, replace(own, metrics={f"assessed/{name}": value for name, value in own.metrics.items()})])
 
 
-def of_samples(meter: QualityMeter, network: nn.Module, num: int, batch_size: int) -> Assessment:
-    """`quality/...` of `num` samples, with a figure of what they show by what was asked for."""
+def quality_evaluation(meter: QualityMeter, network: nn.Module, num: int, batch_size: int) -> EvaluationResult:
+    """`quality/...` of `num` samples, with a figure of recognised by requested classes."""
     drawn = meter.draw(network, num, batch_size)
     confusion = meter.confusion(drawn)
-    return Assessment(meter.measure(drawn), {}, {"caption_agreement": confusion} if confusion else {})
+    return EvaluationResult(meter.measure(drawn), {}, {"caption_agreement": confusion} if confusion else {})
 
 
-def joined(parts: Sequence[Assessment]) -> Assessment:
-    """One of several, whose names differ."""
-    whole = Assessment({}, {}, {})
+def merged(parts: Sequence[EvaluationResult]) -> EvaluationResult:
+    """One result of several, whose names differ."""
+    whole = EvaluationResult({}, {}, {})
     for part in parts:
         whole.metrics.update(part.metrics)
         whole.tables.update(part.tables)

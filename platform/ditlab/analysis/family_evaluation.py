@@ -1,4 +1,4 @@
-"""A family's own assessment of a run, for `ditlab evaluate`: measured, printed, and kept with the run."""
+"""A family's own evaluation of a network, beside baselines: measured, shown as tables, stored with the run."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ import numpy as np
 from rich.table import Table
 from torch import nn
 
-from denoisers.contract import Assessment
-from ditlab.analysis.saved_run import SavedRun
+from denoisers.contract import EvaluationResult
+from denoisers.families import family_of
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
-from ditlab.home import writable_folder
+from ditlab.home import RunFolder, writable_folder
 from ditlab.inputs.conditions import row_set
 from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.reports.rendering.render import save
+from ditlab.reports.tables import save_table
 from ditlab.spec.experiment import Experiment
 
 FOLDER = "assessment"
-"""Below the run's media, and among MLflow's artifacts."""
+"""Folder below the run's media, and among MLflow's artifacts."""
 MOST_ROWS = 10
-"""Of a table that is printed; longer ones are for tools."""
+"""Rows of the longest table that is shown; longer ones are for tools."""
 
 
-def assess(
+def evaluate_by_family(
     experiment: Experiment,
     network: nn.Module,
     data: DataSplits,
-    rows: int | None,
+    num_rows: int | None,
     batch_size: int,
     inputs: ModelInputs,
-) -> Assessment | None:
-    """The family's assessment on the first `rows` held-out rows (None: all), or None where it has no assessor."""
-    assessor: Any = experiment.objective.assessor(experiment.model, data.text)
-    if assessor is None:
+) -> EvaluationResult | None:
+    """The family's evaluation on the first `num_rows` held-out rows (None: all); None where it has no evaluator."""
+    evaluator = family_of(experiment.model).build_evaluator(experiment.objective, experiment.model, data.text)
+    if evaluator is None:
         return None
-    held_out = replace(data.held_out, rows=data.held_out.rows[:rows])
-    train, seen = row_set(data.train, inputs), row_set(held_out, inputs)
-    found: Assessment = assessor.assess(network, train, seen, data.references, batch_size)
-    return found
+    held_out = replace(data.held_out, rows=data.held_out.rows[:num_rows])
+    train_rows, held_out_rows = row_set(data.train, inputs), row_set(held_out, inputs)
+    return evaluator.evaluate(network, train_rows, held_out_rows, data.references, batch_size)
 
 
-def printed_tables(assessment: Assessment) -> Iterator[Table]:
-    """The tables that a person can read in one look, numbers to the right."""
-    for name, columns in assessment.tables.items():
+def short_tables(tables: dict[str, dict[str, np.ndarray]]) -> Iterator[Table]:
+    """The tables of at most `MOST_ROWS` rows for a terminal, numbers to the right."""
+    for name, columns in tables.items():
         if max(map(len, columns.values())) > MOST_ROWS:
             continue
         table = Table(title=f"assessed: {name.replace('_', ' ')}")
@@ -54,36 +55,23 @@ def printed_tables(assessment: Assessment) -> Iterator[Table]:
             is_text = values.dtype.kind in "UO"
             table.add_column(header, justify="left" if is_text else "right", no_wrap=is_text)
         for row in zip(*columns.values(), strict=True):
-            table.add_row(*map(_shown, row))
+            table.add_row(*map(_cell, row))
         yield table
 
 
-def _shown(value: Any) -> str:
+def _cell(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float | np.floating) else str(value)
 
 
-def table_lists(assessment: Assessment) -> dict[str, dict[str, list[Any]]]:
-    """The tables for a JSON line."""
-    return {
-        name: {header: values.tolist() for header, values in columns.items()}
-        for name, columns in assessment.tables.items()
-    }
-
-
-def keep(assessment: Assessment, saved: SavedRun) -> list[Path]:
-    """Writes figures (PNG) and tables (Parquet) into the run's folder; returns where they lie.
+def store_evaluation(result: EvaluationResult, folder: RunFolder) -> list[Path]:
+    """Write figures (PNG) and tables (Parquet) into the run's folder; return the files.
 
     Raises UserError where the disk refuses.
     """
-    from ditlab.reports.rendering.render import (
-        save,  # matplotlib fills its cache below DITLAB_HOME: not for an unknown run
-    )
-    from ditlab.reports.tables import save_table
-
-    knob, remedy = f"the folder of run {saved.folder.run_id}", "make room, or make DITLAB_HOME writable"
-    folder = writable_folder(saved.folder.media / FOLDER, knob, remedy)
+    knob, remedy = f"the folder of run {folder.run_id}", "make room, or make DITLAB_HOME writable"
+    place = writable_folder(folder.media / FOLDER, knob, remedy)
     try:
-        files = [save(figure, folder / name) for name, figure in assessment.figures.items()]
-        return files + [save_table(table, folder / f"{name}.parquet") for name, table in assessment.tables.items()]
+        files = [save(figure, place / name) for name, figure in result.figures.items()]
+        return files + [save_table(table, place / f"{name}.parquet") for name, table in result.tables.items()]
     except OSError as error:
         raise UserError(f"{knob} cannot be written ({error.strerror}); {remedy}.") from error

@@ -84,8 +84,7 @@ def _free_figures() -> Makers:
     makers: Makers = {f"embeddings-{kind}": partial(_done, figure) for kind, figure in embedding_figures().items()}
     makers["schedules"] = lambda: schedules_figure(learning_rate)
     for family in families().values():
-        default: Any = family.model
-        for kind, figure in default().static_figures().items():
+        for kind, figure in family.static_figures(family.model()).items():
             makers[f"{family.name}-{kind}"] = partial(_done, figure)
     return makers
 
@@ -109,7 +108,7 @@ def _run_figures(saved: Any, seed: int) -> Makers:
     def trained(kind: str) -> "Figure":
         if not parts:
             parts["network"], parts["batch"] = saved.network(device), saved.batch(64, device)
-            parts["sampler"] = experiment.sampling.build(experiment.model, experiment.objective, saved.text())
+            parts["sampler"] = experiment.family.build_sampler(experiment.sampling, experiment.model, experiment.objective, saved.text())
         generator = torch.Generator(device).manual_seed(derived_seed(seed, "figures"))
         return next(iter(objective.figures(**parts, generator=generator, kinds=[kind])))[1]
 
@@ -127,7 +126,7 @@ def _run_figures(saved: Any, seed: int) -> Makers:
         )
 
     makers: Makers = {kind: partial(trained, kind) for kind in objective.figure_kinds()}
-    for kind, figure in experiment.model.static_figures().items():
+    for kind, figure in experiment.family.static_figures(experiment.model).items():
         makers.setdefault(kind, partial(_done, figure))
     makers["loss"] = loss
     makers["schedule"] = schedule

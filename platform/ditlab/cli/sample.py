@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ditlab.analysis.sample_request import (
+from ditlab.analysis.sampling.request import (
     SAMPLES_PER_PROMPT,
     Asked,
     folder_name,
@@ -77,29 +77,29 @@ def sample(
     import torch
 
     from denoisers.batched_sampling import draw_samples
-    from ditlab.analysis.sample_rows import rows_for, say_which, scales
-    from ditlab.analysis.sampling_overrides import sampling_changes
+    from ditlab.analysis.sampling.rows import rows_for, say_which, scales
+    from ditlab.analysis.sampling.overrides import sampling_changes
     from ditlab.analysis.saved_run import default_device, open_run, output_folder
-    from ditlab.inputs.conditions import conditions_of
+    from ditlab.inputs.conditions import sample_conditions
     from ditlab.inputs.model_inputs import ModelInputs
     from ditlab.inputs.noise import derived_seed
     from ditlab.reports.tables import save_table
 
     saved = open_run(run)
-    from ditlab.analysis.sample_files import (
+    from ditlab.analysis.sampling.files import (
         save_samples,  # matplotlib fills its cache below DITLAB_HOME: not without a run
     )
 
     experiment = saved.experiment(sampling_changes({"solver": solver, "steps": steps, "guidance": guidance}, overrides))
     device = default_device()
     with building():
-        sampler: Any = experiment.sampling.build(experiment.model, experiment.objective, saved.text())
+        sampler: Any = experiment.family.build_sampler(experiment.sampling, experiment.model, experiment.objective, saved.text())
     asked = Asked(**words)
     request = sample_request(asked, seed, sampler)
     fields = experiment.batch_fields()
     view = rows_for(saved, fields, choice, sampler, request)
-    inputs = ModelInputs.of(experiment, view.columns if view else (), device, say, saved.home)
-    conditions = conditions_of(sampler, num_samples(num, request, sampler), view, inputs, request)
+    inputs = ModelInputs.from_experiment(experiment, view.columns if view else (), device, say, saved.home)
+    conditions = sample_conditions(sampler, num_samples(num, request, sampler), view, inputs, request)
     if view is not None and conditions.rows is not None:
         say_which(sampler, num, conditions, view, fields)
     network = saved.network(device)

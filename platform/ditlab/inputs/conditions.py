@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.contract import NOTHING_ASKED, BatchField, RealRows, RowSet, SampleRequest
+from denoisers.contract import DEFAULT_REQUEST, BatchField, RealRows, RowSet, SampleRequest
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.manifest import StoredColumn
 from ditlab.data.stores.view import View
@@ -23,7 +23,7 @@ SCANNED = 4096
 
 
 @dataclass(frozen=True)
-class Conditions:
+class SampleConditions:
     """What samples are drawn under."""
 
     num: int
@@ -44,18 +44,18 @@ def row_set(view: View, inputs: ModelInputs) -> RowSet:
     return RowSet(len(view), batches)
 
 
-def shown_rows(data: DataSplits) -> View:
+def rows_for_samples(data: DataSplits) -> View:
     """The rows that completed samples are shown of: held-out ones, training rows where nothing is held out."""
     return data.held_out if len(data.held_out) else data.train
 
 
-def conditions_of(
+def sample_conditions(
     sampler: Any,
     num: int | None,
     view: View | None,
     inputs: ModelInputs,
-    request: SampleRequest = NOTHING_ASKED,
-) -> Conditions:
+    request: SampleRequest = DEFAULT_REQUEST,
+) -> SampleConditions:
     """The conditions of `num` samples; where the sampler completes rows, of the view's first `num` that it wants; where
     it takes conditions from rows and the request has no prompts, those of the view's first `num` rows, over and over.
 
@@ -76,7 +76,7 @@ def conditions_of(
                     view, np.arange(num) % len(view), inputs, fixed_noise(0, torch.device("cpu")), sampler.row_fields
                 )
                 request = replace(request, rows=rows)
-            return Conditions(num, sampler.conditions(num, request))
+            return SampleConditions(num, sampler.conditions(num, request))
         assert view is not None, "completed rows come from a view"
         wanted = _wanted(sampler, num, view, inputs.names)
         if not len(wanted):
@@ -86,12 +86,12 @@ def conditions_of(
                 "(--data train, or a store's folder), or change sampling."
             )
         rows = _rows(view, wanted, inputs, fixed_noise(0, torch.device("cpu")))
-        return Conditions(len(wanted), sampler.conditions(len(wanted), replace(request, rows=rows)), rows)
+        return SampleConditions(len(wanted), sampler.conditions(len(wanted), replace(request, rows=rows)), rows)
     except ValueError as error:
         raise UserError(str(error)) from error
 
 
-def num_chosen(sampler: Any, view: View, fields: Sequence[BatchField]) -> int | None:
+def num_rows_chosen(sampler: Any, view: View, fields: Sequence[BatchField]) -> int | None:
     """How many of all the view's rows the sampler chooses; None where it takes any."""
     num = 0
     for _, wanted in _choices(sampler, view, {field.name for field in fields}):
@@ -117,7 +117,7 @@ def _choices(sampler: Any, view: View, taken: Collection[str]) -> Iterator[tuple
     """Places in the view, SCANNED at a time, and those of them that the sampler chooses (None: it takes any)."""
     for start in range(0, len(view), SCANNED):
         indices = np.arange(start, min(start + SCANNED, len(view)))
-        wanted = sampler.wanted(_seen(view, indices, taken))
+        wanted = sampler.select_rows(_seen(view, indices, taken))
         yield indices, None if wanted is None else indices[wanted]
 
 
@@ -137,7 +137,7 @@ def _rows(
     """`only`: those of the model's fields that are wanted, where not all are. Rows of several buckets are padded."""
     wanted = inputs if only is None else inputs.only(only)
     raw = {field.name: view.padded(field.name, indices) for field in wanted.fields}
-    batch = wanted.ready(raw, view.columns, noise.device)
+    batch = wanted.prepare_batch(raw, view.columns, noise.device)
     return RealRows(batch, _columns(view, indices, inputs.names), _names(view.columns), noise)
 
 

@@ -55,7 +55,7 @@ def quality_sampler(experiment: Experiment, data: DataSplits) -> Any:
     if "prompts" in type(sampling).model_fields:
         sampling = sampling.model_copy(update={"prompts": ()})
     try:
-        return sampling.build(experiment.model, experiment.objective, data.text)
+        return experiment.family.build_sampler(sampling, experiment.model, experiment.objective, data.text)
     except ValueError as error:
         raise UserError(str(error)) from error
 

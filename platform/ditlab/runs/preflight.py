@@ -1,4 +1,4 @@
-"""What can be checked before a run exists; each check raises UserError and leaves nothing behind."""
+"""Checks of an experiment before its run exists; each raises UserError and leaves nothing behind."""
 
 import socket
 from collections.abc import Iterator, Mapping
@@ -7,37 +7,48 @@ from typing import Any
 
 import torch
 
+from denoisers.parameter_counts import ParameterCount, count_parameters
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.cluster.nodes.verdict import NodeReport, without_interface
 from ditlab.data.splits import store_folder
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
+from ditlab.runs.network_interface import interface_names, missing_interface
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.experiment import NOT_CONTENT, Experiment
 from ditlab.spec.loading import load_experiment
+from ditlab.spec.no_secrets import refuse_secrets
 from ditlab.tracking.records import read_record
 
-SAME = ("training.steps", "training.epochs", "encoders.cache", "encoders.compile")
-"""Fields that a run may go on with other values of: a longer run is the same experiment, and the rest costs time."""
+RESUMABLE_CHANGES = ("training.steps", "training.epochs", "encoders.cache", "encoders.compile")
+"""Content fields that a resumed run may change: a longer run is the same experiment, and the rest costs only time."""
 
 
 def portable(experiment: Experiment, tracking_uri: str | None, home: Home) -> Experiment:
-    """The same with absolute paths: workers and later commands have other working directories, and another environment.
-    A tracking address of null stays null, so that DITLAB_HOME can be moved."""
+    """The same experiment with absolute paths and a tracking address, for other working directories and environments.
+
+    An address of None stays None, so that DITLAB_HOME can be moved. Nothing is validated again.
+    """
     spec = absolute_paths(experiment.to_dict(), home)
-    spec["tracking"]["uri"] = tracking_uri
-    return type(experiment).model_validate(spec)
+    changed = {}
+    for name in ("data", "checkpoint", "encoders"):
+        section = getattr(experiment, name)
+        own = section.model_dump(mode="json")
+        paths = {key: value for key, value in spec[name].items() if value != own[key]}
+        changed[name] = section.model_copy(update=paths)
+    return tracked_at(experiment.model_copy(update=changed), tracking_uri)
 
 
 def tracked_at(experiment: Experiment, uri: str | None) -> Experiment:
-    """The same, tracked at another address."""
-    spec = experiment.to_dict()
-    spec["tracking"]["uri"] = uri
-    return type(experiment).model_validate(spec)
+    """The same experiment, tracked at another address. Raises UserError for an address that holds a secret."""
+    try:
+        refuse_secrets({"tracking": {"uri": uri}})
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return experiment.model_copy(update={"tracking": experiment.tracking.model_copy(update={"uri": uri})})
 
 
 def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
-    """A spec's mapping, whole or not, with its paths made absolute, a store's name among them; URIs stay."""
+    """Mapping of a spec, whole or in part, with its paths and store names made absolute; URIs stay."""
     found = dict(spec)
     for section, key in (("data", "path"), ("checkpoint", "storage")):
         part = found.get(section)
@@ -52,7 +63,7 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
 
 
 def check_devices(experiment: Experiment, local: bool, remote: bool) -> None:
-    """Raises UserError for more GPUs or processes than there can be. A cluster is asked itself, once connected."""
+    """Raises UserError for more GPUs or processes than this machine has; a cluster is checked once connected."""
     workers, gpus = experiment.resources.min_workers, experiment.resources.gpus_per_worker
     if local and workers > 1:
         raise UserError(
@@ -69,23 +80,26 @@ def check_devices(experiment: Experiment, local: bool, remote: bool) -> None:
 
 
 def check_network(experiment: Experiment) -> None:
-    """Raises UserError where this machine lacks the interface that workers shall use. Nodes of a cluster are asked
-    themselves, once connected."""
-    interface = experiment.resources.network.interface
-    here = NodeReport(socket.gethostname(), True, interfaces=[name for _, name in socket.if_nameindex()])
-    for sentence in without_interface([here], interface):
-        raise UserError(sentence)
+    """Raises UserError where this machine lacks the configured network interface.
+
+    Nodes of a cluster are checked by `ditlab.cluster.nodes.survey`, once connected.
+    """
+    interface, existing = experiment.resources.network.interface, interface_names()
+    if interface and interface not in existing:
+        raise UserError(missing_interface(interface, f"node {socket.gethostname()}", existing))
 
 
-def check_builds(experiment: Experiment) -> None:
-    """Raises UserError for what only building finds out (guidance without classes, say). Uses the meta device."""
+def count_and_build(experiment: Experiment) -> ParameterCount:
+    """Count the parameters, on the meta device, and build objective and sampler.
+
+    Raises UserError for a mistake that only building finds, such as guidance without classes.
+    """
     try:
-        with torch.device("meta"):
-            experiment.model.build()
-        experiment.objective.build(experiment.model)
-        experiment.sampling.build(experiment.model, experiment.objective)
+        counts = count_parameters(experiment.model, experiment.objective)
+        experiment.family.build_sampler(experiment.sampling, experiment.model, experiment.objective)
     except ValueError as error:
         raise UserError(str(error)) from error
+    return counts
 
 
 def check_storage(experiment: Experiment) -> None:
@@ -95,13 +109,13 @@ def check_storage(experiment: Experiment) -> None:
 
 
 def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
-    """Raises UserError where a run is to go on as another experiment. A longer run is the same experiment."""
+    """Raises UserError where a resumed run would change its content. A longer run is the same experiment."""
     old = load_experiment(folder.spec).to_dict()
     new = experiment.to_dict()
     changed = [
         f"{path}={after!r} (was {before!r})"
         for path, before, after in _differences(old, new)
-        if path.split(".")[0] not in NOT_CONTENT and path not in SAME
+        if path.split(".")[0] not in NOT_CONTENT and path not in RESUMABLE_CHANGES
     ]
     if changed:
         raise UserError(
@@ -113,7 +127,7 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
             f"checkpoint.storage={after} is not where run {folder.run_id} keeps its checkpoints ({before}); "
             f"set checkpoint.storage={'null' if before is None else before}."
         )
-    store = checkpoint_store(folder, new)
+    store = checkpoint_store(folder, after)
     longest, reached = store.last_step(), read_record(folder).step
     if reached > 0 and not store.steps():
         raise UserError(

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, create_model, field_validator, model_validator
 
-from denoisers.contract import BatchField, Family, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
-from denoisers.families import families
+from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
+from denoisers.families import AnyFamily, families, family_of
 from ditlab.errors import UserError, nearest
 from ditlab.spec.data import DataSpec, DigitsData
 from ditlab.spec.encoders import Encoders
@@ -132,6 +132,11 @@ class Experiment(Spec):
         return self
 
     @property
+    def family(self) -> AnyFamily:
+        """The model's family, which builds the parts of the run."""
+        return family_of(self.model)
+
+    @property
     def micro_size(self) -> int:
         """Samples of one forward pass on one worker."""
         return self.batch.micro or self.batch.size // self.resources.max_workers
@@ -170,12 +175,11 @@ def _multiple(size: int, divisor: int) -> str:
 
 
 @cache
-def experiment_class(family: Family) -> type[Experiment]:
+def experiment_class(family: AnyFamily) -> type[Experiment]:
     """The experiment whose `model`, `objective` and `sampling` are one family's."""
-    objective: Any = family.objective
     overrides: dict[str, Any] = {
         "model": (family.model, Field(description="The network.")),
-        "objective": (family.objective, Field(default=objective(), description="The loss.")),
+        "objective": (family.objective, Field(default=family.objective(), description="The loss.")),
         "sampling": (family.sampling, Field(default=family.sampling(), description="Defaults of sampling.")),
     }
     doc = f"A training run of the family {family.name}."

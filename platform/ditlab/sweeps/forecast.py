@@ -132,11 +132,11 @@ def _timed(experiment: Experiment, home: Home) -> float:
     """Samples a second of forward and backward passes on all of this machine's cores."""
     data = open_data(experiment.data, home)
     view = data.train.fullest()
-    inputs = ModelInputs.of(experiment, view.columns, torch.device("cpu"), home=home)
+    inputs = ModelInputs.from_experiment(experiment, view.columns, torch.device("cpu"), home=home)
     size = min(experiment.micro_size, len(view))
-    objective: Any = experiment.objective.build(experiment.model, data.text)
-    network: Any = experiment.model.build()
-    batch = inputs.ready(next(held_out_batches(view, inputs.fields, size, size)), view.columns)
+    objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
+    network: Any = experiment.family.build_network(experiment.model)
+    batch = inputs.prepare_batch(next(held_out_batches(view, inputs.fields, size, size)), view.columns)
     times = []
     for number in range(TIMED_PASSES + 1):
         begin = time.perf_counter()

@@ -9,7 +9,7 @@ from denoisers.figures import Figure
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
-from ditlab.inputs.conditions import conditions_of, shown_rows
+from ditlab.inputs.conditions import sample_conditions, rows_for_samples
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed, fixed_noise
 from ditlab.spec.experiment import Experiment
@@ -40,7 +40,7 @@ def held_out_metrics(
         counts = turn + rank.rank < len(pieces)
         piece = pieces[turn + rank.rank if counts else 0]
         raw = {field.name: view.gather(field.name, piece.indices) for field in inputs.fields}
-        batch = inputs.ready(raw, view.columns)
+        batch = inputs.prepare_batch(raw, view.columns)
         size = len(piece.indices)
         noise = fixed_noise(piece.first, rank.device, piece.bucket)
         values = objective.metrics(network, batch, noise)
@@ -60,8 +60,8 @@ def sample_grid(network: nn.Module, experiment: Experiment, data: DataSplits, nu
 
     Raises UserError where none can be drawn under the experiment's sampling settings.
     """
-    sampler: Any = experiment.sampling.build(experiment.model, experiment.objective, data.text)
+    sampler: Any = experiment.family.build_sampler(experiment.sampling, experiment.model, experiment.objective, data.text)
     generator = torch.Generator(inputs.device).manual_seed(derived_seed(experiment.seed, "samples"))
-    conditions = conditions_of(sampler, num, shown_rows(data), inputs)
+    conditions = sample_conditions(sampler, num, rows_for_samples(data), inputs)
     tensors = {name: value.to(inputs.device) for name, value in conditions.tensors.items()}
     return sampler.show(sampler.sample(network, tensors, conditions.num, generator))

@@ -59,7 +59,7 @@ def load_network(
 ) -> tuple[Experiment, nn.Module]:
     """(experiment, network in evaluation mode) from a resolved spec and weights by name."""
     experiment = class_for(spec).model_validate(dict(spec))
-    network: Any = experiment.model.build()
+    network: Any = experiment.family.build_network(experiment.model)
     network.load_state_dict(dict(weights))
     return experiment, network.to(device).eval()
 

@@ -9,7 +9,7 @@ from ditlab.spec.experiment import Experiment
 
 def metric_names(experiment: Experiment, data: DataSplits) -> list[str]:
     """Names under which MLflow will have them: of every step, then of every evaluation."""
-    objective: Any = experiment.objective.build(experiment.model, data.text)
+    objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
     trained = [name for name, weight in objective.weights.items() if weight]
     names = [f"train/{name}" for name in ("loss", *trained, "grad_norm", "lr", "samples_per_second")]
     if experiment.evaluation.every is not None and len(data.held_out):

@@ -13,7 +13,7 @@ from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.inputs.noise import derived_seed
 from ditlab.spec.experiment import Experiment
 from ditlab.training.networks import RootedNetwork, named_parameters, persistent_buffers, whole_shape
-from ditlab.training.progress_marker import Pulse
+from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.shares import Share
 
 Key = tuple[str, str, int]
@@ -41,18 +41,18 @@ class TrainingState:
         rank: Rank,
         share: Share,
         swap: Path,
-        pulse: Pulse,
+        marker: ProgressMarker,
         text: TextCodec | None = None,
     ) -> None:
         self._rank = rank
         torch.manual_seed(derived_seed(experiment.seed, "objective"))  # its modules draw their weights
-        self.objective: Any = experiment.objective.build(experiment.model, text)
+        self.objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, text)
         torch.manual_seed(derived_seed(experiment.seed, "weights"))
-        network: Any = experiment.model.build()
+        network: Any = experiment.family.build_network(experiment.model)
         module = TrainingModule(network, self.objective)
-        module.register_forward_hook(lambda *_: pulse.beat())  # so that who waits for a gradient is ahead of who hangs
+        module.register_forward_hook(lambda *_: marker.beat())  # so that who waits for a gradient is ahead of who hangs
         self.engine = Engine(module, experiment, rank, share.slice_size, len(share.slices), swap=swap)
-        self.network = RootedNetwork(self.engine, network, pulse.beat)
+        self.network = RootedNetwork(self.engine, network, marker.beat)
         owners = {"network": network, "objective": self.objective.modules or nn.Module()}
         self.buffers = dict(persistent_buffers(owners))
         named = [*named_parameters(owners), *self.buffers.items()]
@@ -83,13 +83,13 @@ class TrainingState:
         """Copies the whole state into host memory. One worker only: it holds the whole."""
         assert self._rank.world_size == 1
         held = {key: values.detach().to("cpu", copy=True) for key, values in self.tensors()}
-        return LeftState(held, self.engine.scalars(), self.step, self.position)
+        return HostState(held, self.engine.scalars(), self.step, self.position)
 
     def close(self) -> None:
         self.engine.close()
 
 
-class LeftState:
+class HostState:
     """What an engine left for the next one."""
 
     def __init__(self, held: dict[Key, Tensor], scalars: dict[str, float], step: int, position: int) -> None:

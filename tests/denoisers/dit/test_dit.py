@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from denoisers.dit.family import FAMILY
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
 from denoisers.layers.embeddings import table_2d
 from denoisers.parameter_counts import count_parameters
@@ -35,13 +36,13 @@ def test_classes_add_a_vector_each_and_one_for_the_null_class():
 
 @pytest.mark.parametrize("adaln", ["scale_shift", "zero"])
 def test_untrained_network_predicts_zero(adaln):
-    network = DiTSpec(adaln=adaln, num_classes=10, **SMALL).build()
+    network = FAMILY.build_network(DiTSpec(adaln=adaln, num_classes=10, **SMALL))
     out = network(torch.randn(4, 1, 8, 8), torch.rand(4), torch.arange(4))
     assert torch.equal(out, torch.zeros(4, 1, 8, 8))
 
 
 def test_untrained_adaln_zero_blocks_are_the_identity():
-    network = DiTSpec(adaln="zero", **SMALL).build()
+    network = FAMILY.build_network(DiTSpec(adaln="zero", **SMALL))
     tokens, condition = torch.randn(2, 16, 32), torch.randn(2, 128)
     for block in network.blocks:
         assert torch.equal(block(tokens, condition), tokens)
@@ -50,7 +51,7 @@ def test_untrained_adaln_zero_blocks_are_the_identity():
 @pytest.mark.parametrize("adaln", ["scale_shift", "zero"])
 def test_block_as_written_in_the_paper(adaln, perturb):
     """x + gate attention(modulated norm), then x + gate MLP(modulated norm); the ungated block's gate is 1."""
-    network = DiTSpec(adaln=adaln, **SMALL).build().double()
+    network = FAMILY.build_network(DiTSpec(adaln=adaln, **SMALL)).double()
     perturb(network)
     block = network.blocks[0]
     x, condition = torch.randn(2, 16, 32).double(), torch.randn(2, 128).double()
@@ -63,7 +64,7 @@ def test_block_as_written_in_the_paper(adaln, perturb):
 
 
 def test_positions_are_the_fixed_table_and_no_parameter():
-    network = DiTSpec().build()
+    network = FAMILY.build_network(DiTSpec())
     assert torch.equal(network.positions, table_2d(7, 7, 256))
     assert "positions" not in network.state_dict()
 
@@ -71,7 +72,7 @@ def test_positions_are_the_fixed_table_and_no_parameter():
 def test_attention_maps_leave_the_network_as_it_was(perturb):
     from denoisers.dit.attention_figure import attention_maps
 
-    network = DiTSpec(**SMALL).build()
+    network = FAMILY.build_network(DiTSpec(**SMALL))
     perturb(network)
     x, t = torch.randn(1, 1, 8, 8), torch.tensor([0.3])
     before = network(x, t)

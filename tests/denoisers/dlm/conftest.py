@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from denoisers.dlm.family import FAMILY
 from denoisers.dlm.spec import DLMSpec
 
 SMALL = {"length": 12, "vocabulary": 11, "depth": 2, "num_heads": 2, "width": 16, "condition_width": 8, "time_width": 6}
@@ -14,7 +15,7 @@ def small_dlm(perturb):
     """A perturbed network in float64, with changes to its spec by keyword."""
 
     def make(**changes):
-        network = DLMSpec(**{**SMALL, **changes}).build().double()
+        network = FAMILY.build_network(DLMSpec(**{**SMALL, **changes})).double()
         perturb(network, std=0.3)
         return network
 

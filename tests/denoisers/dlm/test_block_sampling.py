@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from denoisers.contract import Prompt, SampleRequest
+from denoisers.dlm.family import FAMILY
 from denoisers.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
+from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
 from support.letters import letters
 from support.true_scores import BlockScores, every_sequence
@@ -20,7 +22,7 @@ PROMPTS = {
 
 def make_sampler(model, cached=True, noise=NOISE, **sampling):
     spec = DLMSamplingSpec(**{"steps": 4, **sampling}, block=BlockSampling(cache=cached))
-    return spec.build(model, DLMObjectiveSpec(noise=noise), letters())
+    return FAMILY.build_sampler(spec, model, DLMObjectiveSpec(noise=noise), letters())
 
 
 def seeded(seed=0):
@@ -62,7 +64,7 @@ def test_log_scores_are_those_of_a_pass_over_clean_blocks_and_the_noisy_one(netw
     """As the network is trained, without any cache."""
     sampler = make_sampler(network.spec, cached, steps=2)
     drawn, passes = asked(network, lambda: sampler.sample(network, {}, 2, seeded()))
-    levels = [*NOISE.build().sigma(torch.linspace(1, 1e-5, 3, dtype=torch.float64)).tolist()] * 4
+    levels = [*sigma_schedule(NOISE).sigma(torch.linspace(1, 1e-5, 3, dtype=torch.float64)).tolist()] * 4
     assert len(passes) == len(levels) == 12
     for number, ((noisy, scores), sigma) in enumerate(zip(passes, levels, strict=True)):
         before = number // 3

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from denoisers.dlm.family import FAMILY
 from denoisers.dlm.figures import EXCERPT
 from denoisers.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec
 from denoisers.figures import Text
@@ -13,7 +14,7 @@ from support.letters import letters
 
 def shown(network, text, **sampling):
     """The panels of two samples, and the samples."""
-    sampler = DLMSamplingSpec(**{"steps": 3, **sampling}).build(network.spec, DLMObjectiveSpec(), text)
+    sampler = FAMILY.build_sampler(DLMSamplingSpec(**{"steps": 3, **sampling}), network.spec, DLMObjectiveSpec(), text)
     samples = sampler.sample(network, {}, 2, torch.Generator().manual_seed(0))
     figure = sampler.show(samples)
     assert all(isinstance(panel, Text) for panel in figure.panels)

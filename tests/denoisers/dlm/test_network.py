@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from denoisers.dlm.family import FAMILY
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.parameter_counts import count_parameters
 from denoisers.processes.discrete.chunked_score_entropy import LossTargets
@@ -52,7 +53,7 @@ def test_no_parameter_depends_on_the_length_or_on_blocks(changes):
 def test_initial_weights():
     """Embedding: Kaiming uniform, a = sqrt 5, so 1 / sqrt(512); modulations and output 0; norms 1; the rest likewise
     uniform, 1 / sqrt(inputs), biases too."""
-    network = DLMSpec(vocabulary=500, depth=2).build()
+    network = FAMILY.build_network(DLMSpec(vocabulary=500, depth=2))
     assert network.embedding.weight.abs().max().item() == pytest.approx(512**-0.5, rel=0.01)
     assert network.embedding.weight.std().item() == pytest.approx((3 * 512) ** -0.5, rel=0.01)
     zeroed = [network.output.modulation, network.output.log_scores, *(block.modulation for block in network.blocks)]
@@ -67,7 +68,7 @@ def test_initial_weights():
 
 
 def test_untrained_blocks_are_the_identity_and_all_log_scores_0(tokens):
-    network = DLMSpec(length=12, vocabulary=11, depth=2, num_heads=2, width=16).build()
+    network = FAMILY.build_network(DLMSpec(length=12, vocabulary=11, depth=2, num_heads=2, width=16))
     seen = []
     for block in network.blocks:
         block.register_forward_hook(lambda _module, inputs, output: seen.append((inputs[0], output)))
@@ -208,7 +209,7 @@ class LargeTensors(TorchDispatchMode):
 @pytest.mark.parametrize("block_size", [None, 64])
 def test_log_scores_are_in_memory_once_and_attention_matrices_not_at_all(block_size):
     spec = DLMSpec(length=128, vocabulary=520, depth=1, num_heads=8, width=32, block_size=block_size)
-    network, (x, sigma) = spec.build().bfloat16(), spec.example_inputs(4, device="cpu")
+    network, (x, sigma) = FAMILY.build_network(spec).bfloat16(), FAMILY.example_inputs(spec, 4, device="cpu")
     with LargeTensors(4 * 128 * 520) as made:  # an attention matrix would hold 4 * 8 * 128 * 128, more
         network(x, sigma)
     assert len(made.storages) == 1 and made.kept[0].dtype == torch.bfloat16, made.storages

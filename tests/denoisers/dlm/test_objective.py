@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from denoisers.contract import TextCodec
+from denoisers.dlm.family import FAMILY
 from denoisers.dlm.noising import TokenNoise
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.processes.discrete.chunked_score_entropy import TokenLosses
@@ -59,7 +60,7 @@ def letters(bytes_per_token):
 
 
 def objective(block_size=None, bytes_per_token=2.5, **changes):
-    return DLMObjectiveSpec(**changes).build(model(block_size=block_size), letters(bytes_per_token))
+    return FAMILY.build_objective(DLMObjectiveSpec(**changes), model(block_size=block_size), letters(bytes_per_token))
 
 
 def summary(built, network, batch, noise):
@@ -100,7 +101,7 @@ def test_bound_of_zero_log_scores_is_ln_v(text, keyed_noise, noise_spec, block_s
 
 def test_bound_constant_at_the_published_setting():
     """3.3246 of the prior, and the entropy of a token at sigma = 0.001."""
-    built = DLMObjectiveSpec().build(DLMSpec())
+    built = FAMILY.build_objective(DLMObjectiveSpec(), DLMSpec())
     assert built.bound_constant == pytest.approx(3.3246 + 0.0187, abs=1e-4)
     means = dict.fromkeys(("score_entropy", "unweighted"), 10.80618 - 3.32458)
     assert built.summary(means)["perplexity"] == pytest.approx(50257, rel=1e-4)
@@ -136,7 +137,7 @@ def test_unweighted_is_the_loss_at_uniform_times(text, keyed_noise):
     noise_spec = TokenNoiseSchedule(sigma_min=0.05, sigma_max=2.0)
     built = objective(noise=noise_spec)
     t = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
-    expected = expected_zero_score_entropy(noise_spec.build().sigma(t), V).mean().item()
+    expected = expected_zero_score_entropy(sigma_schedule(noise_spec).sigma(t), V).mean().item()
     found = summary(built, Scores(zeros), text, keyed_noise())["unweighted"]
     assert found == pytest.approx(expected, rel=0.05)
     trained = built.loss(Scores(zeros), text, keyed_noise())["unweighted"].item()
@@ -186,7 +187,7 @@ def test_a_block_causal_network_is_given_a_level_a_block_and_the_clean_copy(few,
 @pytest.mark.parametrize("block_size", [None, 3])
 def test_a_micro_batch_is_its_two_halves(few, perturb, keyed_noise, block_size):
     spec = model(block_size=block_size)
-    network, built = spec.build().double(), DLMObjectiveSpec().build(spec)
+    network, built = FAMILY.build_network(spec).double(), FAMILY.build_objective(DLMObjectiveSpec(), spec)
     perturb(network)
 
     class Slice(keyed_noise):
@@ -222,7 +223,7 @@ def test_bits_a_byte_are_bits_a_token_over_the_bytes_of_a_token(few, keyed_noise
 
 def test_only_the_weighted_component_trains(few, perturb, keyed_noise):
     spec = model()
-    network, built = spec.build(), DLMObjectiveSpec().build(spec)
+    network, built = FAMILY.build_network(spec), FAMILY.build_objective(DLMObjectiveSpec(), spec)
     perturb(network)
     found = built.loss(network, few, keyed_noise())
     assert found["score_entropy"].requires_grad and not found["unweighted"].requires_grad
@@ -270,8 +271,8 @@ def test_it_learns_what_is_there_to_learn(keyed_noise, block_size):
     """Sequences count up from a random token, V being 11: all but the first are certain, ln 11 / 12 a token."""
     batch = {"tokens": (torch.arange(44)[:, None] + torch.arange(T)) % V}
     spec = model(block_size=block_size, width=32)
-    built = DLMObjectiveSpec(noise=TokenNoiseSchedule(sigma_max=4.0)).build(spec)
-    network = spec.build()
+    built = FAMILY.build_objective(DLMObjectiveSpec(noise=TokenNoiseSchedule(sigma_max=4.0)), spec)
+    network = FAMILY.build_network(spec)
     adam = torch.optim.Adam(network.parameters(), lr=1e-2)
     for step in range(300):
         loss = built.loss(network, batch, keyed_noise(step))["score_entropy"]

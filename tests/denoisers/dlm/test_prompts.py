@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from denoisers.contract import Prompt, SampleRequest
+from denoisers.dlm.family import FAMILY
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 from support.letters import letters
 
@@ -13,7 +14,7 @@ LETTERS = letters()
 
 
 def conditions(*prompts, num=1, text=LETTERS, **sampling):
-    sampler = DLMSamplingSpec(**sampling).build(MODEL, DLMObjectiveSpec(), text)
+    sampler = FAMILY.build_sampler(DLMSamplingSpec(**sampling), MODEL, DLMObjectiveSpec(), text)
     return sampler.conditions(num, SampleRequest(prompts=[Prompt(*prompt) for prompt in prompts]))
 
 
@@ -71,7 +72,7 @@ def test_a_prompt_needs_a_tokeniser():
 
 
 def test_a_label_is_refused():
-    sampler = DLMSamplingSpec().build(MODEL, DLMObjectiveSpec(), None)
+    sampler = FAMILY.build_sampler(DLMSamplingSpec(), MODEL, DLMObjectiveSpec(), None)
     with pytest.raises(ValueError, match=r"^label=3 was asked of a model without classes; leave the label out\.$"):
         sampler.conditions(2, dataclasses.replace(SampleRequest(), label=3))
     assert sampler.takes_rows == "none"

@@ -5,6 +5,7 @@ import torch
 
 from denoisers.dlm.reverse_process import LAST_TIME, analytic_chances, euler_chances, reverse_passes
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec
+from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
 from support.true_scores import PAIR, SUM, TrueScores, distance, every_sequence, noisy
 
@@ -58,7 +59,7 @@ def test_analytic_steps_recover_the_law_of_one_token_exactly(steps, kind):
 
 
 def test_the_last_step_takes_away_the_noise_that_is_left():
-    left = float(LOUD.build().sigma(torch.tensor(LAST_TIME, dtype=torch.float64)))
+    left = float(sigma_schedule(LOUD).sigma(torch.tensor(LAST_TIME, dtype=torch.float64)))
     law = final_law(ONE, passes_of(solver="analytic", steps=3, noise=LOUD, denoise=False))
     assert distance(law, noisy(ONE, left)) < 1e-12 and distance(law, ONE) > 0.05
     for solver in ("euler", "analytic"):
@@ -90,7 +91,7 @@ def test_categorical_draws_from_the_softmax_of_the_output():
     """Of one token that is its law at the noise told, whatever it was; at the last, t = 1e-5. Nothing is denoised."""
     passes = passes_of(solver="categorical", steps=5, noise=LOUD)
     assert len(passes) == 5
-    left = float(LOUD.build().sigma(torch.tensor(LAST_TIME, dtype=torch.float64)))
+    left = float(sigma_schedule(LOUD).sigma(torch.tensor(LAST_TIME, dtype=torch.float64)))
     assert passes[-1].sigma == pytest.approx(left) and passes[0].sigma == pytest.approx(2.0)
     assert distance(final_law(ONE, passes), noisy(ONE, left)) < 1e-12
 

@@ -5,6 +5,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
+from denoisers.dlm.family import FAMILY
 from denoisers.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 
 
@@ -74,7 +75,7 @@ def test_scale_by_sigma_is_refused_with_the_reason():
 )  # fmt: skip
 def test_sampling_that_does_not_fit_the_model_is_refused(sampling, model, message):
     with pytest.raises(ValueError, match=message):
-        DLMSamplingSpec(**sampling).build(DLMSpec(**model), DLMObjectiveSpec())
+        FAMILY.build_sampler(DLMSamplingSpec(**sampling), DLMSpec(**model), DLMObjectiveSpec())
 
 
 def test_default_steps():

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from denoisers.figures import Heatmap, ImageGrid
+from denoisers.pixelhdm.family import FAMILY
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
 from denoisers.pixelhdm.text_encoder import caption_bytes
 
@@ -33,8 +34,8 @@ def draw(spec, network, kinds=None, sampling=None, quality=90):
         weights={"alignment": 0.0}, frequency={"quality": quality}, alignment_block=1
     )
     settings = {"steps": 4, "height": SIZE[0], "width": SIZE[1], **(sampling or {})}
-    sampler = PixelHDMSamplingSpec(**settings).build(spec, objective_spec)
-    objective = objective_spec.build(spec)
+    sampler = FAMILY.build_sampler(PixelHDMSamplingSpec(**settings), spec, objective_spec)
+    objective = FAMILY.build_objective(objective_spec, spec)
     generator = torch.Generator().manual_seed(0)
     return objective.figure_kinds(), dict(objective.figures(network, batch_of(spec), sampler, generator, kinds))
 
@@ -42,7 +43,7 @@ def draw(spec, network, kinds=None, sampling=None, quality=90):
 @pytest.mark.parametrize("text_encoder", ["learned", "frozen"])
 def test_all_kinds_are_drawn_of_finite_numbers(text_encoder, perturb):
     spec = model(text_encoder=text_encoder)
-    network = spec.build()
+    network = FAMILY.build_network(spec)
     perturb(network)
     kinds, figures = draw(spec, network)
     assert list(kinds) == list(figures) == KINDS
@@ -55,7 +56,7 @@ def test_all_kinds_are_drawn_of_finite_numbers(text_encoder, perturb):
 
 def test_samples_are_of_held_out_captions_at_the_samplers_size():
     spec = model(text_encoder="learned")
-    _, figures = draw(spec, spec.build(), ["samples"])
+    _, figures = draw(spec, FAMILY.build_network(spec), ["samples"])
     (grid,) = figures["samples"].panels
     assert grid.images.shape == (5, *SIZE, 3)
     assert list(grid.captions) == [f"digit {number}" for number in range(5)]
@@ -64,14 +65,16 @@ def test_samples_are_of_held_out_captions_at_the_samplers_size():
 def test_prompts_of_the_spec_need_no_encoder_here():
     """A frozen encoder is not at hand: captions of the batch take the place of the prompts."""
     spec = model()
-    _, figures = draw(spec, spec.build(), ["samples"], {"prompts": ("a cat",), "negative_prompt": "a dog"})
+    _, figures = draw(
+        spec, FAMILY.build_network(spec), ["samples"], {"prompts": ("a cat",), "negative_prompt": "a dog"}
+    )
     assert len(figures["samples"].panels[0].images) == 5
 
 
 @pytest.mark.parametrize("projects", [True, False])
 def test_a_trajectory_goes_from_noise_to_data(projects):
     spec = model()
-    _, figures = draw(spec, spec.build(), ["trajectory"], {"steps": 3, "final_projection": projects})
+    _, figures = draw(spec, FAMILY.build_network(spec), ["trajectory"], {"steps": 3, "final_projection": projects})
     figure = figures["trajectory"]
     (grid,) = figure.panels
     assert isinstance(grid, ImageGrid) and len(figure.frames) == 4 + projects
@@ -83,7 +86,7 @@ def test_a_trajectory_goes_from_noise_to_data(projects):
 @pytest.mark.parametrize("gate", ["headwise", "elementwise"])
 def test_gates_are_half_open_before_training_and_show_who_opens(gate):
     spec = model(gate=gate)
-    network = spec.build()
+    network = FAMILY.build_network(spec)
     _, figures = draw(spec, network, ["attention_gates"])
     panels = figures["attention_gates"].panels
     assert [panel.values.shape for panel in panels] == [(3, 2)] * 3 + [(2, 2)] * 3
@@ -103,9 +106,9 @@ def test_gates_are_half_open_before_training_and_show_who_opens(gate):
 
 def test_padded_text_does_not_show_in_gates(perturb):
     spec = model()
-    network = spec.build()
+    network = FAMILY.build_network(spec)
     perturb(network)
-    objective = PixelHDMObjectiveSpec(weights={"alignment": 0.0}).build(spec)
+    objective = FAMILY.build_objective(PixelHDMObjectiveSpec(weights={"alignment": 0.0}), spec)
     batch = batch_of(spec)
     padded = {**batch, "text": nn.functional.pad(batch["text"], (0, 0, 0, 3), value=9.0)}
     padded["text_mask"] = nn.functional.pad(batch["text_mask"], (0, 3))
@@ -124,6 +127,6 @@ def test_frequency_weights_are_those_of_the_quality():
     np.testing.assert_allclose(luma * luma_steps, (luma * luma_steps)[0, 0], rtol=1e-6)
     assert luma.mean() == pytest.approx(1) and chroma.mean() == pytest.approx(1)
     state = torch.get_rng_state()
-    static = PixelHDMSpec().static_figures()
+    static = FAMILY.static_figures(PixelHDMSpec())
     assert list(static) == ["frequency_weights"] and static["frequency_weights"].panels[0].values[0, 0] == 3
     assert torch.equal(torch.get_rng_state(), state)

@@ -7,6 +7,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from denoisers.parameter_counts import count_parameters
+from denoisers.pixelhdm.family import FAMILY
 from denoisers.pixelhdm.spec import PixelHDMSpec
 from denoisers.shape_trace import trace_shapes
 from support.plain_pixelhdm import PlainPixelHDM
@@ -38,7 +39,7 @@ def in_double(condition):
 
 @pytest.fixture
 def network(perturb):
-    made = small().build()
+    made = FAMILY.build_network(small())
     perturb(made, std=0.1)
     return made.double()
 
@@ -70,7 +71,7 @@ def test_parameters_of_the_base_setting():
 @pytest.mark.parametrize(("gate", "weights"), [("headwise", 16_384), ("elementwise", 1_048_576)])
 def test_gate_weights_of_every_attention(gate, weights):
     with torch.device("meta"):
-        network = PixelHDMSpec(gate=gate).build()
+        network = FAMILY.build_network(PixelHDMSpec(gate=gate))
     found = [p.numel() for name, p in network.named_parameters() if name.endswith("attention.gate.weight")]
     assert found == 20 * [weights]
 
@@ -97,7 +98,7 @@ def test_shapes_of_the_base_setting():
 
 def test_it_starts_as_published():
     """Nothing that the general Xavier overwrote stays so: gates 0.5, adaLN biases, the small way back."""
-    network = PixelHDMSpec(patch_depth=1, pixel_depth=1).build()
+    network = FAMILY.build_network(PixelHDMSpec(patch_depth=1, pixel_depth=1))
     patch, pixel = network.patch_blocks[0], network.pixel_blocks[0]
     for attention in (patch.attention, pixel.compaction.attention):
         assert torch.equal(attention.gates(torch.randn(1, 3, 1024)), torch.full((1, 3, 16, 1), 0.5))
@@ -116,7 +117,7 @@ def test_it_starts_as_published():
 
 def test_untrained_output_is_as_large_as_a_velocity():
     """A head that starts small would leave the loss at the velocity's own variance for long."""
-    network = small(width=64, mrope_widths=(4, 6, 6), pixel_width=16).build()
+    network = FAMILY.build_network(small(width=64, mrope_widths=(4, 6, 6), pixel_width=16))
     output = network(torch.randn(4, 3, 16, 16), torch.rand(4), texts(6, 6, 6, 6, width=64))
     assert 0.3 < output.std() < 3
 
@@ -151,7 +152,7 @@ def test_texts_that_are_too_long_are_refused(network):
 @pytest.mark.parametrize("positions", ["mrope", "learned"])
 def test_padding_changes_nothing_and_samples_do_not_meet(positions, perturb, inputs):
     """Neither how much padding there is nor what it holds: each text has its own length, as if it were alone."""
-    network = small(positions=positions).build()
+    network = FAMILY.build_network(small(positions=positions))
     perturb(network, std=0.1)
     network = network.double()
     x, t, condition = inputs
@@ -234,7 +235,7 @@ def test_features_are_the_patches_behind_a_block(network, inputs):
 @pytest.mark.parametrize("changes", [{"positions": "learned"}, {"gate": "elementwise"}, {"text_encoder": "learned"}])
 def test_gradient_reaches_every_parameter(changes, perturb):
     spec = small(**changes)
-    network = spec.build()
+    network = FAMILY.build_network(spec)
     perturb(network)
     condition = texts(10, 4)
     if spec.text_encoder == "learned":
@@ -269,7 +270,7 @@ def test_pixel_block_as_written(network):
 
 
 def test_double_residual_is_another_network_of_the_same_size():
-    single, double = small().build(), small(pixel_residual="double").build()
+    single, double = FAMILY.build_network(small()), FAMILY.build_network(small(pixel_residual="double"))
     double.load_state_dict(single.state_dict())
     args = torch.randn(2, 3, 8, 8), torch.rand(2), texts(4, 4)
     assert not torch.allclose(single(*args), double(*args), atol=1e-2)
@@ -277,7 +278,7 @@ def test_double_residual_is_another_network_of_the_same_size():
 
 def test_learned_positions_mean_the_same_place_in_every_size():
     """Row 1, column 0 is one vector, in images two patches wide and eight, whatever text stands before them."""
-    positions = small(positions="learned").build().positions
+    positions = FAMILY.build_network(small(positions="learned")).positions
     narrow, wide = positions(3, 2, 2), positions(9, 2, 8)
     assert torch.equal(narrow[:3], wide[:3])
     narrow, wide = narrow[3:].view(2, 2, 32), wide[9:].view(2, 8, 32)
@@ -290,7 +291,7 @@ def test_learned_positions_mean_the_same_place_in_every_size():
 
 def test_half_precision_is_close_to_single(inputs):
     x, t, condition = inputs
-    network = small().build()
+    network = FAMILY.build_network(small())
     single = network(
         x.float(), t.float(), {name: v.float() if v.is_floating_point() else v for name, v in condition.items()}
     )
@@ -324,7 +325,7 @@ def test_same_seed_same_weights():
     networks = []
     for _ in range(2):
         torch.manual_seed(5)
-        networks.append(small(text_encoder="learned", positions="learned").build())
+        networks.append(FAMILY.build_network(small(text_encoder="learned", positions="learned")))
     first, second = (network.state_dict() for network in networks)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
@@ -332,7 +333,7 @@ def test_same_seed_same_weights():
 def test_the_whole_network_is_what_plain_arithmetic_gives(perturb):
     """Order of patches and channels, positions by each text's own length, heads that share keys, who is told what."""
     spec = small(width=64, mrope_widths=(4, 6, 6), bottleneck_width=20, time_width=32)
-    network = spec.build().double()
+    network = FAMILY.build_network(spec).double()
     perturb(network)
     x, t = torch.randn(3, 3, 12, 8).double(), torch.rand(3).double()
     condition = in_double(texts(6, 2, 4, width=64))

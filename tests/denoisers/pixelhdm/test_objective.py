@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from denoisers.pixelhdm.family import FAMILY
 from denoisers.pixelhdm.network import Prediction
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSpec
 from denoisers.processes.flow.frequency_loss import YCBCR, frequency_error, frequency_weights
@@ -20,7 +21,7 @@ def model(**changes):
 
 def objective(spec=None, **changes):
     defaults = {"alignment_block": 2, "alignment_width": FEATURE_WIDTH, "alignment_until": 100}
-    return PixelHDMObjectiveSpec(**{**defaults, **changes}).build(spec or model())
+    return FAMILY.build_objective(PixelHDMObjectiveSpec(**{**defaults, **changes}), spec or model())
 
 
 def batch_of(num=4, height=16, width=24, spec=None, features=True):
@@ -148,14 +149,14 @@ def test_only_weighted_components_are_computed(keyed_noise):
 
 def test_the_base_settings_head_is_training_only():
     with torch.device("meta"):
-        built = PixelHDMObjectiveSpec().build(PixelHDMSpec())
+        built = FAMILY.build_objective(PixelHDMObjectiveSpec(), PixelHDMSpec())
     assert sum(each.numel() for each in built.modules.parameters()) == 7_078_656
 
 
 def test_alignment_reads_the_block_it_names(keyed_noise, perturb):
     """Gradients of the alignment alone end at that block."""
     spec = model()
-    network = spec.build()
+    network = FAMILY.build_network(spec)
     perturb(network)
     built = objective(spec, alignment_block=2)
     built.loss(network, batch_of(), keyed_noise())["alignment"].backward()
@@ -171,7 +172,7 @@ def test_features_retire(keyed_noise):
     built = objective(alignment_until=100)
     assert list(built.retired_fields(99)) == [] and list(built.retired_fields(100)) == ["image_features"]
     assert list(objective(weights={"alignment": 0.0}).retired_fields(10**6)) == []
-    assert list(PixelHDMObjectiveSpec().build(model(patch_depth=8)).retired_fields(249_999)) == []
+    assert list(FAMILY.build_objective(PixelHDMObjectiveSpec(), model(patch_depth=8)).retired_fields(249_999)) == []
 
 
 def test_without_features_the_rest_goes_on_and_the_head_has_a_gradient_of_0(keyed_noise):
@@ -224,7 +225,7 @@ def test_metrics_without_features_lack_alignment(keyed_noise):
 
 def test_a_micro_batch_is_its_two_halves(keyed_noise, perturb):
     spec = model()
-    network, built = spec.build().double(), objective(spec)
+    network, built = FAMILY.build_network(spec).double(), objective(spec)
     built.modules.double()
     perturb(network)
     batch = {name: value.double() if value.is_floating_point() else value for name, value in batch_of(6).items()}
@@ -252,7 +253,7 @@ def test_a_micro_batch_is_its_two_halves(keyed_noise, perturb):
 @pytest.mark.parametrize("prediction", ["velocity", "image"])
 def test_a_bfloat16_networks_losses_are_in_float32_with_finite_gradients(keyed_noise, perturb, prediction):
     spec = model()
-    network, built = spec.build(), objective(spec, prediction=prediction)
+    network, built = FAMILY.build_network(spec), objective(spec, prediction=prediction)
     perturb(network)
     exact = built.loss(network, batch_of(), keyed_noise())
     network.bfloat16()
@@ -288,7 +289,7 @@ def test_features_of_other_patches_are_refused(keyed_noise):
 def test_it_learns(keyed_noise):
     """One image, to which every caption belongs: the velocity at z_t is all but certain, and all three losses fall."""
     spec = model()
-    network, built = spec.build(), objective(spec)
+    network, built = FAMILY.build_network(spec), objective(spec)
     one = batch_of(1, 16, 16)
     batch = {name: value.expand(8, *value.shape[1:]) for name, value in one.items()}
     adam = torch.optim.Adam([*network.parameters(), *built.modules.parameters()], lr=1e-2)

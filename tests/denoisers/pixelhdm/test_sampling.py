@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from denoisers.contract import Prompt, RealRows, SampleRequest
+from denoisers.pixelhdm.family import FAMILY
 from denoisers.pixelhdm.sample_conditions import to_bytes, to_texts
 from denoisers.pixelhdm.sampling import SOLVERS
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
@@ -28,7 +29,7 @@ def sampler_of(model=LEARNED, prediction="velocity", **settings):
     spec = PixelHDMSpec(**model)
     weights = {"velocity": 1.0, "frequency": 0.0, "alignment": 0.0}
     objective = PixelHDMObjectiveSpec(weights=weights, prediction=prediction)
-    return PixelHDMSamplingSpec(**{**FEW, **settings}).build(spec, objective)
+    return FAMILY.build_sampler(PixelHDMSamplingSpec(**{**FEW, **settings}), spec, objective)
 
 
 def prompts(*texts: str) -> list[Prompt]:
@@ -157,7 +158,7 @@ def test_what_needs_an_encoder_or_guidance_says_so():
 
 @pytest.fixture
 def network(perturb):
-    made = PixelHDMSpec(**LEARNED).build()
+    made = FAMILY.build_network(PixelHDMSpec(**LEARNED))
     perturb(made)
     return made
 

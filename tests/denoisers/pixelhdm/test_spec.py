@@ -3,7 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from denoisers.pixelhdm.spec import FAMILY, PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
+from denoisers.pixelhdm.family import FAMILY
+from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
 
 
 @pytest.mark.parametrize(
@@ -116,8 +117,10 @@ def test_the_aligned_block_must_be_one_of_the_models():
     objective, model = PixelHDMObjectiveSpec(alignment_block=17), PixelHDMSpec()
     message = r"objective\.alignment_block=17 is none of the model\.patch_depth=16 patch blocks; set .* to 1 to 16, or"
     with pytest.raises(ValueError, match=message):
-        objective.build(model)
-    PixelHDMObjectiveSpec(weights={"velocity": 1.0, "alignment": 0.0}, alignment_block=17).build(model)
+        FAMILY.build_objective(objective, model)
+    FAMILY.build_objective(
+        PixelHDMObjectiveSpec(weights={"velocity": 1.0, "alignment": 0.0}, alignment_block=17), model
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,10 +141,10 @@ def test_the_aligned_block_must_be_one_of_the_models():
 )
 def test_samplers_that_the_model_cannot_serve_are_refused(model, sampling, message):
     with pytest.raises(ValueError, match=message):
-        PixelHDMSamplingSpec(**sampling).build(PixelHDMSpec(**model), PixelHDMObjectiveSpec())
+        FAMILY.build_sampler(PixelHDMSamplingSpec(**sampling), PixelHDMSpec(**model), PixelHDMObjectiveSpec())
 
 
 def test_guidance_away_from_a_negative_prompt_needs_no_null_condition():
     model = PixelHDMSpec(condition_dropout=0.0)
-    PixelHDMSamplingSpec(negative_prompt="blurry").build(model, PixelHDMObjectiveSpec())
-    PixelHDMSamplingSpec(guidance=1.0).build(model, PixelHDMObjectiveSpec())
+    FAMILY.build_sampler(PixelHDMSamplingSpec(negative_prompt="blurry"), model, PixelHDMObjectiveSpec())
+    FAMILY.build_sampler(PixelHDMSamplingSpec(guidance=1.0), model, PixelHDMObjectiveSpec())

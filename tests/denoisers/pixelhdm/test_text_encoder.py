@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from denoisers.pixelhdm.family import FAMILY
 from denoisers.pixelhdm.spec import PixelHDMSpec
 from denoisers.pixelhdm.text_encoder import TextCondition, TextEncoder, caption_bytes, null_where_dropped
 
@@ -76,14 +77,16 @@ def test_null_condition_is_one_present_token_of_zeros():
 
 @pytest.mark.parametrize("caption", ["", "a red seven"])
 def test_a_dropped_caption_is_the_same_null_condition_as_with_a_frozen_encoder(caption):
-    network = PixelHDMSpec(
-        width=32,
-        num_heads=4,
-        num_kv_heads=2,
-        mrope_widths=(4, 2, 2),
-        patch_depth=1,
-        pixel_depth=1,
-        text_encoder="learned",
-    ).build()
+    network = FAMILY.build_network(
+        PixelHDMSpec(
+            width=32,
+            num_heads=4,
+            num_kv_heads=2,
+            mrope_widths=(4, 2, 2),
+            patch_depth=1,
+            pixel_depth=1,
+            text_encoder="learned",
+        )
+    )
     dropped = network.text({"caption": caption_bytes([caption], 24).tokens}, torch.tensor([False]))
     assert not dropped.features.any() and not dropped.pooled.any() and dropped.present.sum() == 1

@@ -5,6 +5,7 @@ import torch
 
 from denoisers.layers.rows import masked_rows, take_rows
 from denoisers.parameter_counts import count_parameters
+from denoisers.region.family import FAMILY
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
 from denoisers.shape_trace import trace_shapes
 from support.plain_region import plain_forward
@@ -48,7 +49,7 @@ def test_a_part_of_a_published_block():
 
 @pytest.mark.parametrize("corruption", CORRUPTIONS)
 def test_untrained_blocks_are_the_identity_and_the_output_ignores_t(region_spec, windows, corruption):
-    network = region_spec(corruption=corruption).build().double()
+    network = FAMILY.build_network(region_spec(corruption=corruption)).double()
     tokens, condition = torch.randn(2, 13, 32).double(), torch.randn(2, 32).double()
     for block in network.blocks:
         assert torch.equal(block(tokens, condition), tokens)
@@ -60,7 +61,7 @@ def test_untrained_blocks_are_the_identity_and_the_output_ignores_t(region_spec,
 
 def test_initial_weights():
     """Encoder Linears: truncated normal of 0.02, zero bias; embedding and head: torch's default, 1 / sqrt(inputs)."""
-    network = RegionSpec(depth=2, width=256, num_heads=4).build()
+    network = FAMILY.build_network(RegionSpec(depth=2, width=256, num_heads=4))
     for module in (
         network.time.hidden,
         network.time.out,
@@ -84,7 +85,7 @@ def test_initial_weights():
 @pytest.mark.parametrize("positions", ["none", "sinusoidal"])
 @pytest.mark.parametrize("padded", [False, True])
 def test_as_written_on_the_page(region_spec, windows, perturb, corruption, positions, padded):
-    network = region_spec(corruption=corruption, positions=positions).build().double()
+    network = FAMILY.build_network(region_spec(corruption=corruption, positions=positions)).double()
     perturb(network)
     x, mask, t = windows["regions"], some_mask(windows), torch.tensor([0, 3, 400, 999])
     present = windows["present"] if padded else None
@@ -95,7 +96,7 @@ def test_as_written_on_the_page(region_spec, windows, perturb, corruption, posit
 
 @pytest.mark.parametrize("corruption", CORRUPTIONS)
 def test_without_positions_it_is_permutation_equivariant(region_spec, windows, perturb, corruption):
-    network = region_spec(corruption=corruption).build().double()
+    network = FAMILY.build_network(region_spec(corruption=corruption)).double()
     perturb(network)
     x, mask, t = windows["regions"], some_mask(windows), torch.tensor([0, 3, 400, 999])
     order = torch.randperm(12, generator=torch.Generator().manual_seed(2))
@@ -104,7 +105,7 @@ def test_without_positions_it_is_permutation_equivariant(region_spec, windows, p
 
 
 def test_with_positions_it_is_not(region_spec, windows, perturb):
-    network = region_spec(positions="sinusoidal").build().double()
+    network = FAMILY.build_network(region_spec(positions="sinusoidal")).double()
     perturb(network)
     x, mask, t = windows["regions"], some_mask(windows), torch.zeros(4, dtype=torch.int64)
     moved = network(x.flip(1), mask.flip(1), t).flip(1)
@@ -115,7 +116,7 @@ def test_without_positions_all_masked_regions_get_one_prediction(region_spec, wi
     """Why the shipped small experiment has positions."""
     x, mask, t = windows["regions"], some_mask(windows), torch.zeros(4, dtype=torch.int64)
     for positions, same in (("none", True), ("sinusoidal", False)):
-        network = region_spec(positions=positions).build().double()
+        network = FAMILY.build_network(region_spec(positions=positions)).double()
         perturb(network)
         found = network(x, mask, t, windows["present"])
         deviation = torch.stack([found[i][mask[i]].std(0).max() for i in range(4)])
@@ -123,7 +124,7 @@ def test_without_positions_all_masked_regions_get_one_prediction(region_spec, wi
 
 
 def test_what_a_masked_region_held_changes_nothing(region_spec, windows, perturb):
-    network = region_spec().build().double()
+    network = FAMILY.build_network(region_spec()).double()
     perturb(network)
     x, mask, t = windows["regions"], some_mask(windows), torch.zeros(4, dtype=torch.int64)
     other = torch.where(mask[..., None], torch.full_like(x, 1e6), x)
@@ -131,7 +132,7 @@ def test_what_a_masked_region_held_changes_nothing(region_spec, windows, perturb
 
 
 def test_under_ddpm_it_matters(region_spec, windows, perturb):
-    network = region_spec(corruption="ddpm").build().double()
+    network = FAMILY.build_network(region_spec(corruption="ddpm")).double()
     perturb(network)
     x, mask, t = windows["regions"], some_mask(windows), torch.zeros(4, dtype=torch.int64)
     assert not torch.allclose(network(x, mask, t), network(x + mask[..., None], mask, t), atol=1e-3)
@@ -140,7 +141,7 @@ def test_under_ddpm_it_matters(region_spec, windows, perturb):
 @pytest.mark.parametrize("corruption", CORRUPTIONS)
 @pytest.mark.parametrize("positions", ["none", "sinusoidal"])
 def test_padding_changes_nothing(region_spec, windows, perturb, corruption, positions):
-    network = region_spec(corruption=corruption, positions=positions).build().double()
+    network = FAMILY.build_network(region_spec(corruption=corruption, positions=positions)).double()
     perturb(network)
     x, mask, t = windows["regions"], some_mask(windows), torch.tensor([0, 3, 400, 999])
     whole = network(x, mask, t, windows["present"])[3, :9]
@@ -154,7 +155,7 @@ def test_padding_changes_nothing(region_spec, windows, perturb, corruption, posi
 @pytest.mark.parametrize("corruption", CORRUPTIONS)
 @pytest.mark.parametrize("padded", [False, True])
 def test_savings_give_the_plain_predictions_and_gradients(region_spec, windows, perturb, corruption, padded):
-    network = region_spec(corruption=corruption, positions="sinusoidal").build().double()
+    network = FAMILY.build_network(region_spec(corruption=corruption, positions="sinusoidal")).double()
     perturb(network)
     x, t = windows["regions"], torch.tensor([0, 3, 400, 999])
     present = windows["present"] if padded else None
@@ -178,7 +179,7 @@ def test_savings_give_the_plain_predictions_and_gradients(region_spec, windows, 
 
 
 def test_bf16_weights_and_autocast(region_spec, windows, perturb):
-    network = region_spec(positions="sinusoidal").build()
+    network = FAMILY.build_network(region_spec(positions="sinusoidal"))
     perturb(network)
     x, mask, t = windows["regions"].float(), some_mask(windows), torch.tensor([0, 3, 400, 999])
     whole = network(x, mask, t)
@@ -190,7 +191,7 @@ def test_bf16_weights_and_autocast(region_spec, windows, perturb):
 
 
 def test_checkpointed_modules_hold_most_parameters(region_spec):
-    network = region_spec().build()
+    network = FAMILY.build_network(region_spec())
     held = sum(p.numel() for module in network.checkpointed_modules() for p in module.parameters())
     assert held > 0.8 * sum(p.numel() for p in network.parameters())
 

@@ -10,6 +10,7 @@ from torch import nn
 from denoisers.processes.gaussian.schedule import linear_schedule
 from denoisers.processes.gaussian.spec import LinearBetas
 from denoisers.region.agreement import Agreement
+from denoisers.region.family import FAMILY
 from denoisers.region.objective import RegionObjective, draw_mask
 from denoisers.region.spec import RegionObjectiveSpec, RegionWeights
 
@@ -29,7 +30,7 @@ class Zeros(nn.Module):
 
 
 def objective(region_spec, corruption="mask", **changes) -> RegionObjective:
-    return RegionObjectiveSpec(**changes).build(region_spec(corruption=corruption))
+    return FAMILY.build_objective(RegionObjectiveSpec(**changes), region_spec(corruption=corruption))
 
 
 BOTH = RegionWeights(masked=1.0, accessibility=1.0)
@@ -61,14 +62,14 @@ def test_reductions_differ_by_the_masked_share(region_spec, windows, keyed_noise
 @pytest.mark.parametrize("reduction", ["masked_mean", "zeroed_mean"])
 def test_no_region_masked_gives_0_with_a_gradient(region_spec, windows, reduction, perturb, keyed_noise):
     spec = region_spec()
-    network = spec.build().double()
+    network = FAMILY.build_network(spec).double()
     perturb(network)
 
     class NeverMasks(keyed_noise):
         def uniform(self, name, shape):
             return torch.ones(shape) if name == "mask" else super().uniform(name, shape)
 
-    built = RegionObjectiveSpec(reduction=reduction, weights=BOTH).build(spec)
+    built = FAMILY.build_objective(RegionObjectiveSpec(reduction=reduction, weights=BOTH), spec)
     found = built.loss(network, windows, NeverMasks())
     assert all(value.item() == 0 for value in found.values())
     sum(found.values()).backward()
@@ -91,7 +92,10 @@ def test_each_present_region_is_masked_by_itself_with_the_given_chance(ratio, ke
 
 def test_a_micro_batch_is_its_two_halves(region_spec, windows, perturb, keyed_noise):
     spec = region_spec(corruption="ddpm", positions="sinusoidal")
-    network, built = spec.build().double(), RegionObjectiveSpec(weights=BOTH).build(spec)
+    network, built = (
+        FAMILY.build_network(spec).double(),
+        FAMILY.build_objective(RegionObjectiveSpec(weights=BOTH), spec),
+    )
     perturb(network)
 
     class Slice(keyed_noise):
@@ -145,11 +149,11 @@ def test_ddpm_corruption_noises_masked_regions_alone(region_spec, windows, keyed
 @pytest.mark.parametrize("corruption", ["mask", "ddpm"])
 def test_metrics_do_not_depend_on_training_knobs(region_spec, windows, perturb, keyed_noise, corruption):
     spec = region_spec(corruption=corruption, positions="sinusoidal")
-    network = spec.build().double()
+    network = FAMILY.build_network(spec).double()
     perturb(network)
     found = []
     for changes in ({}, {"mask_ratio": 0.9, "reduction": "zeroed_mean", "weights": RegionWeights(accessibility=3.0)}):
-        built = RegionObjectiveSpec(**changes).build(spec)
+        built = FAMILY.build_objective(RegionObjectiveSpec(**changes), spec)
         means = {name: float(value) for name, value in built.metrics(network, windows, keyed_noise()).items()}
         found.append(built.summary(means))
         assert set(found[-1]) == set(built.metric_names())
@@ -159,7 +163,7 @@ def test_metrics_do_not_depend_on_training_knobs(region_spec, windows, perturb, 
 def test_figures_of_two_batches_are_those_of_one(region_spec, windows, perturb, keyed_noise):
     """r and R^2 are no means over samples; their parts are."""
     spec = region_spec(positions="sinusoidal")
-    network, built = spec.build().double(), RegionObjectiveSpec().build(spec)
+    network, built = FAMILY.build_network(spec).double(), FAMILY.build_objective(RegionObjectiveSpec(), spec)
     perturb(network)
 
     class Slice(keyed_noise):
@@ -231,7 +235,7 @@ def test_it_learns_what_is_there_to_learn(region_spec, keyed_noise):
     x = patterns[(starts[:, None] + torch.arange(12)) % 2]
     batch = {"regions": x, "present": torch.ones(32, 12, dtype=torch.bool)}
     spec = region_spec(positions="sinusoidal")
-    network, built = spec.build(), RegionObjectiveSpec().build(spec)
+    network, built = FAMILY.build_network(spec), FAMILY.build_objective(RegionObjectiveSpec(), spec)
     adam = torch.optim.Adam(network.parameters(), lr=3e-3)
     for step in range(250):
         loss = built.loss(network, batch, keyed_noise(step))["masked"]

@@ -10,6 +10,7 @@ from torch import nn
 from denoisers.contract import RealRows, SampleRequest
 from denoisers.processes.gaussian.schedule import linear_schedule
 from denoisers.processes.gaussian.spec import LinearBetas
+from denoisers.region.family import FAMILY
 from denoisers.region.mask_spec import BedMask, RandomMask
 from denoisers.region.sampling import RegionSampler
 from denoisers.region.spec import RegionObjectiveSpec, RegionSamplingSpec
@@ -18,7 +19,9 @@ CONSTANT = 0.4
 
 
 def sampler(region_spec, corruption="mask", **changes) -> RegionSampler:
-    return RegionSamplingSpec(**changes).build(region_spec(corruption=corruption), RegionObjectiveSpec())
+    return FAMILY.build_sampler(
+        RegionSamplingSpec(**changes), region_spec(corruption=corruption), RegionObjectiveSpec()
+    )
 
 
 def seeded(seed=0) -> torch.Generator:
@@ -80,9 +83,9 @@ def test_seven_steps_are_seven_evaluations_and_frames(region_spec, rows):
 @pytest.mark.parametrize(("solver", "eta"), [("predict", 0.0), ("ddpm", 0.0), ("ddim", 0.0), ("ddim", 0.5)])
 def test_a_window_does_not_depend_on_how_many_are_drawn(region_spec, rows, perturb, solver, eta):
     spec = region_spec(corruption="ddpm", positions="sinusoidal")
-    network = spec.build()
+    network = FAMILY.build_network(spec)
     perturb(network)
-    made = RegionSamplingSpec(solver=solver, steps=5, eta=eta).build(spec, RegionObjectiveSpec())
+    made = FAMILY.build_sampler(RegionSamplingSpec(solver=solver, steps=5, eta=eta), spec, RegionObjectiveSpec())
     four = made.sample(network, made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
     two = made.sample(network, made.conditions(2, SampleRequest(rows=rows)), 2, seeded())
     assert torch.equal(four.conditions["mask"][:2], two.conditions["mask"])
@@ -128,7 +131,7 @@ def test_a_bed_file_says_which_regions_are_imputed(region_spec, rows, tmp_path):
     bed.write_text("# mine\ntrack name=x\nchr1\t2399\t2400\tname\nchr1 5000 5001\nchr2\t9000\t99000\n\nchrX\t0\t10\n")
     made = sampler(region_spec, mask=BedMask(path=str(bed)))
     # chr2's only window without padding reaches 11,400; the other ends at 8,400
-    assert made.wanted(rows).tolist() == [True, True, True, False]
+    assert made.select_rows(rows).tolist() == [True, True, True, False]
     mask = made.conditions(4, SampleRequest(rows=rows))["mask"]
     assert mask[0].nonzero().flatten().tolist() == mask[2].nonzero().flatten().tolist() == [2, 5]
     assert mask[1].nonzero().flatten().tolist() == [9, 10, 11]
@@ -155,7 +158,7 @@ def test_a_long_interval_before_short_ones_is_not_forgotten(region_spec, rows, t
 def test_a_byte_order_mark_is_no_chromosomes(region_spec, rows, tmp_path):
     bed = tmp_path / "ask.bed"
     bed.write_text("chr1 2000 2100\n", encoding="utf-8-sig")
-    assert sampler(region_spec, mask=BedMask(path=str(bed))).wanted(rows).tolist() == [True, False, True, False]
+    assert sampler(region_spec, mask=BedMask(path=str(bed))).select_rows(rows).tolist() == [True, False, True, False]
 
 
 def test_intervals_that_meet_no_region_are_counted(region_spec, rows, tmp_path):
@@ -182,14 +185,16 @@ def test_rows_without_coordinates(region_spec, rows, tmp_path):
     bed = tmp_path / "ask.bed"
     bed.write_text("chr1 2000 2100\n")
     with pytest.raises(ValueError, match=r"kind=bed finds regions .* these rows have no chromosome and no start"):
-        sampler(region_spec, mask=BedMask(path=str(bed))).wanted(bare)
+        sampler(region_spec, mask=BedMask(path=str(bed))).select_rows(bare)
 
 
 def test_figures_of_a_bed_masks_run_are_masked_by_chance(region_spec, windows, tmp_path):
     spec = region_spec()
-    made = RegionSamplingSpec(mask=BedMask(path=str(tmp_path / "gone.bed"))).build(spec, RegionObjectiveSpec())
+    made = FAMILY.build_sampler(
+        RegionSamplingSpec(mask=BedMask(path=str(tmp_path / "gone.bed"))), spec, RegionObjectiveSpec()
+    )
     batch = {"regions": windows["regions"].float(), "present": windows["present"]}
-    drawn = RegionObjectiveSpec().build(spec).figures(Constants(), batch, made, seeded())
+    drawn = FAMILY.build_objective(RegionObjectiveSpec(), spec).figures(Constants(), batch, made, seeded())
     ((kind, figure),) = drawn
     assert kind == "imputation" and np.isnan(figure.panels[1].values).any()
 
@@ -200,7 +205,7 @@ def test_the_picture_says_where_a_window_has_one_prediction(region_spec, rows):
         ({"positions": "sinusoidal"}, ""),
         ({"corruption": "ddpm"}, ""),
     ):
-        made = RegionSamplingSpec().build(region_spec(**changes), RegionObjectiveSpec())
+        made = FAMILY.build_sampler(RegionSamplingSpec(), region_spec(**changes), RegionObjectiveSpec())
         samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
         assert made.show(samples).title == title
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from denoisers.contract import BatchField, Family, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
+from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
 
 
 class ToySpec(ModelSpec):
@@ -25,18 +25,8 @@ class ToySpec(ModelSpec):
     width: int = 16
     """Hidden units."""
 
-    def build(self):
-        from denoisers.toy.network import Toy
-
-        return Toy(self.width)
-
     def batch_fields(self):
         return (BatchField("image", (1, 8, 8), "float32", value_range=(-1.0, 1.0)),)
-
-    def example_inputs(self, batch_size, device="meta"):
-        import torch
-
-        return (torch.zeros(batch_size, 1, 8, 8, device=device), torch.zeros(batch_size, device=device))
 
 
 class ToyWeights(Spec):
@@ -52,25 +42,49 @@ class ToyObjectiveSpec(ObjectiveSpec):
     weights: ToyWeights = ToyWeights()
     """Loss weights."""
 
-    def build(self, model, text=None):
-        from denoisers.toy.network import ToyObjective
-
-        return ToyObjective(self.weights.model_dump())
-
 
 class ToySamplingSpec(SamplingSpec):
     """Euler."""
 
     steps: int = 4
     """Euler steps."""
+'''
 
-    def build(self, model, objective, text=None):
+FAMILY = '''
+"""The toy family."""
+
+from denoisers.contract import Family
+from denoisers.toy.spec import ToyObjectiveSpec, ToySamplingSpec, ToySpec
+
+
+class ToyFamily(Family[ToySpec, ToyObjectiveSpec, ToySamplingSpec]):
+    name = "toy"
+    model = ToySpec
+    objective = ToyObjectiveSpec
+    sampling = ToySamplingSpec
+
+    def build_network(self, model):
+        from denoisers.toy.network import Toy
+
+        return Toy(model.width)
+
+    def build_objective(self, objective, model, text=None):
+        from denoisers.toy.network import ToyObjective
+
+        return ToyObjective(objective.weights.model_dump())
+
+    def build_sampler(self, sampling, model, objective, text=None):
         from denoisers.toy.network import ToySampler
 
-        return ToySampler(self.steps)
+        return ToySampler(sampling.steps)
+
+    def example_inputs(self, model, batch_size, device="meta"):
+        import torch
+
+        return (torch.zeros(batch_size, 1, 8, 8, device=device), torch.zeros(batch_size, device=device))
 
 
-FAMILY = Family(name="toy", model=ToySpec, objective=ToyObjectiveSpec, sampling=ToySamplingSpec)
+FAMILY = ToyFamily()
 '''
 
 NETWORK = '''
@@ -132,7 +146,7 @@ class ToyObjective:
 class ToySampler:
     takes_rows = "none"
     draws_per_prompt = False
-    at_once = None
+    max_batch_size = None
 
     def __init__(self, steps):
         self.steps = steps
@@ -166,6 +180,7 @@ def test_a_folder_on_the_path_is_a_family(tmp_path: Path):
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text('"""A toy."""\n')
     (folder / "spec.py").write_text(textwrap.dedent(SPEC))
+    (folder / "family.py").write_text(textwrap.dedent(FAMILY))
     (folder / "network.py").write_text(textwrap.dedent(NETWORK))
     experiment = tmp_path / "toy.yaml"
     experiment.write_text(EXPERIMENT)

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from ditlab.analysis.assessment import assess
+from ditlab.analysis.family_evaluation import assess
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
@@ -157,8 +157,8 @@ def test_generated_regions_are_measured_against_their_optimum(tmp_path):
     model = {"family": "region", "num_features": 5, "num_regions": 20, "width": 16, "depth": 1, "num_heads": 2}
     spec = {"name": "generated", "model": {**model, "time_width": 8}, "data": data, "training": {"steps": 1}}
     experiment = build_experiment(spec, "test")
-    splits, network = open_data(experiment.data, Home(tmp_path)), experiment.model.build()
-    inputs = ModelInputs.of(experiment, splits.train.columns, torch.device("cpu"))
+    splits, network = open_data(experiment.data, Home(tmp_path)), experiment.family.build_network(experiment.model)
+    inputs = ModelInputs.from_experiment(experiment, splits.train.columns, torch.device("cpu"))
     found = assess(experiment, network, splits, None, 16, inputs)
     assert found is not None and "optimal_share" in found.metrics
     r2 = dict(zip(found.tables["r2_within"]["predictor"], found.tables["r2_within"]["masked 50%"], strict=True))
@@ -322,7 +322,7 @@ def test_noise_that_is_none_is_refused_before_anything_starts(trained):
 
 
 def test_a_comparison_draws_the_same_rows(trained, tmp_path):
-    from ditlab.analysis.compared_samples import Wish, draw
+    from ditlab.analysis.comparison.samples import Wish, draw
     from ditlab.analysis.saved_run import open_run
 
     drawing = draw(open_run("regions"), Wish(samples=0, grid=3, seed=0, batch=2, device=torch.device("cpu")))

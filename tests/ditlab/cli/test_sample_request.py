@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 
 from denoisers.contract import Picture, Prompt, SampleRequest
-from ditlab.analysis.sample_pictures import save_pictures, start_image
-from ditlab.analysis.sample_request import Asked, folder_name, num_samples, sample_request
-from ditlab.analysis.sampling_overrides import sampling_changes
+from ditlab.analysis.sampling.pictures import save_pictures, start_image
+from ditlab.analysis.sampling.request import Asked, folder_name, num_samples, sample_request
+from ditlab.analysis.sampling.overrides import sampling_changes
 from ditlab.errors import UserError
 
 NOTHING = Asked(
@@ -31,7 +31,7 @@ class Painter:
 
     draws_per_prompt = True
     takes_rows = "conditions"
-    at_once = None
+    max_batch_size = None
     size = (8, 12)
 
     def conditions(self, num, request): ...

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from denoisers.counts import count_parameters
+from denoisers.parameter_counts import count_parameters
 from ditlab.spec.experiment import class_for
 from ditlab.spec.loading import is_sweep, load_experiment, load_sweep
 from ditlab.spec.schema import experiment_schema, sweep_schema
@@ -34,7 +34,7 @@ def test_there_are_some():
 @pytest.mark.parametrize("path", FILES, ids=label)
 def test_loads_builds_and_counts(path):
     experiment = load_experiment(path)
-    experiment.sampling.build(experiment.model, experiment.objective)
+    experiment.family.build_sampler(experiment.sampling, experiment.model, experiment.objective)
     counts = count_parameters(experiment.model, experiment.objective)
     assert counts.total == COUNTS.get(label(path), counts.total) > 0
     assert class_for(experiment.to_dict()).model_validate(experiment.to_dict()) == experiment

@@ -10,7 +10,7 @@ from denoisers.contract import ANY, BatchField
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import Rank
 from ditlab.errors import UserError
-from ditlab.inputs.conditions import conditions_of, row_set
+from ditlab.inputs.conditions import sample_conditions, row_set
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.training.evaluation import held_out_metrics
 from ditlab.training.plan import RunPlan, plan_run
@@ -117,7 +117,7 @@ def test_rows_of_a_limit_are_those_of_the_whole(view):
 class Captioned:
     takes_rows = "conditions"
     row_fields = ("words",)
-    at_once = None
+    max_batch_size = None
 
     def conditions(self, num, request):
         return {"words": request.rows.batch["words"]} if request.rows else {}
@@ -127,7 +127,7 @@ def test_conditions_of_several_sizes_are_padded_and_images_not_read(view, monkey
     read = []
     padded = View.padded
     monkeypatch.setattr(View, "padded", lambda self, name, rows: read.append(name) or padded(self, name, rows))
-    words = conditions_of(Captioned(), 80, view, INPUTS).tensors["words"]
+    words = sample_conditions(Captioned(), 80, view, INPUTS).tensors["words"]
     assert words.shape == (80, 12) and "image" not in read
     numbers = view.padded("number", np.arange(72))
     lengths = torch.from_numpy(np.array([8, 4, 12])[view.buckets])

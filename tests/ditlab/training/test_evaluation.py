@@ -38,7 +38,7 @@ def home(tmp_path_factory):
 def setting(home):
     experiment = tiny()
     torch.manual_seed(0)
-    network = experiment.model.build()
+    network = experiment.family.build_network(experiment.model)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
@@ -50,7 +50,7 @@ def measure(setting, batch_size=64, limit=100, rank=0, world_size=1, channel=Non
     spec = experiment or spec
     with torch.no_grad():
         return held_out_metrics(
-            network, spec.objective.build(spec.model), view or held_out,
+            network, spec.family.build_objective(spec.objective, spec.model), view or held_out,
             ModelInputs(spec.model.batch_fields(), (), CPU), batch_size, limit,
             Rank(rank, world_size, rank, CPU), channel or Channel(),
         )  # fmt: skip
@@ -98,13 +98,13 @@ def test_the_limit_takes_the_first_samples(setting):
 def test_nothing_held_out_gives_nothing(home):
     experiment = tiny(data={"kind": "digits", "hold_out": 0.0})
     view = open_data(experiment.data, Home(home)).held_out
-    assert measure((experiment, experiment.model.build(), view)) == {}
+    assert measure((experiment, experiment.family.build_network(experiment.model), view)) == {}
 
 
 def test_grids_begin_with_the_same_noise(setting, home):
     experiment, network, _ = setting
     data = open_data(experiment.data, Home(home))
-    inputs = ModelInputs.of(experiment, data.train.columns, CPU)
+    inputs = ModelInputs.from_experiment(experiment, data.train.columns, CPU)
     one = sample_grid(network, experiment, data, 4, inputs)
     torch.manual_seed(9)
     two = sample_grid(network, experiment, data, 4, inputs)

@@ -10,7 +10,7 @@ from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
-from ditlab.inputs.conditions import conditions_of, num_chosen, row_set
+from ditlab.inputs.conditions import sample_conditions, num_rows_chosen, row_set
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.training.evaluation import held_out_metrics
 
@@ -40,12 +40,12 @@ class Completing:
     """Wants rows of one kind."""
 
     takes_rows = "completed"
-    at_once = None
+    max_batch_size = None
 
     def __init__(self, kind: str) -> None:
         self.kind, self.seen = kind, 0
 
-    def wanted(self, rows):
+    def select_rows(self, rows):
         assert not rows.batch
         self.seen += len(rows.columns["kind"])
         return rows.columns["kind"] == self.kind
@@ -62,13 +62,13 @@ class Completing:
 class Unchoosy(Completing):
     """Takes whatever rows there are."""
 
-    def wanted(self, rows):
+    def select_rows(self, rows):
         return None
 
 
 class Free:
     takes_rows = "none"
-    at_once = None
+    max_batch_size = None
 
     def conditions(self, num, request):
         assert request.rows is None
@@ -123,10 +123,10 @@ def test_draws_are_those_of_held_out_metrics(view):
 
 
 def test_conditions_are_of_the_first_wanted_rows(view):
-    found = conditions_of(Completing("even"), 3, view, INPUTS)
+    found = sample_conditions(Completing("even"), 3, view, INPUTS)
     assert found.num == 3 and found.tensors["scores"][:, 0, 0].tolist() == [98, 96, 94]
     assert found.rows is not None and found.rows.columns["kind"].tolist() == ["even"] * 3
-    more = conditions_of(Completing("even"), 5, view, INPUTS)
+    more = sample_conditions(Completing("even"), 5, view, INPUTS)
     for name, values in found.tensors.items():
         assert torch.equal(more.tensors[name][:3], values)
 
@@ -134,29 +134,29 @@ def test_conditions_are_of_the_first_wanted_rows(view):
 def test_no_more_rows_are_looked_at_than_needed(view, monkeypatch):
     monkeypatch.setattr("ditlab.inputs.conditions.SCANNED", 10)
     sampler = Completing("odd")
-    assert conditions_of(sampler, 7, view, INPUTS).tensors["scores"][:, 0, 0].tolist() == list(range(99, 85, -2))
+    assert sample_conditions(sampler, 7, view, INPUTS).tensors["scores"][:, 0, 0].tolist() == list(range(99, 85, -2))
     assert sampler.seen == 20
 
 
 def test_fewer_rows_than_asked_for_and_none(view):
-    assert conditions_of(Completing("odd"), 1000, view, INPUTS).num == 50
+    assert sample_conditions(Completing("odd"), 1000, view, INPUTS).num == 50
     expected = r"data\.path=rows holds no row that `sampling` would complete \(no neither among 100\); .*--data train"
     with pytest.raises(UserError, match=expected):
-        conditions_of(Completing("neither"), 4, view, INPUTS)
+        sample_conditions(Completing("neither"), 4, view, INPUTS)
 
 
 def test_without_a_number_a_sampler_that_chooses_gets_all_its_rows(view, monkeypatch):
     monkeypatch.setattr("ditlab.inputs.conditions.SCANNED", 10)
     monkeypatch.setattr("ditlab.inputs.conditions.DEFAULT_NUM", 8)
-    assert conditions_of(Completing("odd"), None, view, INPUTS).num == 50
-    assert conditions_of(Unchoosy("odd"), None, view, INPUTS).num == 8
-    assert conditions_of(Free(), None, None, INPUTS).num == 8
-    assert num_chosen(Completing("odd"), view, FIELDS) == 50
-    assert num_chosen(Unchoosy("odd"), view, FIELDS) is None
+    assert sample_conditions(Completing("odd"), None, view, INPUTS).num == 50
+    assert sample_conditions(Unchoosy("odd"), None, view, INPUTS).num == 8
+    assert sample_conditions(Free(), None, None, INPUTS).num == 8
+    assert num_rows_chosen(Completing("odd"), view, FIELDS) == 50
+    assert num_rows_chosen(Unchoosy("odd"), view, FIELDS) is None
 
 
 def test_samplers_that_complete_nothing_need_no_rows(view):
-    found = conditions_of(Free(), 4, None, INPUTS, SampleRequest(label=2))
+    found = sample_conditions(Free(), 4, None, INPUTS, SampleRequest(label=2))
     assert found.num == 4 and found.rows is None and found.tensors["label"].tolist() == [2] * 4
     with pytest.raises(UserError, match="label is not known"):
-        conditions_of(Completing("odd"), 1, view, INPUTS, SampleRequest(label=2))
+        sample_conditions(Completing("odd"), 1, view, INPUTS, SampleRequest(label=2))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import Assessment, RowSet, TextCodec
+from denoisers.contract import EvaluationResult, RowSet, TextCodec
 from denoisers.dlm.evaluation.baselines import fit_baselines, nats_per_token
 from denoisers.dlm.evaluation.figures import assessment_figures
 from denoisers.dlm.evaluation.known_scores import KnownScores
@@ -28,23 +28,18 @@ NUM_TIMES = 16
 """Equal parts of t that the figure shows."""
 
 
-def build_assessor(spec: DLMObjectiveSpec, model: DLMSpec, text: TextCodec | None) -> DLMAssessor:
-    """What `ditlab evaluate` measures of a language model."""
-    return DLMAssessor(spec, model, text)
-
-
 @dataclass(frozen=True)
-class DLMAssessor:
-    """The bound on held-out text beside bigram, unigram and uniform (`denoisers.contract.Assessor`)."""
+class DLMEvaluator:
+    """The bound on held-out text beside bigram, unigram and uniform (`denoisers.contract.Evaluator`)."""
 
     objective: DLMObjectiveSpec
     model: DLMSpec
     text: TextCodec | None
 
     @torch.no_grad()
-    def assess(
+    def evaluate(
         self, network: nn.Module, train: RowSet, held_out: RowSet, references: Mapping[str, Any], batch_size: int
-    ) -> Assessment:
+    ) -> EvaluationResult:
         """Tables `likelihood` and `bound_in_nats`, figure `bound`; with `score: softmax` the first without a bound.
 
         Nobody knows the best prediction of text: `references` are not looked at.
@@ -67,7 +62,7 @@ class DLMAssessor:
             vocabulary=vocabulary,
             bytes_per_token=self.text.bytes_per_token if self.text else None,
         )
-        return Assessment(assessment_metrics(found), assessment_tables(found), assessment_figures(found))
+        return EvaluationResult(assessment_metrics(found), assessment_tables(found), assessment_figures(found))
 
 
 class _ByTime(nn.Module):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from denoisers.contract import Spec
-
-if TYPE_CHECKING:
-    from denoisers.processes.discrete.uniform_graph import SigmaSchedule
 
 
 class TokenNoiseSchedule(Spec):
@@ -33,9 +30,3 @@ class TokenNoiseSchedule(Spec):
                 "and objective.noise.sigma_min well below it."
             )
         return self
-
-    def build(self) -> SigmaSchedule:
-        from denoisers.processes.discrete.uniform_graph import GeometricSchedule, LogLinearSchedule
-
-        made = {"geometric": GeometricSchedule, "loglinear": LogLinearSchedule}[self.kind]
-        return made(self.sigma_min, self.sigma_max)

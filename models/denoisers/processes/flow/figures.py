@@ -1,4 +1,4 @@
-"""Pictures that every flow of images has: samples, and how they come out of the noise."""
+"""Figures of image flows: samples, and their trajectories from noise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from denoisers.figures import Figure, ImageGrid
 
 NUM_SAMPLES = 64
 MAX_CLASS_COLUMNS = 16
-NUM_MOMENTS = 7
+NUM_STILL_TIMES = 7
 """Columns of a trajectory's still."""
 NUM_TRAJECTORIES = 4
 """Rows of a trajectory's still."""
@@ -22,9 +22,9 @@ MAX_FRAMES = 26
 
 
 def to_pictures(images: Tensor) -> np.ndarray:
-    """(num, channels, height, width) in [-1, 1] -> (num, height, width), or (num, height, width, 3), in [0, 1].
+    """Convert (num, channels, height, width) in [-1, 1] to (num, height, width), or (num, height, width, 3), in [0, 1].
 
-    Neither 1 nor 3 channels: their mean is shown.
+    Images with neither 1 nor 3 channels are shown as the mean of their channels.
     """
     unit = ((images.detach().float().cpu() + 1) / 2).clamp(0, 1)
     if unit.shape[1] == 3:
@@ -33,7 +33,7 @@ def to_pictures(images: Tensor) -> np.ndarray:
 
 
 def sample_figure(samples: Samples, title: str = "") -> Figure:
-    """The samples with their labels; classes in turn get a column each."""
+    """Draw samples with their labels; classes in turn get a column each."""
     label = samples.conditions.get("label")
     captions = [] if label is None else [str(value) for value in label.tolist()]
     num_labels = len(set(captions))
@@ -42,7 +42,7 @@ def sample_figure(samples: Samples, title: str = "") -> Figure:
 
 
 def draw_samples(inputs: FigureInputs) -> Figure:
-    """`samples`: as many as fill rows of 8, or of every class."""
+    """Draw `samples`: as many as fill rows of 8, or rows of every class."""
     conditions = inputs.sampler.conditions(NUM_SAMPLES)
     num = NUM_SAMPLES
     if "label" in conditions:
@@ -53,7 +53,7 @@ def draw_samples(inputs: FigureInputs) -> Figure:
 
 
 def draw_trajectory(inputs: FigureInputs) -> Figure:
-    """`trajectory`: a few samples at several times from t = 1 to t = 0, and all of it as an animation."""
+    """Draw `trajectory`: a few samples at several times from t = 1 to t = 0, and at all times as an animation."""
     conditions = inputs.sampler.conditions(NUM_TRAJECTORIES)
     samples = inputs.sampler.sample(inputs.network, conditions, NUM_TRAJECTORIES, inputs.generator, trajectory=True)
     assert samples.trajectory is not None
@@ -61,19 +61,19 @@ def draw_trajectory(inputs: FigureInputs) -> Figure:
 
 
 def trajectory_figure(trajectory: Tensor, times: Sequence[float]) -> Figure:
-    """(frames, num, channels, height, width), each frame at its time, noise first: a row a sample, a column a time."""
+    """Draw frames (frames, num, channels, height, width), noise first: a row for each sample, a column for each time."""
     num_frames, num = trajectory.shape[:2]
-    moments = _spread(num_frames - 1, NUM_MOMENTS)
-    still = trajectory[moments].transpose(0, 1).flatten(0, 1)  # (num * moments, channels, height, width)
-    captions = [f"t={times[moment]:.2f}" for moment in moments] * num
+    still_times = _evenly_spaced(num_frames - 1, NUM_STILL_TIMES)
+    still = trajectory[still_times].transpose(0, 1).flatten(0, 1)  # (num * times, channels, height, width)
+    captions = [f"t={times[frame]:.2f}" for frame in still_times] * num
     frames = []
-    for moment in _spread(num_frames - 1, MAX_FRAMES):
-        grid = ImageGrid(to_pictures(trajectory[moment]), columns=num)
-        frames.append(Figure([grid], title=f"t = {times[moment]:.2f}", columns=1))
+    for frame in _evenly_spaced(num_frames - 1, MAX_FRAMES):
+        grid = ImageGrid(to_pictures(trajectory[frame]), columns=num)
+        frames.append(Figure([grid], title=f"t = {times[frame]:.2f}", columns=1))
     title = f"Samples on their way from noise (t = {times[0]:g}) to data (t = {times[-1]:g})"
-    return Figure([ImageGrid(to_pictures(still), captions, len(moments))], title, columns=1, frames=frames)
+    return Figure([ImageGrid(to_pictures(still), captions, len(still_times))], title, columns=1, frames=frames)
 
 
-def _spread(last: int, num: int) -> list[int]:
-    """At most `num` different integers from 0 to `last`, both included, evenly spread."""
+def _evenly_spaced(last: int, num: int) -> list[int]:
+    """At most `num` different integers from 0 to `last`, both included, evenly spaced."""
     return sorted({round(value) for value in torch.linspace(0, last, num).tolist()})

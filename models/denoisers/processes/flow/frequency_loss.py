@@ -1,7 +1,7 @@
-"""Squared error of images as JPEG would weigh it: by frequency, brightness apart from colour.
+"""Squared error of images with JPEG's weights: by frequency, brightness apart from colour.
 
 YCbCr (ITU-T T.871), DCT-II of 8x8 blocks and quantisation tables (ITU-T T.81, annexes A.3.3 and K.1), a loss as in DeCo
-(arXiv:2511.19365). The finer a table quantises a frequency, the better its errors are seen, and the more they count.
+(arXiv:2511.19365). The finer a table quantises a frequency, the more visible its errors are, and the larger their weight.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-BLOCK = 8
-"""Height and width of a block, in pixels."""
+from denoisers.processes.flow.spec import DCT_BLOCK
 
 # fmt: off
 LUMA = (  # table K.1: steps by vertical, then horizontal frequency, at quality 50
@@ -42,7 +41,7 @@ class QuantisationTables(NamedTuple):
 
 
 def quantisation_tables(quality: int) -> QuantisationTables:
-    """The tables at a quality from 1 to 100, scaled as the Independent JPEG Group's library does."""
+    """Compute the tables at a quality from 1 to 100, scaled as in the Independent JPEG Group's library."""
     assert 1 <= quality <= 100, f"{quality} is no JPEG quality"
     scale = 5000 // quality if quality < 50 else 200 - 2 * quality
     luma, chroma = (((torch.tensor(table) * scale + 50) // 100).clamp(1, 255) for table in (LUMA, CHROMA))
@@ -50,29 +49,31 @@ def quantisation_tables(quality: int) -> QuantisationTables:
 
 
 def frequency_weights(quality: int) -> Tensor:
-    """(3, 8, 8) for Y, Cb and Cr: the inverse of each channel's quantisation table, scaled to a mean of 1."""
+    """Weights (3, 8, 8) for Y, Cb and Cr: the inverse of each channel's quantisation table, scaled to a mean of 1."""
     tables = quantisation_tables(quality)
     inverse = torch.stack((tables.luma, tables.chroma, tables.chroma)).double().reciprocal()
     return (inverse / inverse.mean((1, 2), keepdim=True)).float()
 
 
 def to_ycbcr(rgb: Tensor) -> Tensor:
-    """(..., 3, H, W) -> the same shape, without offsets: grey has Cb = Cr = 0."""
+    """Convert (..., 3, H, W) to YCbCr in the same shape, without offsets: grey has Cb = Cr = 0."""
     return torch.einsum("yc,...chw->...yhw", rgb.new_tensor(YCBCR), rgb)
 
 
 def dct_matrix() -> Tensor:
-    """C (8, 8), orthonormal, float64: a row a frequency. C x is the DCT-II of x."""
-    frequency, place = torch.arange(BLOCK).double()[:, None], torch.arange(BLOCK).double()
-    matrix = math.sqrt(2 / BLOCK) * torch.cos(math.pi / BLOCK * (place + 0.5) * frequency)
+    """Matrix C (8, 8), orthonormal, float64, with a row for each frequency: C x is the DCT-II of x."""
+    frequency, place = torch.arange(DCT_BLOCK).double()[:, None], torch.arange(DCT_BLOCK).double()
+    matrix = math.sqrt(2 / DCT_BLOCK) * torch.cos(math.pi / DCT_BLOCK * (place + 0.5) * frequency)
     matrix[0] /= math.sqrt(2)
     return matrix
 
 
 def dct_blocks(images: Tensor) -> Tensor:
-    """The orthonormal DCT-II, C X C^T, of each 8x8 block X: (..., H, W) -> (..., H / 8, W / 8, 8, 8)."""
-    assert images.shape[-2] % BLOCK == images.shape[-1] % BLOCK == 0, f"{tuple(images.shape)} is no whole blocks"
-    blocks = images.unflatten(-1, (-1, BLOCK)).unflatten(-3, (-1, BLOCK)).transpose(-3, -2)
+    """Transform each 8x8 block X by the orthonormal DCT-II, C X C^T: (..., H, W) -> (..., H / 8, W / 8, 8, 8)."""
+    assert images.shape[-2] % DCT_BLOCK == images.shape[-1] % DCT_BLOCK == 0, (
+        f"{tuple(images.shape)} is no whole blocks"
+    )
+    blocks = images.unflatten(-1, (-1, DCT_BLOCK)).unflatten(-3, (-1, DCT_BLOCK)).transpose(-3, -2)
     dct = dct_matrix().to(images)
     return dct @ blocks @ dct.T
 
@@ -80,8 +81,8 @@ def dct_blocks(images: Tensor) -> Tensor:
 def frequency_error(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:
     """Mean over images, Y, Cb and Cr, blocks and frequencies of the weighted squared difference: a scalar.
 
-    predicted, target: (B, 3, H, W), H and W in multiples of 8; weights: (3, 8, 8). All steps are linear, so one
-    transform of the difference is the difference of two.
+    predicted, target: (B, 3, H, W), H and W in multiples of 8; weights: (3, 8, 8). All steps are linear: the
+    transform of the difference is the difference of the transforms.
     """
     coefficients = dct_blocks(to_ycbcr(predicted - target))  # (B, 3, H / 8, W / 8, 8, 8)
     return (weights.to(coefficients)[:, None, None] * coefficients.square()).mean()

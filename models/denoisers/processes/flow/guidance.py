@@ -10,7 +10,7 @@ from torch import Tensor
 
 Conditions = Mapping[str, Tensor]
 """By name, (batch, ...) each."""
-Conditional = Callable[[Tensor, Tensor, Conditions], Tensor]
+Predict = Callable[[Tensor, Tensor, Conditions], Tensor]
 """(x (batch, ...), t (batch,), conditions) -> prediction in x's shape."""
 ScheduleName = Literal["constant", "linear", "cosine", "quadratic"]
 
@@ -20,54 +20,55 @@ SCHEDULES: dict[ScheduleName, Callable[[float], float]] = {
     "cosine": lambda t: (1 + math.cos(math.pi * t)) / 2,
     "quadratic": lambda t: (1 - t) ** 2,
 }
-"""What the scale is multiplied by at time t, noise at 0 and data at 1: whole at first, nothing at last."""
+"""Factor of the scale at time t, noise at 0 and data at 1: 1 at first, 0 at the end."""
 
 
 @dataclass(frozen=True)
 class Guidance:
-    """How strongly samples are led towards their conditions, over time (noise at t = 0, data at t = 1)."""
+    """Guidance scale over time (noise at t = 0, data at t = 1)."""
 
     scale: float
     """1 is the conditional prediction as it is."""
     schedule: ScheduleName = "constant"
     min_scale: float = 0.0
-    """The schedule goes no lower: below 1, guidance pushes away from the condition."""
+    """Lower bound of the scheduled scale; below 1, guidance leads away from the condition."""
     interval: tuple[float, float] = (0.0, 1.0)
     """(t_start, t_end): outside t_start < t < t_end the scale is 1 (Kynkaanniemi et al. 2024, arXiv:2404.07724)."""
     rescale: float = 0.0
-    """phi in [0, 1]: how far the guided prediction is scaled back to the conditional one's standard deviation."""
+    """phi in [0, 1]: share to which the guided prediction gets the conditional one's standard deviation."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether the scale is 1 at all times."""
+        """True if the scale is 1 at all times."""
         return self.scale == 1 and (self.schedule == "constant" or self.min_scale == 1)
 
     def scale_at(self, t: float) -> float:
-        """The scale at time t."""
+        """Guidance scale at time t."""
         t_start, t_end = self.interval
         if not t_start < t < t_end:
             return 1.0
         return max(self.scale * SCHEDULES[self.schedule](t), self.min_scale)
 
 
-def guided(
-    predict: Conditional,
+def guided_prediction(
+    predict: Predict,
     x: Tensor,
     t: Tensor,
     conditions: Conditions,
-    others: Conditions,
+    negative: Conditions,
     scale: float,
     rescale: float = 0.0,
 ) -> Tensor:
-    """v_other + scale (v - v_other) in one pass of both, then `rescaled`; scale 1 is v alone, at no extra cost.
+    """Predict v_negative + scale (v - v_negative) in one pass, then rescale it; at scale 1 it is v, at no extra cost.
 
-    `others` are what the prediction is led away from, in the shapes of `conditions`: null conditions, negative prompts.
+    `negative` are the conditions that guidance leads away from, in the shapes of `conditions`: null conditions,
+    negative prompts.
     """
     if scale == 1:
         return predict(x, t, conditions)
-    both = {name: torch.cat((values, others[name])) for name, values in conditions.items()}
-    v, v_other = predict(torch.cat((x, x)), torch.cat((t, t)), both).chunk(2)
-    return rescaled(v_other + scale * (v - v_other), v, rescale)
+    both = {name: torch.cat((values, negative[name])) for name, values in conditions.items()}
+    v, v_negative = predict(torch.cat((x, x)), torch.cat((t, t)), both).chunk(2)
+    return rescaled(v_negative + scale * (v - v_negative), v, rescale)
 
 
 def rescaled(v_guided: Tensor, v: Tensor, phi: float) -> Tensor:

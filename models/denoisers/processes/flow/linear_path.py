@@ -1,7 +1,7 @@
 """Flow matching along straight lines (Lipman et al. 2023, arXiv:2210.02747; Liu et al. 2023, arXiv:2209.03003).
 
 Data x0, noise x1 ~ N(0, I), x_t = (1 - t) x0 + t x1, velocity v = dx_t/dt = x1 - x0. Time runs from data (t = 0) to
-noise (t = 1); the literature has it both ways round, so the end that the noise is at is a parameter here.
+noise (t = 1); both directions are found in the literature, so the noise's end is a parameter here.
 """
 
 from collections.abc import Callable
@@ -16,24 +16,24 @@ NoiseAt = Literal[0, 1]
 
 
 def interpolate(data: Tensor, noise: Tensor, t: Tensor, noise_at: NoiseAt = 1) -> Tensor:
-    """x_t: the point between data and noise at time t (batch,); data and noise (batch, ...)."""
+    """Compute x_t, the point between data and noise at time t (batch,); data and noise (batch, ...)."""
     t = t.view(-1, *(1,) * (data.ndim - 1))
     return torch.lerp(data, noise, t) if noise_at == 1 else torch.lerp(noise, data, t)
 
 
 def velocity_target(data: Tensor, noise: Tensor, noise_at: NoiseAt = 1) -> Tensor:
-    """dx_t/dt, constant along the line."""
+    """Compute dx_t/dt, constant along the line."""
     return noise - data if noise_at == 1 else data - noise
 
 
 def endpoints(x_t: Tensor, velocity: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """(x at t = 0, x at t = 1) of the straight line through x_t with this velocity; t (batch,)."""
+    """Compute x at t = 0 and x at t = 1 of the straight line through x_t with this velocity; t (batch,)."""
     t = t.view(-1, *(1,) * (x_t.ndim - 1))
     return x_t - t * velocity, x_t + (1 - t) * velocity
 
 
 def reverse_time(velocity: Velocity) -> Velocity:
-    """The same flow told from the other end: w(x, t) = -v(x, 1 - t)."""
+    """Reverse a flow's time: w(x, t) = -v(x, 1 - t)."""
     return lambda x, t: -velocity(x, 1 - t)
 
 
@@ -49,6 +49,6 @@ def gaussian_velocity(x: Tensor, t: Tensor, mean: float | Tensor, std: float | T
 def point_velocity(x: Tensor, t: Tensor, point: Tensor, noise_at: NoiseAt = 1) -> Tensor:
     """The exact velocity for data at one point, away from the data's end of time: (x - point) / t, noise at t = 1.
 
-    It is also what a prediction of the data, `point`, says of the velocity.
+    It is also the velocity of a network that predicts the data as `point`.
     """
     return (x - point) / t if noise_at == 1 else (point - x) / (1 - t)

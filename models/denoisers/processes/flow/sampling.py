@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.checks import check_no_prompts
-from denoisers.contract import NOTHING_ASKED, SampleRequest, Samples
+from denoisers.contract import DEFAULT_REQUEST, SampleRequest, Samples
 from denoisers.figures import Figure
 from denoisers.processes.flow.figures import sample_figure
 from denoisers.processes.flow.guidance import guided
@@ -23,14 +23,14 @@ class FlowSampler:
 
     takes_rows: Literal["none", "conditions", "completed"] = "none"
     draws_per_prompt = False
-    at_once: int | None = None
+    max_batch_size: int | None = None
 
     def __init__(self, spec: FlowSamplingSpec, image_shape: tuple[int, int, int], num_classes: int | None) -> None:
         self.spec = spec
         self.image_shape = image_shape
         self.num_classes = num_classes
 
-    def conditions(self, num: int, request: SampleRequest = NOTHING_ASKED) -> dict[str, Tensor]:
+    def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
         """`label`: (num,) int64, the class asked for or every class in turn; {} for an unconditional model."""
         check_no_prompts(request)
         label = request.label

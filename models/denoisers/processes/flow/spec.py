@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from denoisers.contract import ModelSpec, NoiseSource, ObjectiveSpec, Sampler, SamplingSpec, Spec, TextCodec
+from denoisers.contract import ModelSpec, NoiseSource, ObjectiveSpec, PositiveInt, SamplingSpec, Spec, Weight
 from denoisers.image_spec import ImageModelSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+DCT_BLOCK = 8
+"""Height and width of a block of the frequency loss, in pixels: JPEG's."""
+
 SolverName = Literal["euler", "heun", "midpoint", "rk4"]
-Weight = Annotated[float, Field(ge=0)]
 
 
 class UniformTime(Spec):
@@ -77,7 +79,7 @@ class FlowSamplingSpec(SamplingSpec):
 
     solver: SolverName = "euler"
     """Network evaluations a step: euler 1, heun 2, midpoint 2, rk4 4."""
-    steps: Annotated[int, Field(ge=1)] = 50
+    steps: PositiveInt = 50
     """Equal steps from t = 1 to t = 0."""
     guidance: Annotated[float, Field(ge=0)] = 1.0
     """Classifier-free guidance scale: 1 is the conditional model, more follows the class more closely."""
@@ -95,10 +97,3 @@ class FlowSamplingSpec(SamplingSpec):
                 f"sampling.guidance={self.guidance:g} needs a null class seen in training (model.label_dropout=0); "
                 "set sampling.guidance to 1, or train with model.label_dropout=0.1."
             )
-
-    def build(self, model: ModelSpec, objective: ObjectiveSpec, text: TextCodec | None = None) -> Sampler:
-        from denoisers.processes.flow.sampler import FlowSampler
-
-        assert isinstance(model, ImageModelSpec), f"{type(model).__name__} is no image model"
-        self.check(model, objective)
-        return FlowSampler(self, model.image_shape, model.num_classes)

@@ -7,14 +7,11 @@ sqrt(alpha_bar_{T-1}) x0, and a schedule under which that is much (`MOST_SIGNAL`
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from denoisers.contract import Spec
-
-if TYPE_CHECKING:
-    from denoisers.processes.gaussian.ddpm import NoiseSchedule
 
 Beta = Annotated[float, Field(gt=0, lt=1)]
 
@@ -55,8 +52,3 @@ class LinearBetas(Spec):
             f"objective.noise.steps={self.steps} leaves alpha_bar={left:.3g} at the last timestep, and sampling begins "
             f"with pure noise there (at most {MOST_SIGNAL}); {remedy}raise objective.noise.steps."
         )
-
-    def build(self) -> NoiseSchedule:
-        from denoisers.processes.gaussian.ddpm import linear_schedule
-
-        return linear_schedule(self.steps, self.beta_start, self.beta_end)

@@ -1,0 +1,1 @@
+"""Evaluation of imputed regions on held-out windows, beside baselines that need no network."""

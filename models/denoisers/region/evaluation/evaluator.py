@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import Assessment, RealRows, RowSet
+from denoisers.contract import EvaluationResult, RealRows, RowSet
 from denoisers.region.agreement import Agreement
 from denoisers.region.evaluation.baselines import Baseline, fit_baselines
 from denoisers.region.evaluation.figures import assessment_figures
@@ -31,16 +31,16 @@ MOST_NUMBERS = 2**21
 
 
 @dataclass(frozen=True)
-class RegionAssessor:
-    """Pearson's r, R^2 and squared error of masked regions over whole data sets (`denoisers.contract.Assessor`)."""
+class RegionEvaluator:
+    """Pearson's r, R^2 and squared error of masked regions over whole data sets (`denoisers.contract.Evaluator`)."""
 
     objective: RegionObjectiveSpec
     model: RegionSpec
 
     @torch.no_grad()
-    def assess(
+    def evaluate(
         self, network: nn.Module, train: RowSet, held_out: RowSet, references: Mapping[str, Any], batch_size: int
-    ) -> Assessment:
+    ) -> EvaluationResult:
         """Tables `r2`, `r2_within` (predictors by mask ratios), `by_ratio`, `by_motif` and `by_chromosome`.
 
         `references`: by name, x (B, R, F), mask, present (B, R) -> expected features (B, R, F), NumPy arrays all.
@@ -63,7 +63,7 @@ class RegionAssessor:
         }
         remark = ONE_PREDICTION if self.model.predicts_one_thing else ""
         found = Measurements(measured, names, tuple(baselines), tuple(references), remark)
-        return Assessment(assessment_metrics(found), assessment_tables(found), assessment_figures(found))
+        return EvaluationResult(assessment_metrics(found), assessment_tables(found), assessment_figures(found))
 
     def _network_predictor(self, network: nn.Module) -> Predictor:
         def predictor(rows: RealRows, mask: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The assessment of the language family: bounds that are known, baselines beside them, figures that add up."""
+"""The evaluator of the language family: bounds that are known, baselines beside them, figures that add up."""
 
 import math
 import re
@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from denoisers.contract import TextCodec
-from denoisers.dlm.evaluation.evaluator import build_assessor
+from denoisers.dlm.evaluation.evaluator import DLMEvaluator
 from denoisers.dlm.evaluation.known_scores import noise_levels
+from denoisers.dlm.family import FAMILY
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.processes.discrete.chunked_score_entropy import TokenLosses
 from denoisers.processes.discrete.schedule import sigma_schedule
@@ -56,9 +57,9 @@ def codec(bytes_per_token):
     return TextCodec(lambda text: [], lambda tokens: "", V, 0, bytes_per_token)
 
 
-def assess(network, train, held_out, text=None, batch=256, model=MODEL, **objective):
+def evaluate(network, train, held_out, text=None, batch=256, model=MODEL, **objective):
     spec = DLMObjectiveSpec(**objective)
-    return build_assessor(spec, model, text).assess(network.eval(), train, held_out, {}, batch)
+    return DLMEvaluator(spec, model, text).evaluate(network.eval(), train, held_out, {}, batch)
 
 
 def few(num=40):
@@ -68,7 +69,7 @@ def few(num=40):
 @pytest.mark.parametrize("block_size", [None, 3])
 def test_an_untrained_network_is_as_good_as_uniform(train, held_out, block_size):
     model = DLMSpec(**{**MODEL.model_dump(), "block_size": block_size})
-    metrics = assess(model.build(), train, held_out, model=model).metrics
+    metrics = evaluate(FAMILY.build_network(model), train, held_out, model=model).metrics
     assert metrics["bound"] == pytest.approx(math.log(V), abs=0.05)
     assert metrics["perplexity"] == pytest.approx(math.exp(metrics["bound"]))
     assert metrics["baseline/uniform/nats_per_token"] == pytest.approx(math.log(V))
@@ -77,7 +78,7 @@ def test_an_untrained_network_is_as_good_as_uniform(train, held_out, block_size)
 
 def test_a_network_that_knows_how_often_tokens_come_is_the_unigram(train, held_out):
     """The bound is tight where sigma_min is small and sigma_max large."""
-    metrics = assess(Unigram(), train, held_out, noise=WIDE).metrics
+    metrics = evaluate(Unigram(), train, held_out, noise=WIDE).metrics
     entropy = -(CLEAN * CLEAN.log()).sum().item()
     assert metrics["baseline/unigram/nats_per_token"] == pytest.approx(entropy, abs=0.02)
     assert metrics["baseline/bigram/nats_per_token"] == pytest.approx(entropy, abs=0.02)
@@ -85,14 +86,14 @@ def test_a_network_that_knows_how_often_tokens_come_is_the_unigram(train, held_o
 
 
 def test_bits_a_byte_are_bits_a_token_over_its_bytes(train):
-    with_bytes = assess(MODEL.build(), train, few(), codec(4.0))
+    with_bytes = evaluate(FAMILY.build_network(MODEL), train, few(), codec(4.0))
     for prefix in ("", "baseline/bigram/", "baseline/unigram/", "baseline/uniform/"):
         bits = with_bytes.metrics[f"{prefix}bits_per_token"]
         assert with_bytes.metrics[f"{prefix}bits_per_byte"] == pytest.approx(bits / 4)
         nats = with_bytes.metrics["bound" if not prefix else f"{prefix}nats_per_token"]
         assert bits == pytest.approx(nats / math.log(2))
     for text in (None, codec(None)):
-        without = assess(MODEL.build(), train, few(), text)
+        without = evaluate(FAMILY.build_network(MODEL), train, few(), text)
         assert not [name for name in without.metrics if "byte" in name]
         assert list(without.tables["likelihood"]) == [*COLUMNS[:2], *COLUMNS[3:]]
         assert "nats a token" in without.figures["bound"].title
@@ -101,7 +102,7 @@ def test_bits_a_byte_are_bits_a_token_over_its_bytes(train):
 
 
 def test_tables_hold_what_metrics_say(train):
-    found = assess(Unigram(), train, few(), codec(2.0))
+    found = evaluate(Unigram(), train, few(), codec(2.0))
     table = found.tables["likelihood"]
     assert table["predictor"].tolist() == PREDICTORS
     assert table["kind"].tolist() == ["upper bound", "exact", "exact", "exact"]
@@ -116,7 +117,7 @@ def test_tables_hold_what_metrics_say(train):
     "noise", [TokenNoiseSchedule(), WIDE, TokenNoiseSchedule(kind="loglinear")], ids=["1", "20", "loglinear"]
 )
 def test_parts_add_up_to_the_bound(train, held_out, noise):
-    found = assess(Unigram(), train, held_out, noise=noise)
+    found = evaluate(Unigram(), train, held_out, noise=noise)
     table = found.tables["bound_in_nats"]
     assert table["part"].tolist()[:2] == ["last draw", "t 0 to 0.25"] and table["part"].tolist()[-2:] == [
         "prior",
@@ -138,30 +139,30 @@ def test_parts_add_up_to_the_bound(train, held_out, noise):
 @pytest.mark.parametrize("batch", [1, 7, 1000])
 def test_batches_change_nothing(train, perturb, batch):
     torch.manual_seed(0)
-    network = MODEL.build()
+    network = FAMILY.build_network(MODEL)
     perturb(network)
-    one, other = assess(network, train, few()).metrics, assess(network, train, few(), batch=batch).metrics
+    one, other = evaluate(network, train, few()).metrics, evaluate(network, train, few(), batch=batch).metrics
     assert other == pytest.approx(one, rel=1e-5)
 
 
 def test_the_bound_is_that_of_the_objective_on_the_rows_own_draws(train):
-    network, rows = MODEL.build(), few()
-    built = DLMObjectiveSpec().build(MODEL)
+    network, rows = FAMILY.build_network(MODEL), few()
+    built = FAMILY.build_objective(DLMObjectiveSpec(), MODEL)
     (whole,) = rows.batches(1000)
     means = {name: float(value) for name, value in built.metrics(network, whole.batch, whole.noise).items()}
-    assert assess(network, train, rows).metrics["bound"] == pytest.approx(built.summary(means)["bound"])
+    assert evaluate(network, train, rows).metrics["bound"] == pytest.approx(built.summary(means)["bound"])
 
 
 def test_no_gradients_are_kept(train, perturb):
-    network, asked = MODEL.build(), []
+    network, asked = FAMILY.build_network(MODEL), []
     perturb(network)
     network.register_forward_hook(lambda module, inputs, losses: asked.append(losses.total.requires_grad))
-    assess(network, train, few())
+    evaluate(network, train, few())
     assert asked and not any(asked)
 
 
 def test_softmax_has_no_bound_and_the_table_says_so(train):
-    found = assess(MODEL.build(), train, few(), codec(2.0), score="softmax")
+    found = evaluate(FAMILY.build_network(MODEL), train, few(), codec(2.0), score="softmax")
     assert not {"bound", "bits_per_token", "perplexity", "nats_per_token"} & set(found.metrics)
     table = found.tables["likelihood"]
     assert table["predictor"].tolist() == PREDICTORS
@@ -176,12 +177,12 @@ def test_a_hopeless_network_breaks_nothing(train):
             losses = torch.full(x.shape, 1e4)
             return TokenLosses((losses * targets.weight).sum(), losses)
 
-    found = assess(AlwaysWrong(), train, few())
+    found = evaluate(AlwaysWrong(), train, few())
     assert found.metrics["perplexity"] == math.inf and found.metrics["bound"] > 1e3
 
 
 def test_the_figure_ends_at_the_bound_and_draws_the_others_as_levels(train, held_out):
-    found = assess(Unigram(), train, held_out, codec(2.0))
+    found = evaluate(Unigram(), train, held_out, codec(2.0))
     loss, sums = found.figures["bound"].panels
     assert [curve.label for curve in loss.curves] == ["model", "unigram scores", "zero scores"]
     table = found.tables["bound_in_nats"]

@@ -12,9 +12,9 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def test_first_samples_do_not_depend_on_their_number(family, small, perturb):
-    network = small().build()
+    network = family.build_network(small())
     perturb(network)
-    sampler = family.sampling(steps=4).build(small(), family.objective())
+    sampler = family.build_sampler(family.sampling(steps=4), small(), family.objective())
     few = sampler.sample(network, {}, 3, seeded()).values
     many = sampler.sample(network, {}, 8, seeded()).values
     torch.testing.assert_close(many[:3], few)
@@ -22,9 +22,9 @@ def test_first_samples_do_not_depend_on_their_number(family, small, perturb):
 
 
 def test_trajectory_has_a_frame_more_than_steps_from_noise_to_samples(family, small, perturb):
-    network = small().build()
+    network = family.build_network(small())
     perturb(network)
-    sampler = family.sampling().build(small(), family.objective())
+    sampler = family.build_sampler(family.sampling(), small(), family.objective())
     samples = sampler.sample(network, {}, 2, seeded(), trajectory=True)
     assert samples.trajectory.shape == (51, 2, 1, 8, 8)
     assert torch.equal(samples.trajectory[0, 0], torch.randn(1, 8, 8, generator=seeded()))
@@ -35,7 +35,7 @@ def test_trajectory_has_a_frame_more_than_steps_from_noise_to_samples(family, sm
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_constant_velocity_is_integrated_exactly_at_the_documented_cost(family, small, constant_network, solver):
     network = constant_network(0.5)
-    sampler = family.sampling(solver=solver, steps=5).build(small(), family.objective())
+    sampler = family.build_sampler(family.sampling(solver=solver, steps=5), small(), family.objective())
     samples = sampler.sample(network, {}, 3, seeded(), trajectory=True)
     torch.testing.assert_close(samples.values, samples.trajectory[0] - 0.5)
     assert network.batch_sizes == [3] * 5 * SOLVERS[solver].evaluations
@@ -44,16 +44,18 @@ def test_a_constant_velocity_is_integrated_exactly_at_the_documented_cost(family
 def test_guidance_doubles_the_batch_never_the_passes(family, small, constant_network):
     for guidance, size in ((1.0, 3), (2.5, 6)):
         network = constant_network()
-        sampler = family.sampling(steps=4, guidance=guidance).build(small(num_classes=10), family.objective())
+        sampler = family.build_sampler(
+            family.sampling(steps=4, guidance=guidance), small(num_classes=10), family.objective()
+        )
         sampler.sample(network, sampler.conditions(3), 3, seeded())
         assert network.batch_sizes == [size] * 4
 
 
 def test_guidance_one_is_the_conditional_model(family, small, perturb):
     spec = small(num_classes=10)
-    network = spec.build()
+    network = family.build_network(spec)
     perturb(network)
-    sampler = family.sampling(steps=3).build(spec, family.objective())
+    sampler = family.build_sampler(family.sampling(steps=3), spec, family.objective())
     conditions = sampler.conditions(4, SampleRequest(label=7))
     samples = sampler.sample(network, conditions, 4, seeded(), trajectory=True)
     x = samples.trajectory[0]
@@ -65,11 +67,11 @@ def test_guidance_one_is_the_conditional_model(family, small, perturb):
 
 
 def test_conditions(family, small):
-    plain = family.sampling().build(small(), family.objective())
+    plain = family.build_sampler(family.sampling(), small(), family.objective())
     assert plain.conditions(5) == {}
     with pytest.raises(ValueError, match=r"label=7 was asked of an unconditional model .*num_classes"):
         plain.conditions(5, SampleRequest(label=7))
-    classes = family.sampling().build(small(num_classes=3), family.objective())
+    classes = family.build_sampler(family.sampling(), small(num_classes=3), family.objective())
     assert classes.conditions(5)["label"].tolist() == [0, 1, 2, 0, 1]
     assert classes.conditions(2, SampleRequest(label=2))["label"].tolist() == [2, 2]
     for label in (3, -1):
@@ -79,9 +81,9 @@ def test_conditions(family, small):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_samples_are_float32_whatever_the_weights(family, small, perturb, dtype):
-    network = small().build()
+    network = family.build_network(small())
     perturb(network)
-    sampler = family.sampling(steps=4).build(small(), family.objective())
+    sampler = family.build_sampler(family.sampling(steps=4), small(), family.objective())
     expected = sampler.sample(network, {}, 2, seeded()).values
     got = sampler.sample(network.to(dtype), {}, 2, seeded()).values
     assert got.dtype == torch.float32
@@ -89,7 +91,7 @@ def test_samples_are_float32_whatever_the_weights(family, small, perturb, dtype)
 
 
 def test_show_gives_classes_in_turn_a_column_each(family, small, constant_network):
-    sampler = family.sampling(steps=1).build(small(num_classes=10), family.objective())
+    sampler = family.build_sampler(family.sampling(steps=1), small(num_classes=10), family.objective())
     samples = sampler.sample(constant_network(), sampler.conditions(30), 30, seeded())
     (grid,) = sampler.show(samples).panels
     assert grid.columns == 10

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from denoisers.dit.family import FAMILY
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
 from denoisers.processes.flow.spec import LogitNormalTime, VelocityWeights
 
@@ -16,7 +17,7 @@ MNIST_TEST_IMAGES = Path(__file__).parents[5] / "shared/data/mnist/t10k-images-i
 def test_untrained_loss_is_one_plus_the_datas_second_moment(keyed_noise):
     """DiT predicts 0 at first, so its loss is E[(x1 - x0)^2] = 1 + E[x0^2]."""
     spec = DiTSpec(image_size=8, patch_size=2, width=8, depth=1, num_heads=1)
-    network, objective = spec.build(), DiTObjectiveSpec().build(spec)
+    network, objective = FAMILY.build_network(spec), FAMILY.build_objective(DiTObjectiveSpec(), spec)
     image = 0.5 + 0.7 * torch.randn(4096, 1, 8, 8, generator=torch.Generator().manual_seed(3))
     (loss,) = objective.loss(network, {"image": image}, keyed_noise()).values()
     assert loss.item() == pytest.approx(1 + image.square().mean().item(), rel=0.01)
@@ -29,14 +30,16 @@ def test_untrained_loss_on_mnist(keyed_noise):
     image = (torch.from_numpy(pixels.copy()).float().view(-1, 1, 28, 28) / 255 - 0.5) / 0.5
     assert 1 + image.square().mean().item() == pytest.approx(1.9258, abs=5e-5)
     spec = DiTSpec(width=8, depth=1, num_heads=1)
-    losses = DiTObjectiveSpec().build(spec).loss(spec.build(), {"image": image[:1000]}, keyed_noise())
+    losses = FAMILY.build_objective(DiTObjectiveSpec(), spec).loss(
+        FAMILY.build_network(spec), {"image": image[:1000]}, keyed_noise()
+    )
     assert losses["velocity"].item() == pytest.approx(1 + image[:1000].square().mean().item(), rel=0.01)
 
 
 def test_a_batch_of_one_micro_batch_is_its_two_halves(family, small, batch, perturb, keyed_noise):
     """Given its slice of the draws, a slice of a micro-batch gives its share of the loss."""
     spec = small(num_classes=10)
-    network, objective = spec.build().double(), family.objective().build(spec)
+    network, objective = family.build_network(spec).double(), family.build_objective(family.objective(), spec)
     perturb(network)
 
     class Slice(keyed_noise):
@@ -58,21 +61,21 @@ def test_a_batch_of_one_micro_batch_is_its_two_halves(family, small, batch, pert
 
 
 def test_only_weighted_components_are_computed(family, small, batch, noise):
-    network = small().build()
+    network = family.build_network(small())
 
     def names(**weights: float) -> set[str]:
-        objective = family.objective(weights=VelocityWeights(**weights)).build(small())
+        objective = family.build_objective(family.objective(weights=VelocityWeights(**weights)), small())
         return set(objective.loss(network, batch, noise))
 
     assert names() == {"velocity"}
     assert names(direction=0.5) == {"velocity", "direction"}
     assert names(velocity=0.0, direction=0.5) == {"direction"}
-    assert family.objective().build(small()).weights == {"velocity": 1.0, "direction": 0.0}
+    assert family.build_objective(family.objective(), small()).weights == {"velocity": 1.0, "direction": 0.0}
 
 
 def test_draws_are_named_and_none_is_global(family, small, batch, keyed_noise):
     spec = small(num_classes=10)
-    network, objective = spec.build(), family.objective().build(spec)
+    network, objective = family.build_network(spec), family.build_objective(family.objective(), spec)
     state = torch.get_rng_state()
     source = keyed_noise()
     objective.loss(network, batch, source)
@@ -80,7 +83,7 @@ def test_draws_are_named_and_none_is_global(family, small, batch, keyed_noise):
     objective.metrics(network, batch, source)
     assert torch.equal(torch.get_rng_state(), state)
     plain = keyed_noise()
-    family.objective().build(small()).loss(small().build(), batch, plain)
+    family.build_objective(family.objective(), small()).loss(family.build_network(small()), batch, plain)
     assert sorted(plain.names) == ["noise", "time"]
 
 
@@ -99,7 +102,7 @@ class SeesLabels(torch.nn.Module):
 
 def test_labels_drop_at_their_rate_and_by_key(family, small, keyed_noise):
     spec = small(num_classes=10, label_dropout=0.3, image_size=4)
-    objective = family.objective().build(spec)
+    objective = family.build_objective(family.objective(), spec)
     label = torch.arange(20_000) % 10
     batch = {"image": torch.zeros(20_000, 1, 4, 4), "label": label}
     network = SeesLabels()
@@ -117,12 +120,12 @@ def test_labels_drop_at_their_rate_and_by_key(family, small, keyed_noise):
 
 
 def test_metrics_do_not_depend_on_weights_or_training_times(family, small, batch, perturb, keyed_noise):
-    network = small().build()
+    network = family.build_network(small())
     perturb(network)
-    plain = family.objective().build(small())
-    other = family.objective(
-        time=LogitNormalTime(mean=2.0), weights=VelocityWeights(velocity=1e-3, direction=1.0)
-    ).build(small())
+    plain = family.build_objective(family.objective(), small())
+    other = family.build_objective(
+        family.objective(time=LogitNormalTime(mean=2.0), weights=VelocityWeights(velocity=1e-3, direction=1.0)), small()
+    )
     first = plain.metrics(network, batch, keyed_noise())
     assert set(first) == {"velocity", "direction", "velocity_t0", "velocity_t1", "velocity_t2", "velocity_t3"}
     second = other.metrics(network, batch, keyed_noise())
@@ -146,7 +149,7 @@ def test_metrics_look_at_each_quarter_of_time(family, small, keyed_noise):
             return torch.zeros_like(x)
 
     network = TimeTeller()
-    objective = family.objective().build(small())
+    objective = family.build_objective(family.objective(), small())
     for size in (1, 7):
         network.times.clear()
         metrics = objective.metrics(network, {"image": torch.zeros(size, 1, 8, 8)}, keyed_noise())
@@ -158,9 +161,9 @@ def test_metrics_look_at_each_quarter_of_time(family, small, keyed_noise):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_any_parameter_precision_trains_with_a_loss_of_full_precision(family, small, batch, perturb, noise, dtype):
     spec = small(num_classes=10)
-    network = spec.build()
+    network = family.build_network(spec)
     perturb(network)
-    objective = family.objective(weights=VelocityWeights(direction=0.1)).build(spec)
+    objective = family.build_objective(family.objective(weights=VelocityWeights(direction=0.1)), spec)
     expected = objective.loss(network, batch, noise)
     network.to(dtype)
     got = objective.loss(network, batch, noise)
@@ -172,7 +175,7 @@ def test_any_parameter_precision_trains_with_a_loss_of_full_precision(family, sm
 
 
 def test_a_few_steps_learn(family, small, batch, keyed_noise):
-    network, objective = small().build(), family.objective().build(small())
+    network, objective = family.build_network(small()), family.build_objective(family.objective(), small())
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
     before = objective.metrics(network, batch, keyed_noise(99))["velocity"]
     for step in range(60):

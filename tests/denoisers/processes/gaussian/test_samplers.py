@@ -7,12 +7,12 @@ import torch
 
 from denoisers.processes.gaussian.samplers import (
     gaussian_denoiser,
-    linear_schedule,
     posterior_std,
     sample_ddim,
     sample_ddpm,
     timesteps,
 )
+from denoisers.processes.gaussian.schedule import linear_schedule
 from denoisers.processes.gaussian.spec import LinearBetas
 
 SCHEDULE = linear_schedule(LinearBetas())
@@ -47,7 +47,7 @@ def test_tables_belong_together():
 def test_noised_is_the_closed_form_of_many_single_steps():
     """x_t from t + 1 single steps x <- sqrt(alpha) x + sqrt(beta) noise has the mean and variance of one."""
     x0 = torch.full((NUM,), 2.0, dtype=torch.float64)
-    draw, short = draws(), linear_schedule(20, 0.01, 0.2)
+    draw, short = draws(), linear_schedule(LinearBetas(steps=20, beta_start=0.01, beta_end=0.2))
     x = x0
     for beta in short.betas:
         x = (1 - beta).sqrt() * x + beta.sqrt() * draw(x)
@@ -153,7 +153,7 @@ def test_schedules_that_do_not_end_in_noise_name_one_that_does(changes):
     with pytest.raises(ValueError, match=r"leaves alpha_bar=0\.\d+ at the last timestep") as caught:
         spec.check_ends_in_noise()
     message = str(caught.value)
-    assert f"alpha_bar={spec.build().alphas_cumprod[-1]:.3g} " in message
+    assert f"alpha_bar={linear_schedule(spec).alphas_cumprod[-1]:.3g} " in message
     assert f"objective.noise.beta_end={spec.beta_end:g} " in message and f"noise.steps={spec.steps} " in message
     assert f"objective.noise.beta_start={spec.beta_start:g} " in message
     remedy = float(re.search(r"set objective\.noise\.beta_end to ([\d.e-]+) or more", message)[1])

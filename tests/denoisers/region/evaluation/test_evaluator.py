@@ -1,4 +1,4 @@
-"""The assessment of the region family: closed forms, one set of masks for all, sums that do not depend on batches."""
+"""The evaluator of the region family: closed forms, one set of masks for all, sums that do not depend on batches."""
 
 import math
 import re
@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from denoisers.region.evaluation.evaluator import RegionAssessor
+from denoisers.region.evaluation.evaluator import RegionEvaluator
+from denoisers.region.family import FAMILY
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
 from support.region_rows import as_row_set, gaussian_chain
 
@@ -50,8 +51,8 @@ def train():
     return as_row_set(x * padded(600)[..., None], padded(600), ["chr3"] * 600, NAMES)
 
 
-def assess(network, train, held_out, references=None, batch=256, model=MODEL):
-    return RegionAssessor(RegionObjectiveSpec(), model).assess(network, train, held_out, references or {}, batch)
+def evaluate(network, train, held_out, references=None, batch=256, model=MODEL):
+    return RegionEvaluator(RegionObjectiveSpec(), model).evaluate(network, train, held_out, references or {}, batch)
 
 
 def column(table, name, **where):
@@ -62,8 +63,8 @@ def column(table, name, **where):
 
 
 def test_figures_of_known_predictions(train, held_out):
-    perfect = assess(Knowing(), train, held_out).metrics
-    halved = assess(Knowing(0.5), train, held_out).metrics
+    perfect = evaluate(Knowing(), train, held_out).metrics
+    halved = evaluate(Knowing(0.5), train, held_out).metrics
     for ratio in ("r15", "r30", "r50", "r70", "r90"):
         assert perfect[f"r2/{ratio}"] == perfect[f"r2_within/{ratio}"] == pytest.approx(1.0)
         assert perfect[f"pearson/{ratio}"] == halved[f"pearson/{ratio}"] == pytest.approx(1.0)
@@ -75,7 +76,7 @@ def test_figures_of_known_predictions(train, held_out):
 
 
 def test_baselines_stand_beside_the_model(train, held_out):
-    metrics = assess(Knowing(), train, held_out).metrics
+    metrics = evaluate(Knowing(), train, held_out).metrics
     assert metrics["baseline/motif_mean/r2_within/r50"] == pytest.approx(0.0, abs=0.01)
     # between features lie 6 of 7 parts of the variance
     assert metrics["baseline/motif_mean/r2/r50"] == pytest.approx(6 / 7, abs=0.02)
@@ -90,7 +91,7 @@ def test_shares_of_the_optimum(train, held_out):
         mean = np.array([0.0, 3.0, -3.0])
         return np.where(mask[..., None], mean + 0.5 * (x - mean), x)
 
-    found = assess(Knowing(), train, held_out, {"optimal": shrunk})
+    found = evaluate(Knowing(), train, held_out, {"optimal": shrunk})
     metrics = found.metrics
     assert metrics["reference/optimal/r2_within/r50"] == pytest.approx(0.75, abs=0.01)
     assert metrics["optimal_share"] == pytest.approx(1 / metrics["reference/optimal/r2_within/r50"])
@@ -98,7 +99,7 @@ def test_shares_of_the_optimum(train, held_out):
         zip(found.tables["r2_within"]["predictor"], found.tables["r2_within"]["share of optimal at 50%"], strict=True)
     )
     assert shares["optimal"] == 1.0 and shares["model"] == pytest.approx(4 / 3, abs=0.02)
-    useless = assess(Knowing(), train, held_out, {"optimal": lambda x, mask, present: 0 * x + 50})
+    useless = evaluate(Knowing(), train, held_out, {"optimal": lambda x, mask, present: 0 * x + 50})
     assert "optimal_share" not in useless.metrics and set(useless.tables["r2"]) == set(useless.tables["r2_within"])
 
 
@@ -111,7 +112,7 @@ def test_all_predictors_see_the_same_masks(train, held_out):
         seen.append(mask.mean())
         return 0.5 * x + 1.0
 
-    metrics = assess(Knowing(0.5, 1.0), train, held_out, {"optimal": reference}).metrics
+    metrics = evaluate(Knowing(0.5, 1.0), train, held_out, {"optimal": reference}).metrics
     for name, value in metrics.items():
         if name.startswith("reference/optimal/"):
             assert value == pytest.approx(metrics[name.removeprefix("reference/optimal/")], rel=1e-6)
@@ -120,15 +121,15 @@ def test_all_predictors_see_the_same_masks(train, held_out):
 
 def test_neither_batches_nor_memory_limits_change_figures(train, held_out, monkeypatch):
     torch.manual_seed(0)
-    network = MODEL.build()
-    one = assess(network, train, held_out).metrics
-    assert assess(network, train, held_out, batch=7).metrics == pytest.approx(one, rel=1e-5, abs=1e-7)
+    network = FAMILY.build_network(MODEL)
+    one = evaluate(network, train, held_out).metrics
+    assert evaluate(network, train, held_out, batch=7).metrics == pytest.approx(one, rel=1e-5, abs=1e-7)
     monkeypatch.setattr("denoisers.region.evaluation.evaluator.MOST_NUMBERS", 5 * REGIONS * FEATURES)
-    assert assess(network, train, held_out).metrics == pytest.approx(one, rel=1e-5, abs=1e-7)
+    assert evaluate(network, train, held_out).metrics == pytest.approx(one, rel=1e-5, abs=1e-7)
 
 
 def test_tables_hold_every_predictor_motif_and_chromosome(train, held_out):
-    found = assess(Knowing(0.5), train, held_out, {"optimal": lambda x, mask, present: x})
+    found = evaluate(Knowing(0.5), train, held_out, {"optimal": lambda x, mask, present: x})
     predictors = ["model", "motif_mean", "nearest", "ridge", "optimal"]
     by_ratio, by_motif, by_chromosome = (found.tables[name] for name in ("by_ratio", "by_motif", "by_chromosome"))
     assert found.tables["r2"]["predictor"].tolist() == predictors
@@ -148,12 +149,12 @@ def test_tables_hold_every_predictor_motif_and_chromosome(train, held_out):
 
 
 def test_metric_names_are_those_that_mlflow_takes(train, held_out):
-    metrics = assess(Knowing(), train, held_out, {"optimal": lambda x, mask, present: x}).metrics
+    metrics = evaluate(Knowing(), train, held_out, {"optimal": lambda x, mask, present: x}).metrics
     assert all(re.fullmatch(r"[\w\-. /]+", name) for name in metrics)
 
 
 def test_figures_compare_all_predictors(train, held_out):
-    figures = assess(Knowing(0.5), train, held_out, {"optimal": lambda x, mask, present: x}).figures
+    figures = evaluate(Knowing(0.5), train, held_out, {"optimal": lambda x, mask, present: x}).figures
     assert set(figures) == {"r2_by_mask_ratio", "r2_by_motif"}
     for panel in (*figures["r2_by_mask_ratio"].panels, figures["r2_by_motif"].panels[0]):
         assert [curve.label for curve in panel.curves] == ["model", "motif mean", "nearest", "ridge", "optimal"]
@@ -167,7 +168,7 @@ def test_nothing_to_mask_gives_no_nan(present, train):
     """Windows of padding alone; windows of one region each, of which most masks hit none."""
     x = torch.zeros(4, REGIONS, FEATURES)
     rows = as_row_set(x, torch.arange(REGIONS).expand(4, REGIONS) < present)
-    found = assess(Knowing(), train, rows, {"optimal": lambda x, mask, present: x})
+    found = evaluate(Knowing(), train, rows, {"optimal": lambda x, mask, present: x})
     assert all(math.isfinite(value) for value in found.metrics.values())
     assert found.tables["by_chromosome"]["chromosome"].tolist() == ["all"] * 5
     for table in found.tables.values():
@@ -176,7 +177,7 @@ def test_nothing_to_mask_gives_no_nan(present, train):
 
 def test_the_title_says_where_a_window_has_one_prediction(train, held_out):
     def title(**changes):
-        found = assess(Knowing(), train, held_out, model=MODEL.model_copy(update=changes))
+        found = evaluate(Knowing(), train, held_out, model=MODEL.model_copy(update=changes))
         return found.figures["r2_by_mask_ratio"].title
 
     assert title() == "R² of masked regions. model.positions=none: one prediction for all masked regions of a window"

@@ -1,9 +1,9 @@
-"""A family for tests: the DiT, whose objective breaks where it is told to, in the worker that it is told to."""
+"""Specs of a family for tests: the DiT, whose objective fails at a set step in a set worker."""
 
-from typing import Any, Literal
+from typing import Literal
 
-from denoisers.contract import Family, Spec
-from denoisers.dit.spec import DiTObjectiveSpec, DiTSamplingSpec, DiTSpec
+from denoisers.contract import Spec
+from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
 
 
 class BreakingSpec(DiTSpec):
@@ -32,11 +32,3 @@ class BreakingObjectiveSpec(DiTObjectiveSpec):
 
     fault: Fault = Fault()
     """The fault."""
-
-    def build(self, model: Any, text: Any = None) -> Any:
-        from denoisers.breaking.objective import breaking
-
-        return breaking(super().build(model, text), self.fault)
-
-
-FAMILY = Family(name="breaking", model=BreakingSpec, objective=BreakingObjectiveSpec, sampling=DiTSamplingSpec)

@@ -1,0 +1,48 @@
+"""The DiT family: its specs, and the parts built from them. Imports torch only inside its methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from denoisers.contract import Network, Objective, Sampler, TextCodec
+from denoisers.dit.spec import DiTObjectiveSpec, DiTSamplingSpec, DiTSpec
+from denoisers.processes.flow.family import FlowFamily
+
+if TYPE_CHECKING:
+    from denoisers.figures import Figure
+
+
+class DiTFamily(FlowFamily[DiTSpec, DiTObjectiveSpec, DiTSamplingSpec]):
+    """Diffusion transformers on images, trained by flow matching."""
+
+    name = "dit"
+    model = DiTSpec
+    objective = DiTObjectiveSpec
+    sampling = DiTSamplingSpec
+
+    def build_network(self, model: DiTSpec) -> Network:
+        from denoisers.dit.network import DiT
+
+        return DiT(model)
+
+    def build_objective(self, objective: DiTObjectiveSpec, model: DiTSpec, text: TextCodec | None = None) -> Objective:
+        from denoisers.dit.objective import DiTObjective
+
+        return DiTObjective(objective, model)
+
+    def build_sampler(
+        self, sampling: DiTSamplingSpec, model: DiTSpec, objective: DiTObjectiveSpec, text: TextCodec | None = None
+    ) -> Sampler:
+        from denoisers.dit.sampling import DiTSampler
+
+        sampling.check(model, objective)
+        return DiTSampler(sampling, model)
+
+    def static_figures(self, model: DiTSpec) -> Mapping[str, Figure]:
+        from denoisers.dit.figures import static_figures
+
+        return static_figures(model)
+
+
+FAMILY = DiTFamily()

@@ -1,0 +1,50 @@
+"""The U-Net family: its specs, and the parts built from them. Imports torch only inside its methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from denoisers.contract import Network, Objective, Sampler, TextCodec
+from denoisers.processes.flow.family import FlowFamily
+from denoisers.unet.spec import UNetObjectiveSpec, UNetSamplingSpec, UNetSpec
+
+if TYPE_CHECKING:
+    from denoisers.figures import Figure
+
+
+class UNetFamily(FlowFamily[UNetSpec, UNetObjectiveSpec, UNetSamplingSpec]):
+    """Convolutional U-Nets on images, trained by flow matching."""
+
+    name = "unet"
+    model = UNetSpec
+    objective = UNetObjectiveSpec
+    sampling = UNetSamplingSpec
+
+    def build_network(self, model: UNetSpec) -> Network:
+        from denoisers.unet.network import UNet
+
+        return UNet(model)
+
+    def build_objective(
+        self, objective: UNetObjectiveSpec, model: UNetSpec, text: TextCodec | None = None
+    ) -> Objective:
+        from denoisers.unet.objective import UNetObjective
+
+        return UNetObjective(objective, model)
+
+    def build_sampler(
+        self, sampling: UNetSamplingSpec, model: UNetSpec, objective: UNetObjectiveSpec, text: TextCodec | None = None
+    ) -> Sampler:
+        from denoisers.unet.sampling import UNetSampler
+
+        sampling.check(model, objective)
+        return UNetSampler(sampling, model)
+
+    def static_figures(self, model: UNetSpec) -> Mapping[str, Figure]:
+        from denoisers.unet.figures import static_figures
+
+        return static_figures(model)
+
+
+FAMILY = UNetFamily()
