@@ -7,8 +7,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from ditlab.cluster.autoscaling import growth_within, limits_of
-from ditlab.cluster.capacity import check_capacity, worker_share
-from ditlab.spec.loading import load_experiment
+from ditlab.cluster.capacity import check_capacity, cpu_share
+from ditlab.spec.reading.loading import load_experiment
 from support.launcher import CHECKOUT
 
 FOLDER = CHECKOUT / "docs" / "kubernetes"
@@ -46,7 +46,7 @@ def test_rays_own_autoscaler_reads_the_cluster(job):
     assert config["idle_timeout_minutes"] == 10
     experiment, growth = trained(job), growth_within(limits_of(config), [])
     check_capacity(experiment, [], growth=growth)
-    assert worker_share(experiment, [], growth=growth).cpus == 8
+    assert cpu_share(experiment, [], growth=growth).cpus == 8
 
 
 def test_the_job_is_submitted_as_the_readme_does(job):

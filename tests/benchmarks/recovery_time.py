@@ -20,7 +20,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from ditlab.spec.yaml_text import dump_yaml
+from ditlab.spec.reading.yaml_text import dump_yaml
 from support.faults import journal_of, processes_of, wait_until, worker_processes
 from support.workers import tiny
 

@@ -26,7 +26,7 @@ from ditlab.data.stores.writer import StoreWriter
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.reading.loading import load_experiment
 from ditlab.training.loop import train
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter

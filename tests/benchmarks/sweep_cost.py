@@ -24,9 +24,9 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
-from ditlab.spec.loading import build_sweep
+from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.sweep.loading import build_sweep
 from ditlab.spec.sweep.space import enumerate_trials, experiment_for
-from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.journal.history import metric_history
 from ditlab.training.loop import train
 from ditlab.training.progress_marker import ProgressMarker

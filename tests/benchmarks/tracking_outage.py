@@ -18,14 +18,15 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from ditlab.tracking.upload.client import load
+
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.reading.loading import load_experiment
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
-from ditlab.tracking.upload.client import load
 from ditlab.training.loop import train
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter

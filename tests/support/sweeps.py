@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from ditlab.home import Home, RunFolder
-from ditlab.spec.loading import build_sweep
-from ditlab.spec.sweep.sweep import Sweep
-from ditlab.spec.yaml_text import dump_yaml
+from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.sweep.loading import build_sweep
+from ditlab.spec.sweep.spec import Sweep
 from ditlab.sweeps.prepare import ReadySweep, create_sweep, ready_sweep
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment
 from ditlab.tracking.journal.writer import JournalWriter
@@ -67,5 +67,5 @@ def log(folder: RunFolder, points: Mapping[int, Mapping[str, float]]) -> None:
     """Metrics by step, into a run's journal."""
     journal = JournalWriter(folder)
     for step, values in points.items():
-        journal.metrics(step, values)
+        journal.log_metrics(step, values)
     journal.close()

@@ -23,7 +23,7 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.quality.eligibility import quality_applies, size_remedy
 from ditlab.quality.evaluator import QualityMeter
 from ditlab.quality.names import QUALITY_NOTE
-from ditlab.spec.overrides import Assignment
+from ditlab.spec.reading.overrides import Assignment
 from ditlab.training.evaluation import held_out_metrics
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 from ditlab.checkpoints.manifest import MANIFEST, DamagedCheckpoint, folder_of, is_step, step_of
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.errors import UserError
-from ditlab.spec.storage import is_uri, refuse_storage
+from ditlab.spec.uris import is_uri, refuse_storage
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.remote import RemoteFiles
 

@@ -36,13 +36,13 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
     """
     from rich.console import Console
 
-    from ditlab.cli.data_tables import store_tables, text_table
+    from ditlab.analysis.store_tables import store_tables, text_table
     from ditlab.data.preview import sample_grid, sample_text
     from ditlab.data.remote.manifests import describe_place
     from ditlab.data.splits import open_place
     from ditlab.errors import UserError
     from ditlab.home import Home
-    from ditlab.spec.storage import is_uri
+    from ditlab.spec.uris import is_uri
 
     home, remote = Home.from_environment(), is_uri(path)
     if remote and (out or num):

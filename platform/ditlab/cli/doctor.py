@@ -41,7 +41,7 @@ def doctor(cluster: bool, address: str | None, storage: str | None, as_json: boo
 def _check_cluster(address: str | None, storage: str | None) -> "list[Finding]":
     from ditlab.cluster.session import cluster_address, ray_session
     from ditlab.errors import UserError
-    from ditlab.spec.storage import refuse_storage
+    from ditlab.spec.uris import refuse_storage
 
     if storage is not None:
         try:

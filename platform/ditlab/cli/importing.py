@@ -21,9 +21,9 @@ class Importers(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The kinds of data."""
-        from ditlab.data.importing import kinds
+        from ditlab.data.importing import importer_names
 
-        return kinds()
+        return importer_names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a kind. Raises UserError for an unknown one."""
@@ -56,7 +56,7 @@ def _checked(options: type[Spec], given: dict[str, Any]) -> Spec:
     from pydantic import ValidationError
 
     from ditlab.errors import UserError
-    from ditlab.spec.messages import explain
+    from ditlab.spec.reading.messages import explain
 
     try:
         return options(**given)
@@ -98,9 +98,10 @@ def _type(annotation: Any, at_least: int | None, file_okay: bool) -> click.Param
 
 
 def _run(kind: str, options: Spec, out: Path | None, as_json: bool) -> None:
-    from ditlab.cli.data_tables import left_out, text_line
+    from ditlab.analysis.store_tables import left_out, text_line
     from ditlab.cli.progress_bars import ImportBars
-    from ditlab.data.importing import ImportRequest, run_import
+    from ditlab.data.import_request import ImportRequest
+    from ditlab.data.importing import run_import
     from ditlab.home import Home
 
     home = Home.from_environment().ensure()

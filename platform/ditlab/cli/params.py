@@ -22,7 +22,7 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
 
     from denoisers.parameter_counts import count_parameters
     from denoisers.shape_trace import trace_shapes
-    from ditlab.spec.loading import load_experiment
+    from ditlab.spec.reading.loading import load_experiment
 
     experiment = load_experiment(spec, overrides)
     with building():

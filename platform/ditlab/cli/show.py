@@ -13,9 +13,11 @@ from ditlab.cli.common import emit, json_option, set_option, spec_argument
 @json_option
 def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Print an experiment or a sweep with its parents, overrides and defaults resolved: YAML that gives the same."""
-    from ditlab.spec.loading import is_sweep, load_experiment, load_sweep
+    from ditlab.spec.reading.files import is_sweep
+    from ditlab.spec.reading.loading import load_experiment
+    from ditlab.spec.reading.yaml_text import dump_yaml
+    from ditlab.spec.sweep.loading import load_sweep
     from ditlab.spec.sweep.space import check_sweep
-    from ditlab.spec.yaml_text import dump_yaml
 
     if is_sweep(spec):
         sweep = load_sweep(spec, overrides)

@@ -36,12 +36,12 @@ def submit(
     The working directory travels, but for what .gitignore and .rayignore name. Ctrl-C leaves the job running;
     `ray job stop` ends it after a final checkpoint.
     """
-    from ditlab.cluster.job_package import upload_of
-    from ditlab.cluster.jobs import DEFAULT, Jobs
+    from ditlab.cluster.job_package import package_files
+    from ditlab.cluster.jobs import DEFAULT, JobServer
 
     root, name, command = _command(spec, overrides, working_dir, resume, as_json)
-    upload_of(root).check()
-    with Jobs(address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT) as jobs:
+    package_files(root).check()
+    with JobServer(address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT) as jobs:
         job = jobs.submit(name, command, root)
         say(f"job {job} at {jobs.address} · stop it: ray job stop {job} --address {jobs.address}")
         if no_wait:
@@ -66,7 +66,9 @@ def _command(
     """The working directory, the run's name and the command there. Raises UserError for a spec that is wrong, or lies
     elsewhere: better here than after the upload."""
     from ditlab.errors import UserError
-    from ditlab.spec.loading import is_sweep, load_experiment, load_sweep, spec_files
+    from ditlab.spec.reading.files import is_sweep, spec_files
+    from ditlab.spec.reading.loading import load_experiment
+    from ditlab.spec.sweep.loading import load_sweep
 
     root = working_dir.expanduser().resolve()
     if not root.is_dir():

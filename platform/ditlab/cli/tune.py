@@ -35,7 +35,7 @@ def tune(
     from ditlab.cluster.session import cluster_address, ray_session
     from ditlab.errors import UserError
     from ditlab.home import Home
-    from ditlab.spec.loading import load_sweep
+    from ditlab.spec.sweep.loading import load_sweep
     from ditlab.sweeps.prepare import (
         cluster_nodes,
         create_sweep,

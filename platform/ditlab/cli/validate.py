@@ -14,7 +14,9 @@ from ditlab.cli.common import emit, json_option, set_option
 def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool) -> None:
     """Check experiments and sweeps without running them. Every file is checked before the command fails."""
     from ditlab.errors import UserError
-    from ditlab.spec.loading import is_sweep, load_experiment, load_sweep
+    from ditlab.spec.reading.files import is_sweep
+    from ditlab.spec.reading.loading import load_experiment
+    from ditlab.spec.sweep.loading import load_sweep
     from ditlab.spec.sweep.space import check_sweep, enumerate_trials
 
     mistakes, valid, hashes = [], [], {}

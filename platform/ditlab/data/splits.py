@@ -21,7 +21,7 @@ from ditlab.data.loading.hold_out import (
     hold_out_runs,
 )
 from ditlab.data.loading.order import keyed_permutation
-from ditlab.data.remote.node_copy import Say, open_remote_store, say_on_standard_error
+from ditlab.data.remote.node_copy import Notify, open_remote_store, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
 from ditlab.data.stores.manifest import MANIFEST_NAME
 from ditlab.data.stores.store import Store
@@ -40,7 +40,7 @@ from ditlab.spec.data import (
     TextData,
 )
 from ditlab.spec.importing import DigitsOptions
-from ditlab.spec.storage import is_uri
+from ditlab.spec.uris import is_uri
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class DataSplits:
     """How its tokens read; None where it holds no text."""
 
 
-def open_data(spec: DataSpec, home: Home, verify: bool = True, say: Say = say_on_standard_error) -> DataSplits:
+def open_data(spec: DataSpec, home: Home, verify: bool = True, notify: Notify = write_to_stderr) -> DataSplits:
     """The data that a spec names; but `mnist` and `arrow`, all make theirs under `home.stores` at their first use.
 
     With `verify`, every shard is read and hashed once. `say` hears of copies of stores that lie behind a URI
@@ -76,7 +76,7 @@ def open_data(spec: DataSpec, home: Home, verify: bool = True, say: Say = say_on
         case MnistData():
             splits = _mnist(spec, home, verify)
         case ArrowData():
-            named = open_place("data.path", spec.path, home, verify, say)
+            named = open_place("data.path", spec.path, home, verify, notify)
             splits = _split(named, spec.hold_out, f"data.path={spec.path}")
         case TextData():
             splits = _split(open_python_docs(spec, home, verify), spec.hold_out, "data.kind=text")
@@ -88,10 +88,10 @@ def open_data(spec: DataSpec, home: Home, verify: bool = True, say: Say = say_on
     return splits
 
 
-def open_place(knob: str, place: str, home: Home, verify: bool = True, say: Say = say_on_standard_error) -> AnyStore:
+def open_place(knob: str, place: str, home: Home, verify: bool = True, notify: Notify = write_to_stderr) -> AnyStore:
     """The store that a person names by a URI, a folder's path or a name. Raises UserError as `open_data` does."""
     if is_uri(place):
-        return open_remote_store(knob, place, home, verify, say)
+        return open_remote_store(knob, place, home, verify, notify)
     return open_store(store_folder(place, home), verify)
 
 

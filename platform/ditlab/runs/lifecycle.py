@@ -10,7 +10,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.yaml_text import dump_yaml
+from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.storage.files import write_durably
 from ditlab.tracking.journal.writer import JournalWriter
 from ditlab.tracking.records import update_record

@@ -1,134 +1,79 @@
-"""From a valid experiment to a running one: checks, the run's folder and record, launch, the last word."""
+"""Preparation of a run: every check that needs no worker process, then the run's folder."""
 
-import os
-import shlex
 import shutil
-import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from denoisers.parameter_counts import count_parameters
-from ditlab.cluster.launch import is_connected
+from denoisers.parameter_counts import ParameterCount
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.home import Home, RunFolder
 from ditlab.inputs.model_inputs import check_inputs
 from ditlab.quality import check_quality
-from ditlab.runs.lifecycle import RunLifecycle, home_write_error
-from ditlab.runs.locks import LOCK_LEASE, lock_run
+from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.preflight import (
-    check_builds,
     check_devices,
     check_network,
     check_same_content,
     check_storage,
+    count_and_build,
     portable,
     tracked_at,
 )
-from ditlab.runs.progress_line import ProgressLine
+from ditlab.runs.request import PreparedRun, RunRequest
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.yaml_text import dump_yaml
+from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.storage.files import write_durably
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.records import create_run, find_training_run, find_unfinished, read_record
 from ditlab.tracking.server.access import check_admitted
 from ditlab.tracking.server.address import check_reachable, launch_address, redact, resolve_tracking_uri
 from ditlab.training.plan import RunPlan, plan_run
-from ditlab.training.reporting import Outcome
 
 
 @dataclass(frozen=True)
-class Result:
-    """How `ditlab train` ended."""
-
-    run_id: str
-    outcome: Outcome
-    tracking_uri: str
-    lines: list[str]
-
-    @property
-    def exit_code(self) -> int:
-        return 130 if self.outcome.status == "interrupted" else 0
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "run_id": self.run_id,
-            "status": self.outcome.status,
-            "step": self.outcome.step,
-            "metrics": self.outcome.metrics,
-            "checkpoint": self.outcome.checkpoint,
-            "tracking_uri": redact(self.tracking_uri),
-        }
-
-
-@dataclass
-class Start:
-    """A run that has passed every check and may go."""
+class CheckedRun:
+    """A run that has passed every check, and of which nothing new exists yet."""
 
     experiment: Experiment
+    """The spec with absolute paths and the tracking address of this launch."""
     data: DataSplits
     plan: RunPlan
-    num_parameters: int
+    counts: ParameterCount
     home: Home
     tracking_uri: str
-    folder: RunFolder | None
-    resumed: bool
-    lines: list[str]
+    """Resolved address of the tracked run."""
+    resumed: RunFolder | None
+    """Folder of the run that goes on; None for a new run."""
 
-    def go(self, local: bool) -> Result:
-        """Trains to the end. Raises UserError and RunFailed as `launch` does; the run's record says so too."""
-        assert self.folder is not None, "a dry run does not go"
-        books = RunLifecycle(self.folder, self.experiment, self.home, self.resumed)
-        patience = LOCK_LEASE if is_connected() else 0.0  # to a cluster, whose nodes may be lost
-        with ProgressLine() as line, lock_run(self.folder, patience, line.warn):
-            request = books.begin(self.plan.total_steps, source_tags())
-            with books.kept():
-                if local:
-                    from ditlab.runs.one_process import run_here
-
-                    outcome = run_here(request, self.data, line.update, line.warn)
-                else:
-                    from ditlab.cluster.launch import launch
-
-                    outcome = launch(request, os.cpu_count() or 1, line.update, line.warn, books.record_failure)
-            books.end(outcome)
-        return Result(self.folder.run_id, outcome, self.tracking_uri, self._last_words(outcome))
-
-    def _last_words(self, outcome: Outcome) -> list[str]:
-        assert self.folder is not None
-        run, loss = self.folder.run_id, outcome.metrics.get("train/loss", float("nan"))
-        pictures = sorted(self.folder.media.glob("samples-*.png"))
-        where = [f"samples: {_short(pictures[-1])}"] if pictures else []
-        if self.experiment.tracking.uri is None:
-            where.append(f"MLflow: {_short(self.home.mlflow_database)} ({_command()} ui)")
-        else:
-            where.append(f"MLflow: {redact(self.tracking_uri)}")
-        if outcome.status == "interrupted":
-            return [
-                f"run {run} interrupted at step {outcome.step} of {self.plan.total_steps} · checkpoint: "
-                f"{_place(outcome.checkpoint)} · go on: ditlab train SPEC --resume {run}"
-            ]
-        return [f"run {run} finished: {outcome.step} steps, loss {loss:.4f}", f"  {' · '.join(where)}"]
+    @property
+    def notes(self) -> list[str]:
+        """Lines that describe the run and its data."""
+        return [describe(self.experiment, self.counts.total), *filter(None, [self.data.note, self.plan.note])]
 
 
-def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote: bool, dry_run: bool) -> Start:
-    """Checks everything that can be checked before a process is started, then makes or finds the run's folder.
+def check_run(experiment: Experiment, resume: str | None, *, local: bool, remote: bool) -> CheckedRun:
+    """Check everything that can be checked before a process is started.
 
-    Raises UserError, with nothing left behind, for anything that is wrong.
+    Args:
+        experiment: the validated spec.
+        resume: id or name of the run to go on with, `auto` for the newest unfinished one, None for a new run.
+        local: True for one process without Ray.
+        remote: True if the workers run on a cluster, whose nodes are checked apart.
+
+    Raises:
+        UserError: something is wrong. Nothing of the run is left behind.
     """
     home = Home.from_environment()
-    asked = experiment.tracking.uri
-    experiment = portable(experiment, launch_address(asked, home), home)
+    given_uri = experiment.tracking.uri
+    experiment = portable(experiment, launch_address(given_uri, home), home)
     check_devices(experiment, local, remote)
     if not remote:
         check_network(experiment)
-    check_builds(experiment)
-    counts = count_parameters(experiment.model, experiment.objective)
-    found = _find(experiment, resume, home)
-    if found:
-        check_same_content(experiment, found)
-        if asked is None:  # it goes on where it is tracked, whatever the environment says now
-            experiment = tracked_at(experiment, read_record(found).tracking_uri or None)
+    counts = count_and_build(experiment)
+    resumed = _find_resumed(experiment, resume, home)
+    if resumed:
+        check_same_content(experiment, resumed)
+        if given_uri is None:  # it goes on where it is tracked, whatever the environment says now
+            experiment = tracked_at(experiment, read_record(resumed).tracking_uri or None)
     tracking_uri = resolve_tracking_uri(experiment.tracking.uri, home)
     check_storage(experiment)
     data = open_data(experiment.data, home)
@@ -136,21 +81,32 @@ def start_run(experiment: Experiment, resume: str | None, *, local: bool, remote
     check_quality(experiment, data)
     plan = plan_run(experiment, data)
     home.ensure()
-    lines = [describe(experiment, counts.total), *filter(None, [data.note, plan.note])]
-    folder = found
-    if not dry_run:
-        lines += _tracking_warnings(tracking_uri)
-        if folder is None:
-            folder = _create(experiment, plan, home, tracking_uri if experiment.tracking.uri else "")
-            left_out = f", {plan.left_out_samples} left out of each epoch" if plan.left_out_samples else ""
-            lines.append(f"run {folder.run_id}: {plan.total_steps} steps on {plan.train_samples:,} samples{left_out}")
-        else:
-            lines.append(f"run {folder.run_id}: going on, to {plan.total_steps} steps")
-    return Start(experiment, data, plan, counts.total, home, tracking_uri, folder, found is not None, lines)
+    return CheckedRun(experiment, data, plan, counts, home, tracking_uri, resumed)
+
+
+def prepare_run(checked: CheckedRun) -> PreparedRun:
+    """Make the run's folder and record, or take those of the run that goes on.
+
+    Raises UserError where DITLAB_HOME cannot be written.
+    """
+    folder = checked.resumed or _create_folder(checked)
+    request = RunRequest(
+        checked.experiment, folder.run_id, checked.home, resumed=checked.resumed is not None, tags=source_tags()
+    )
+    return PreparedRun(request, checked.data, checked.plan, checked.counts)
+
+
+def startup_lines(checked: CheckedRun, run_id: str) -> list[str]:
+    """Lines for the start of a run: its description, tracking problems that its first upload would meet, its length."""
+    plan = checked.plan
+    left_out = f", {plan.left_out_samples} left out of each epoch" if plan.left_out_samples else ""
+    length = f"{plan.total_steps} steps on {plan.train_samples:,} samples{left_out}"
+    last = f"run {run_id}: going on, to {plan.total_steps} steps" if checked.resumed else f"run {run_id}: {length}"
+    return [*checked.notes, *_tracking_warnings(checked.tracking_uri), last]
 
 
 def _tracking_warnings(uri: str) -> list[str]:
-    """What is said at once: the run would find it out at its first upload."""
+    """Sentences on a tracking server that does not answer, or refuses this user."""
     later = "training goes on, `ditlab runs sync` sends what is missing."
     if uri.startswith("sqlite"):
         return []
@@ -159,27 +115,25 @@ def _tracking_warnings(uri: str) -> list[str]:
     return [f"warning: {refusal}; {later}"] if (refusal := check_admitted(uri)) else []
 
 
-def _create(experiment: Experiment, plan: RunPlan, home: Home, tracking_uri: str) -> RunFolder:
-    folder = None
+def _create_folder(checked: CheckedRun) -> RunFolder:
+    """Folder of a new run, with its record and spec. Raises UserError where the disk refuses, and leaves nothing."""
+    experiment, folder = checked.experiment, None
     try:
         folder = create_run(
-            home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
-            total_steps=plan.total_steps, tracking_uri=tracking_uri,
+            checked.home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
+            total_steps=checked.plan.total_steps,
+            tracking_uri=checked.tracking_uri if experiment.tracking.uri else "",
         )  # fmt: skip
         write_durably(folder.spec, dump_yaml(experiment.to_dict()).encode())
     except OSError as error:
         if folder is not None:
             shutil.rmtree(folder.path, ignore_errors=True)
-        raise home_write_error(home, error) from error
+        raise home_write_error(checked.home, error) from error
     return folder
 
 
-def _place(checkpoint: str | None) -> str:
-    return checkpoint if checkpoint and "://" in checkpoint else _short(Path(checkpoint or "-"))
-
-
 def describe(experiment: Experiment, num_parameters: int) -> str:
-    """One line on what is about to be trained."""
+    """One line about a run: family, parameters, batch size, workers, ZeRO stage, precision."""
     resources = experiment.resources
     fewest, most = resources.min_workers, resources.max_workers
     workers = str(most) if fewest == most else f"{fewest} to {most}"
@@ -191,22 +145,11 @@ def describe(experiment: Experiment, num_parameters: int) -> str:
     )
 
 
-def _find(experiment: Experiment, resume: str | None, home: Home) -> RunFolder | None:
+def _find_resumed(experiment: Experiment, resume: str | None, home: Home) -> RunFolder | None:
+    """Folder of the run that `resume` names; None for a new run. Raises UserError for an unknown name."""
     if resume is None:
         return None
     if resume == "auto":
         unfinished = find_unfinished(home, experiment.name, experiment.content_hash())
         return unfinished.folder if unfinished else None
     return find_training_run(home, resume).folder
-
-
-def _command() -> str:
-    """How this shell calls the tool: by its name where that is on the path."""
-    return "ditlab" if shutil.which("ditlab") else _short(Path(sys.executable).with_name("ditlab"))
-
-
-def _short(path: Path) -> str:
-    """Relative to the working directory where it lies below it, quoted for a shell."""
-    if path.is_relative_to(Path.cwd()):
-        path = path.relative_to(Path.cwd())
-    return shlex.quote(str(path))

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from denoisers.contract import Spec
-from ditlab.spec.storage import refuse_storage
+from ditlab.spec.uris import refuse_storage
 
 HoldOut = Annotated[float, Field(ge=0, le=0.5)]
 

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from denoisers.contract import Spec
+from ditlab.spec.format_value import format_value
 from ditlab.spec.optimisation import Count
-from ditlab.spec.storage import refuse_storage
-from ditlab.spec.wording import shown
+from ditlab.spec.uris import refuse_storage
 
 
 class Zero(Spec):
@@ -141,5 +141,5 @@ class Tracking(Spec):
     def printable(cls, experiment: str) -> str:
         """It is shown to people, and its artifacts' folder is named after it."""
         if any(ord(character) < 32 or ord(character) == 127 for character in experiment):
-            raise ValueError(f"tracking.experiment={shown(experiment)} holds a control character; rename it.")
+            raise ValueError(f"tracking.experiment={format_value(experiment)} holds a control character; rename it.")
         return experiment

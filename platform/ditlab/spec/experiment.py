@@ -14,10 +14,10 @@ from ditlab.errors import UserError, nearest
 from ditlab.spec.data import DataSpec, DigitsData
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
+from ditlab.spec.format_value import format_value
 from ditlab.spec.no_secrets import refuse_secrets
 from ditlab.spec.optimisation import AdamW, Batch, ConstantSchedule, ScheduleSpec, Training
 from ditlab.spec.resources import Resources
-from ditlab.spec.wording import shown
 
 # What does not change which weights come out (up to float summation order): a run can be resumed with other values.
 NOT_CONTENT = ("name", "engine", "resources", "checkpoint", "evaluation", "sampling", "tracking")
@@ -72,7 +72,7 @@ class Experiment(Spec):
         """It stands in paths, tables and MLflow's columns."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ValueError(
-                f"name={shown(name)} must begin with a letter or digit and hold only letters, digits, '.', '_' and '-' "
+                f"name={format_value(name)} must begin with a letter or digit and hold only letters, digits, '.', '_' and '-' "
                 "(at most 100); rename it."
             )
         return name
@@ -194,5 +194,5 @@ def class_for(mapping: Any) -> type[Experiment]:
         raise UserError(f"model.family is missing; set it to one of {', '.join(known)}.")
     family = model["family"]
     if not isinstance(family, str) or family not in known:
-        raise UserError(f"model.family={shown(family)} is no known family; {nearest(str(family), list(known))}")
+        raise UserError(f"model.family={format_value(family)} is no known family; {nearest(str(family), list(known))}")
     return experiment_class(known[family])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ditlab.secrets import hide_in_urls
-from ditlab.spec.storage import refuse_secret
+from ditlab.spec.uris import refuse_secret
 
 
 def refuse_secrets(value: Any, path: str = "") -> None:

@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from denoisers.contract import Spec
-from ditlab.spec.network import Network
 from ditlab.spec.optimisation import Count
+from ditlab.spec.worker_network import WorkerNetwork
 
 
 class ElasticWorkers(Spec):
@@ -47,7 +47,7 @@ class Resources(Spec):
     retried."""
     hang_timeout: Annotated[float, Field(gt=0, le=10**6)] = 600.0
     """Seconds without progress after which a worker counts as hung, is named and replaced."""
-    network: Network = Network()
+    network: WorkerNetwork = WorkerNetwork()
     """How workers find and hear each other."""
 
     @model_validator(mode="after")

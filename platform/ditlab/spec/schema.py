@@ -6,7 +6,7 @@ from pydantic import TypeAdapter
 
 from denoisers.families import families
 from ditlab.spec.experiment import experiment_class
-from ditlab.spec.sweep.sweep import Sweep
+from ditlab.spec.sweep.spec import Sweep
 
 
 def experiment_schema() -> dict[str, Any]:

@@ -16,9 +16,9 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import RowNoise
-from ditlab.reports.formatting import format_duration, short_names, describe_value
+from ditlab.reports.formatting import describe_value, format_duration, short_names
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.reading.loading import load_experiment
 from ditlab.sweeps.prepare import CheckedTrial, ReadySweep
 from ditlab.sweeps.trials import PlannedTrial
 from ditlab.tracking.journal.history import metric_history

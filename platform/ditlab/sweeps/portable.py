@@ -8,7 +8,7 @@ from ditlab.home import Home
 from ditlab.runs.preflight import absolute_paths
 from ditlab.spec.sweep.axes import Axis, Choice, Grid
 from ditlab.spec.sweep.space import draw_values, enumerate_trials, experiment_for
-from ditlab.spec.sweep.sweep import Sweep
+from ditlab.spec.sweep.spec import Sweep
 from ditlab.tracking.address import launch_address, resolve_tracking_uri
 
 

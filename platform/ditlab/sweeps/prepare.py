@@ -21,9 +21,9 @@ from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.locks import lock_run
 from ditlab.runs.preflight import check_builds, check_devices, check_network, check_storage
 from ditlab.spec.experiment import Experiment
+from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.spec.sweep.space import check_sweep, differences, enumerate_trials, written
-from ditlab.spec.sweep.sweep import Sweep
-from ditlab.spec.yaml_text import dump_yaml
+from ditlab.spec.sweep.spec import Sweep
 from ditlab.storage.files import write_durably
 from ditlab.sweeps.concurrency import find_room
 from ditlab.sweeps.folder import SweepFolder, record_of

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ditlab.home import Home, RunFolder
-from ditlab.reports.sweeps.ranking import AxisInfo, Curve, Summary, Trial, best, rank
+from ditlab.reports.sweeps.ranking import best, rank
+from ditlab.reports.sweeps.records import AxisInfo, MetricCurve, SweepSummary, Trial
+from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.spec.sweep.axes import Axis, Choice, Grid, LogUniform
-from ditlab.spec.sweep.sweep import Pbt, Sweep
-from ditlab.spec.yaml_text import dump_yaml
+from ditlab.spec.sweep.spec import Pbt, Sweep
 from ditlab.sweeps.folder import record_of
 from ditlab.sweeps.prepare import ReadySweep
 from ditlab.sweeps.takeovers import exploits
@@ -20,12 +21,12 @@ LOSS = "train/loss"
 LONGEST_PAUSE = 120.0  # seconds between two points beyond which nothing was trained: the run was interrupted
 
 
-def collect(ready: ReadySweep, seconds: float) -> Summary:
+def collect(ready: ReadySweep, seconds: float) -> SweepSummary:
     """Everything that a report is made of, as it stands now."""
     sweep = ready.sweep
     assert ready.folder
     trials = [_trial(sweep, ready.home, planned) for planned in ready.folder.trials()]
-    return Summary(
+    return SweepSummary(
         sweep_id=ready.folder.folder.run_id,
         name=sweep.name,
         metrics=sweep.metrics,
@@ -40,7 +41,7 @@ def collect(ready: ReadySweep, seconds: float) -> Summary:
     )
 
 
-def best_spec(sweep: Sweep, summary: Summary) -> str:
+def best_spec(sweep: Sweep, summary: SweepSummary) -> str:
     """The best trial as a spec that `ditlab train` takes (YAML); empty where no trial has a value."""
     found = best(summary)
     if found is None:
@@ -54,7 +55,7 @@ def best_spec(sweep: Sweep, summary: Summary) -> str:
     return head + dump_yaml({**spec, "name": f"{summary.name}-best"})
 
 
-def past_curves(sweep: Sweep, summary: Summary) -> list[PastCurve]:
+def past_curves(sweep: Sweep, summary: SweepSummary) -> list[PastCurve]:
     """For schedulers: the metric of each trial that has ended, up to its last evaluation."""
     found = []
     for trial in summary.trials:
@@ -66,7 +67,7 @@ def past_curves(sweep: Sweep, summary: Summary) -> list[PastCurve]:
     return found
 
 
-def ranking_table(summary: Summary) -> dict[str, list[Any]]:
+def ranking_table(summary: SweepSummary) -> dict[str, list[Any]]:
     """Columns by name, best first: for MLflow and for terminals."""
     ranked = rank(summary)
     table: dict[str, list[Any]] = {
@@ -100,7 +101,7 @@ def _trial(sweep: Sweep, home: Home, planned: PlannedTrial) -> Trial:
         seconds=_seconds(history),
         metrics={name: series.values[-1] for name, series in history.items() if series.values},
         curves={
-            name: Curve(history[name].steps, history[name].values) for name in (*sweep.metrics, LOSS) if name in history
+            name: MetricCurve(history[name].steps, history[name].values) for name in (*sweep.metrics, LOSS) if name in history
         },
         note=_note(folder, record),
     )

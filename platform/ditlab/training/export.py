@@ -1,4 +1,4 @@
-"""A run's weights as safetensors beside the spec that rebuilds the network."""
+"""Export of a run's weights as safetensors, with the spec that rebuilds the network."""
 
 import shutil
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from ditlab.checkpoints.store import open_checkpoint
 from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.spec.yaml_text import dump_yaml
+from ditlab.spec.reading.yaml_text import dump_yaml, parse_yaml
 
 
 def export_weights(
     checkpoint: str | Path, folder: Path, averaged: bool = True, tokenizer: Path | None = None
 ) -> list[Path]:
-    """Writes `weights.safetensors` (float32, averaged weights where there are any) and `spec.yaml`; returns both.
+    """Write `weights.safetensors` (float32, averaged weights where there are any) and `spec.yaml`; return both.
 
     `checkpoint` is the path or URI of one; `tokenizer`, where that file exists, is copied beside them.
     Raises UserError where the checkpoint is not whole, or the disk refuses.
@@ -46,7 +46,7 @@ def export_weights(
 
 
 def _portable(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec without what belongs to the machine of the run: its tracking address and checkpoint folder."""
+    """Return the spec without the tracking address and checkpoint folder, which belong to the run's machine."""
     return {
         **spec,
         "tracking": {**spec["tracking"], "uri": None},
@@ -57,7 +57,7 @@ def _portable(spec: Mapping[str, Any]) -> dict[str, Any]:
 def load_network(
     spec: Mapping[str, Any], weights: Mapping[str, torch.Tensor], device: torch.device
 ) -> tuple[Experiment, nn.Module]:
-    """(experiment, network in evaluation mode) from a resolved spec and weights by name."""
+    """Build (experiment, network in evaluation mode) from a resolved spec and weights by name."""
     experiment = class_for(spec).model_validate(dict(spec))
     network: Any = experiment.family.build_network(experiment.model)
     network.load_state_dict(dict(weights))
@@ -66,7 +66,7 @@ def load_network(
 
 def load_export(folder: Path, device: torch.device) -> tuple[Experiment, nn.Module]:
     """The same from a folder that `export_weights` wrote."""
-    from ditlab.spec.yaml_text import parse_yaml
+    from ditlab.spec.reading.yaml_text import parse_yaml
 
     spec = parse_yaml((folder / "spec.yaml").read_text(encoding="utf-8"), str(folder / "spec.yaml"))
     return load_network(spec, load_file(folder / "weights.safetensors"), device)

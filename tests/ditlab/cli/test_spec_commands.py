@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from ditlab.spec.loading import build_experiment, load_experiment, load_sweep
-from ditlab.spec.yaml_text import parse_yaml
+from ditlab.spec.reading.loading import build_experiment, load_experiment
+from ditlab.spec.reading.yaml_text import parse_yaml
+from ditlab.spec.sweep.loading import load_sweep
 
 SWEEP = """\
 name: small-sweep

@@ -2,7 +2,7 @@
 
 import shutil
 
-from ditlab.cluster.job_package import runtime_env, upload_of
+from ditlab.cluster.job_package import package_files, runtime_env
 from support.command import run_here
 from support.nodes import CHECKOUT
 
@@ -67,7 +67,7 @@ def test_a_mistake_in_the_spec_is_found_before_the_upload(capfd, monkeypatch):
 
 
 def test_a_checkout_travels_small_and_its_code_is_found():
-    upload = upload_of(CHECKOUT)
+    upload = package_files(CHECKOUT)
     assert upload.size < 8 * 2**20, sorted(upload.files.items(), key=lambda item: -item[1])[:5]
     for needed in ("platform/ditlab/__main__.py", "models/denoisers/contract.py", "experiments/digits/dit.yaml"):
         assert needed in upload.files
@@ -82,7 +82,7 @@ def test_from_another_folder_the_code_travels_beside_it(tmp_path):
 
 
 def test_the_file_for_ray_job_submit_says_the_same():
-    from ditlab.spec.yaml_text import parse_yaml
+    from ditlab.spec.reading.yaml_text import parse_yaml
 
     written = parse_yaml((CHECKOUT / "platform" / "runtime_env.yaml").read_text(), "runtime_env.yaml")
     assert written["env_vars"] == runtime_env(CHECKOUT)["env_vars"]

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, open_tokenizer
-from ditlab.spec.yaml_text import parse_yaml
+from ditlab.spec.reading.yaml_text import parse_yaml
 from support.command import Said, run_here, run_process
 
 TEXT = "It is a truth universally acknowledged, that a test in possession of a small corpus must be in want of speed. "

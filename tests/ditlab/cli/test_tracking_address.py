@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from ditlab.home import Home
-from ditlab.spec.loading import load_sweep
+from ditlab.spec.sweep.loading import load_sweep
 from ditlab.tracking.address import launch_address
 from support.command import run_process
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ditlab.home import Home
-from ditlab.spec.loading import load_sweep
-from ditlab.spec.yaml_text import dump_yaml
+from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.sweep.loading import load_sweep
 from ditlab.sweeps.prepare import create_sweep, local_nodes, ready_sweep
 from ditlab.tracking.records import create_run, list_runs
 

@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from ditlab.cluster.autoscaling import Limits, growth_within, limits_of
-from ditlab.cluster.capacity import Growth, NodeType, Share, check_capacity, waiting_line, worker_share
+from ditlab.cluster.autoscaling import AutoscalerLimits, growth_within, limits_of
+from ditlab.cluster.capacity import CpuShare, Growth, NodeType, check_capacity, cpu_share, waiting_message
 from ditlab.errors import UserError
-from ditlab.spec.yaml_text import dump_yaml
+from ditlab.spec.reading.yaml_text import dump_yaml
 from support.faults import wait_until
 from support.launcher import FakeCluster, cluster_file, workers_by_look
 from support.workers import tiny
@@ -25,8 +25,8 @@ GPU = {"CPU": 48.0, "GPU": 4.0}
 
 def test_what_cluster_yaml_may_add():
     limits = limits_of(cluster_file())
-    assert limits == Limits({"gpu_worker": ({}, 8)}, 8)
-    full = Limits({"gpu_worker": (GPU, 8)}, 8)
+    assert limits == AutoscalerLimits({"gpu_worker": ({}, 8)}, 8)
+    full = AutoscalerLimits({"gpu_worker": (GPU, 8)}, 8)
     assert growth_within(full, [HEAD]) == Growth((NodeType("gpu_worker", GPU, 8),), 8)
     assert growth_within(full, [HEAD, *[GPU] * 3]).nodes() == [GPU] * 5
     assert growth_within(full, [HEAD, *[GPU] * 8]).nodes() == []
@@ -34,13 +34,13 @@ def test_what_cluster_yaml_may_add():
 
 def test_one_limit_for_all_types_together():
     small = {"CPU": 8.0, "GPU": 1.0}
-    growth = growth_within(Limits({"small": (small, 6), "large": (GPU, 2)}, 4), [HEAD, small])
+    growth = growth_within(AutoscalerLimits({"small": (small, 6), "large": (GPU, 2)}, 4), [HEAD, small])
     assert growth.nodes() == [GPU, GPU, small]
     assert str(growth) == "may grow by 3 nodes of small (8 CPUs, 1 GPUs) or 2 nodes of large (48 CPUs, 4 GPUs)"
 
 
 def test_a_run_is_measured_by_what_the_cluster_may_become():
-    growth = growth_within(Limits({"gpu_worker": (GPU, 2)}, 2), [HEAD])
+    growth = growth_within(AutoscalerLimits({"gpu_worker": (GPU, 2)}, 2), [HEAD])
     eight = tiny(resources={"workers": 8, "gpus_per_worker": 1}, batch__size=128)
     check_capacity(eight, [HEAD], growth=growth)
     nine = tiny(resources={"workers": 9, "gpus_per_worker": 1}, batch__size=144)
@@ -54,19 +54,22 @@ def test_a_run_is_measured_by_what_the_cluster_may_become():
 
 
 def test_two_workers_with_a_gpu_each_want_one_node():
-    growth = growth_within(Limits({"gpu_worker": (GPU, 8)}, 8), [HEAD])
-    assert worker_share(tiny(resources={"workers": 2, "gpus_per_worker": 1}), [HEAD], growth=growth) == Share(12, 12.0)
-    assert worker_share(tiny(resources={"workers": 2}), [HEAD], growth=growth) == Share(48, 48.0)
+    growth = growth_within(AutoscalerLimits({"gpu_worker": (GPU, 8)}, 8), [HEAD])
+    assert cpu_share(tiny(resources={"workers": 2, "gpus_per_worker": 1}), [HEAD], growth=growth) == CpuShare(12, 12.0)
+    assert cpu_share(tiny(resources={"workers": 2}), [HEAD], growth=growth) == CpuShare(48, 48.0)
 
 
 def test_who_waits_hears_for_what():
-    experiment, growth = tiny(resources__workers=2), growth_within(Limits({"small": ({"CPU": 1.0}, 2)}, 2), [HEAD])
-    line = waiting_line(experiment, Share(1, 1.0), [HEAD], growth)
+    experiment, growth = (
+        tiny(resources__workers=2),
+        growth_within(AutoscalerLimits({"small": ({"CPU": 1.0}, 2)}, 2), [HEAD]),
+    )
+    line = waiting_message(experiment, CpuShare(1, 1.0), [HEAD], growth)
     assert line == (
         "waiting for the cluster: 2 workers need 1 CPU each; it has 0 CPUs, 0 GPUs and may grow by 2 nodes of small "
         "(1 CPUs, 0 GPUs)."
     )
-    assert waiting_line(experiment, Share(1, 1.0), [HEAD, {"CPU": 2.0}], growth) == ""
+    assert waiting_message(experiment, CpuShare(1, 1.0), [HEAD, {"CPU": 2.0}], growth) == ""
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from ditlab.home import Home
-from ditlab.spec.yaml_text import dump_yaml
+from ditlab.spec.reading.yaml_text import dump_yaml
 from support.faults import has_step, tracked, wait_until
 from support.followed import Followed
 from support.workers import newest, tiny, train_here

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.spec.yaml_text import dump_yaml
+from ditlab.spec.reading.yaml_text import dump_yaml
 from support.faults import processes_of
 from support.workers import tiny
 

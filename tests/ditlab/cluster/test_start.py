@@ -4,12 +4,12 @@ import threading
 from contextlib import ExitStack
 
 import pytest
+from ditlab.runs.start import start_run
 
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
-from ditlab.runs.locks import claimed, writing
-from ditlab.runs.start import start_run
-from ditlab.spec.yaml_text import parse_yaml
+from ditlab.runs.locks import lock_run, writing
+from ditlab.spec.reading.yaml_text import parse_yaml
 from ditlab.tracking.records import list_runs, read_record
 from support.workers import tiny
 
@@ -44,7 +44,7 @@ def test_two_processes_do_not_train_one_run(home, monkeypatch):
     first = go(tiny(training__steps=2))
     folder = home.run(first.run_id)
     before = read_record(folder)
-    with claimed(folder), pytest.raises(UserError, match=f"run {first.run_id} is being trained by another process"):
+    with lock_run(folder), pytest.raises(UserError, match=f"run {first.run_id} is being trained by another process"):
         go(tiny(training__steps=3), first.run_id)
     assert read_record(folder) == before
     assert go(tiny(training__steps=3), first.run_id).outcome.step == 3

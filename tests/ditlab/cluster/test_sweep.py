@@ -12,11 +12,12 @@ from typing import Any
 
 import mlflow
 import pytest
+from ditlab.runs.start import start_run
 
 from ditlab.home import Home
-from ditlab.runs.start import start_run
-from ditlab.spec.loading import build_sweep, load_experiment
-from ditlab.spec.yaml_text import dump_yaml
+from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.sweep.loading import build_sweep
 from ditlab.sweeps.finish import SweepResult
 from ditlab.sweeps.prepare import ReadySweep, create_sweep, local_nodes, ready_sweep
 from ditlab.sweeps.session import Running

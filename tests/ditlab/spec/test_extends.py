@@ -3,8 +3,9 @@
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.loading import load_experiment, read_with_parents
-from ditlab.spec.overrides import merge
+from ditlab.spec.reading.files import read_with_parents
+from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.reading.overrides import merge
 
 
 def test_mappings_merge_lists_replace_later_wins():

@@ -4,9 +4,9 @@ import pytest
 
 from denoisers.families import families
 from ditlab.errors import UserError
-from ditlab.spec.loading import build_experiment
-from ditlab.spec.overrides import merge
-from ditlab.spec.wording import shown
+from ditlab.spec.format_value import format_value
+from ditlab.spec.reading.loading import build_experiment
+from ditlab.spec.reading.overrides import merge
 
 MISTAKES = [
     ({"trainign": {"steps": 3}}, "trainign={steps: 3} is no known field; did you mean 'training'?"),
@@ -106,6 +106,6 @@ def test_huge_values_are_cut(small, change):
 
 
 def test_values_as_yaml_writes_them():
-    assert shown(None) == "null"
-    assert shown([True, 1.5, "x", {"a": None}]) == "[true, 1.5, 'x', {a: null}]"
-    assert shown("x" * 1000).endswith("(1002 characters)")
+    assert format_value(None) == "null"
+    assert format_value([True, 1.5, "x", {"a": None}]) == "[true, 1.5, 'x', {a: null}]"
+    assert format_value("x" * 1000).endswith("(1002 characters)")

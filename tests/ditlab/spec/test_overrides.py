@@ -3,8 +3,8 @@
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.overrides import apply_overrides
+from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.reading.overrides import apply_overrides
 
 
 @pytest.fixture

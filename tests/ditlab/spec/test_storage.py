@@ -4,7 +4,7 @@ import pytest
 
 from ditlab.spec.data import ArrowData
 from ditlab.spec.engine import Checkpoint
-from ditlab.spec.storage import refuse_secret, refuse_storage
+from ditlab.spec.uris import refuse_secret, refuse_storage
 
 SECRETS = [
     "s3://AKIA:hunter2@bucket/x",

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.yaml_text import dump_yaml, parse_yaml
+from ditlab.spec.reading.yaml_text import dump_yaml, parse_yaml
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{own}: &{own} [{', '.join([f'*{above}'] * 10)}]\n" for above, own in zip("abcdefgh", "bcdefghi", strict=True)

@@ -17,8 +17,9 @@ from denoisers.processes.flow.objective import VelocityObjective
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.spec.loading import is_sweep, load_experiment
-from ditlab.spec.yaml_text import dump_yaml
+from ditlab.spec.reading.files import is_sweep
+from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.reading.yaml_text import dump_yaml
 from support.draws import Book, train_watched, train_written_down
 from support.workers import tiny
 

@@ -74,8 +74,8 @@ def _problem() -> str:
 
 def _read(storage: str, probe: str) -> bytes:
     """Through the code that reads checkpoints; both kinds raise what their library does."""
+    from ditlab.spec.uris import is_uri
     from ditlab.storage.local import LocalFiles
-    from ditlab.spec.storage import is_uri
     from ditlab.storage.remote import RemoteFiles
 
     if is_uri(storage):

@@ -8,12 +8,12 @@ from pathlib import Path
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.cluster import node_report
 from ditlab.cluster.nodes.membership import alive_nodes
-from ditlab.cluster.nodes.tasks import Answer, NodeRow, ask_each
-from ditlab.cluster.nodes.verdict import NodeReport, Wanted, judge
+from ditlab.cluster.nodes.tasks import NodeRow, TaskResult, run_on_nodes
+from ditlab.cluster.nodes.verdict import NodeReport, NodeRequirements, judge_nodes
 from ditlab.errors import UserError
 from ditlab.home import Home, writable_folder
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.storage import is_uri
+from ditlab.spec.uris import is_uri
 
 PATIENCE = 60.0  # seconds for all answers: a node starts a process for its own, in one to ten
 
@@ -21,26 +21,26 @@ PATIENCE = 60.0  # seconds for all answers: a node starts a process for its own,
 def check_nodes(experiment: Experiment, warn: Callable[[str], None], everywhere: bool = False) -> None:
     """Raises UserError where a node cannot take part in the run, and leaves nothing behind."""
     home, storage = Home.from_environment(), experiment.checkpoint.storage
-    wanted = Wanted(
+    wanted = NodeRequirements(
         node_report.versions(), str(home.root), absolute(storage) if storage else None,
         experiment.resources.network.interface,
     )  # fmt: skip
-    reports, silent = ask_nodes(home, wanted.storage)
-    judgement = judge(reports, wanted, everywhere)
+    reports, silent = collect_reports(home, wanted.storage)
+    judgement = judge_nodes(reports, wanted, everywhere)
     if judgement.faults:
         raise UserError(judgement.faults[0])
     for sentence in (*silent, *judgement.warnings):
         warn(f"warning: {sentence}")
 
 
-def ask_nodes(home: Home, storage: str | None, patience: float = PATIENCE) -> tuple[list[NodeReport], list[str]]:
+def collect_reports(home: Home, storage: str | None, patience: float = PATIENCE) -> tuple[list[NodeReport], list[str]]:
     """What each node reports, and a sentence for each that does not. Raises UserError where this one cannot write.
 
     `storage` is a folder's absolute path or a URI.
     """
-    with probes(home, storage) as probe:
+    with probe_files(home, storage) as probe:
         question = (str(home.root), storage, probe)
-        answers = ask_each(alive_nodes(), node_report.node_report, *question, patience=patience, by_value=True)
+        answers = run_on_nodes(alive_nodes(), node_report.node_report, *question, patience=patience, by_value=True)
     reports = [_report(answer) for answer in answers if not answer.problem]
     silent = [
         f"node {answer.name} could not be asked ({answer.problem}); what it lacks will show when a worker starts there."
@@ -50,7 +50,7 @@ def ask_nodes(home: Home, storage: str | None, patience: float = PATIENCE) -> tu
     return sorted(reports, key=lambda report: report.name), silent
 
 
-def _report(answer: Answer) -> NodeReport:
+def _report(answer: TaskResult) -> NodeReport:
     said = {**answer.value, "skew": answer.value["clock"] - answer.heard, "round_trip": answer.heard - answer.asked}
     del said["clock"]
     return NodeReport(name=answer.name, trains=can_train(answer.node), **said)
@@ -67,7 +67,7 @@ def absolute(storage: str) -> str:
 
 
 @contextmanager
-def probes(home: Home, storage: str | None) -> Iterator[str]:
+def probe_files(home: Home, storage: str | None) -> Iterator[str]:
     """Inside, files of this name, which hold it, lie in DITLAB_HOME and at the storage; folders made for them go, too.
 
     Raises UserError where nothing can be written.

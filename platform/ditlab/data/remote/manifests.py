@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
-from ditlab.data.stores.files import Root, read_contents, read_root
-from ditlab.data.stores.manifest import Manifest
+from ditlab.data.stores.files import RootManifest, read_contents, read_root
+from ditlab.data.stores.manifest import StoreManifest
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
-from ditlab.spec.storage import is_uri, refuse_storage
+from ditlab.spec.uris import is_uri, refuse_storage
 from ditlab.storage.remote import RemoteFiles
 
 READ_REMEDY = "check the address, the network and the credentials in the environment"
@@ -24,7 +24,7 @@ def open_files(knob: str, uri: str) -> RemoteFiles:
     return RemoteFiles.open(knob, uri)
 
 
-def open_root(knob: str, uri: str) -> tuple[RemoteFiles, Root]:
+def open_root(knob: str, uri: str) -> tuple[RemoteFiles, RootManifest]:
     """The place that a URI names, and its store's own manifest.
 
     Raises UserError as `open_files` does, for a place without a store and for an altered manifest; Unreachable where
@@ -43,6 +43,6 @@ def describe_place(knob: str, uri: str) -> AnyStore:
     files, root = open_root(knob, uri)
     with files.named("cannot be read", READ_REMEDY):
         contents = read_contents(files.read, root, f"{knob}={uri}")
-    if isinstance(root.manifest, Manifest):
+    if isinstance(root.manifest, StoreManifest):
         return Store(Path(uri), root.manifest)
     return BucketedStore(Path(uri), root.manifest, [Store(Path(uri), manifest) for _, _, manifest in contents.parts])

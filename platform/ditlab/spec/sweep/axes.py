@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from denoisers.contract import Spec
+from ditlab.spec.format_value import format_value
 from ditlab.spec.optimisation import Count, Positive
-from ditlab.spec.wording import shown
 
 Whole = Annotated[int, Field(ge=-(10**12), le=10**12)]
 Values = Annotated[tuple[Any, ...], Field(strict=False)]
@@ -149,7 +149,7 @@ class ListAxis(AxisSpec):
             raise ValueError("there is no value in it; give at least one.")
         for index, value in enumerate(values):
             if any(same(value, before) for before in values[:index]):
-                raise ValueError(f"{shown(value)} stands in it twice; keep one of the two.")
+                raise ValueError(f"{format_value(value)} stands in it twice; keep one of the two.")
         return values
 
     def draw(self, rng: random.Random) -> Any:

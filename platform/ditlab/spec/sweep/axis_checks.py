@@ -8,11 +8,11 @@ from typing import Any
 from denoisers.families import families
 from ditlab.errors import UserError, nearest
 from ditlab.spec.experiment import class_for, experiment_class
-from ditlab.spec.overrides import Assignment, assign, depth, outermost_first, value_at
-from ditlab.spec.paths import SELECTORS, annotation_at, options, spec_at
+from ditlab.spec.format_value import format_value
+from ditlab.spec.reading.field_paths import SELECTORS, annotation_at, options, spec_at
+from ditlab.spec.reading.overrides import Assignment, assign, depth, outermost_first, value_at
 from ditlab.spec.sweep.conditions import fulfilled, in_order
-from ditlab.spec.sweep.sweep import Sweep
-from ditlab.spec.wording import shown
+from ditlab.spec.sweep.spec import Sweep
 
 # Why a field is the same in every trial.
 COMMON = {
@@ -30,7 +30,9 @@ def check_axes(sweep: Sweep, source: str) -> None:
         if not all(path.split(".")):
             raise UserError(f"{source}: {label}.{path} is no path; write field names with dots between them.")
     if "name" in sweep.fixed:
-        raise UserError(f"{source}: fixed.name={shown(sweep.fixed['name'])}: {COMMON['name']}; set the sweep's name.")
+        raise UserError(
+            f"{source}: fixed.name={format_value(sweep.fixed['name'])}: {COMMON['name']}; set the sweep's name."
+        )
     _check_overlaps(sweep, source)
     for path in sweep.space:
         for field, reason in COMMON.items():
@@ -64,7 +66,7 @@ def _check_conditions(sweep: Sweep, source: str) -> None:
     space = sweep.space
     for path, axis in space.items():
         for name, condition in axis.when.items():
-            where = f"{source}: space.{path}.when={{{name}: {shown(condition)}}}"
+            where = f"{source}: space.{path}.when={{{name}: {format_value(condition)}}}"
             if name not in space:
                 raise UserError(f"{where} names no axis; {nearest(name, [other for other in space if other != path])}")
             if space[name].listed() is None:
@@ -76,7 +78,7 @@ def _check_conditions(sweep: Sweep, source: str) -> None:
             for value in [condition] if alone else condition or [None]:
                 if not space[name].takes(value):
                     listed = space[name].listed()
-                    values = f"{listed[0]} to {listed[-1]}" if isinstance(listed, range) else shown(listed)
+                    values = f"{listed[0]} to {listed[-1]}" if isinstance(listed, range) else format_value(listed)
                     raise UserError(f"{where} asks for a value that {name} never has; its values are {values}.")
     if circle := [path for path in space if path not in in_order(space)]:
         named = " and ".join(f"space.{path}" for path in circle)
@@ -108,7 +110,9 @@ def _check_path(sweep: Sweep, path: str, label: str, source: str) -> None:
     """Against every kind that trials may have above the path."""
     for chosen in _surroundings(sweep, path, label):
         known = {name: value for name, value in sweep.fixed.items() if _above(name, path)} | chosen
-        assignments = [Assignment(name, value, f"{source}: {name}={shown(value)}") for name, value in known.items()]
+        assignments = [
+            Assignment(name, value, f"{source}: {name}={format_value(value)}") for name, value in known.items()
+        ]
         mapping = assign(sweep.base, outermost_first(assignments))
         try:
             missing = _missing(mapping, path)

@@ -4,11 +4,11 @@ import math
 
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.paths import SELECTORS
+from ditlab.spec.format_value import format_value
+from ditlab.spec.reading.field_paths import SELECTORS
 from ditlab.spec.sweep.axes import Axis, Grid, ListAxis
 from ditlab.spec.sweep.conditions import num_combinations
-from ditlab.spec.sweep.sweep import MAX_TRIALS, Asha, Median, Pbt, Sweep
-from ditlab.spec.wording import shown
+from ditlab.spec.sweep.spec import MAX_TRIALS, Asha, Median, Pbt, Sweep
 
 WHOLE_GRID = 1_000  # combinations that `trials: null` stands for; more want to be written out
 # Fields that a population can change in the middle of a run.
@@ -63,12 +63,12 @@ def check_ranking(sweep: Sweep, source: str) -> None:
     several = len(sweep.metrics) > 1
     if several and sweep.scheduler.kind != "none":
         raise UserError(
-            f"{source}: metric={shown(sweep.metric)} names several, and scheduler.kind={sweep.scheduler.kind} ranks by "
+            f"{source}: metric={format_value(sweep.metric)} names several, and scheduler.kind={sweep.scheduler.kind} ranks by "
             "one; name one metric, or set scheduler.kind to none."
         )
     if several and sweep.search.kind != "optuna":
         raise UserError(
-            f"{source}: metric={shown(sweep.metric)} names several, which only search.kind=optuna weighs against each "
+            f"{source}: metric={format_value(sweep.metric)} names several, which only search.kind=optuna weighs against each "
             f"other (it is {sweep.search.kind}); name one metric, or set search.kind to optuna."
         )
     weighing = next((path for path in sweep.space if path.split(".")[0] == "objective"), None)
@@ -110,7 +110,7 @@ def _check_rhythm(sweep: Sweep, reference: Experiment, knob: str, value: int, so
         )
     if every is None or every > value:
         raise UserError(
-            f"{source}: evaluation.every={shown(every)} gives no figure to rank by within scheduler.{knob}={value} "
+            f"{source}: evaluation.every={format_value(every)} gives no figure to rank by within scheduler.{knob}={value} "
             f"steps; set fixed.evaluation.every to {value} or a part of it."
         )
     if value >= steps:
@@ -153,7 +153,7 @@ def _check_movable(sweep: Sweep, source: str) -> None:
         where = f"{source}: space.{path}"
         if axis.when:
             raise UserError(
-                f"{where}.when={shown(axis.when)} would make it come and go as scheduler.kind=pbt varies trials; "
+                f"{where}.when={format_value(axis.when)} would make it come and go as scheduler.kind=pbt varies trials; "
                 "remove `when`, or set scheduler.kind to asha."
             )
         if isinstance(axis, Grid):

@@ -8,15 +8,15 @@ from pydantic import ValidationError
 
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.spec.loading import build_experiment
-from ditlab.spec.overrides import Assignment, assign, outermost_first
-from ditlab.spec.paths import SELECTORS
+from ditlab.spec.format_value import format_value
+from ditlab.spec.reading.field_paths import SELECTORS
+from ditlab.spec.reading.loading import build_experiment
+from ditlab.spec.reading.overrides import Assignment, assign, outermost_first
 from ditlab.spec.sweep.axes import Axis, LogUniform, Uniform
 from ditlab.spec.sweep.axis_checks import check_axes
 from ditlab.spec.sweep.conditions import fulfilled, holds, in_order
 from ditlab.spec.sweep.rules import check_number, check_ranking, check_scheduler, crossed_axes
-from ditlab.spec.sweep.sweep import Sweep
-from ditlab.spec.wording import shown
+from ditlab.spec.sweep.spec import Sweep
 
 # What decides the values of trials and their ranking; how many train at once and for how long does not.
 CONTENT = ("base", "fixed", "space", "search", "scheduler", "metric", "mode", "seed")
@@ -82,7 +82,7 @@ def check_sweep(sweep: Sweep, source: str) -> None:
 
 def written(values: Mapping[str, Any]) -> str:
     """A trial's values in one line: `optimizer.lr=0.001, model.depth=4`."""
-    return ", ".join(f"{path}={shown(value)}" for path, value in values.items())
+    return ", ".join(f"{path}={format_value(value)}" for path, value in values.items())
 
 
 def differences(old: Sweep, new: Sweep) -> list[str]:
@@ -93,7 +93,7 @@ def differences(old: Sweep, new: Sweep) -> list[str]:
     before, after = old.to_dict(), new.to_dict()
     before["base"], after["base"] = _in_full(old.base), _in_full(new.base)
     found = [
-        f"{path}={shown(value)} (was {shown(earlier)})"
+        f"{path}={format_value(value)} (was {format_value(earlier)})"
         for field in CONTENT
         for path, earlier, value in _changes(before[field], after[field], field)
     ]
@@ -103,8 +103,10 @@ def differences(old: Sweep, new: Sweep) -> list[str]:
 
 
 def _build(sweep: Sweep, values: Mapping[str, Any], source: str, name: str | None = None) -> Experiment:
-    assignments = [Assignment(path, value, f"fixed.{path}={shown(value)}") for path, value in sweep.fixed.items()]
-    assignments += [Assignment(path, value, f"space.{path}={shown(value)}") for path, value in values.items()]
+    assignments = [
+        Assignment(path, value, f"fixed.{path}={format_value(value)}") for path, value in sweep.fixed.items()
+    ]
+    assignments += [Assignment(path, value, f"space.{path}={format_value(value)}") for path, value in values.items()]
     try:
         mapping = assign(sweep.base, outermost_first(assignments))
     except UserError as error:
@@ -125,7 +127,7 @@ def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:
         return wanted[name] if name in wanted else axis.ends()[0]
 
     try:
-        _build(sweep, draw_values(alone, chosen), f"{source}: space.{path} at {shown(value)}")
+        _build(sweep, draw_values(alone, chosen), f"{source}: space.{path} at {format_value(value)}")
     except UserError as error:
         try:
             _build(sweep, draw_values(sweep.space, chosen), source)

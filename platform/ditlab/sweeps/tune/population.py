@@ -16,7 +16,7 @@ from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 from ditlab.errors import UserError
 from ditlab.spec.sweep.axes import Axis, Choice, Grid, Integer
 from ditlab.spec.sweep.space import experiment_for
-from ditlab.spec.sweep.sweep import Sweep
+from ditlab.spec.sweep.spec import Sweep
 
 
 class Population(PopulationBasedTraining):

@@ -14,7 +14,7 @@ from ray.tune.schedulers import (
 )
 
 from ditlab.spec.sweep.axes import Axis, Choice, Grid, Integer, LogUniform
-from ditlab.spec.sweep.sweep import Asha, Median, Pbt, Sweep
+from ditlab.spec.sweep.spec import Asha, Median, Pbt, Sweep
 from ditlab.sweeps.trials import PastCurve
 from ditlab.sweeps.tune.population import Population
 

@@ -9,7 +9,7 @@ from ray.tune.search import Searcher
 from ditlab.errors import UserError
 from ditlab.spec.sweep.axes import Axis, Choice, Grid, Integer, LogUniform, same
 from ditlab.spec.sweep.space import draw_values, experiment_for
-from ditlab.spec.sweep.sweep import OptunaSearch, Sweep
+from ditlab.spec.sweep.spec import OptunaSearch, Sweep
 from ditlab.sweeps.trials import PastTrial, PlannedTrial
 
 TRIES = 100  # proposals in a row that may make no experiment

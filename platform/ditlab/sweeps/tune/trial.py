@@ -23,9 +23,9 @@ from ditlab.runs.request import RunRequest, checkpoint_store
 from ditlab.runs.signals import StopRequests
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.sweep.sweep import NoScheduler, Sweep
-from ditlab.spec.yaml_text import dump_yaml
+from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.sweep.spec import NoScheduler, Sweep
 from ditlab.storage.files import write_durably
 from ditlab.sweeps.folder import SweepFolder
 from ditlab.sweeps.takeovers import Exploit, exploits, note_exploit
@@ -34,7 +34,7 @@ from ditlab.tracking.environment import source_tags
 from ditlab.tracking.records import create_run, read_record, update_record
 from ditlab.tracking.upload.client import PARENT_TAG
 from ditlab.training.plan import plan_run
-from ditlab.training.reporting import Outcome, Progress
+from ditlab.training.reporting import RunOutcome, TrainingProgress
 
 POLL = 0.05  # seconds between looks for an evaluation
 PATIENCE = 300.0  # seconds that a process which led the trial before, or a donor's checkpoint, may take
@@ -91,7 +91,7 @@ class TrialRun(threading.Thread):
         self._wishes = TrialWishes(self._sweep_board, trial.number)
         self._warnings: list[str] = []
         self._reported = 0
-        self._outcome: Outcome | None = None
+        self._outcome: RunOutcome | None = None
 
     def next_result(self) -> dict[str, Any]:
         """The next evaluation, or how it ended (`done`). Lets training go on from the evaluation before."""
@@ -150,7 +150,7 @@ class TrialRun(threading.Thread):
     def _experiment(self) -> Experiment:
         return trial_experiment(self._sweep(), self.trial)
 
-    def _train(self) -> Outcome:
+    def _train(self) -> RunOutcome:
         sweep, experiment = self._sweep(), self._experiment()
         folder = self._home.run(self.trial.run_id)
         is_new = not folder.record.exists()
@@ -169,7 +169,7 @@ class TrialRun(threading.Thread):
             books.end(outcome)
         return outcome
 
-    def _until_done(self, request: RunRequest, books: RunLifecycle) -> Outcome:
+    def _until_done(self, request: RunRequest, books: RunLifecycle) -> RunOutcome:
         try:
             return train_with_retries(
                 request, self._crews, self._share, self._wishes, self._show, self._warn, books.record_failure
@@ -199,7 +199,7 @@ class TrialRun(threading.Thread):
         at = take_over(checkpoint_store(folder, experiment.to_dict()), donor_store, origin.step)
         note_exploit(folder, Exploit(reached, origin.run_id, at, dict(self.trial.values), origin.key), before)
 
-    def _show(self, progress: Progress) -> None:
+    def _show(self, progress: TrainingProgress) -> None:
         self._say(f"progress/{self.trial.number}", asdict(progress))
 
     def _warn(self, message: str) -> None:

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from ditlab.errors import UserError
 from ditlab.secrets import hide_in_urls
-from ditlab.spec.storage import refuse_secret
+from ditlab.spec.uris import refuse_secret
 from ditlab.tracking.address import validate_tracking_uri
 
 # What SQLAlchemy takes for a scheme without +DRIVER.

@@ -6,8 +6,8 @@ import pytest
 
 from ditlab.errors import RunFailed, UserError
 from ditlab.runs.lifecycle import RunLifecycle
-from ditlab.spec.loading import load_experiment
-from ditlab.tracking.journal.format import read_records
+from ditlab.spec.reading.loading import load_experiment
+from ditlab.tracking.journal.reader import read_records
 from ditlab.tracking.records import create_run, read_record
 from ditlab.training.reporting import RunOutcome
 from support.sweeps import log

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ditlab.errors import RunFailed
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.reading.loading import load_experiment
 from ditlab.sweeps.finish import end_sweep, num_ended
 from ditlab.sweeps.summary import last_words
 from ditlab.tracking.records import read_record

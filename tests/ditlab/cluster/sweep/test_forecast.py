@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from ditlab.spec.yaml_text import dump_yaml
+from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.sweeps.forecast import forecast, forecast_table
 from ditlab.sweeps.prepare import look_back, ready_sweep
 from ditlab.tracking.records import create_run, update_record

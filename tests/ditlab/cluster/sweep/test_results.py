@@ -5,7 +5,7 @@ import math
 import pytest
 
 from ditlab.reports.sweeps.ranking import best
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.reading.loading import load_experiment
 from ditlab.sweeps.results import best_spec, collect, past_curves, ranking_table
 from ditlab.sweeps.takeovers import Exploit, note_exploit
 from ditlab.sweeps.trials import trial_experiment

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from denoisers.contract import Spec
 from ditlab.secrets import hide
-from ditlab.spec.wording import shown
+from ditlab.spec.format_value import format_value
 
 NAMED = {
     "NCCL_SOCKET_IFNAME": "interface",
@@ -18,7 +18,7 @@ NAMED = {
 """Variables that fields of their own set."""
 
 
-class Network(Spec):
+class WorkerNetwork(Spec):
     """What is between the workers. It stands in their environment before they meet; what is left out is NCCL's choice,
     or that of the nodes' own environment."""
 
@@ -44,7 +44,7 @@ class Network(Spec):
         """One name, as Linux allows it: NCCL and gloo read lists and patterns differently."""
         if interface is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,14}", interface):
             raise ValueError(
-                f"resources.network.interface={shown(interface)} is no name of a network interface; write one name as "
+                f"resources.network.interface={format_value(interface)} is no name of a network interface; write one name as "
                 "`ip link` lists it, such as eth0."
             )
         return interface

@@ -7,10 +7,10 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from denoisers.contract import Spec
 from ditlab.spec.experiment import Experiment
+from ditlab.spec.format_value import format_value
 from ditlab.spec.no_secrets import refuse_secrets
 from ditlab.spec.optimisation import Count
 from ditlab.spec.sweep.axes import Axis
-from ditlab.spec.wording import shown
 
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 MAX_TRIALS = 10_000  # each is validated before the first begins: about 3 s for as many
@@ -23,7 +23,9 @@ def seconds(written: Any) -> Any:
         return written
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([a-z]+)", written)
     if not match or match[2] not in SECONDS:
-        raise ValueError(f"time_budget={shown(written)} is no time; write seconds, or a text such as 90min, 2h, 1d.")
+        raise ValueError(
+            f"time_budget={format_value(written)} is no time; write seconds, or a text such as 90min, 2h, 1d."
+        )
     return float(match[1]) * SECONDS[match[2]]
 
 
@@ -152,7 +154,9 @@ class Sweep(Spec):
     def resolved(cls, base: Any) -> Any:
         """A file's name has become its content by now."""
         if not isinstance(base, dict):
-            raise ValueError(f"base={shown(base)} must be the path of an experiment's YAML, or the experiment itself.")
+            raise ValueError(
+                f"base={format_value(base)} must be the path of an experiment's YAML, or the experiment itself."
+            )
         return base
 
     @field_validator("space")
@@ -169,9 +173,11 @@ class Sweep(Spec):
         """A name, or a list of different names."""
         names = [metric] if isinstance(metric, str) else metric
         if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
-            raise ValueError(f"metric={shown(metric)} must be the name of a metric, such as eval/velocity, or several.")
+            raise ValueError(
+                f"metric={format_value(metric)} must be the name of a metric, such as eval/velocity, or several."
+            )
         if len(set(names)) < len(names):
-            raise ValueError(f"metric={shown(metric)} names a metric twice; keep one of the two.")
+            raise ValueError(f"metric={format_value(metric)} names a metric twice; keep one of the two.")
         return metric
 
     @field_validator("mode", mode="before")
@@ -180,7 +186,9 @@ class Sweep(Spec):
         """A word, or a list of them."""
         words = [mode] if isinstance(mode, str) else mode
         if not isinstance(words, list) or not words or not all(word in ("min", "max") for word in words):
-            raise ValueError(f"mode={shown(mode)} must be min or max, or a list with one of them for each metric.")
+            raise ValueError(
+                f"mode={format_value(mode)} must be min or max, or a list with one of them for each metric."
+            )
         return mode
 
     @model_validator(mode="after")
@@ -188,8 +196,8 @@ class Sweep(Spec):
         """As many modes as metrics, or one for all."""
         if isinstance(self.mode, list) and len(self.mode) != len(self.metrics):
             raise ValueError(
-                f"mode={shown(self.mode)} has {len(self.mode)} entries for {len(self.metrics)} of metric="
-                f"{shown(self.metric)}; give one for each, or a single word for all."
+                f"mode={format_value(self.mode)} has {len(self.mode)} entries for {len(self.metrics)} of metric="
+                f"{format_value(self.metric)}; give one for each, or a single word for all."
             )
         return self
 

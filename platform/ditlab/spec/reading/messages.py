@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from denoisers.contract import Spec
 from ditlab.errors import nearest
-from ditlab.spec.paths import annotation_at, members, options, plain_path, spec_at, unknown_field
-from ditlab.spec.wording import readable, shown
+from ditlab.spec.format_value import format_bound, format_value
+from ditlab.spec.reading.field_paths import annotation_at, members, options, plain_path, spec_at, unknown_field
 
 # What a value must be, by pydantic's name for the mistake; the rest is pydantic's own wording.
 WANTED = {
@@ -52,7 +52,7 @@ def _of_another_alternative(detail: Any, annotation: Any) -> bool:
 
 def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mapping[str, Any]) -> str:
     path, kind, context = ".".join(keys), detail["type"], detail.get("ctx", {})
-    value = shown(detail.get("input"))
+    value = format_value(detail.get("input"))
     if kind == "value_error":
         message = str(context["error"])
         return message if "=" in message or not path or message.startswith(path) else f"{path}={value}: {message}"
@@ -66,7 +66,7 @@ def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mappin
         return _selector_sentence(path, context, annotation_at(cls, mapping, keys))
     if kind in BOUNDS:
         bound = next(value for value in context.values())
-        return f"{path}={value} must be {BOUNDS[kind]} {readable(bound)}."
+        return f"{path}={value} must be {BOUNDS[kind]} {format_bound(bound)}."
     if kind == "literal_error":
         return f"{path}={value} must be {context['expected']}."
     if kind in MAPPING_WANTED:

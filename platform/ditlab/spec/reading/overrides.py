@@ -7,8 +7,8 @@ from typing import Any
 from denoisers.contract import Spec
 from ditlab.errors import UserError
 from ditlab.spec.experiment import class_for
-from ditlab.spec.paths import SELECTORS, check_path, spec_at
-from ditlab.spec.yaml_text import parse_yaml
+from ditlab.spec.reading.field_paths import SELECTORS, check_path, spec_at
+from ditlab.spec.reading.yaml_text import parse_yaml
 
 
 @dataclass(frozen=True)

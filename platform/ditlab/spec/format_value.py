@@ -7,12 +7,12 @@ from typing import Any
 LONGEST = 60  # characters of a value, and items of a collection, that a sentence can carry
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as YAML writes it, cut to what a sentence can carry."""
-    return shortened(_flow(value))
+    return shorten(_flow(value))
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """The text, or its beginning and its length."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 20]}... ({len(text)} characters)"
 
@@ -32,7 +32,7 @@ def _flow(value: Any) -> str:
     return str(value)
 
 
-def readable(bound: Any) -> str:
+def format_bound(bound: Any) -> str:
     """A limit: `2^63`, `1,000,000`, `0.5`."""
     if isinstance(bound, int) and bound >= 2**53 and bound & (bound - 1) == 0:
         return f"2^{bound.bit_length() - 1}"

@@ -10,7 +10,7 @@ from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ditlab.errors import UserError
-from ditlab.spec.wording import shown
+from ditlab.spec.format_value import format_value
 
 MAX_NODES = 10_000  # a spec has a few hundred; nested aliases reach billions
 MAX_DEPTH = 100
@@ -92,7 +92,7 @@ def _tag_message(node: Node) -> str:
         return "the merge key << is refused; write the fields out, or use `extends`."
     if tag == "!!timestamp":
         return f"{node.value} reads as a date; put it in quotes."
-    return f"YAML tag {shown(tag)} is refused; write a plain value."
+    return f"YAML tag {format_value(tag)} is refused; write a plain value."
 
 
 def dump_yaml(mapping: Mapping[str, Any]) -> str:

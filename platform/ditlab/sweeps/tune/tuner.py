@@ -12,10 +12,10 @@ from typing import Any
 
 from ray import tune
 
-from ditlab.cluster.nodes.membership import count_anew
-from ditlab.cluster.workers.channel import STOPPED, Board
-from ditlab.cluster.workers.heartbeat import UNHEARD
-from ditlab.spec.sweep.sweep import OptunaSearch
+from ditlab.cluster.nodes.membership import refresh_node_count
+from ditlab.cluster.workers.channel import STOPPED, KeyValueChannel
+from ditlab.cluster.workers.heartbeat import CHANNEL_ERRORS
+from ditlab.spec.sweep.spec import OptunaSearch
 from ditlab.sweeps.folder import record_of
 from ditlab.sweeps.prepare import ReadySweep
 from ditlab.sweeps.takeovers import exploits
@@ -40,7 +40,7 @@ MAX_LOST = 3  # times that the process which leads a trial may be lost
 class Tuning(threading.Thread):
     """Tune's own loop, from the first trial to the last."""
 
-    def __init__(self, ready: ReadySweep, board: Board, past: Sequence[PastCurve]) -> None:
+    def __init__(self, ready: ReadySweep, board: KeyValueChannel, past: Sequence[PastCurve]) -> None:
         super().__init__(name="ray-tune", daemon=True)
         assert ready.folder
         self._ready, self._past = ready, past
@@ -65,8 +65,8 @@ class Tuning(threading.Thread):
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         try:
             if self._ready.num_remaining:
-                with suppress(*UNHEARD):
-                    count_anew()  # Ray's actor for that lives where it is asked first, and ends with that node
+                with suppress(*CHANNEL_ERRORS):
+                    refresh_node_count()  # Ray's actor for that lives where it is asked first, and ends with that node
                 self._tuner().fit()
         except Exception as error:
             self.error = error
@@ -120,10 +120,10 @@ class Tuning(threading.Thread):
 class _StopWord:
     """Tells a trial that it shall end. Tune copies its schedulers with all that they hold."""
 
-    board: Board
+    board: KeyValueChannel
 
     def __call__(self, number: int) -> None:
-        with suppress(*UNHEARD):  # said again at the trial's next evaluation
+        with suppress(*CHANNEL_ERRORS):  # said again at the trial's next evaluation
             self.board.put(f"stop/{number}", STOPPED)
 
 

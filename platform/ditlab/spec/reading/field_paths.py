@@ -6,7 +6,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from denoisers.contract import Spec
 from ditlab.errors import UserError, nearest
-from ditlab.spec.wording import shortened
+from ditlab.spec.format_value import shorten
 
 SELECTORS = ("kind", "family")
 
@@ -93,7 +93,7 @@ def unknown_field(
 ) -> str:
     """Why a path's last key is no field of `parent`, and what is. `value` (`=3`) is what it was to be."""
     above, key = ".".join(keys[:-1]), keys[-1]
-    known, name = list(parent.model_fields), f"{shortened(key)}{value}"
+    known, name = list(parent.model_fields), f"{shorten(key)}{value}"
     for selector in SELECTORS:
         if above and selector in parent.model_fields:
             own = parent.model_fields[selector].default

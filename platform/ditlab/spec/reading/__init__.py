@@ -1,0 +1,1 @@
+"""YAML to specs: files, overrides, paths of fields, messages."""
