@@ -20,8 +20,8 @@ from ditlab.data.splits import DataSplits
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import UserError
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.quality.eligibility import quality_applies, size_remedy
-from ditlab.quality.evaluator import QualityMeter
+from ditlab.quality.eligibility import quality_ineligibility, size_remedy
+from ditlab.quality.evaluator import QualityEvaluator
 from ditlab.quality.names import QUALITY_NOTE
 from ditlab.spec.reading.overrides import Assignment
 from ditlab.training.evaluation import held_out_metrics
@@ -37,7 +37,7 @@ class RunEvaluation:
     num_samples: int
     """Held-out samples that were evaluated."""
     metrics: dict[str, float]
-    """By name: `held_out/...`, `assessed/...` where the family has an evaluator, `quality/...` where it was requested."""
+    """By name: `held_out/...`, `assessed/...` of the family's evaluator, `quality/...` where it was requested."""
     tables: dict[str, dict[str, np.ndarray]]
     """By name: columns of equal length."""
     plots: dict[str, Plot]
@@ -92,7 +92,7 @@ def evaluate_run(
     experiment, data = saved.experiment(changes), saved.data()
     if not len(data.held_out):
         raise UserError(f"{data.note or 'nothing is held out'}; set data.hold_out in the next run.")
-    if quality and (reason := quality_applies(experiment, data)):
+    if quality and (reason := quality_ineligibility(experiment, data)):
         remedy = " or ".join(filter(None, ["leave it out", size_remedy(experiment)]))
         raise UserError(f"--quality {quality} cannot be measured, as {reason}; {remedy}.")
     if data.note:
@@ -102,8 +102,8 @@ def evaluate_run(
     network, inputs = saved.network(device), saved.inputs(data, device, changes)
     parts = [] if resampled else [held_out_evaluation(saved, network, data, inputs, num, batch_size)]
     if quality:
-        meter = QualityMeter(experiment, data, saved.home, device, saved.warn, inputs=inputs)
-        parts.append(quality_evaluation(meter, network, quality, batch_size))
+        evaluator = QualityEvaluator(experiment, data, saved.home, device, saved.warn, inputs=inputs)
+        parts.append(quality_evaluation(evaluator, network, quality, batch_size))
     found = merged(parts)
     files = [] if rows or changes else _add_to_run(saved, found)
     return _evaluation(saved, num, found, changes, quality, files)
@@ -157,11 +157,11 @@ def held_out_evaluation(
     return merged([held_out, replace(own, metrics={f"assessed/{name}": value for name, value in own.metrics.items()})])
 
 
-def quality_evaluation(meter: QualityMeter, network: nn.Module, num: int, batch_size: int) -> EvaluationResult:
+def quality_evaluation(evaluator: QualityEvaluator, network: nn.Module, num: int, batch_size: int) -> EvaluationResult:
     """`quality/...` of `num` samples, with a figure of recognised by requested classes."""
-    drawn = meter.draw(network, num, batch_size)
-    confusion = meter.confusion(drawn)
-    return EvaluationResult(meter.measure(drawn), {}, {"caption_agreement": confusion} if confusion else {})
+    drawn = evaluator.draw(network, num, batch_size)
+    confusion = evaluator.confusion(drawn)
+    return EvaluationResult(evaluator.measure(drawn), {}, {"caption_agreement": confusion} if confusion else {})
 
 
 def merged(parts: Sequence[EvaluationResult]) -> EvaluationResult:

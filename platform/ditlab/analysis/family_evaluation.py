@@ -12,7 +12,6 @@ from rich.table import Table
 from torch import nn
 
 from denoisers.contract import EvaluationResult
-from denoisers.families import family_of
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
 from ditlab.home import RunFolder, writable_folder
@@ -37,7 +36,7 @@ def evaluate_by_family(
     inputs: ModelInputs,
 ) -> EvaluationResult | None:
     """The family's evaluation on the first `num_rows` held-out rows (None: all); None where it has no evaluator."""
-    evaluator = family_of(experiment.model).build_evaluator(experiment.objective, experiment.model, data.text)
+    evaluator = experiment.family.build_evaluator(experiment.objective, experiment.model, data.text)
     if evaluator is None:
         return None
     held_out = replace(data.held_out, rows=data.held_out.rows[:num_rows])

@@ -17,7 +17,7 @@ from ditlab.data.splits import DataSplits, open_data
 from ditlab.data.text.store_tokenizer import text_codec
 from ditlab.data.text.tokenizer_files import open_tokenizer
 from ditlab.home import Home, RunFolder
-from ditlab.inputs.conditions import shown_rows
+from ditlab.inputs.conditions import rows_for_samples
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.reading.loading import build_experiment
@@ -93,7 +93,7 @@ class SavedRun:
         Of several image sizes, the commonest one is taken.
         """
         data = self.data()
-        view = shown_rows(data).fullest()
+        view = rows_for_samples(data).fullest()
         inputs = self.inputs(data, device).only([field.name for field in self.experiment().model.batch_fields()])
         return inputs.ready(next(held_out_batches(view, inputs.fields, num, num)), view.columns)
 

@@ -1,6 +1,8 @@
-"""A store's manifest as tables for a terminal."""
+"""A store's manifest as tables for a terminal and as JSON."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -11,12 +13,11 @@ from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import StoredColumn
 
 TEXT_SHOWN = 600
-"""Characters of a row of tokens."""
+"""Characters of a row of text in a table."""
 
 
 def store_tables(store: AnyStore, place: str) -> Iterator[Table]:
-    """What a store at a place is, its image sizes, columns, the names of their entries, class counts, and where it
-    comes from."""
+    """Tables of a store: its facts, image sizes, columns, names of their entries, class counts and source files."""
     yield _facts(store, place)
     if isinstance(store, BucketedStore):
         yield _buckets(store)
@@ -28,6 +29,21 @@ def store_tables(store: AnyStore, place: str) -> Iterator[Table]:
             yield _classes(name, column)
     if store.manifest.source.files:
         yield _files(store)
+
+
+def store_facts(store: AnyStore, place: str, picture: Path | None) -> dict[str, Any]:
+    """Facts of a store at `place` in JSON's types, for `--json`; `picture` is a contact sheet of it, if any."""
+    shown = {"name", "description", "source", "buckets", "facts", "notes", "files"}
+    facts = store.manifest.model_dump(mode="json", include=shown)
+    facts |= {
+        "rows": len(store),
+        "columns": {name: column.model_dump(mode="json") for name, column in store.columns.items()},
+        "text": store.manifest.text and store.manifest.text.model_dump(mode="json"),
+        "attachments": dict(store.manifest.attachments),
+        "fingerprint": store.fingerprint,
+        "shards": sum(len(part.manifest.shards) for part in store.parts),
+    }
+    return {"path": place, **facts, "picture": None if picture is None else str(picture)}
 
 
 def _facts(store: AnyStore, place: str) -> Table:
@@ -55,7 +71,7 @@ def _facts(store: AnyStore, place: str) -> Table:
 
 
 def left_out(store: AnyStore) -> str:
-    """What an import of images skipped and cut, and where the list is; empty where it did neither."""
+    """Counts of images that an import skipped or cropped, with the files that list them; empty where there are none."""
     if not isinstance(store, BucketedStore) or not store.manifest.facts:
         return ""
     counts = ", ".join(f"{number:,} {what}" for what, number in store.manifest.facts.items())
@@ -65,7 +81,7 @@ def left_out(store: AnyStore) -> str:
 
 
 def text_line(store: AnyStore) -> str:
-    """What a store's tokens stand for; empty for a store of other things."""
+    """Documents, bytes and tokens of a text store in one line; empty for other stores."""
     text = store.manifest.text
     if text is None:
         return ""
@@ -78,7 +94,7 @@ def text_line(store: AnyStore) -> str:
 
 
 def text_table(samples: Mapping[int, str]) -> Table:
-    """The beginnings of rows of a store as text, by their number."""
+    """Beginnings of a store's rows as text, by row number."""
     table = Table(title="rows as text", title_justify="left", box=box.SIMPLE)
     table.add_column("row", justify="right")
     table.add_column("text", overflow="fold")
@@ -90,7 +106,7 @@ def text_table(samples: Mapping[int, str]) -> Table:
 
 
 def _buckets(store: BucketedStore) -> Table:
-    """Images by size: the row numbers of each, its aspect ratio and its share."""
+    """Image sizes with aspect ratio, share and row numbers."""
     table = Table(title="image sizes", title_justify="left", box=box.SIMPLE)
     for heading in ("height x width", "width / height", "rows", "share", "numbers"):
         table.add_column(heading, justify="right")
@@ -118,7 +134,7 @@ def _columns(store: AnyStore) -> Table:
 
 
 def _entries(store: AnyStore) -> Table:
-    """Names along a column's last axis: the first few and the last of hundreds."""
+    """Names along a column's last axis, shortened to the first few and the last."""
     table = Table(title="names of the last axis", title_justify="left", box=box.SIMPLE)
     for heading in ("column", "number", "names"):
         table.add_column(heading, overflow="fold")
@@ -132,7 +148,7 @@ def _entries(store: AnyStore) -> Table:
 
 
 def _classes(name: str, column: StoredColumn) -> Table:
-    """Rows by class: side by side by number, below each other by name, as names take room."""
+    """Rows by class: one class a column, or one a line where classes have names."""
     counts = column.statistics.class_counts or ()
     title = f"{name}: rows by class"
     table = Table(title=title, title_justify="left", box=box.SIMPLE, min_width=len(title))

@@ -1,9 +1,8 @@
-"""Options that several commands share, and the last line of output."""
+"""Options that several commands share, and their output."""
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ run_argument: Decorator = click.argument("run")
 
 
 def emit(result: Mapping[str, Any], as_json: bool) -> None:
-    """Prints the JSON line where it was asked for. JSON has no NaN or infinity: they become null."""
+    """Print the JSON line for `--json`. JSON has no NaN or infinity: they become null."""
     if as_json:
         click.echo(json.dumps(_finite(result), allow_nan=False))
 
@@ -37,31 +36,6 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-@contextmanager
-def writing(out: Path) -> Iterator[None]:
-    """Turns what a disk refuses into a UserError that names `--out`."""
-    from safetensors import SafetensorError
-
-    from ditlab.errors import UserError
-
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"--out {out} cannot be written ({reason}); make room, or name another place.") from error
-
-
-@contextmanager
-def building() -> Iterator[None]:
-    """Turns what only building a model, an objective or a sampler finds wrong into a UserError."""
-    from ditlab.errors import UserError
-
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(str(error)) from error
-
-
 def say(message: str) -> None:
-    """A line for people, on standard error, without secrets."""
+    """Print a line for people on standard error, without secrets."""
     click.echo(hide(message), err=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ditlab.cli.common import emit, json_option, run_argument
+from ditlab.cli.common import emit, json_option, run_argument, say
 
 
 @click.command()
@@ -14,11 +14,9 @@ from ditlab.cli.common import emit, json_option, run_argument
 @json_option
 def export(run: str, out: Path, raw: bool, as_json: bool) -> None:
     """Write RUN's weights as safetensors, with the spec that rebuilds the network, and its tokeniser if it has one."""
-    from ditlab.analysis.saved_run import open_run, output_folder
-    from ditlab.training.export import export_weights
+    from ditlab.interface.run import open_run
 
-    saved = open_run(run)
-    files = export_weights(saved.checkpoint.location, output_folder(out), not raw, saved.folder.tokenizer)
-    for file in files:
+    exported = open_run(run, warn=say).export(out, averaged=not raw)
+    for file in exported.files:
         click.echo(file, err=as_json)
-    emit({"run_id": saved.folder.run_id, "step": saved.step, "files": [str(file) for file in files]}, as_json)
+    emit(exported.as_dict(), as_json)

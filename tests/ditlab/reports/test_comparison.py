@@ -13,7 +13,7 @@ from denoisers.figures import Figure, ImageGrid, Text
 from ditlab.reports.comparison.curves import RunCurve, equal_budget, run_curve, smoothed, training_clock
 from ditlab.reports.comparison.figures import MetricRow, draw_curves, side_by_side
 from ditlab.reports.comparison.page import write_comparison
-from ditlab.reports.comparison.records import ComparedRun, Comparison, DrawnSamples
+from ditlab.reports.comparison.records import ComparedRun, Comparison, RunSamples
 from ditlab.reports.comparison.summary import summary_text
 from ditlab.reports.rendering.panels import COLOURS
 
@@ -243,7 +243,7 @@ def test_samples_side_by_side() -> None:
 
 
 def test_the_page_of_eight_runs_in_every_state(tmp_path: Path) -> None:
-    drawn = DrawnSamples(100, "solver=euler, steps=4", 100, 0.01, 4.0, grid(25), {"quality/frechet": 1.5})
+    drawn = RunSamples(100, "solver=euler, steps=4", 100, 0.01, 4.0, grid(25), {"quality/frechet": 1.5})
     nothing = RunCurve(*[np.arange(3.0)] * 3, np.full(3, np.nan))
     runs = [
         run("a", drawn=drawn),

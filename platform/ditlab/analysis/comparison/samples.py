@@ -1,4 +1,4 @@
-"""Samples of the runs that `ditlab compare` compares: drawn in chunks, timed, and measured against the data."""
+"""Samples of compared runs: drawn in batches, timed, and measured against the data."""
 
 from __future__ import annotations
 
@@ -12,101 +12,104 @@ from torch import Tensor, nn
 
 from denoisers.batched_sampling import draw_samples
 from denoisers.contract import Samples
-from ditlab.analysis.comparison import OpenedRun
+from ditlab.analysis.opened_run import OpenedRun
 from ditlab.analysis.saved_run import SavedRun
-from ditlab.cli.common import say
 from ditlab.errors import UserError
-from ditlab.inputs.conditions import Conditions, conditions_of, shown_rows
+from ditlab.inputs.conditions import SampleConditions, rows_for_samples, sample_conditions
 from ditlab.inputs.noise import derived_seed
-from ditlab.quality.eligibility import quality_applies
-from ditlab.quality.evaluator import Drawn, QualityMeter
-from ditlab.reports.comparison.records import ComparedRun, Drawing
+from ditlab.quality.eligibility import quality_ineligibility
+from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator
+from ditlab.reports.comparison.records import ComparedRun, RunSamples
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.parameters import flatten
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What shall be drawn of every run."""
+class SampleSettings:
+    """Settings of the samples that are drawn from every compared run."""
 
     samples: int
-    """For quality metrics, where the family supports them; 0 for none. A larger grid is measured as a whole."""
+    """Number for quality metrics, where the family supports them; 0: none. A larger grid is measured as a whole."""
     grid: int
-    """To look at, the first ones."""
+    """Number of samples that are shown."""
     seed: int
     batch: int
-    """Drawn at once: what bounds the memory."""
+    """Samples drawn in one batch: it bounds the memory."""
     device: torch.device
 
 
-def draw_all(opened: Sequence[OpenedRun], runs: Sequence[ComparedRun], wish: Wish) -> list[ComparedRun]:
+def add_samples(
+    opened: Sequence[OpenedRun], runs: Sequence[ComparedRun], settings: SampleSettings
+) -> list[ComparedRun]:
     """`runs` with samples, or with the reason why there are none: no checkpoint, or one that cannot be read."""
-    drawn = []
+    found = []
     for one, run in zip(opened, runs, strict=True):
-        if wish.samples or wish.grid:
-            say(f"{run.name} ({run.run_id}): drawing samples")
+        if settings.samples or settings.grid:
+            one.warn(f"{run.name} ({run.run_id}): drawing samples")
             try:
-                saved = one.saved()
-                drawing = None if saved is None else draw(saved, wish)
+                saved = one.saved_if_any()
+                drawn = None if saved is None else draw(saved, settings)
                 reason = "" if saved else "it has no checkpoint yet"
             except UserError as error:
-                drawing, reason = None, _reason(error)
-            run = replace(run, drawing=drawing, no_drawing=reason)
-        drawn.append(run)
-    return drawn
+                drawn, reason = None, _reason(error)
+            run = replace(run, drawn=drawn, why_no_samples=reason)
+        found.append(run)
+    return found
 
 
-def draw(saved: SavedRun, wish: Wish) -> Drawing | None:
-    """Samples of a run with its own sampling settings; None where none are wished for.
+def draw(saved: SavedRun, settings: SampleSettings) -> RunSamples | None:
+    """Draw samples of a run under its own sampling settings; None where `settings` ask for none.
 
     Raises UserError where the weights cannot be read, or there are no rows to complete.
     """
     experiment = saved.experiment()
-    meter, reason = _meter(saved, experiment, wish) if wish.samples else (None, "")
-    num = max(wish.grid, wish.samples if meter else 0)
+    evaluator, reason = _evaluator(saved, experiment, settings) if settings.samples else (None, "")
+    num = max(settings.grid, settings.samples if evaluator else 0)
     if not num:
         return None
-    network = saved.network(wish.device)
-    if meter:
-        sampler, conditions = meter.sampler, meter.conditions(num)
+    network = saved.network(settings.device)
+    if evaluator:
+        sampler, conditions = evaluator.sampler, evaluator.conditions(num)
     else:
-        sampler = experiment.sampling.build(experiment.model, experiment.objective, saved.text())
+        sampler = saved.sampler(experiment)
         rows = saved.data() if sampler.takes_rows != "none" else None
-        inputs = saved.inputs(rows, wish.device)
-        conditions = conditions_of(sampler, num, shown_rows(rows) if rows else None, inputs)
+        inputs = saved.inputs(rows, settings.device)
+        conditions = sample_conditions(sampler, num, rows_for_samples(rows) if rows else None, inputs)
     num = conditions.num
     evaluated = _count_evaluations(network)
     begun = time.perf_counter()
-    samples = _draw(sampler, network, conditions, wish)
+    samples = _draw(sampler, network, conditions, settings)
     seconds = time.perf_counter() - begun
     metrics: Mapping[str, float] = {}
-    if meter:
+    if evaluator:
         try:
-            metrics = meter.measure(Drawn(samples.values, meter.asked(num)))
+            metrics = evaluator.measure(DrawnSamples(samples.values, evaluator.expected(num)))
         except UserError as error:
             reason = _reason(error)
-    return Drawing(
+    return RunSamples(
         step=saved.step,
         settings=_settings(experiment),
         num=num,
         seconds=seconds / num,
         evaluations=evaluated[0] / num if evaluated[0] else None,
-        grid=sampler.show(_first(samples, wish.grid)) if wish.grid else None,
+        grid=sampler.show(_first(samples, settings.grid)) if settings.grid else None,
         quality=metrics,
-        no_quality=reason,
+        why_no_quality=reason,
     )
 
 
-def _meter(saved: SavedRun, experiment: Experiment, wish: Wish) -> tuple[QualityMeter | None, str]:
-    """What measures the run's samples; or None, and why there is nothing."""
+def _evaluator(
+    saved: SavedRun, experiment: Experiment, settings: SampleSettings
+) -> tuple[QualityEvaluator | None, str]:
+    """The evaluator of the run's samples; or None and the reason why there is none."""
     try:
         data = saved.data()
-        if reason := quality_applies(experiment, data):
+        if reason := quality_ineligibility(experiment, data):
             return None, reason
-        inputs = saved.inputs(data, wish.device)
-        meter = QualityMeter(experiment, data, saved.home, wish.device, say, inputs=inputs)
-        meter.basis.check()
-        return meter, ""
+        inputs = saved.inputs(data, settings.device)
+        evaluator = QualityEvaluator(experiment, data, saved.home, settings.device, saved.warn, inputs=inputs)
+        evaluator.basis.check()
+        return evaluator, ""
     except UserError as error:
         return None, _reason(error)
 
@@ -116,7 +119,7 @@ def _reason(error: UserError) -> str:
 
 
 def _count_evaluations(network: nn.Module) -> list[int]:
-    """A list whose only number grows by the rows of every batch that the network is given as a whole."""
+    """Count the network's evaluations from now on: a list whose only number grows by the rows of every batch."""
     count = [0]
 
     def add(_: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -127,10 +130,10 @@ def _count_evaluations(network: nn.Module) -> list[int]:
     return count
 
 
-def _draw(sampler: Any, network: nn.Module, conditions: Conditions, wish: Wish) -> Samples:
-    """Samples on the CPU, `wish.batch` at a time; the first ones are those of `ditlab sample` with this seed."""
-    generator = torch.Generator(wish.device).manual_seed(derived_seed(wish.seed, "samples"))
-    return draw_samples(sampler, network, conditions.tensors, conditions.num, generator, wish.batch)
+def _draw(sampler: Any, network: nn.Module, conditions: SampleConditions, settings: SampleSettings) -> Samples:
+    """Draw samples in batches; the first ones are those of `ditlab sample` with the same seed."""
+    generator = torch.Generator(settings.device).manual_seed(derived_seed(settings.seed, "samples"))
+    return draw_samples(sampler, network, conditions.tensors, conditions.num, generator, settings.batch)
 
 
 def _first(samples: Samples, num: int) -> Samples:
@@ -139,5 +142,5 @@ def _first(samples: Samples, num: int) -> Samples:
 
 
 def _settings(experiment: Experiment) -> str:
-    """`solver=heun, steps=25`: the sampling settings, as the spec has them."""
+    """The spec's sampling settings as text, such as `solver=heun, steps=25`."""
     return ", ".join(f"{name}={value}" for name, value in flatten(experiment.to_dict()["sampling"]).items())

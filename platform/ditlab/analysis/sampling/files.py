@@ -1,4 +1,4 @@
-"""The files that `ditlab sample` writes. Imports matplotlib, which fills its cache below DITLAB_HOME."""
+"""Files of drawn samples. Imports matplotlib, which fills its cache below DITLAB_HOME."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,14 +8,18 @@ from safetensors.torch import save_file
 
 from denoisers.contract import PicturingSampler, Samples
 from denoisers.figures import Figure
-from ditlab.analysis.sample_pictures import save_pictures
+from ditlab.analysis.sampling.pictures import save_pictures
 from ditlab.reports.rendering.render import save
 from ditlab.reports.text_file import save_text
 
 
 def save_samples(sampler: Any, drawn: Samples, origin: Mapping[str, str], folder: Path) -> list[Path]:
-    """The samples as a picture of all, as numbers with their conditions, and what else there is of them: text, an image
-    file each (which tells `origin` too), how they form. Raises OSError or SafetensorError where the disk refuses."""
+    """Write samples into `folder` and return the files, the picture of all samples first.
+
+    `samples.safetensors` holds numbers and conditions, `samples.txt` text, `trajectory.gif` the solver steps; families
+    that draw pictures get an image file for each sample, with `origin` in it. Raises OSError or SafetensorError where
+    the disk refuses.
+    """
     tensors = {"values": drawn.values, **drawn.conditions}
     if drawn.trajectory is not None:
         tensors["trajectory"] = drawn.trajectory
@@ -27,12 +31,12 @@ def save_samples(sampler: Any, drawn: Samples, origin: Mapping[str, str], folder
     if isinstance(sampler, PicturingSampler):
         files += save_pictures(sampler.pictures(drawn), origin, folder)
     if drawn.trajectory is not None:
-        files.append(save(_film(sampler, drawn), folder / "trajectory.gif"))
+        files.append(save(trajectory_figure(sampler, drawn), folder / "trajectory.gif"))
     return files
 
 
-def _film(sampler: Any, drawn: Samples) -> Figure:
-    """An animation of the samples as they form, at most 26 frames of it."""
+def trajectory_figure(sampler: Any, drawn: Samples) -> Figure:
+    """An animation of the samples over the solver steps, of at most 26 distinct frames."""
     frames = drawn.trajectory
     assert frames is not None
     picked = sorted({round(i * (len(frames) - 1) / 25) for i in range(26)})

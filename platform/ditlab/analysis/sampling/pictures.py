@@ -1,4 +1,4 @@
-"""Pictures that `ditlab sample` starts from, and those that it writes, which tell what they were drawn with."""
+"""Image files that sampling starts from, and image files of samples, which carry their settings."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +17,11 @@ from ditlab.errors import UserError
 from ditlab.storage.files import write_durably
 
 PREFIX = "ditlab."
-"""Of the keys of a PNG's texts."""
+"""Prefix of the keys of a PNG's texts."""
 
 
 def start_image(path: Path, size: tuple[int, int]) -> Tensor:
-    """A picture as (3, height, width) float32 in [-1, 1], scaled to cover `size` and cropped around its centre.
+    """Read a picture as (3, height, width) float32 in [-1, 1], scaled to cover `size` and cropped around its centre.
 
     Raises UserError for a file that is no picture.
     """
@@ -37,7 +37,7 @@ def start_image(path: Path, size: tuple[int, int]) -> Tensor:
 
 
 def save_pictures(pictures: Sequence[Picture], origin: Mapping[str, str], folder: Path) -> Iterator[Path]:
-    """Writes `000.png`, `001.png`, ..., each with `origin` and its own settings as texts `ditlab.KEY`.
+    """Write `000.png`, `001.png`, ..., each with `origin` and its own settings as texts `ditlab.KEY`.
 
     Raises OSError where the disk refuses.
     """

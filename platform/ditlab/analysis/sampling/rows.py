@@ -1,72 +1,75 @@
-"""Which real rows `ditlab sample` completes, and in what units, or takes captions from."""
+"""Real rows that samples complete or take their conditions from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from denoisers.contract import BatchField, SampleRequest
 from ditlab.analysis.saved_run import SavedRun
-from ditlab.cli.common import say
 from ditlab.data.loading.field_checks import check_fields
-from ditlab.data.splits import open_place
+from ditlab.data.named_stores import open_named_store
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
-from ditlab.inputs.conditions import DEFAULT_NUM, Conditions, num_chosen, shown_rows
+from ditlab.inputs.conditions import DEFAULT_NUM, SampleConditions, num_rows_chosen, rows_for_samples
 
 
 def rows_for(
     saved: SavedRun, fields: Sequence[BatchField], choice: str | None, sampler: Any, request: SampleRequest
 ) -> View | None:
-    """The rows to complete, as `chosen_rows` has them; those to take conditions from, where the request names none; or
-    none. Raises UserError for `--data` where no rows are completed."""
+    """The rows to complete (`chosen_rows`), or to take conditions from where the request has none; None: neither.
+
+    Raises UserError for `--data` where no rows are completed.
+    """
     if sampler.takes_rows == "completed":
         return chosen_rows(saved, fields, choice)
     if choice is not None:
         raise UserError(
             f"--data {choice}: this run's family draws from noise alone and completes no rows; leave it out."
         )
-    return shown_rows(saved.data()) if sampler.takes_rows == "conditions" and not request.prompts else None
+    return rows_for_samples(saved.data()) if sampler.takes_rows == "conditions" and not request.prompts else None
 
 
 def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | None) -> View:
-    """The rows that `--data` means: `held_out`, `train` or a store; without it, the run's held-out ones.
+    """The rows that `--data` names: `held_out`, `train` or a store; without it, the run's held-out rows.
 
-    Raises UserError where nothing is held out, and for a store that is not what the run was trained on.
+    Raises UserError where nothing is held out, and for a store whose fields differ from those of the run's data.
     """
     data = saved.data()
     if choice is None:
         if not len(data.held_out):
-            say(f"{data.note or 'nothing is held out'} Training rows are completed instead.")
-        return shown_rows(data)
+            saved.warn(f"{data.note or 'nothing is held out'} Training rows are completed instead.")
+        return rows_for_samples(data)
     if choice == "train":
         return data.train
     if choice == "held_out":
         if not len(data.held_out):
             raise UserError("--data held_out: this run holds nothing out; use --data train, or name a store's folder.")
         return data.held_out
-    store = open_place("--data", choice, saved.home)
+    store = open_named_store("--data", choice, saved.home)
     view = View(store, np.arange(len(store)), f"--data {choice}")
     check_fields(view, fields)
     _check_names(view, data.train, fields)
     return view
 
 
-def say_which(sampler: Any, num: int | None, conditions: Conditions, view: View, fields: Sequence[BatchField]) -> None:
-    """Says of the rows that are completed what a person would not expect: fewer than asked for, or not all."""
+def remarks(
+    sampler: Any, num: int | None, conditions: SampleConditions, view: View, fields: Sequence[BatchField]
+) -> Iterator[str]:
+    """Remarks on the rows that are completed: fewer than requested, not all, or a note of the sampler."""
     assert conditions.rows is not None
-    chosen = num_chosen(sampler, view, fields)
-    asked = num or (DEFAULT_NUM if chosen is None else conditions.num)
-    if conditions.num < asked:
-        say(f"--num {asked}: {view.origin} has {conditions.num} rows to complete; all of them are drawn.")
+    chosen = num_rows_chosen(sampler, view, fields)
+    requested = num or (DEFAULT_NUM if chosen is None else conditions.num)
+    if conditions.num < requested:
+        yield f"--num {requested}: {view.origin} has {conditions.num} rows to complete; all of them are drawn."
     elif chosen is not None and conditions.num < chosen:
-        say(f"--num {num}: {conditions.num} of {chosen:,} rows to complete in {view.origin}; leave --num out for all.")
+        yield f"--num {num}: {conditions.num} of {chosen:,} rows to complete in {view.origin}; leave --num out for all."
     if note := sampler.note(conditions.rows):
-        say(f"{note}.")
+        yield f"{note}."
 
 
 def scales(view: View, fields: Sequence[BatchField]) -> dict[str, Any]:
-    """What the entries of completed fields were divided by, for the table's metadata: divisors by name by field."""
+    """Metadata of a table of completed rows: the divisors of each field's entries, by field and name."""
     found = {}
     for field in fields:
         column = view.columns[field.name]
@@ -77,7 +80,7 @@ def scales(view: View, fields: Sequence[BatchField]) -> dict[str, Any]:
 
 
 def _check_names(view: View, trained: View, fields: Sequence[BatchField]) -> None:
-    """Raises UserError where an entry of a field has another name than in the data that the run was trained on."""
+    """Raise UserError where an entry of a field has another name than in the data that the run was trained on."""
     for field in fields:
         names, expected = view.columns[field.name].names, trained.columns[field.name].names
         if not expected or names == expected:

@@ -14,7 +14,7 @@ TRAIN_LOSS = "train/loss"
 
 
 @dataclass(frozen=True)
-class DrawnSamples:
+class RunSamples:
     """Samples that were drawn from a run's weights."""
 
     step: int
@@ -58,7 +58,7 @@ class ComparedRun:
     """`train/loss` and held-out metrics (`eval/...`) by name."""
     samples_per_second: float | None = None
     """Median over the training metrics."""
-    drawn: DrawnSamples | None = None
+    drawn: RunSamples | None = None
     why_no_samples: str = ""
     """Reason for the lack of samples; empty where some were drawn, or none were requested."""
 

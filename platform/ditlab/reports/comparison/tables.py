@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ditlab.reports.comparison.curves import AXES, PAUSE_STEPS, WINDOWS, smoothed
-from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, ComparedRun, Comparison, DrawnSamples
+from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, ComparedRun, Comparison, RunSamples
 from ditlab.reports.comparison.summary import amount, lowest
 from ditlab.reports.formatting import Cell, format_cell, format_duration
 from ditlab.reports.page import Paragraphs, Table
@@ -138,7 +138,7 @@ def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     if not all_drawn:
         return []
 
-    def of(pick: Callable[[DrawnSamples], Cell]) -> Value:
+    def of(pick: Callable[[RunSamples], Cell]) -> Value:
         return lambda run: None if run.drawn is None else pick(run.drawn)
 
     rows: list[tuple[str, Value]] = [
@@ -169,5 +169,5 @@ def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     return parts
 
 
-def _quality_of(name: str, drawn: DrawnSamples) -> float | None:
+def _quality_of(name: str, drawn: RunSamples) -> float | None:
     return drawn.quality.get(name)

@@ -1,0 +1,93 @@
+"""An exported model: a network with its weights, its spec and its sampler, without a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Unpack
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from denoisers.contract import TextCodec
+from ditlab.analysis.sampling.drawing import changes_of, draw_all, origin_of
+from ditlab.analysis.sampling.options import SampleKeywords, sample_options
+from ditlab.analysis.sampling.request import folder_name, num_samples, sample_request
+from ditlab.analysis.sampling.sample_set import SampleSet
+from ditlab.analysis.user_errors import building
+from ditlab.data.text.store_tokenizer import text_codec
+from ditlab.data.text.tokenizer import TOKENIZER_NAME
+from ditlab.data.text.tokenizer_files import open_tokenizer
+from ditlab.errors import UserError
+from ditlab.inputs.conditions import sample_conditions
+from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.reading.loading import build_experiment
+from ditlab.spec.reading.overrides import assign
+from ditlab.training.export import load_export
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """A network ready to use, from a folder that `ditlab export` wrote."""
+
+    folder: Path
+    spec: Experiment
+    """The experiment that trained the network."""
+    network: nn.Module
+    """The network with the exported weights, in evaluation mode."""
+    step: int
+    """Optimiser step of the weights."""
+
+    @property
+    def text(self) -> TextCodec | None:
+        """The codec of the export's tokeniser; None for a model of other data than text."""
+        file = self.folder / TOKENIZER_NAME
+        return text_codec(open_tokenizer(file)) if file.exists() else None
+
+    @cached_property
+    def sampler(self) -> Any:
+        """The family's sampler (`denoisers.contract.Sampler`) under the spec's sampling settings."""
+        return self._sampler(self.spec)
+
+    def sample(self, num: int | None = None, **keywords: Unpack[SampleKeywords]) -> SampleSet:
+        """Draw `num` samples from noise (default: 64, or 4 of each prompt).
+
+        Raises UserError for options that do not fit, and for a model that completes rows of data or takes conditions
+        from them where no prompts are given: an export has no data.
+        """
+        options = sample_options(num, keywords)
+        spec = build_experiment(assign(self.spec.to_dict(), changes_of(options)), str(self.folder / "spec.yaml"))
+        sampler = self._sampler(spec)
+        request = sample_request(options, sampler)
+        if sampler.takes_rows == "completed" or (sampler.takes_rows == "conditions" and not request.prompts):
+            remedy = "use the run" if sampler.takes_rows == "completed" else "give prompts, or use the run"
+            raise UserError(f"{self.folder}: this model samples from rows of data, and an export has none; {remedy}.")
+        device = next(self.network.parameters()).device
+        inputs = ModelInputs.of(spec, (), device)
+        conditions = sample_conditions(sampler, num_samples(options.num, request, sampler), None, inputs, request)
+        seed = spec.seed if options.seed is None else options.seed
+        drawn = draw_all(sampler, self.network, conditions, seed, options)
+        name = folder_name(self.step, spec.to_dict()["sampling"], None, request, seed)
+        origin = origin_of(self.spec.name, self.step, options.start)
+        return SampleSet(drawn, sampler, self.step, origin, self.folder / "samples" / name)
+
+    def _sampler(self, spec: Experiment) -> Any:
+        with building():
+            return spec.family.build_sampler(spec.sampling, spec.model, spec.objective, self.text)
+
+
+def open_export(folder: Path, device: torch.device) -> ExportedModel:
+    """Load an export onto `device`. Raises UserError for a folder that holds none."""
+    for name in ("spec.yaml", "weights.safetensors"):
+        if not (folder / name).is_file():
+            raise UserError(f"{folder} holds no {name}, so it is no export; write one with `ditlab export`.")
+    spec, network = load_export(folder, device)
+    return ExportedModel(folder, spec, network, _step(folder / "weights.safetensors"))
+
+
+def _step(weights: Path) -> int:
+    with safe_open(weights, framework="pt") as file:
+        return int((file.metadata() or {}).get("step", 0))

@@ -1,0 +1,121 @@
+"""Figures of a run's family from trained weights, and figures that need no run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from denoisers.families import families
+from denoisers.figures import Figure
+from denoisers.layers.embedding_figures import embedding_figures
+from ditlab.analysis.plot import Plot
+from ditlab.analysis.saved_run import SavedRun, default_device
+from ditlab.analysis.user_errors import output_folder, writing
+from ditlab.errors import UserError, nearest
+from ditlab.inputs.noise import derived_seed
+from ditlab.reports.curves import loss_figure
+from ditlab.reports.rendering.render import save
+from ditlab.reports.schedules import schedule_figure, schedules_figure
+from ditlab.tracking.journal.history import metric_history
+from ditlab.training.plan import plan_run
+from ditlab.training.schedules import learning_rate
+
+Makers = Mapping[str, Callable[[], Figure | None]]
+"""Functions that draw a figure, by kind; they return None where the run has nothing to draw it from."""
+
+
+@dataclass(frozen=True)
+class FigureSet:
+    """Figures by kind, each drawn on request."""
+
+    makers: Makers
+    source: str
+    """The end of an error's first clause: `for this run`."""
+    folder: Path
+    """Default folder of `save`."""
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of figures."""
+        return list(self.makers)
+
+    def check(self, kinds: Sequence[str]) -> None:
+        """Raise UserError for a kind that does not exist."""
+        for kind in kinds:
+            if kind not in self.makers:
+                raise UserError(f"--kind {kind} is unknown {self.source}; {nearest(kind, self.kinds)}")
+
+    def draw(self, kind: str) -> Plot | None:
+        """Draw a figure; None where the run has nothing to draw it from. Raises UserError for an unknown kind."""
+        self.check([kind])
+        figure = self.makers[kind]()
+        return None if figure is None else Plot(figure)
+
+    def save_kind(self, kind: str, folder: Path | None = None) -> Path | None:
+        """Draw a figure and write it as `KIND.png` or `KIND.gif`; None where the run has nothing to draw it from.
+
+        Raises UserError for an unknown kind, and where the disk refuses.
+        """
+        self.check([kind])
+        place = output_folder(folder or self.folder)
+        plot = self.draw(kind)
+        if plot is None:
+            return None
+        with writing(place):
+            return save(plot.figure, place / f"{kind}{'.gif' if plot.figure.frames else '.png'}")
+
+
+def general_figures() -> FigureSet:
+    """Figures that need no run: embeddings, schedules, each family's fixed tables."""
+    makers: dict[str, Callable[[], Figure | None]] = {
+        f"embeddings-{kind}": partial(_drawn, figure) for kind, figure in embedding_figures().items()
+    }
+    makers["schedules"] = lambda: schedules_figure(learning_rate)
+    for family in families().values():
+        for kind, figure in family.static_figures(family.model()).items():
+            makers[f"{family.name}-{kind}"] = partial(_drawn, figure)
+    return FigureSet(makers, "without a run", Path("figures"))
+
+
+def run_figures(saved: SavedRun, seed: int) -> FigureSet:
+    """Figures of a run's family from its trained weights; `seed` is that of the samples in them."""
+    experiment, device = saved.experiment(), default_device()
+    objective: Any = saved.objective(device, saved.text())
+    parts: dict[str, Any] = {}
+
+    def trained(kind: str) -> Figure:
+        if not parts:
+            parts["network"], parts["batch"] = saved.network(device), saved.batch(64, device)
+            parts["sampler"] = saved.sampler(experiment)
+        generator = torch.Generator(device).manual_seed(derived_seed(seed, "figures"))
+        figure: Figure = next(iter(objective.figures(**parts, generator=generator, kinds=[kind])))[1]
+        return figure
+
+    def loss() -> Figure | None:
+        history = metric_history(saved.folder)
+        return loss_figure(history) if "train/loss" in history else None
+
+    def schedule() -> Figure:
+        plan = plan_run(experiment, saved.data())
+        return schedule_figure(
+            lambda step: learning_rate(
+                experiment.schedule, experiment.optimizer.lr, step, plan.total_steps, plan.epoch_steps
+            ),
+            plan.total_steps,
+        )
+
+    makers: dict[str, Callable[[], Figure | None]] = {kind: partial(trained, kind) for kind in objective.figure_kinds()}
+    for kind, figure in experiment.family.static_figures(experiment.model).items():
+        makers.setdefault(kind, partial(_drawn, figure))
+    makers["loss"] = loss
+    makers["schedule"] = schedule
+    return FigureSet(makers, "for this run", saved.folder.media / "figures")
+
+
+def _drawn(figure: Figure) -> Figure:
+    return figure

@@ -1,0 +1,63 @@
+"""A training run, whether or not it has a checkpoint yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ditlab.analysis.saved_run import SavedRun
+from ditlab.errors import UserError
+from ditlab.home import Home, RunFolder
+from ditlab.runs.request import checkpoint_store
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.reading.loading import load_experiment
+from ditlab.tracking.records import FoundRun, RunRecord, find_training_run
+from ditlab.tracking.tracker import RunTracker
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A training run's folder, record and experiment."""
+
+    home: Home
+    folder: RunFolder
+    record: RunRecord
+    experiment: Experiment
+    warn: Callable[[str], None]
+    """Called with each remark for people."""
+
+    def saved(self) -> SavedRun:
+        """The run with its newest whole checkpoint. Raises UserError where it has none yet."""
+        found = self.saved_if_any()
+        if found is None:
+            raise UserError(
+                f"run {self.folder.run_id} ({self.record.name}, {self.record.status}) has no checkpoint yet; "
+                "wait for its first one, or resume it."
+            )
+        return found
+
+    def saved_if_any(self) -> SavedRun | None:
+        """The run with its newest whole checkpoint; None where it has none yet."""
+        spec = self.experiment.to_dict()
+        checkpoint = checkpoint_store(self.folder, spec).newest(self.warn)
+        return None if checkpoint is None else SavedRun(self.home, self.folder, spec, checkpoint, self.warn)
+
+    def tracker(self) -> RunTracker:
+        """The run's tracker, reopened."""
+        tracking = self.experiment.tracking
+        return RunTracker(self.folder, tracking.uri, self.home, warn=self.warn, budget=tracking.budget)
+
+
+def open_training_run(text: str, home: Home, warn: Callable[[str], None]) -> OpenedRun:
+    """Open the training run that `text` names: an id, a unique prefix of one, or a name (its newest run).
+
+    Raises UserError for an unknown run and for a sweep.
+    """
+    return open_found(find_training_run(home, text), home, warn)
+
+
+def open_found(found: FoundRun, home: Home, warn: Callable[[str], None]) -> OpenedRun:
+    """Open a run that was found. `warn` is called with the finder's note, if any."""
+    if found.note:
+        warn(found.note)
+    return OpenedRun(home, found.folder, found.record, load_experiment(found.folder.spec), warn)

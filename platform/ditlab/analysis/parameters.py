@@ -1,0 +1,57 @@
+"""Parameter counts and forward traces of an experiment's network, as numbers and as tables for a terminal."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from denoisers.parameter_counts import ParameterCount, count_parameters
+from denoisers.shape_trace import Shape, ShapeRow, trace_shapes
+from ditlab.analysis.user_errors import building
+from ditlab.spec.experiment import Experiment
+
+
+def experiment_parameters(experiment: Experiment) -> ParameterCount:
+    """Count the parameters of an experiment on the meta device.
+
+    Raises UserError for a network or objective that cannot be built.
+    """
+    with building():
+        return count_parameters(experiment.model, experiment.objective)
+
+
+def experiment_shapes(experiment: Experiment, batch_size: int) -> list[ShapeRow]:
+    """Trace the forward pass of a batch on the meta device, module by module."""
+    return trace_shapes(experiment.model, batch_size)
+
+
+def parameter_table(experiment: Experiment, counts: ParameterCount) -> Table:
+    """Parameters by component."""
+    table = Table("component", "parameters", "share", title=f"{experiment.name} ({experiment.model.family})")
+    for name, number in counts.components.items():
+        table.add_row(name, f"{number:,}", f"{number / counts.total:.1%}")
+    table.add_section()
+    table.add_row("total", f"{counts.total:,}", "")
+    if counts.trainable != counts.total:
+        table.add_row("trainable", f"{counts.trainable:,}", "")
+    for name, number in counts.training_only.items():
+        table.add_row(f"{name} (training only, not in the total)", f"{number:,}", "")
+    return table
+
+
+def shape_table(rows: list[ShapeRow], batch_size: int) -> Table:
+    """Shapes of inputs and outputs by module."""
+    table = Table("module", "class", "input", "output", "parameters", title=f"forward pass, batch {batch_size}")
+    for row in rows:
+        module = "  " * row.depth + (_short(row.path) or "(whole network)")
+        table.add_row(module, row.kind, _shapes(row.inputs), _shapes(row.outputs), f"{row.parameters:,}")
+    return table
+
+
+def _short(path: str) -> str:
+    """The last part of a module's path; `blocks.3` for a member of a list."""
+    parts = path.split(".")
+    return ".".join(parts[-2:]) if parts[-1].isdigit() else parts[-1]
+
+
+def _shapes(shapes: list[Shape]) -> str:
+    return ", ".join("x".join(map(str, shape)) for shape in shapes)

@@ -1,0 +1,39 @@
+"""A figure that is drawn when it is shown or saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image
+
+from denoisers.figures import Figure
+from ditlab.analysis.user_errors import writing
+from ditlab.reports.rendering.render import save, to_image
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure, which notebooks show and `save` writes."""
+
+    figure: Figure
+    """The content: panels, titles, numbers."""
+
+    @property
+    def image(self) -> Image.Image:
+        """The figure as an RGB image; of an animation, its still."""
+        return Image.fromarray(to_image(self.figure))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the figure as PNG, an animation as GIF with a PNG still beside it; return the path written.
+
+        The suffix follows from the content. Raises UserError where the disk refuses.
+        """
+        with writing(Path(path)):
+            return save(self.figure, Path(path))
+
+    def _repr_png_(self) -> bytes:
+        content = BytesIO()
+        self.image.save(content, format="PNG")
+        return content.getvalue()

@@ -1,0 +1,100 @@
+"""Options of drawing samples from a run or an export. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+SAMPLES_PER_PROMPT = 4
+"""Samples of each prompt where no number is given."""
+STRENGTH = 0.6
+"""Share of a start image that is drawn anew where no strength is given."""
+
+
+class SampleKeywords(TypedDict, total=False):
+    """Keyword arguments of `sample`; the options of `ditlab sample`."""
+
+    solver: str | None
+    """Solver, by the family's name for it."""
+    steps: int | None
+    """Solver steps."""
+    guidance: float | None
+    """Scale of classifier-free guidance; 1 is the conditional model as it is."""
+    label: int | None
+    """Class of every sample. None: every class in turn."""
+    prompts: Sequence[str]
+    """Prompts; a language model takes one, the text that every sample begins with."""
+    prompt_file: str | Path | None
+    """UTF-8 file with a prompt in every line."""
+    negative_prompt: str | None
+    """Prompt that guidance leads away from."""
+    placed: Sequence[tuple[int, str]]
+    """(token, text): texts that every sample holds from a token on; negative tokens are counted from the end."""
+    size: str | int | tuple[int, int] | None
+    """(height, width) in pixels, `"HxW"`, or one number for both."""
+    start: str | Path | None
+    """Image file that sampling starts from."""
+    strength: float | None
+    """Share of `start` that is drawn anew, in (0, 1]."""
+    seed: int | None
+    """Seed. None: the run's, which gives the pictures of its evaluations."""
+    trajectory: bool
+    """Keep every solver step."""
+    data: str | Path | None
+    """Rows to complete: `held_out`, `train`, or a store by folder or name."""
+    batch: int
+    """Samples drawn in one batch; lower it where memory is short."""
+    overrides: Sequence[str]
+    """`sampling.KEY=VALUE` and `encoders.KEY=VALUE`."""
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """The number of samples and the values of `SampleKeywords`, defaults included."""
+
+    num: int | None = None
+    """Number of samples, of each prompt where each has samples of its own. None: 64, or 4 of each prompt, or all rows
+    that `sampling` selects."""
+    solver: str | None = None
+    steps: int | None = None
+    guidance: float | None = None
+    label: int | None = None
+    prompts: tuple[str, ...] = ()
+    prompt_file: Path | None = None
+    negative_prompt: str | None = None
+    placed: tuple[tuple[int, str], ...] = ()
+    size: str | None = None
+    start: Path | None = None
+    strength: float | None = None
+    seed: int | None = None
+    trajectory: bool = False
+    data: str | None = None
+    batch: int = 256
+    overrides: tuple[str, ...] = ()
+
+
+def sample_options(num: int | None, keywords: SampleKeywords) -> SampleOptions:
+    """Bring keyword arguments of `sample` into the form of `SampleOptions`."""
+    size = keywords.get("size")
+    prompt_file, start, data = keywords.get("prompt_file"), keywords.get("start"), keywords.get("data")
+    return SampleOptions(
+        num=num,
+        solver=keywords.get("solver"),
+        steps=keywords.get("steps"),
+        guidance=keywords.get("guidance"),
+        label=keywords.get("label"),
+        prompts=tuple(keywords.get("prompts", ())),
+        prompt_file=None if prompt_file is None else Path(prompt_file),
+        negative_prompt=keywords.get("negative_prompt"),
+        placed=tuple(keywords.get("placed", ())),
+        size="{}x{}".format(*size) if isinstance(size, tuple) else size if size is None else str(size),
+        start=None if start is None else Path(start),
+        strength=keywords.get("strength"),
+        seed=keywords.get("seed"),
+        trajectory=keywords.get("trajectory", False),
+        data=None if data is None else str(data),
+        batch=keywords.get("batch", 256),
+        overrides=tuple(keywords.get("overrides", ())),
+    )

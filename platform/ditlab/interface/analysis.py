@@ -1,0 +1,60 @@
+"""Comparison of runs, figures without a run, and exported models. Imports torch on use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ditlab.home import Home
+from ditlab.interface.run import Run, quiet
+
+if TYPE_CHECKING:
+    import torch
+
+    from ditlab.analysis.comparison.compare import RunComparison
+    from ditlab.analysis.exported import ExportedModel
+    from ditlab.analysis.figures import FigureSet
+
+
+def compare(
+    *runs: str | Run,
+    out: str | Path | None = None,
+    samples: int = 500,
+    grid: int = 25,
+    seed: int = 0,
+    batch: int = 64,
+    log: bool = True,
+    warn: Callable[[str], None] = quiet,
+) -> RunComparison:
+    """Compare two to eight runs: spec differences, parameters, curves, speed, samples and their quality.
+
+    Writes `comparison.html`, `comparison.md` and pictures into `out` (None: `comparisons/` below DITLAB_HOME).
+    `samples` are drawn from each run for quality metrics (0: none), `grid` are shown, `batch` at once; with `log` the
+    page becomes an artifact of every run. Raises UserError for runs that cannot be compared.
+    """
+    from ditlab.analysis.comparison.compare import compare_runs
+
+    home, names = Home.from_environment(), [run.id if isinstance(run, Run) else run for run in runs]
+    folder = None if out is None else Path(out)
+    return compare_runs(names, home, warn, out=folder, samples=samples, grid=grid, seed=seed, batch=batch, log=log)
+
+
+def figures() -> FigureSet:
+    """Figures that need no run: embeddings, schedules, each family's fixed tables."""
+    from ditlab.analysis.figures import general_figures
+
+    return general_figures()
+
+
+def load_export(folder: str | Path, device: str | torch.device | None = None) -> ExportedModel:
+    """Load a folder that `Run.export` or `ditlab export` wrote: its spec, its network and its sampler.
+
+    `device` None: the GPU where there is one, else the CPU. Raises UserError for a folder that holds no export.
+    """
+    import torch
+
+    from ditlab.analysis.exported import open_export
+    from ditlab.analysis.saved_run import default_device
+
+    return open_export(Path(folder), default_device() if device is None else torch.device(device))

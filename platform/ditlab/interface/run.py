@@ -1,0 +1,217 @@
+"""A run in DITLAB_HOME: its record, metrics, samples, evaluation, figures and export. Imports torch on use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import pyarrow as pa
+
+from ditlab.errors import UserError, nearest
+from ditlab.home import Home, RunFolder
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.reading.loading import load_experiment
+from ditlab.tracking.journal.history import Series, metric_history
+from ditlab.tracking.records import RunRecord, find_training_run, list_runs, read_record
+
+if TYPE_CHECKING:
+    from ditlab.analysis.evaluation import RunEvaluation
+    from ditlab.analysis.figures import FigureSet
+    from ditlab.analysis.opened_run import OpenedRun
+    from ditlab.analysis.plot import Plot
+    from ditlab.analysis.sampling.options import SampleKeywords
+    from ditlab.analysis.sampling.sample_set import SampleSet
+
+
+@dataclass(frozen=True)
+class ExportedWeights:
+    """Files of an export; `load_export(folder)` reads them."""
+
+    run_id: str
+    step: int
+    """Optimiser step of the weights."""
+    folder: Path
+    files: list[Path]
+    """`weights.safetensors`, `spec.yaml`, and `tokenizer.json` for a model of text."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The export in JSON's types, for `--json`."""
+        return {"run_id": self.run_id, "step": self.step, "files": [str(file) for file in self.files]}
+
+
+def quiet(message: str) -> None:
+    """Ignore a remark."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run. Find one with `open_run` or `find_runs`; `train` returns one."""
+
+    folder: RunFolder = field(repr=False)
+    """Paths of the run's files."""
+    record: RunRecord
+    """Name, family, status and steps, as they were when the run was opened; `refresh` reads them again."""
+    home: Home = field(repr=False)
+    warn: Callable[[str], None] = field(default=quiet, repr=False)
+    """Called with each remark for people; `print` shows them."""
+
+    @property
+    def id(self) -> str:
+        """Eight hexadecimal digits."""
+        return self.folder.run_id
+
+    @property
+    def name(self) -> str:
+        """The spec's `name`."""
+        return self.record.name
+
+    @property
+    def status(self) -> str:
+        """`running`, `finished`, `failed`, `interrupted` or `stopped` (by a sweep)."""
+        return self.record.status
+
+    @property
+    def step(self) -> int:
+        """Optimiser step of the last checkpoint."""
+        return self.record.step
+
+    @cached_property
+    def spec(self) -> Experiment:
+        """The resolved experiment."""
+        return load_experiment(self.folder.spec)
+
+    def refresh(self) -> Run:
+        """The run with its record as it is now. Raises UserError where the record is gone."""
+        return Run(self.folder, read_record(self.folder), self.home, self.warn)
+
+    def metrics(self, *names: str) -> pa.Table:
+        """Metrics from the run's journal, one row a step, in the order of the steps.
+
+        Columns: `step` (int64), `time` (timestamp of the step's first point, UTC) and each metric by its MLflow name
+        (float64, null where the metric was not logged at that step). With `names`, only these metrics and the steps
+        that have one of them. Raises UserError for an unknown name.
+        """
+        chosen = self._history(names)
+        times: dict[int, int] = {}
+        for series in chosen.values():
+            for step, time in zip(series.steps, series.times, strict=True):
+                times[step] = min(time, times.get(step, time))
+        steps = sorted(times)
+        columns = {
+            "step": pa.array(steps, pa.int64()),
+            "time": pa.array([times[step] for step in steps], pa.timestamp("ms", tz="UTC")),
+        }
+        for name, series in chosen.items():
+            values = dict(zip(series.steps, series.values, strict=True))
+            columns[name] = pa.array([values.get(step) for step in steps], pa.float64())
+        return pa.table(columns)
+
+    def plot(self, *names: str) -> Plot:
+        """Curves of metrics over the steps; without names, the training loss and the held-out metrics.
+
+        Raises UserError for an unknown name, and without names for a run that has logged no training loss.
+        """
+        chosen = self._history(names or ("train/loss",))
+        from ditlab.analysis.metric_plot import loss_plot, metric_plot
+
+        return metric_plot(chosen) if names else loss_plot(metric_history(self.folder))
+
+    def sample(self, num: int | None = None, **keywords: Unpack[SampleKeywords]) -> SampleSet:
+        """Draw `num` samples from the newest checkpoint's averaged weights (default: 64, or 4 of each prompt).
+
+        The keywords are the options of `ditlab sample`. Raises UserError where the run has no checkpoint yet, and for
+        an option that does not fit its family.
+        """
+        saved = self._opened().saved()
+        from ditlab.analysis.sampling.drawing import draw
+        from ditlab.analysis.sampling.options import sample_options
+
+        return draw(saved, sample_options(num, keywords))
+
+    def evaluate(
+        self,
+        *,
+        quality: int | None = None,
+        rows: int | None = None,
+        batch: int = 256,
+        overrides: Sequence[str] = (),
+    ) -> RunEvaluation:
+        """Evaluate the newest checkpoint over all held-out samples, and add the result to the run.
+
+        With `quality`, that many samples are drawn and measured. With `rows` (only the first held-out samples) or
+        `overrides` (`sampling.KEY=VALUE`: quality under other sampling settings; `encoders.KEY=PLACE`) nothing is added
+        to the run. `batch` is the number of samples at once. Raises UserError where nothing is held out, or quality
+        cannot be measured.
+        """
+        saved = self._opened().saved()
+        from ditlab.analysis.evaluation import evaluate_run
+
+        return evaluate_run(saved, quality, rows, batch, overrides)
+
+    def figures(self, seed: int = 0) -> FigureSet:
+        """Figures of the run's family from its trained weights; `seed` is that of the samples in them."""
+        saved = self._opened().saved()
+        from ditlab.analysis.figures import run_figures
+
+        return run_figures(saved, seed)
+
+    def log_figures(self, files: Sequence[Path]) -> None:
+        """Log files as the run's artifacts, under `figures`."""
+        with self._opened().tracker() as tracker:
+            for file in files:
+                tracker.log_artifact(file, "figures")
+
+    def export(self, folder: str | Path, *, averaged: bool = True) -> ExportedWeights:
+        """Write the weights as safetensors, with the spec that rebuilds the network and its tokeniser if it has one.
+
+        `averaged`: the moving average where there is one, else the weights themselves. Raises UserError where the run
+        has no checkpoint yet, or the disk refuses.
+        """
+        saved = self._opened().saved()
+        from ditlab.analysis.user_errors import output_folder
+        from ditlab.training.export import export_weights
+
+        place = output_folder(Path(folder))
+        files = export_weights(saved.checkpoint.location, place, averaged, self.folder.tokenizer)
+        return ExportedWeights(self.id, saved.step, place, files)
+
+    def _history(self, names: Sequence[str]) -> dict[str, Series]:
+        """The named metrics from the journal; without names, all. Raises UserError for an unknown name."""
+        history = metric_history(self.folder)
+        for name in names:
+            if name not in history:
+                raise UserError(f"run {self.id} has no metric {name!r}; {nearest(name, list(history))}")
+        return {name: history[name] for name in names or history}
+
+    def _opened(self) -> OpenedRun:
+        from ditlab.analysis.opened_run import OpenedRun
+
+        return OpenedRun(self.home, self.folder, self.record, self.spec, self.warn)
+
+
+def open_run(name: str, *, warn: Callable[[str], None] = quiet) -> Run:
+    """Open the run that `name` names: an id, a unique prefix of one, or a run's name (its newest run).
+
+    Raises UserError for an unknown run, naming the nearest, for a prefix of several, and for a sweep.
+    """
+    home = Home.from_environment()
+    found = find_training_run(home, name)
+    if found.note:
+        warn(found.note)
+    return Run(found.folder, found.record, home, warn)
+
+
+def find_runs(*, name: str | None = None, status: str | None = None, family: str | None = None) -> list[Run]:
+    """Training runs in DITLAB_HOME, the newest first: all, or those of a name, status or family. Sweeps are left out;
+    their trials are runs."""
+    home = Home.from_environment()
+    wanted: dict[str, Any] = {"name": name, "status": status, "family": family}
+    chosen = {key: value for key, value in wanted.items() if value is not None}
+    return [
+        Run(home.run(record.run_id), record, home)
+        for record in list_runs(home)
+        if not record.trials and all(getattr(record, key) == value for key, value in chosen.items())
+    ]
