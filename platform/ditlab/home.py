@@ -148,6 +148,10 @@ class RunFolder:
         """Every metric, tag and artifact in the order it happened (JSON lines)."""
         return self.path / "journal.jsonl"
 
+    def node_journal(self, node: int) -> Path:
+        """The journal of one machine of a run on several, by its rank; machine 0 writes the run's own, `journal`."""
+        return self.journal if node == 0 else self.journal.with_name(f"journal.node-{node}.jsonl")
+
     @property
     def checkpoints(self) -> Path:
         """`step-00000200/` and so on, unless `checkpoint.storage` names another place."""

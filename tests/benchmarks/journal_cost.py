@@ -1,4 +1,4 @@
-"""What journaling a step's metrics costs, over the step: `RunTracker.log_metrics` as the step loop calls it.
+"""What journaling a step's metrics costs, over the step: `JournalWriter.log_metrics` as the step loop calls it.
 
     python tests/benchmarks/journal_cost.py [--spec experiments/digits/dit.yaml] [--seconds 40] [--set P=V]
 
@@ -10,21 +10,23 @@ Nothing is asserted here.
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.splits import open_data
+sys.path.append(str(Path(__file__).parents[1]))
+
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.spec.reading.loading import load_experiment
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
-from ditlab.training.loop import train
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter
+from ditlab.training.worker import train
+from support.workers import training_run
 
 WARM_UP = 20
 """Steps that are not counted."""
@@ -35,6 +37,7 @@ class Timed(SilentReporter):
 
     def __init__(self, tracker: RunTracker, seconds: float) -> None:
         super().__init__(self._is_over, print, ProgressMarker())
+        self.metrics = self._log
         self.calls: list[float] = []
         self.rests: list[float] = []
         self.num_metrics = 0
@@ -42,9 +45,9 @@ class Timed(SilentReporter):
         self._seconds = seconds
         self._begin = self._since = time.perf_counter()
 
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+    def _log(self, step: int, values: Mapping[str, float]) -> None:
         begin = time.perf_counter()
-        self._tracker.log_metrics(step, values)
+        self._tracker.journal.log_metrics(step, values)
         end = time.perf_counter()
         if step > WARM_UP:
             self.calls.append(end - begin)
@@ -75,8 +78,7 @@ def main() -> None:
             time.sleep(0.1)
         timed = Timed(tracker, options.seconds)
         with single_process(use_gpu=False) as rank:
-            checkpoints = CheckpointStore.at(Path(folder, "checkpoints"))
-            train(experiment, open_data(experiment.data, home), checkpoints, rank, timed)
+            train(training_run(experiment, home.root, Path(folder, "checkpoints")), rank, timed)
         left = tracker.close(30)
     print(f"{experiment.name}: {statistics.median(timed.rests) * 1e3:.2f} ms a step, journaling {timed.num_metrics} "
           f"metrics {statistics.median(timed.calls) * 1e6:.0f} us (median; longest {max(timed.calls) * 1e3:.2f} ms), "

@@ -10,6 +10,7 @@ AdamW. Images are generated: speed does not depend on what they show. Nothing is
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,17 +20,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.splits import open_data
+sys.path.append(str(Path(__file__).parents[1]))
+
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.engine.distributed import single_process
-from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.reading.loading import load_experiment
-from ditlab.training.loop import train
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter
+from ditlab.training.worker import train
+from support.workers import training_run
 
 NUM_IMAGES = 8192
 
@@ -111,8 +112,7 @@ def main() -> None:
         images = generated_store(store, experiment.model.image_size)  # type: ignore[attr-defined]
         turns = TakingTurns(bare_loop(experiment, images), options.rounds, options.block)
         with single_process(use_gpu=False) as rank:
-            checkpoints = CheckpointStore.at(Path(folder, "checkpoints"))
-            train(experiment, open_data(experiment.data, Home(Path(folder))), checkpoints, rank, turns)
+            train(training_run(experiment, Path(folder), Path(folder, "checkpoints")), rank, turns)
     ratios = [platform / bare for platform, bare in zip(turns.platform, turns.bare, strict=True)]
     print(f"{experiment.name}: platform {statistics.median(turns.platform) * 1e3:.1f} ms a step, "
           f"bare loop {statistics.median(turns.bare) * 1e3:.1f} ms")  # fmt: skip

@@ -20,17 +20,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.splits import open_data
+sys.path.append(str(Path(__file__).parents[1]))
+
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.spec.sweep.loading import build_sweep
 from ditlab.spec.sweep.space import enumerate_trials, experiment_for
 from ditlab.tracking.journal.history import metric_history
-from ditlab.training.loop import train
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter
+from ditlab.training.worker import train
+from support.workers import training_run
 
 IMPORTS = "import torch, deepspeed, ray.train"
 
@@ -80,8 +81,8 @@ def by_hand(folder: Path, trials: int) -> float:
         experiment = experiment_for(sweep, values)
         begin = time.perf_counter()
         with single_process(use_gpu=False) as rank:
-            store = CheckpointStore.at(folder / "checkpoints" / str(number))
-            train(experiment, open_data(experiment.data, home), store, rank, SilentReporter(_never, print, ProgressMarker()))
+            run = training_run(experiment, home.root, folder / "checkpoints" / str(number))
+            train(run, rank, SilentReporter(_never, print, ProgressMarker()))
         seconds += (time.perf_counter() - begin) if number else 0.0  # the first one pays for imports
     return seconds * trials / (trials - 1)
 

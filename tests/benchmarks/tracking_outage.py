@@ -13,23 +13,24 @@ import argparse
 import os
 import socket
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ditlab.tracking.upload.client import load
+sys.path.append(str(Path(__file__).parents[1]))
 
-from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.splits import open_data
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.spec.reading.loading import load_experiment
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
-from ditlab.training.loop import train
+from ditlab.tracking.upload.connection import load_mlflow
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter
+from ditlab.training.worker import train
+from support.workers import training_run
 
 WARM_UP = 20
 """Steps that are not counted."""
@@ -41,6 +42,7 @@ class TakingTurns(SilentReporter):
 
     def __init__(self, home: Home, addresses: Mapping[str, str], rounds: int, block: int) -> None:
         super().__init__(self._is_over, print, ProgressMarker())
+        self.metrics = self._log
         self.blocks: list[tuple[str, float]] = []
         """(kind, seconds a step)."""
         self._home, self._addresses, self._block = home, addresses, block
@@ -48,9 +50,9 @@ class TakingTurns(SilentReporter):
         self._tracker: RunTracker | None = None
         self._steps, self._since = -WARM_UP, 0.0
 
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+    def _log(self, step: int, values: Mapping[str, float]) -> None:
         if self._tracker is not None:
-            self._tracker.log_metrics(step, values)
+            self._tracker.journal.log_metrics(step, values)
         self._steps += 1
         if self._steps == self._block:
             self._end_block((time.perf_counter() - self._since) / self._block)
@@ -93,7 +95,7 @@ def main() -> None:
     options = parser.parse_args()
     length = ["training.steps=100000", "evaluation.every=null", "checkpoint.every=null"]
     experiment = load_experiment(options.spec, [*length, *options.overrides])
-    load()  # imports MLflow, which a run does once
+    load_mlflow()  # imports MLflow, which a run does once
     with tempfile.TemporaryDirectory() as folder, socket.socket() as hanging, socket.socket() as closed:
         hanging.bind(("127.0.0.1", 0))
         hanging.listen(128)
@@ -103,8 +105,7 @@ def main() -> None:
         home = Home(Path(folder)).ensure()
         turns = TakingTurns(home, addresses, options.rounds, options.block)
         with single_process(use_gpu=False) as rank:
-            checkpoints = CheckpointStore.at(Path(folder, "checkpoints"))
-            train(experiment, open_data(experiment.data, home), checkpoints, rank, turns)
+            train(training_run(experiment, home.root, Path(folder, "checkpoints")), rank, turns)
     silent = statistics.median(seconds for kind, seconds in turns.blocks if kind == "silent")
     print(f"{experiment.name}: {silent * 1e3:.2f} ms a step without tracking, {os.cpu_count()} cores")
     for kind in ("hanging", "refused"):

@@ -36,7 +36,7 @@ def seed(home: Path, template: Path) -> Path:
 
 def _make(template: Path, root: Path) -> None:
     """A client's first connection to a home makes its database: the code that the tests are about."""
-    from ditlab.tracking.upload.client import connect
+    from ditlab.tracking.upload.connection import connect
 
     home = Home(root).ensure()
     connect(f"sqlite:///{home.mlflow_database}", home)

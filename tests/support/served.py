@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from ditlab.tracking.access import basic
+from ditlab.tracking.access import basic_authorization
 from support.nodes import free_ports
 
 NAME, PASSWORD = "ann", "correct-horse-battery"
@@ -38,7 +38,7 @@ class Served:
         self, path: str, login: str | None = None, body: bytes | None = None, method: str | None = None, **headers: str
     ) -> tuple[int, bytes]:
         if login:
-            headers["Authorization"] = basic(*login.split(":", 1))
+            headers["Authorization"] = basic_authorization(*login.split(":", 1))
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         request = urllib.request.Request(self.url + path, body, headers, method=method)
         try:

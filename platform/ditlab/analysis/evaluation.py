@@ -113,7 +113,7 @@ def _add_to_run(saved: SavedRun, found: EvaluationResult) -> list[Path]:
     """Log the evaluation's metrics and files; return the files."""
     files = store_evaluation(found, saved.folder) if found.figures or found.tables else []
     with saved.tracker() as tracker:
-        tracker.log_metrics(saved.step, found.metrics)
+        tracker.journal.log_metrics(saved.step, found.metrics)
         for file in files:
             tracker.log_artifact(file, FOLDER)
     return files

@@ -1,4 +1,4 @@
-"""`ditlab runs`: recent runs, and the replay of what tracking missed."""
+"""`ditlab runs`: recent runs, and the upload of records that MLflow has not received."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "interrupte
 
 
 @click.group(invoke_without_command=True)
-@click.option("--num", type=click.IntRange(min=1), default=20, show_default=True, help="How many, the newest first.")
+@click.option(
+    "--num", type=click.IntRange(min=1), default=20, show_default=True, help="Number of runs, the newest first."
+)
 @click.option("--tracking", metavar="URI", help="List the runs of this MLflow server instead of DITLAB_HOME's.")
 @json_option
 @click.pass_context
@@ -36,10 +38,10 @@ def runs(ctx: click.Context, num: int, tracking: str | None, as_json: bool) -> N
 
 @runs.command()
 @click.argument("which", metavar="[RUN]...", nargs=-1)
-@click.option("--tracking", metavar="URI", help="Send to this address instead of the run's own.")
+@click.option("--tracking", metavar="URI", help="MLflow address to send to instead of the run's own.")
 @json_option
 def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
-    """Send to MLflow what it has not received: of the runs named, or of all."""
+    """Send records that MLflow has not received, of the runs named or of all."""
     from ditlab.errors import UserError
     from ditlab.home import Home
     from ditlab.tracking.records import find_run, list_runs
@@ -64,12 +66,12 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
 
 
 def _local_rows(home: Home, num: int) -> list[dict[str, Any]]:
-    from ditlab.tracking.journal.history import last_metrics
+    from ditlab.tracking.journal.history import recent_metrics
     from ditlab.tracking.records import list_runs
 
     rows = []
     for record in list_runs(home)[:num]:
-        loss = last_metrics(home.run(record.run_id)).get("train/loss")
+        loss = recent_metrics(home.run(record.run_id)).get("train/loss")
         rows.append(
             {
                 "run_id": record.run_id,
@@ -135,5 +137,5 @@ def _age(created: str) -> str:
 
 
 def _finite(value: float | None) -> float | None:
-    """JSON knows no NaN."""
+    """The value, or None for NaN and infinities, which JSON has not."""
     return value if value is not None and math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""`ditlab ui`."""
+"""`ditlab ui`: the MLflow server on a home."""
 
 from pathlib import Path
 
@@ -9,22 +9,26 @@ from ditlab.cli.common import emit, json_option, say
 
 @click.command()
 @click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Interface to listen on; beyond loopback: --auth.")
-@click.option("--home", "root", type=click.Path(path_type=Path, file_okay=False), help="Instead of DITLAB_HOME.")
 @click.option(
-    "--auth/--no-auth", default=None, help="Ask for name and password; the administrator's are "
-    "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. --no-auth opens it to whoever reaches it."
+    "--host", default="127.0.0.1", show_default=True, help="Interface to listen on; one beyond loopback needs --auth."
+)
+@click.option(
+    "--home", "root", type=click.Path(path_type=Path, file_okay=False), help="Folder to serve instead of DITLAB_HOME."
+)
+@click.option(
+    "--auth/--no-auth", default=None, help="Require a name and password; the administrator's are "
+    "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. --no-auth gives everyone who reaches it full access."
 )  # fmt: skip
 @click.option(
     "--allowed-hosts", multiple=True, metavar="NAME[:PORT],...", envvar="MLFLOW_SERVER_ALLOWED_HOSTS",
-    help="Names under which it answers, beside loopback and --host.",
+    help="Further host names that requests may use, beside loopback and --host.",
 )  # fmt: skip
 @click.option(
     "--database", metavar="URI", envvar="MLFLOW_BACKEND_STORE_URI", show_envvar=True,
-    help="postgresql://USER@HOST/DATABASE, sqlite:///FILE; default: DITLAB_HOME's. A password only by the variable.",
+    help="postgresql://USER@HOST/DATABASE, sqlite:///FILE; default: DITLAB_HOME's. Give a password only in the variable.",
 )  # fmt: skip
 @click.option(
-    "--artifacts", metavar="URI", help="s3://BUCKET/PATH or a folder, which clients reach through this server; "
+    "--artifacts", metavar="URI", help="s3://BUCKET/PATH or a folder, to which clients send files through this server; "
     "default: DITLAB_HOME's."
 )  # fmt: skip
 @json_option
@@ -40,15 +44,15 @@ def ui(
     artifacts: str | None,
     as_json: bool,
 ) -> None:
-    """Open the MLflow UI on DITLAB_HOME's runs, or serve MLflow to others, until Ctrl-C."""
+    """Serve the MLflow UI for DITLAB_HOME's runs, on this machine or to others, until Ctrl-C."""
     from click.core import ParameterSource
 
     from ditlab.errors import UserError
     from ditlab.home import Home
     from ditlab.tracking.server.accounts import Administrator
     from ditlab.tracking.server.hosts import is_loopback
-    from ditlab.tracking.server.process import ServerOptions, MlflowServer
-    from ditlab.tracking.server.storage import artifact_place, database_address
+    from ditlab.tracking.server.process import MlflowServer, ServerOptions
+    from ditlab.tracking.server.storage import artifact_location, database_address
 
     if auth is None and not is_loopback(host):
         raise UserError(
@@ -57,14 +61,14 @@ def ui(
     administrator = Administrator.from_environment() if auth else None
     typed = ctx.get_parameter_source("database") == ParameterSource.COMMANDLINE
     database = database_address(database, typed) if database else None
-    doors = ServerOptions(administrator, allowed_hosts, database, artifact_place(artifacts) if artifacts else None)
+    options = ServerOptions(administrator, allowed_hosts, database, artifact_location(artifacts) if artifacts else None)
     home = (Home(root.expanduser().resolve()) if root else Home.from_environment()).ensure()
-    with MlflowServer(home, host, port, doors) as server:
+    with MlflowServer(home, host, port, options) as server:
         if not server.is_private and not administrator:
-            say(f"host={host}: whoever reaches port {port} of this machine can read and delete every run.")
+            say(f"host={host}: everyone who reaches port {port} of this machine can read and delete every run.")
         if host in ("0.0.0.0", "::") and not allowed_hosts:
-            say(f"host={host} answers under loopback's names alone; give others by --allowed-hosts.")
-        server.wait_until_it_answers()
+            say(f"host={host} accepts only loopback's host names; add others with --allowed-hosts.")
+        server.wait_until_ready()
         click.echo(f"{server.page} shows the runs under {home.root}; Ctrl-C ends it.", err=as_json)
         emit({"url": server.url, "page": server.page, "home": str(home.root), "pid": server.pid}, as_json)
         server.wait()

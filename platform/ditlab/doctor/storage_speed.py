@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.storage.remote import RemoteFiles
-from ditlab.tracking.access import check_admitted
-from ditlab.tracking.address import check_reachable
+from ditlab.tracking.access import check_access, check_reachable
 
 CHUNK, NUM_CHUNKS = 8 << 20, 8  # 64 MiB: seconds on a slow disk, and more than its controller keeps
 SIZE = CHUNK * NUM_CHUNKS
@@ -49,4 +48,4 @@ def tracking_problem(uri: str) -> str:
     """Why MLflow takes nothing from this node, with this node's credentials; empty where it does."""
     if reason := check_reachable(uri):
         return f"does not answer ({reason})"
-    return check_admitted(uri) or ""
+    return check_access(uri) or ""

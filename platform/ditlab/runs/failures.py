@@ -1,4 +1,4 @@
-"""Classes of failure, and what follows from each: decided purely, acted on by the launcher."""
+"""Classes of failure, and the recovery that follows from each: pure decisions, which the launcher carries out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,16 +7,16 @@ from typing import Any
 
 from ditlab.errors import RunFailed, UserError
 from ditlab.spec.experiment import Experiment
-from ditlab.training.memory import Room
+from ditlab.training.memory import MemoryPlan
 
 
-class Kind(StrEnum):
-    """What happened; the run's tag `ditlab.failure` and the exit message have it."""
+class FailureKind(StrEnum):
+    """Class of a failure, as the run's tag `ditlab.failure` and the error message name it."""
 
     USER_ERROR = "user_error"
     """The input is wrong: fails at once, exit code 2."""
     CRASH = "crash"
-    """The worker body raised: the same would happen again."""
+    """The worker body raised an exception: another attempt would raise it again."""
     DIVERGED = "diverged"
     STORAGE = "storage"
     """The last checkpoint could not be written."""
@@ -26,31 +26,31 @@ class Kind(StrEnum):
     """A process is gone, its node is there."""
     LOST_NODE = "lost_node"
     HUNG_WORKER = "hung_worker"
-    """Found by its silence, killed, replaced."""
+    """A worker without heartbeat or progress: killed and replaced."""
     PREEMPTED = "preempted"
-    """The cluster takes a node back: goes on elsewhere, and counts for nothing."""
-    NO_ROOM = "no_room"
-    """The cluster has no place for the workers yet: waits, and counts for nothing."""
-    UNREACHABLE = "storage_unreachable"
-    """The place of the checkpoints, which was there before, does not answer."""
+    """The cluster takes a node away: the run goes on elsewhere, and the failure is not counted."""
+    NO_RESOURCES = "no_room"
+    """The cluster has no resources for the workers yet: the run waits, and the failure is not counted."""
+    STORAGE_UNREACHABLE = "storage_unreachable"
+    """The checkpoint storage, which answered before, does not answer."""
 
 
-MAY_PASS = {Kind.LOST_WORKER, Kind.LOST_NODE, Kind.HUNG_WORKER, Kind.UNREACHABLE}
-UNCOUNTED = {Kind.PREEMPTED, Kind.NO_ROOM}
+RETRYABLE = {FailureKind.LOST_WORKER, FailureKind.LOST_NODE, FailureKind.HUNG_WORKER, FailureKind.STORAGE_UNREACHABLE}
+UNCOUNTED = {FailureKind.PREEMPTED, FailureKind.NO_RESOURCES}
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure, named."""
+    """One failure of an attempt to train a run."""
 
-    kind: Kind
+    kind: FailureKind
     message: str
     """A sentence, without its full stop."""
     step: int = -1
-    """For OUT_OF_MEMORY: the step (from 0) that can be tried in smaller pieces, -1 for none."""
+    """For OUT_OF_MEMORY: step (from 0) that can be tried again with smaller micro-batches, -1 for none."""
 
     def tags(self, number: int) -> dict[str, str]:
-        """For the tracked run, of its `number`-th failure since the launch."""
+        """Tags of the tracked run for its `number`-th failure since the launch."""
         return {
             "ditlab.failure": self.kind.value,
             "ditlab.failures": str(number),
@@ -58,8 +58,8 @@ class Failure:
         }
 
     def error(self) -> UserError | RunFailed:
-        """What a person gets."""
-        if self.kind is Kind.USER_ERROR:
+        """The exception that reports this failure to the user."""
+        if self.kind is FailureKind.USER_ERROR:
             return UserError(self.message)
         words = self.kind.value.replace("_", " ")
         message = self.message if words in self.message.lower() else f"{words}: {self.message}"
@@ -68,20 +68,20 @@ class Failure:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What a run has been through since its launch; each failure gives the next."""
+    """State of a run's retries since its launch; immutable, each failure returns the next state."""
 
     experiment: Experiment
     failures: int = 0
-    """In a row, without a new checkpoint between them."""
+    """Failures in a row, without a new checkpoint between them."""
     saved_step: int = -1
-    """Of the newest checkpoint at the last failure."""
-    room: Room = field(default_factory=Room)
+    """Step of the newest checkpoint at the last failure."""
+    memory: MemoryPlan = field(default_factory=MemoryPlan)
 
     def after(self, failure: Failure, saved_step: int) -> "Recovery":
-        """How to try again. Raises the failure's error where that would be in vain.
+        """The state after a failure that another attempt may overcome. Raises the failure's error for any other.
 
         Args:
-            failure: what ended the last try.
+            failure: end of the last attempt.
             saved_step: step of the newest checkpoint now, -1 for none.
         """
         limit = self.experiment.resources.max_failures
@@ -89,9 +89,9 @@ class Recovery:
         now = replace(self, saved_step=saved_step, failures=failures)
         if failure.kind in UNCOUNTED:
             return now
-        if failure.kind is Kind.OUT_OF_MEMORY and failure.step >= 0:
-            return replace(now, room=self.room.after(failure.step, self.experiment))
-        if failure.kind not in MAY_PASS:
+        if failure.kind is FailureKind.OUT_OF_MEMORY and failure.step >= 0:
+            return replace(now, memory=self.memory.next_attempt(failure.step, self.experiment))
+        if failure.kind not in RETRYABLE:
             raise failure.error()
         failures += 1
         if failures > limit:
@@ -100,20 +100,20 @@ class Recovery:
             raise RunFailed(f"{error}{again}", kind=failure.kind.value)
         return replace(now, failures=failures)
 
-    def sentence(self, failure: Failure) -> str:
-        """What is done about a failure that may pass, for people."""
-        if failure.kind is Kind.OUT_OF_MEMORY:
-            return self.room.sentence(failure.step, self.experiment)
+    def message_for(self, failure: Failure) -> str:
+        """Warning that names a failure and how the run goes on after it."""
+        if failure.kind is FailureKind.OUT_OF_MEMORY:
+            return self.memory.describe(failure.step, self.experiment)
         where = f"step {self.saved_step}" if self.saved_step >= 0 else "the beginning"
         count = "" if failure.kind in UNCOUNTED else f" ({self.failures} of {self.experiment.resources.max_failures})"
         return f"{failure.kind.value.replace('_', ' ')}: {failure.message}; going on from {where}{count}."
 
 
-def told_by_worker(told: Mapping[str, Any] | None) -> Failure | None:
-    """The failure that a worker body wrote down before it ended, if one did."""
-    if told is None:
+def failure_from_record(record: Mapping[str, Any] | None) -> Failure | None:
+    """The failure that a worker recorded before it ended, None if there is no record."""
+    if record is None:
         return None
-    kind, message = Kind(told["kind"]), told["message"]
-    if kind is Kind.CRASH:
-        message = f"worker {told['rank']} failed: {message}\n{told['trace']}"
-    return Failure(kind, message, told.get("step", -1))
+    kind, message = FailureKind(record["kind"]), record["message"]
+    if kind is FailureKind.CRASH:
+        message = f"worker {record['rank']} failed: {message}\n{record['trace']}"
+    return Failure(kind, message, record.get("step", -1))

@@ -9,7 +9,7 @@ import torch
 
 from denoisers.parameter_counts import ParameterCount, count_parameters
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.splits import store_folder
+from ditlab.data.named_stores import store_folder
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.runs.network_interface import interface_names, missing_interface

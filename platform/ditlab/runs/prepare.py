@@ -24,8 +24,8 @@ from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.storage.files import write_durably
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.records import create_run, find_training_run, find_unfinished, read_record
-from ditlab.tracking.server.access import check_admitted
-from ditlab.tracking.server.address import check_reachable, launch_address, redact, resolve_tracking_uri
+from ditlab.tracking.access import check_access, check_reachable
+from ditlab.tracking.address import launch_address, redact, resolve_tracking_uri
 from ditlab.training.plan import RunPlan, plan_run
 
 
@@ -112,7 +112,7 @@ def _tracking_warnings(uri: str) -> list[str]:
         return []
     if reason := check_reachable(uri):
         return [f"warning: tracking.uri={redact(uri)} does not answer ({reason}); {later}"]
-    return [f"warning: {refusal}; {later}"] if (refusal := check_admitted(uri)) else []
+    return [f"warning: {refusal}; {later}"] if (refusal := check_access(uri)) else []
 
 
 def _create_folder(checked: CheckedRun) -> RunFolder:

@@ -1,55 +1,93 @@
-"""A run as it is handed from launcher to worker: plain values that travel anywhere."""
+"""A run as its processes hand it on: the request that travels to workers, and all that is prepared from it once."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from denoisers.parameter_counts import ParameterCount
 from ditlab.checkpoints.store import CheckpointStore
+from ditlab.data.splits import DataSplits
 from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.training.memory import Room
+from ditlab.training.memory import MemoryPlan
+from ditlab.training.plan import RunPlan, TrainingRun
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """Everything that a worker must know."""
+    """Everything that a worker needs to train a run."""
 
-    spec: dict[str, Any]
-    """The resolved experiment."""
+    experiment: Experiment
+    """The resolved spec, validated once in each process."""
     run_id: str
-    home: str
+    home: Home
     """DITLAB_HOME, absolute."""
     resumed: bool
-    """Whether this run was started before."""
-    tags: dict[str, str] = field(default_factory=dict)
-    """For the tracked run: where the code came from."""
-    room: Room = field(default_factory=Room)
-    """What earlier tries found out about memory."""
-    board: str = ""
-    """Of a sweep's trial, to put evaluations on; empty for a run of its own."""
+    """True if this run was started before."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags of the tracked run, such as the commit of its code."""
+    memory: MemoryPlan = field(default_factory=MemoryPlan)
+    """Memory settings that earlier attempts arrived at."""
+    trial_channel: str = ""
+    """Name of the key-value channel that takes a sweep trial's evaluations; empty for a run of its own."""
     gated: bool = False
-    """Whether training waits after each evaluation until the trial's board lets it go on."""
-    versions: dict[str, str] = field(default_factory=dict)
-    """The launcher's, by `node_report.versions`: a node that joined later must have the same. Empty: not compared."""
+    """True if training blocks after each evaluation until the sweep's scheduler lets the trial continue."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Library versions of the launcher, which a node that joins later must have as well; empty: not compared."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, from which `from_dict` rebuilds the request in another process."""
+        return {
+            "spec": self.experiment.to_dict(),
+            "run_id": self.run_id,
+            "home": str(self.home.root),
+            "resumed": self.resumed,
+            "tags": dict(self.tags),
+            "memory": asdict(self.memory),
+            "trial_channel": self.trial_channel,
+            "gated": self.gated,
+            "versions": dict(self.versions),
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunRequest":
-        """The inverse of `dataclasses.asdict`."""
-        return cls(**{**values, "room": Room(**values["room"])})
+        """Rebuild a request from `to_dict`'s values: validates the spec."""
+        rest = {key: value for key, value in values.items() if key != "spec"}
+        experiment = class_for(values["spec"]).model_validate(values["spec"])
+        memory = MemoryPlan(**{**values["memory"], "skipped_steps": tuple(values["memory"]["skipped_steps"])})
+        return cls(**{**rest, "experiment": experiment, "home": Home(Path(values["home"])), "memory": memory})
 
-    def experiment(self) -> Experiment:
-        return class_for(self.spec).model_validate(self.spec)
+    def with_tags(self, tags: Mapping[str, str]) -> "RunRequest":
+        """The same request with further tags."""
+        return replace(self, tags={**self.tags, **tags})
 
+    @property
     def folder(self) -> RunFolder:
-        return Home(Path(self.home)).run(self.run_id)
+        """Folder of the run."""
+        return self.home.run(self.run_id)
 
     def checkpoints(self) -> CheckpointStore:
-        """Where the run's checkpoints lie. Raises UserError where that cannot be reached."""
-        return checkpoint_store(self.folder(), self.spec)
+        """Store of the run's checkpoints. Raises UserError where it cannot be reached."""
+        return checkpoint_store(self.folder, self.experiment.checkpoint.storage)
+
+    def training_run(self, data: DataSplits, plan: RunPlan) -> TrainingRun:
+        """Everything that a worker trains from. Raises UserError where the checkpoints cannot be reached."""
+        return TrainingRun(
+            self.experiment, data, plan, self.checkpoints(), self.home, self.folder.path / "swap", self.memory
+        )
 
 
-def checkpoint_store(folder: RunFolder, spec: Mapping[str, Any]) -> CheckpointStore:
-    """The run's own folder, or one by its id below `checkpoint.storage`."""
-    storage = spec["checkpoint"]["storage"]
+@dataclass(frozen=True)
+class PreparedRun:
+    """A run that can start: its request, and what was worked out from the spec and the data."""
+
+    request: RunRequest
+    data: DataSplits
+    plan: RunPlan
+    counts: ParameterCount
+
+
+def checkpoint_store(folder: RunFolder, storage: str | None) -> CheckpointStore:
+    """Store of a run's checkpoints: in the run's folder, or by the run's id below `checkpoint.storage`."""
     return CheckpointStore.at(storage).child(folder.run_id) if storage else CheckpointStore.at(folder.checkpoints)

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as wishes: the first for an orderly end, the second for an end at once."""
+"""SIGINT and SIGTERM as requests to stop: the first ends a run after a final checkpoint, the second at once."""
 
 import signal
 import threading
@@ -6,33 +6,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Wishes:
-    """How often somebody asked a run to stop, and why."""
+class StopRequests:
+    """Number of requests to stop a run, and their reason."""
 
     count = 0
     reason = "interrupted"
-    """As the board has it."""
-    sentence = "stopping after a final checkpoint; once more ends at once."
-    """What the person hears who asked first."""
+    """Value of the topic `stop` that workers read."""
+    message = "stopping after a final checkpoint; once more ends at once."
+    """Warning that answers the first request; empty for none."""
 
 
 @contextmanager
-def stop_signals() -> Iterator[Wishes]:
-    """Counts SIGINT and SIGTERM; from the second on they raise KeyboardInterrupt. Changes nothing outside the main
-    thread, where Python takes no signals."""
-    wishes = Wishes()
+def stop_signals() -> Iterator[StopRequests]:
+    """Count SIGINT and SIGTERM, and raise KeyboardInterrupt from the second on.
+
+    Changes nothing outside the main thread, where Python delivers no signals.
+    """
+    requests = StopRequests()
     if threading.current_thread() is not threading.main_thread():
-        yield wishes
+        yield requests
         return
 
     def count(*_: object) -> None:
-        wishes.count += 1
-        if wishes.count > 1:
+        requests.count += 1
+        if requests.count > 1:
             raise KeyboardInterrupt
 
     before = {number: signal.signal(number, count) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield wishes
+        yield requests
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

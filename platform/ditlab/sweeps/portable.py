@@ -1,4 +1,4 @@
-"""A sweep with absolute paths, as workers and later commands have other working directories."""
+"""Portable sweeps: absolute paths and a tracking address, as workers run in other working directories."""
 
 from contextlib import suppress
 from typing import Any
@@ -12,17 +12,17 @@ from ditlab.spec.sweep.spec import Sweep
 from ditlab.tracking.address import launch_address, resolve_tracking_uri
 
 
-def portable_sweep(sweep: Sweep, home: Home, begun: Sweep | None = None) -> tuple[Sweep, str]:
-    """The same for any place, and the address where it is tracked.
+def portable_sweep(sweep: Sweep, home: Home, stored: Sweep | None = None) -> tuple[Sweep, str]:
+    """Return the sweep with absolute paths, and the resolved tracking address.
 
-    An address of null becomes that of MLFLOW_TRACKING_URI; for a sweep that goes on, that which it has had since it was
-    `begun`, whatever the environment says now. Else it stays null, so that DITLAB_HOME can be moved. Raises UserError
-    for one that holds a password.
+    A tracking address of null becomes MLFLOW_TRACKING_URI, or, for a resumed sweep, the address in its `stored` spec,
+    whatever the environment says now. Without either it stays null, so that DITLAB_HOME can be moved. Raises UserError
+    for an address that holds a password.
     """
     uri = experiment_for(sweep, typical_values(sweep)).tracking.uri
-    if uri is None and begun is not None:
-        uri = begun.fixed.get("tracking.uri")
-    address = launch_address(uri, home, environment=begun is None)
+    if uri is None and stored is not None:
+        uri = stored.fixed.get("tracking.uri")
+    address = launch_address(uri, home, environment=stored is None)
     fixed = {path: _absolute(path, value, home) for path, value in sweep.fixed.items()}
     if address is not None:
         fixed["tracking.uri"] = address
@@ -32,8 +32,10 @@ def portable_sweep(sweep: Sweep, home: Home, begun: Sweep | None = None) -> tupl
 
 
 def typical_values(sweep: Sweep) -> dict[str, Any]:
-    """Values that make an experiment, for what is asked of a sweep as a whole: those of the first trial, if that is
-    known; else none, or the first ones of each axis."""
+    """Choose values that make an experiment, for checks of the sweep as a whole.
+
+    These are the first trial's where trials can be enumerated; else none, or the first value of each axis.
+    """
     if values := enumerate_trials(sweep):
         return values[0]
     with suppress(UserError):
@@ -43,7 +45,7 @@ def typical_values(sweep: Sweep) -> dict[str, Any]:
 
 
 def _absolute(path: str, value: Any, home: Home) -> Any:
-    """A field's value; a section's mapping likewise."""
+    """Make the paths in the value of a field or of a whole section absolute."""
     section, _, key = path.partition(".")
     if not key:
         return absolute_paths({section: value}, home)[section]

@@ -1,4 +1,4 @@
-"""What a trial of population-based training took over, from whom, and with which values it went on."""
+"""Takeovers of population-based training: the checkpoints that a trial took over, and its values from then on."""
 
 import json
 from collections.abc import Mapping
@@ -11,44 +11,52 @@ from ditlab.spec.experiment import Experiment
 from ditlab.storage.files import append_json_line, read_json_lines
 from ditlab.tracking.journal.writer import JournalWriter
 
+MAX_TAG_CHARACTERS = 5000  # MLflow's limit
+
 
 @dataclass(frozen=True)
-class Exploit:
-    """One takeover."""
+class Takeover:
+    """One takeover of another trial's checkpoint."""
 
     step: int
-    """Where the trial was."""
+    """Step that the trial had reached."""
     donor: str
-    """Run that it went on from."""
+    """Run id of the trial whose checkpoint was taken over."""
     donor_step: int
+    """Step of that checkpoint."""
     values: dict[str, Any]
-    """By axis, after mutation."""
+    """Value by axis path after the mutation."""
     key: str
-    """Of the takeover."""
+    """Unique key of the takeover."""
 
     def sentence(self) -> str:
+        """Describe the takeover."""
         values = ", ".join(f"{path}={_short(value)}" for path, value in self.values.items())
         return f"step {self.step}: took over run {self.donor} at step {self.donor_step}, with {values}"
 
 
-def note_exploit(folder: RunFolder, exploit: Exploit, before: Experiment) -> None:
-    """Keeps it in the run's folder and its tags; numbers also as metrics `pbt/<axis>`, whose curves show them."""
-    past = exploits(folder)
-    append_json_line(_path(folder), asdict(exploit))
+def record_takeover(folder: RunFolder, takeover: Takeover, before: Experiment) -> None:
+    """Write a takeover to the run's folder and tags, and its numbers as metrics `pbt/<axis>`.
+
+    `before` is the trial's experiment up to now, whose values become the first points of the metrics.
+    """
+    past = read_takeovers(folder)
+    append_json_line(_path(folder), asdict(takeover))
     journal = JournalWriter(folder)
     try:
         if not past:
-            journal.metrics(0, _numbers({path: _at(before.to_dict(), path) for path in exploit.values}))
-        journal.metrics(exploit.step, _numbers(exploit.values))
-        told = "; ".join(one.sentence() for one in (*past, exploit))
-        journal.append("tags", values={"ditlab.exploits": told[-5000:]})
+            spec = before.to_dict()
+            journal.log_metrics(0, _numbers({path: _value_at(spec, path) for path in takeover.values}))
+        journal.log_metrics(takeover.step, _numbers(takeover.values))
+        sentences = "; ".join(each.sentence() for each in (*past, takeover))
+        journal.append("tags", values={"ditlab.exploits": sentences[-MAX_TAG_CHARACTERS:]})
     finally:
         journal.close()
 
 
-def exploits(folder: RunFolder) -> list[Exploit]:
-    """All of a run's, in order."""
-    return [Exploit(**line) for line in read_json_lines(_path(folder))]
+def read_takeovers(folder: RunFolder) -> list[Takeover]:
+    """Read all takeovers of a run, in order."""
+    return [Takeover(**line) for line in read_json_lines(_path(folder))]
 
 
 def _path(folder: RunFolder) -> Path:
@@ -56,6 +64,7 @@ def _path(folder: RunFolder) -> Path:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Keep the numbers among values, under their metric names."""
     return {
         f"pbt/{path}": float(value)
         for path, value in values.items()
@@ -63,7 +72,7 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _at(spec: Any, path: str) -> Any:
+def _value_at(spec: Any, path: str) -> Any:
     for key in path.split("."):
         spec = spec[key]
     return spec

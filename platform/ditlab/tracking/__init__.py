@@ -1,5 +1,5 @@
-"""Runs and their history: the local registry, the journal, and MLflow behind it.
+"""Runs and their history: the local registry of runs, the journal of each, and MLflow behind it.
 
-The one room that imports mlflow, and only in `client.py`, `sender.py` and `system_metrics.py`; every other module here
+The only package that imports mlflow, and only in `upload/` and `system_metrics.py`, inside functions: every module here
 is cheap to import.
 """

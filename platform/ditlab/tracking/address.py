@@ -1,17 +1,15 @@
-"""Tracking addresses: which are well-formed, where null leads to, and whether anything answers. Imports no mlflow."""
+"""Tracking addresses: their forms, their checks, and the address that null stands for. Imports no mlflow."""
 
 import os
-import socket
-import urllib.error
-import urllib.request
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit
 
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.secrets import hide_in_urls
 
-_DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
+DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
+"""Databases that MLflow can keep runs in, and their usual ports."""
 _FORMS = (
     "http://HOST:PORT, https://HOST, sqlite:///PATH.db, postgresql://USER@HOST/DATABASE, mysql://..., mssql://..., "
     "databricks, or null for the database under DITLAB_HOME"
@@ -19,7 +17,7 @@ _FORMS = (
 
 
 def validate_tracking_uri(uri: str, knob: str = "tracking.uri") -> str:
-    """`uri` itself when it is well-formed. Raises UserError naming the knob, its value and the valid forms."""
+    """Return `uri` if it is well-formed. Raises UserError naming the knob, its value and the valid forms."""
     if not uri or uri != uri.strip() or (" " in uri and not uri.startswith("sqlite:")):
         raise _malformed(uri, "is blank or holds white space", knob)
     if uri == "databricks":
@@ -30,7 +28,7 @@ def validate_tracking_uri(uri: str, knob: str = "tracking.uri") -> str:
     except ValueError as error:
         # Of a password with a slash in it, the error would show a piece.
         raise _malformed(uri, "is no address" if "@" in uri else f"is no address ({error})", knob) from None
-    scheme = _scheme(parts)
+    scheme = scheme_of(parts)
     if scheme == "file" or (not scheme and "://" not in uri):
         raise _malformed(uri, "is a plain folder, which MLflow no longer takes as a store", knob)
     if scheme == "sqlite":
@@ -39,7 +37,7 @@ def validate_tracking_uri(uri: str, knob: str = "tracking.uri") -> str:
                 uri, "names no database file (three slashes for a relative path, four for an absolute one)", knob
             )
         return uri
-    if scheme not in {"http", "https", "databricks", *_DATABASE_PORTS}:
+    if scheme not in {"http", "https", "databricks", *DATABASE_PORTS}:
         raise _malformed(uri, f"has the unknown scheme {scheme!r}", knob)
     if not parts.hostname:
         raise _malformed(uri, "names no host", knob)
@@ -49,7 +47,7 @@ def validate_tracking_uri(uri: str, knob: str = "tracking.uri") -> str:
 
 
 def launch_address(uri: str | None, home: Home, *, environment: bool = True) -> str | None:
-    """Where a run that is launched here is tracked: at the spec's address, else at MLFLOW_TRACKING_URI's; resolved.
+    """Resolved address at which a run launched here is tracked: the spec's, else MLFLOW_TRACKING_URI's.
 
     None: in DITLAB_HOME's database, wherever that home will be moved. `environment` False leaves the variable out.
     Raises UserError for an address that is malformed or holds a password.
@@ -73,14 +71,14 @@ def refuse_password(uri: str, knob: str = "tracking.uri") -> None:
 
 
 def resolve_tracking_uri(uri: str | None, home: Home) -> str:
-    """The address that null stands for, and absolute paths: workers have working directories of their own.
+    """Resolve null to DITLAB_HOME's database and paths to absolute ones: workers have other working directories.
 
     Raises UserError as `validate_tracking_uri` does.
     """
     if uri is None:
         return f"sqlite:///{home.mlflow_database}"
     parts = urlsplit(validate_tracking_uri(uri))
-    if _scheme(parts) == "sqlite":
+    if scheme_of(parts) == "sqlite":
         return f"{parts.scheme}:///{sqlite_path(uri)}"
     return uri.rstrip("/")
 
@@ -91,58 +89,18 @@ def sqlite_path(uri: str) -> Path:
 
 
 def is_server(uri: str) -> bool:
-    """Whether a server of its own stands behind the address, one that decides where artifacts go."""
-    return _scheme(urlsplit(uri)) in {"http", "https", "databricks"} or uri == "databricks"
+    """Return True if the address is a server's, which decides where artifacts go, and not a database's."""
+    return scheme_of(urlsplit(uri)) in {"http", "https", "databricks"} or uri == "databricks"
+
+
+def scheme_of(parts: SplitResult) -> str:
+    """The scheme without its driver: `mysql` of `mysql+pymysql://`."""
+    return parts.scheme.lower().partition("+")[0]
 
 
 def redact(uri: str) -> str:
     """The address without its password, for messages, tags and file names."""
     return hide_in_urls(uri)
-
-
-def check_reachable(uri: str, timeout: float = 5.0) -> str | None:
-    """Why nothing answers at `uri` within `timeout` seconds; None when something does.
-
-    A server that answers with an error answers. A SQLite file must exist, as opening it would make it.
-    """
-    parts = urlsplit(uri)
-    scheme = _scheme(parts)
-    if uri == "databricks" or scheme == "databricks":
-        return None
-    if scheme == "sqlite":
-        return None if sqlite_path(uri).is_file() else f"there is no file {sqlite_path(uri)}"
-    if scheme in _DATABASE_PORTS:
-        try:
-            socket.create_connection((parts.hostname or "", parts.port or _DATABASE_PORTS[scheme]), timeout).close()
-        except OSError as error:
-            return _reason(error)
-        return None
-    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    try:
-        urllib.request.urlopen(f"{bare.rstrip('/')}/health", timeout=timeout).close()
-    except urllib.error.HTTPError:
-        return None
-    except (OSError, ValueError) as error:
-        return _reason(error)
-    return None
-
-
-def require_reachable(uri: str, timeout: float = 5.0) -> None:
-    """Raises UserError where nothing answers within `timeout` seconds."""
-    if reason := check_reachable(uri, timeout):
-        raise UserError(
-            f"tracking.uri={redact(uri)} does not answer ({reason}); start that MLflow server or correct the address."
-        )
-
-
-def _scheme(parts: SplitResult) -> str:
-    """`mysql` of `mysql+pymysql://`."""
-    return parts.scheme.lower().partition("+")[0]
-
-
-def _reason(error: Exception) -> str:
-    cause = getattr(error, "reason", error)
-    return getattr(cause, "strerror", None) or str(cause)
 
 
 def _malformed(uri: str, fault: str, knob: str) -> UserError:

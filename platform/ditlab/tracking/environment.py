@@ -1,4 +1,4 @@
-"""What a run ran with: versions and the state of the working directory's repository. Imports no mlflow."""
+"""Environment of a run: versions of packages, and the git state of the working directory. Imports no mlflow."""
 
 import importlib.metadata
 import platform
@@ -10,7 +10,7 @@ from pathlib import Path
 def environment(directory: Path | None = None) -> str:
     """Python, platform, git commit and every installed package with its version, as text.
 
-    No environment variables, host names, user names or remote addresses: nothing that a machine would keep to itself.
+    No environment variables, host names, user names or remote addresses: nothing that identifies a machine or person.
     """
     lines = [
         f"python {sys.version.split()[0]} ({platform.python_implementation()})",
@@ -46,7 +46,7 @@ def _git(directory: Path, *arguments: str) -> str:
 
 
 def source_tags(directory: Path | None = None) -> dict[str, str]:
-    """MLflow's own tag for the git commit, where the working directory lies in a repository."""
+    """Tags for the git commit, MLflow's own among them; none where the working directory lies in no repository."""
     state = git_state(directory or Path.cwd())
     if state == "none":
         return {}

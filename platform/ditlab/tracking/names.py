@@ -1,4 +1,4 @@
-"""What MLflow accepts as names and values, and how ours are made to fit. Imports nothing heavy."""
+"""Names and values made to fit MLflow's rules. Imports nothing heavy."""
 
 import hashlib
 import re
@@ -14,18 +14,18 @@ _NOT_ALLOWED_IN_IMAGES = re.compile(r"[^a-zA-Z0-9_\-./ ]")
 
 
 def safe_key(name: str) -> str:
-    """`name` as MLflow takes it for metrics, parameters and tags: odd characters become `_`, empty path parts go."""
+    """A name for metrics, parameters and tags that MLflow accepts: odd characters become `_`, empty path parts go."""
     parts = [part for part in _NOT_ALLOWED.sub("_", name).split("/") if part not in ("", ".", "..")]
     return "/".join(parts)[:KEY_LENGTH] or "_"
 
 
 def safe_image_key(name: str) -> str:
-    """The same for image names, which may hold fewer characters."""
+    """A name for images, which may hold fewer characters than other names."""
     return _NOT_ALLOWED_IN_IMAGES.sub("_", safe_key(name))
 
 
 def safe_folder(name: str) -> str:
-    """`name` as one folder below another; names that are spelt otherwise stay apart.
+    """A name as one folder's name; different names give different folders.
 
     No percent signs, either: MLflow decodes them, and `..%2F..` would lead out.
     """
@@ -36,7 +36,7 @@ def safe_folder(name: str) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """`text` in at most `limit` characters; what is cut shows as an ellipsis with the count of what is missing."""
+    """Cut a text to at most `limit` characters; an ellipsis gives the number of missing ones."""
     if len(text) <= limit:
         return text
     tail = f"… ({len(text) - limit + 40} more characters)"

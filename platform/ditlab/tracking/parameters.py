@@ -6,7 +6,7 @@ from typing import Any
 
 
 def flatten(spec: Mapping[str, Any]) -> dict[str, str]:
-    """Dotted names to text: `{"model": {"depth": 9}}` gives `{"model.depth": "9"}`.
+    """Flatten a spec to texts by dotted name: `{"model": {"depth": 9}}` gives `{"model.depth": "9"}`.
 
     Lists of plain values stay one parameter (`[0.9, 0.999]`), lists that hold mappings are numbered. Strings stand as
     they are, everything else as JSON writes it (`null`, `true`, `1e-05`), so a parameter reads as in the YAML.

@@ -16,12 +16,12 @@ from ditlab.secrets import hide
 from ditlab.storage.files import write_durably
 
 Status = Literal["running", "finished", "failed", "interrupted", "stopped"]
-"""Stopped: a trial that its sweep's scheduler ended early, for good."""
+"""`stopped` is a trial that its sweep's scheduler ended early, for good."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What `run.json` holds."""
+    """Content of `run.json`."""
 
     run_id: str
     name: str
@@ -36,27 +36,27 @@ class RunRecord:
     total_steps: int = 0
     tracking_uri: str = ""
     message: str = ""
-    """Why it failed or was interrupted."""
+    """Reason of a failure or interruption."""
     parent: str = ""
-    """Of a trial: its sweep's id."""
+    """Id of the sweep that a trial belongs to."""
     trial: int = -1
-    """Of a trial: its number in the sweep."""
+    """Number of a trial in its sweep."""
     trials: int = 0
-    """Of a sweep: how many it has; 0 for a training run."""
+    """Number of trials of a sweep; 0 for a training run."""
 
 
 @dataclass(frozen=True)
 class FoundRun:
-    """What `find_run` found."""
+    """A run that was found by id, name or prefix."""
 
     folder: RunFolder
     record: RunRecord
     note: str = ""
-    """What a person should be told: that the newest of several runs of one name was taken."""
+    """Message for the user where the newest of several runs of one name was taken."""
 
 
 def create_run(home: Home, name: str, *, family: str, spec_hash: str, run_id: str = "", **facts: Any) -> RunFolder:
-    """Make the folder of a new run and its record; the id is eight hexadecimal characters, new unless `run_id` is one.
+    """Make the folder of a new run and its record; the id is `run_id`, or eight new hexadecimal characters.
 
     `facts` are other fields of the record. Raises UserError where DITLAB_HOME cannot be written.
     """
@@ -77,13 +77,13 @@ def create_run(home: Home, name: str, *, family: str, spec_hash: str, run_id: st
         _write(folder, record)
     except OSError:
         with suppress(OSError):
-            folder.path.rmdir()  # a full disk: no run has begun
+            folder.path.rmdir()  # a full disk: no run was made
         raise
     return folder
 
 
 def read_record(folder: RunFolder) -> RunRecord:
-    """Raises UserError where the record is missing or damaged."""
+    """Read a run's record. Raises UserError where it is missing or damaged."""
     record = _read(folder)
     if record is None:
         raise UserError(f"{folder.record} is missing or damaged; `ditlab runs` lists the runs that are whole.")
@@ -112,7 +112,7 @@ def list_runs(home: Home) -> list[RunRecord]:
 
 
 def find_run(home: Home, text: str) -> FoundRun:
-    """The run that `text` means: an id, a name (its newest run), or a unique prefix of an id, in this order.
+    """Find a run by its id, its name (the newest run of it), or a unique prefix of its id, in this order.
 
     Raises UserError for none, naming the nearest, and for a prefix of several, listing them.
     """
@@ -126,11 +126,11 @@ def find_run(home: Home, text: str) -> FoundRun:
             others = ", ".join(record.run_id for record in named[1:4]) + (", ..." if len(named) > 4 else "")
             note = f"{len(named)} runs are named '{text}'; taking the newest, {named[0].run_id} (others: {others})"
         return FoundRun(home.run(named[0].run_id), named[0], note)
-    begun = [record for record in runs if text and record.run_id.startswith(text)]
-    if len(begun) == 1:
-        return FoundRun(home.run(begun[0].run_id), begun[0])
-    if begun:
-        listed = ", ".join(f"{record.run_id} ({record.name})" for record in begun[:8])
+    matches = [record for record in runs if text and record.run_id.startswith(text)]
+    if len(matches) == 1:
+        return FoundRun(home.run(matches[0].run_id), matches[0])
+    if matches:
+        listed = ", ".join(f"{record.run_id} ({record.name})" for record in matches[:8])
         raise UserError(f"run '{text}' could be any of {listed}; give more characters of the id.")
     known = [record.run_id for record in runs] + sorted({record.name for record in runs})
     if not known:
@@ -139,17 +139,17 @@ def find_run(home: Home, text: str) -> FoundRun:
 
 
 def find_training_run(home: Home, text: str) -> FoundRun:
-    """As `find_run`; raises UserError for a sweep, naming its trials."""
+    """Find a run as `find_run` does; raises UserError for a sweep, naming its trials."""
     found = find_run(home, text)
     if found.record.trials:
-        begun = [record.run_id for record in list_runs(home) if record.parent == found.record.run_id]
-        trials = f"name one of its trials: {', '.join(begun[:8])}" if begun else "none of its trials has begun"
+        trial_ids = [record.run_id for record in list_runs(home) if record.parent == found.record.run_id]
+        trials = f"name one of its trials: {', '.join(trial_ids[:8])}" if trial_ids else "none of its trials has begun"
         raise UserError(f"run '{text}' is a sweep of {found.record.trials} trials; {trials}.")
     return found
 
 
 def find_unfinished(home: Home, name: str, spec_hash: str) -> FoundRun | None:
-    """The newest run of this name and spec hash that has not finished: what `--resume auto` takes."""
+    """Find the newest unfinished run of this name and spec hash, for `--resume auto`."""
     for record in list_runs(home):
         is_open = record.status not in ("finished", "stopped") and not record.trials
         if is_open and record.name == name and record.spec_hash == spec_hash:
@@ -158,7 +158,7 @@ def find_unfinished(home: Home, name: str, spec_hash: str) -> FoundRun | None:
 
 
 def _nearest(text: str, known: list[str]) -> str:
-    """`errors.nearest`, with a long list of runs cut short."""
+    """The nearest names, as `errors.nearest` gives them, with a long list cut short."""
     phrase = nearest(text, known)
     return phrase if len(phrase) <= 120 else phrase[:110].rsplit(",", 1)[0] + ", ..."
 
@@ -170,7 +170,7 @@ def _now() -> str:
 def _read(folder: RunFolder) -> RunRecord | None:
     try:
         values = json.loads(folder.record.read_text(encoding="utf-8"))
-        # Unknown keys are those of a later version: a run of it can still be listed.
+        # Unknown keys come from a later version, whose runs can still be listed.
         record = RunRecord(**{field.name: values[field.name] for field in fields(RunRecord) if field.name in values})
     except (OSError, ValueError, TypeError, KeyError):
         return None
@@ -184,7 +184,7 @@ def _write(folder: RunFolder, record: RunRecord) -> None:
 
 @contextmanager
 def _locked(folder: RunFolder) -> Iterator[None]:
-    """Exclusive among the processes of one machine: a driver sets the status while a worker sets the step."""
+    """Hold the record's lock among the processes of one machine: a driver sets the status, a worker the step."""
     # A file open for writing: NFS refuses to lock a folder, or anything that is open for reading only.
     descriptor = os.open(folder.path / "run.json.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:

@@ -1,4 +1,4 @@
-"""The machine's load, measured by MLflow's own monitors and named as MLflow names it, into the journal."""
+"""Metrics of the machine's load, measured by MLflow's own monitors, under MLflow's names, into the journal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import threading
 from typing import Any
 
 from ditlab.tracking.journal.writer import JournalWriter
-from ditlab.tracking.upload.client import load
+from ditlab.tracking.upload.connection import load_mlflow
+
+_STOP_TIMEOUT = 5.0  # seconds for a slow sensor
 
 _log = logging.getLogger("ditlab.tracking")
 
@@ -16,7 +18,7 @@ class SystemMetrics:
     """A thread that samples CPU, memory, disk, network and, where there are any, GPUs.
 
     Names are `system/cpu_utilization_percentage` and so on; with several nodes `system/<node>/...`. As in MLflow, the
-    step counts samples, and a resumed run counts on.
+    step counts samples, on and on over resumes.
     """
 
     def __init__(self, journal: JournalWriter, interval: float = 10.0, node: str | None = None) -> None:
@@ -27,13 +29,14 @@ class SystemMetrics:
         self._thread = threading.Thread(target=self._run, name="ditlab-system-metrics", daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when no sample can follow, or after a sensor has kept it waiting for 5 s."""
+        """Stop sampling; waits for a sample under way, up to `_STOP_TIMEOUT` seconds."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(5)
+            self._thread.join(_STOP_TIMEOUT)
 
     def _run(self) -> None:
         try:
@@ -52,7 +55,7 @@ class SystemMetrics:
 
 
 def _monitors() -> list[Any]:
-    load()
+    load_mlflow()
     from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
     from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
     from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor

@@ -1,55 +1,53 @@
-"""A run's checkpoints as its step loop sees them: begin one, hear of those that are done, take up the newest."""
+"""Checkpoints of a run, as its step loop saves and loads them."""
 
 from collections.abc import Mapping
 from contextlib import suppress
 
-from ditlab.checkpoints.background import SaveOutcome, BackgroundSaver
+from ditlab.checkpoints.background import BackgroundSaver, SaveOutcome
 from ditlab.checkpoints.manifest import CheckpointManifest
-from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.distributed import ControlChannel, PeerLost, Rank
 from ditlab.errors import RunFailed, UserError
-from ditlab.spec.experiment import Experiment
 from ditlab.training.memory import is_out_of_memory
+from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
 from ditlab.training.state import TrainingState
 
-PATIENCE = 10.0  # seconds that a failing worker waits for a checkpoint that others may never finish
+CLOSE_TIMEOUT = 10.0  # seconds that a failing worker waits for a checkpoint that others may never finish
 
 
 class CheckpointManager:
-    """One worker's part in writing and reading the run's checkpoints."""
+    """One worker's part in saving and loading the run's checkpoints."""
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        store: CheckpointStore,
-        rank: Rank,
-        channel: ControlChannel,
-        reporter: Reporter,
-    ) -> None:
-        self._experiment, self._store, self._rank = experiment, store, rank
+    def __init__(self, run: TrainingRun, rank: Rank, channel: ControlChannel, reporter: Reporter) -> None:
+        self._experiment, self._store, self._rank = run.experiment, run.checkpoints, rank
         self._channel, self._reporter = channel, reporter
-        self._private = ControlChannel(rank, private=True)
+        self._saver_channel = ControlChannel(rank, private=True)
         self._saver = BackgroundSaver(
-            store,
+            run.checkpoints,
             rank.rank,
             rank.world_size,
-            self._private.gather,
-            experiment.checkpoint.keep,
+            self._saver_channel.gather,
+            run.experiment.checkpoint.keep,
             reporter.before_checkpoint if rank.is_first else None,
-            experiment.checkpoint.write,
+            run.experiment.checkpoint.write,
         )
         self.last: str | None = None
-        """Where the last checkpoint lies."""
-        self._is_whole = True
-        """Whether the last save that was heard of gave a checkpoint; `report` may have heard of it before `settle`."""
+        """Path or URI of the last complete checkpoint."""
+        self.num_pending = 0
+        """Saves that were begun and not reported yet."""
+        self._is_complete = True
+        """True if the last save that was reported gave a checkpoint."""
 
     def load_newest(self, state: TrainingState) -> Mapping[str, float]:
-        """Takes up the newest whole checkpoint, if there is one; returns the metrics that it holds."""
+        """Load the newest complete checkpoint into `state`, if there is one; return the metrics that it holds.
+
+        Raises:
+            UserError: there are checkpoints, and none is complete.
+        """
         found = self._store.newest(self._reporter.warn) if self._rank.is_first else None
         step = self._channel.gather(found.manifest.step if found else None)[0]
         if step is None:
-            self._refuse_to_begin_anew()
+            self._refuse_to_overwrite()
             return {}
         with found or self._store.open(int(str(step)), verify=False) as reader:
             manifest = reader.manifest
@@ -57,17 +55,19 @@ class CheckpointManager:
             self.last = reader.location
             return manifest.metrics
 
-    def _refuse_to_begin_anew(self) -> None:
+    def _refuse_to_overwrite(self) -> None:
+        """Raise UserError where a run that starts over would overwrite incomplete checkpoints."""
         if self._rank.is_first and (steps := self._store.steps()):
             raise UserError(
-                f"none of the {len(steps)} checkpoints at {self._store.location} is whole, and beginning anew would "
-                "write over them; restore one of them, or delete them all to begin anew."
+                f"none of the {len(steps)} checkpoints at {self._store.location} is whole, and starting over would "
+                "overwrite them; restore one of them, or delete them all to start over."
             )
 
     def reserve(self, state: TrainingState) -> None:
-        """Takes the host memory for copies of the state before the first step, not in the middle of the run.
+        """Allocate the host memory for copies of the state before the first step, not in the middle of the run.
 
-        Raises RunFailed where there is too little of it.
+        Raises:
+            RunFailed: the host has too little memory.
         """
         try:
             self._saver.reserve(state.tensors())
@@ -79,8 +79,11 @@ class CheckpointManager:
                 kind="out_of_memory",
             ) from error
 
-    def begin(self, state: TrainingState, metrics: Mapping[str, float]) -> None:
-        """Copies the state; the writing goes on beside the step loop. Waits where an earlier one is not done."""
+    def save(self, state: TrainingState, metrics: Mapping[str, float]) -> None:
+        """Begin to save the state: copy it, and write the copy beside the step loop.
+
+        Waits for an earlier save that is still being written.
+        """
         manifest = CheckpointManifest(
             step=state.step,
             position=state.position,
@@ -91,54 +94,65 @@ class CheckpointManager:
             buffers=list(state.buffers),
             metrics=dict(metrics),
         )
+        self.num_pending += 1
         self._saver.save(manifest, state.tensors())
 
-    def report(self) -> None:
-        """Passes on what was saved, or could not be, since the last call. A checkpoint that could not be written costs
-        no step: the one before stands. Raises RunFailed for a state that is no number."""
-        for saved in self._saver.poll():
-            self._heard(saved)
+    def report_finished(self) -> None:
+        """Report every save that has ended since the last call.
 
-    def settle(self) -> bool:
-        """Waits for what is under way and passes it on. Returns whether the last one that was begun is whole."""
+        A checkpoint that could not be written costs no step: the one before stands.
+
+        Raises:
+            RunFailed: the state holds NaN or infinities.
+        """
+        for outcome in self._saver.poll():
+            self.num_pending -= 1
+            self._report(outcome)
+
+    def wait(self) -> bool:
+        """Wait for the save that is under way and report it; return True if the last one gave a checkpoint."""
         self._saver.wait()
-        self.report()
-        return self._is_whole
+        self.report_finished()
+        return self._is_complete
 
     def finish(self) -> None:
-        """Waits for the run's last checkpoint. Raises RunFailed where it could not be written."""
-        if not self.settle():
+        """Wait for the run's last checkpoint.
+
+        Raises:
+            RunFailed: it could not be written.
+        """
+        if not self.wait():
             raise RunFailed(
-                f"the last checkpoint could not be written; the last whole one is {self.last or 'none'}. Make room or "
-                "mend checkpoint.storage, then go on with --resume.",
+                f"the last checkpoint could not be written; the last whole one is {self.last or 'none'}. Free disk "
+                "space or repair checkpoint.storage, then continue with --resume.",
                 kind="storage",
             )
 
     def release(self) -> None:
-        """Gives the saver's channel back, after an orderly end."""
-        self._private.close()
+        """Destroy the saver's process group, after an orderly end."""
+        self._saver_channel.close()
 
     def close(self) -> None:
-        """Ends the saver, and passes on what it still saved: a run that fails later can go on from there."""
-        self._saver.close(PATIENCE)
+        """Stop the saver and report what it still saved: a run that fails later can continue from there."""
+        self._saver.close(CLOSE_TIMEOUT)
         with suppress(RunFailed, PeerLost):
-            self.report()
+            self.report_finished()
 
-    def _heard(self, saved: SaveOutcome) -> None:
-        error, report = saved.error, self._rank.is_first
-        self._is_whole = error is None
+    def _report(self, outcome: SaveOutcome) -> None:
+        error, is_first = outcome.error, self._rank.is_first
+        self._is_complete = error is None
         if error is None:
-            self.last = saved.location
-            if report:
-                self._reporter.checkpoint(saved.step, saved.location, saved.metrics)
-                if saved.note:
-                    self._reporter.warn(saved.note)
+            self.last = outcome.location
+            if is_first:
+                self._reporter.checkpoint(outcome.step, outcome.location, outcome.metrics)
+                if outcome.note:
+                    self._reporter.warn(outcome.note)
             return
         if error.kind == "lost_worker":
             raise PeerLost(str(error)) from error
         if error.kind != "write":
             kind = "diverged" if error.kind == "not_finite" else "storage"
             raise RunFailed(str(error), kind=kind) from error
-        if report:
+        if is_first:
             self._reporter.warn(f"{error} Training goes on; the last whole checkpoint is {self.last or 'none'}.")
             self._reporter.tags({"ditlab.failure": "storage", "ditlab.checkpoint_error": str(error)[:1000]})

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.address import check_reachable
+from ditlab.tracking.access import check_reachable
 from ditlab.tracking.records import create_run
 from support.databases import mlflow_template, seed  # noqa: F401 (a fixture)
 

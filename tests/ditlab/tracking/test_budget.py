@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from ditlab.home import RunFolder
-from ditlab.tracking.journal.format import read_records
 from ditlab.tracking.journal.history import metric_history
+from ditlab.tracking.journal.reader import read_records
 from ditlab.tracking.journal.thinning import Thinning
 from ditlab.tracking.journal.writer import JournalWriter
 
@@ -27,14 +27,14 @@ SHAPES: dict[str, Callable[[random.Random, int], float]] = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_million_steps_stay_within_the_budget(shape: str) -> None:
     draw, thinning = random.Random(0), Thinning(10_000)
-    sent = [step for step in range(MILLION) if thinning.sends(SHAPES[shape](draw, step))]
+    sent = [step for step in range(MILLION) if thinning.selects(SHAPES[shape](draw, step))]
     assert 1000 < len(sent) < 10_500
     assert sent[:1000] == list(range(1000))
 
 
 def test_no_budget_sends_everything() -> None:
     thinning = Thinning(None)
-    assert all(thinning.sends(1.0) for _ in range(50_000))
+    assert all(thinning.selects(1.0) for _ in range(50_000))
 
 
 @pytest.mark.parametrize("spike", [20.0, -20.0, math.nan, math.inf])
@@ -43,8 +43,8 @@ def test_a_spike_of_one_step_is_sent(spike: float) -> None:
     for _ in range(20):
         thinning = Thinning(1000)
         for _ in range(draw.randrange(100, 30_000)):
-            thinning.sends(draw.gauss(0, 1))
-        assert thinning.sends(spike)
+            thinning.selects(draw.gauss(0, 1))
+        assert thinning.selects(spike)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -55,9 +55,9 @@ def test_kills_and_rollbacks_change_nothing_of_what_is_sent(new_run: NewRun, see
     folder = new_run()
     journal, step, kills = JournalWriter(folder, budget=budget), 0, 12
     while step < steps:
-        journal.metrics(step, {"train/loss": values[step], "train/lr": step})
+        journal.log_metrics(step, {"train/loss": values[step], "train/lr": step})
         if step % 100 == 0:
-            journal.metrics(step, {"eval/loss": values[step]})
+            journal.log_metrics(step, {"eval/loss": values[step]})
         step += 1
         if kills and draw.random() < 0.01:
             kills -= 1
@@ -72,7 +72,7 @@ def test_kills_and_rollbacks_change_nothing_of_what_is_sent(new_run: NewRun, see
     thinning = Thinning(budget)
     records = [record for record in read_records(folder.journal) if "train/loss" in record["values"]]
     sent = {record["step"]: float(record["values"]["train/loss"]) for record in records}
-    expected = {step: value for step, value in enumerate(values) if thinning.sends(value)}
+    expected = {step: value for step, value in enumerate(values) if thinning.selects(value)}
     assert repr(sent) == repr(expected)  # by text, as NaN equals nothing
     assert len(sent) < steps / 2
     history = metric_history(folder)

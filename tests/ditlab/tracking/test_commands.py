@@ -31,8 +31,8 @@ def test_runs_are_listed_with_their_last_loss(home: Home, new_run: NewRun) -> No
     folder = new_run()
     journal = JournalWriter(folder)
     for step in range(5000):
-        journal.metrics(step, {"train/loss": 1 / (step + 1)})
-    journal.metrics(5000, {"train/loss": 0.125, "eval/loss": 3.0})
+        journal.log_metrics(step, {"train/loss": 1 / (step + 1)})
+    journal.log_metrics(5000, {"train/loss": 0.125, "eval/loss": 3.0})
     journal.close()
     update_record(folder, status="finished", step=600)
     new_run("another")

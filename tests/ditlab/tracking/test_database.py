@@ -8,9 +8,10 @@ import time
 
 import mlflow
 
-from ditlab.tracking.upload.client import connect
+from ditlab.tracking.upload.connection import connect
 
-MAKE = "import sys; from ditlab.home import Home; from ditlab.tracking.upload.client import connect; from pathlib import Path;"
+MAKE = "import sys; from pathlib import Path; from ditlab.home import Home;"
+MAKE += "from ditlab.tracking.upload.connection import connect;"
 MAKE += "home = Home(Path(sys.argv[1])); connect(f'sqlite:///{home.mlflow_database}', home)"
 
 

@@ -21,7 +21,7 @@ def tracked(folder: RunFolder, home: Home, steps: range) -> RunTracker:
     tracker = RunTracker(folder, None, home, warn=lambda message: None)
     tracker.start("digits-dit", "durability", "dit")
     for step in steps:
-        tracker.log_metrics(step, {"train/loss": 1 / (step + 1)})
+        tracker.journal.log_metrics(step, {"train/loss": 1 / (step + 1)})
     return tracker
 
 
@@ -49,8 +49,8 @@ def test_only_what_is_on_the_disk_is_sent(home: Home, new_run: NewRun, monkeypat
 
     monkeypatch.setattr(os, "fsync", refuse_the_journal)
     for step in range(100, 200):
-        tracker.log_metrics(step, {"train/loss": 1 / (step + 1)})
-    tracker.flush()
+        tracker.journal.log_metrics(step, {"train/loss": 1 / (step + 1)})
+    tracker.journal.sync()
     time.sleep(2.5)
     assert steps_in_mlflow(tracker) == list(range(100))
     monkeypatch.setattr(os, "fsync", fsync)
@@ -68,11 +68,11 @@ def test_flushing_waits_for_what_was_appended_before_it(new_run: NewRun, monkeyp
         sizes.append(size)
 
     monkeypatch.setattr(os, "fsync", slow_fsync)
-    journal.metrics(1, {"train/loss": 1.0})
+    journal.log_metrics(1, {"train/loss": 1.0})
     other = threading.Thread(target=journal.sync)
     other.start()
     time.sleep(0.1)  # the other is at it already, without the next record
-    journal.metrics(2, {"train/loss": 1.0})
+    journal.log_metrics(2, {"train/loss": 1.0})
     assert journal.sync() == journal.path.stat().st_size == sizes[-1]
     other.join()
     journal.close()
@@ -112,7 +112,7 @@ def test_an_evaluation_of_the_same_step_again_keeps_the_first_value(home: Home, 
     for value in (2.5, 2.5, 2.625):
         with RunTracker(folder, None, home) as tracker:
             tracker.start("digits-dit", "durability", "dit")
-            tracker.log_metrics(300, {"train/loss": value})
+            tracker.journal.log_metrics(300, {"train/loss": value})
     assert steps_in_mlflow(tracker) == [300]
     lines = folder.journal.read_text().splitlines()
     assert sum('"metrics"' in line for line in lines) == 1 and any('{"train/loss":2.5}' in line for line in lines)

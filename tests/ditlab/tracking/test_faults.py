@@ -34,23 +34,23 @@ class Logging:
     def __init__(self, folder: RunFolder, uri: str, home: Home) -> None:
         self.tracker = RunTracker(folder, uri, home, warn=lambda message: None)
         self.longest = 0.0
-        self.call("start", "digits-dit", "faults", "dit", {"depth": "9"})
+        self.call(self.tracker.start, "digits-dit", "faults", "dit", {"depth": "9"})
 
-    def call(self, name: str, *arguments: Any) -> None:
+    def call(self, log: Callable[..., None], *arguments: Any) -> None:
         begin = time.perf_counter()
-        getattr(self.tracker, name)(*arguments)
+        log(*arguments)
         self.longest = max(self.longest, time.perf_counter() - begin)
 
     def steps(self, first: int, end: int, seconds: float = 0.0) -> None:
         """Logs steps `first` to `end` - 1 over about `seconds`, with a picture and a tag at every hundredth."""
         for step in range(first, end):
-            self.call("log_metrics", step, {"train/loss": 1 / (step + 1), "train/lr": 1e-4})
+            self.call(self.tracker.journal.log_metrics, step, {"train/loss": 1 / (step + 1), "train/lr": 1e-4})
             if step % 100 == 0:
                 picture = self.tracker.folder.media / f"{step}.png"
                 picture.parent.mkdir(exist_ok=True)
                 Image.new("L", (8, 8), step % 256).save(picture)
-                self.call("log_image", "samples", step, picture)
-                self.call("set_tags", {"at": str(step)})
+                self.call(self.tracker.log_image, "samples", step, picture)
+                self.call(self.tracker.set_tags, {"at": str(step)})
             time.sleep(seconds / (end - first))
 
 
@@ -97,7 +97,7 @@ def test_faults_for_a_while(proxy: Proxy, home: Home, new_run: NewRun, fault: Fa
         time.sleep(0.05)
     proxy.fault = "none"
     run.steps(300, 400)
-    run.call("end", "finished")
+    run.call(run.tracker.end, "finished")
     assert run.tracker.close(40) == 0
     assert run.longest < LONGEST_CALL
     check_all_arrived(proxy.uri, folder, 400)
@@ -143,7 +143,7 @@ def test_killed_in_the_middle_and_down_at_the_end(server: Any, home: Home, new_r
     run.steps(600, 800, seconds=2)
     server.kill()
     run.steps(800, 900)
-    run.call("end", "finished")
+    run.call(run.tracker.end, "finished")
     assert run.tracker.close(5) > 0
     assert run.longest < LONGEST_CALL
     server.start()
@@ -164,7 +164,7 @@ tracker = RunTracker(home.run(run_id), uri, home, budget=1000, warn=lambda messa
 tracker.start("digits-dit", "faults", "dit", {"depth": "9"}, {f"incarnation.{incarnation}": "begun"})
 tracker.folder.media.mkdir(exist_ok=True)
 for step in itertools.count(first):
-    tracker.log_metrics(step, {"train/loss": ((step * 7919) % 1000 + incarnation / 8), "train/step": step})
+    tracker.journal.log_metrics(step, {"train/loss": ((step * 7919) % 1000 + incarnation / 8), "train/step": step})
     if step % 250 == 0:
         picture = tracker.folder.media / f"{step}.png"
         Image.new("L", (8, 8), step % 256).save(picture)
@@ -215,7 +215,7 @@ def sent_points(folder: RunFolder) -> Mapping[str, list[tuple[int, float]]]:
     points = {}
     for key, series in metric_history(folder).items():
         thinning = Thinning(1000)
-        points[key] = [p for p in zip(series.steps, series.values, strict=True) if thinning.sends(p[1])]
+        points[key] = [p for p in zip(series.steps, series.values, strict=True) if thinning.selects(p[1])]
     return points
 
 
@@ -239,7 +239,7 @@ for name in "abcdefgh":
     (tree / name).write_text(name)
 if sys.argv[3] == "files":
     tracker.log_artifact(tree, "tree")
-tracker.log_metrics(1, {"train/loss": 1.0})
+tracker.journal.log_metrics(1, {"train/loss": 1.0})
 time.sleep(1.5)
 print(tracker.close(2), flush=True)
 """
@@ -279,9 +279,9 @@ def test_a_disk_that_is_full_for_a_while(
             while True:
                 file.write(b"x" * 512)
         for step in range(100, 3000):
-            run.call("log_metrics", step, {"train/loss": 1 / (step + 1), "train/lr": 1e-4})
-        run.call("log_text", "none of this fits" * 1000, "note.txt")
-        run.call("flush")
+            run.call(run.tracker.journal.log_metrics, step, {"train/loss": 1 / (step + 1), "train/lr": 1e-4})
+        run.call(run.tracker.log_text, "none of this fits" * 1000, "note.txt")
+        run.call(run.tracker.journal.sync)
         filler.unlink()
         run.steps(2900, 3300)
         assert run.tracker.close(40) == 0

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ditlab.home import RunFolder
-from ditlab.tracking.journal.format import read_records
-from ditlab.tracking.journal.history import last_metrics, metric_history
+from ditlab.tracking.journal.history import metric_history, recent_metrics
+from ditlab.tracking.journal.reader import read_records
 from ditlab.tracking.journal.writer import JournalWriter
 
 NewRun = Callable[..., RunFolder]
@@ -20,7 +20,7 @@ def test_records_come_back_in_order(new_run: NewRun) -> None:
     folder = new_run()
     journal = JournalWriter(folder)
     journal.append("start", run_id=folder.run_id)
-    journal.metrics(1, {"train/loss": 0.1, "train/lr": 1e-4})
+    journal.log_metrics(1, {"train/loss": 0.1, "train/lr": 1e-4})
     journal.append("end", status="finished")
     journal.close()
     journal.close()
@@ -34,12 +34,12 @@ def test_records_come_back_in_order(new_run: NewRun) -> None:
 def test_a_torn_last_line_is_cut_off(new_run: NewRun, torn: bytes) -> None:
     folder = new_run()
     journal = JournalWriter(folder)
-    journal.metrics(1, {"train/loss": 1.0})
+    journal.log_metrics(1, {"train/loss": 1.0})
     journal.close()
     with folder.journal.open("ab") as file:
         file.write(torn)
     journal = JournalWriter(folder)
-    journal.metrics(2, {"train/loss": 2.0})
+    journal.log_metrics(2, {"train/loss": 2.0})
     journal.close()
     assert [record["step"] for record in read_records(folder.journal)] == [1, 2]
 
@@ -47,12 +47,12 @@ def test_a_torn_last_line_is_cut_off(new_run: NewRun, torn: bytes) -> None:
 def test_a_last_line_that_lacks_its_newline_alone_is_kept_once(new_run: NewRun) -> None:
     folder = new_run()
     journal = JournalWriter(folder)
-    journal.metrics(1, {"train/loss": 1.0})
+    journal.log_metrics(1, {"train/loss": 1.0})
     journal.close()
     folder.journal.write_bytes(folder.journal.read_bytes().rstrip(b"\n"))
     journal = JournalWriter(folder)
-    journal.metrics(1, {"train/loss": 1.0})
-    journal.metrics(2, {"train/loss": 2.0})
+    journal.log_metrics(1, {"train/loss": 1.0})
+    journal.log_metrics(2, {"train/loss": 2.0})
     journal.close()
     assert [record["step"] for record in read_records(folder.journal)] == [1, 2]
 
@@ -61,14 +61,14 @@ def test_a_resume_repeats_no_step_of_a_metric(new_run: NewRun) -> None:
     folder = new_run()
     journal = JournalWriter(folder)
     for step in range(1, 251):
-        journal.metrics(step, {"train/loss": 1 / step})
-    journal.metrics(200, {"eval/loss": 0.5})
+        journal.log_metrics(step, {"train/loss": 1 / step})
+    journal.log_metrics(200, {"eval/loss": 0.5})
     journal.close()
     resumed = JournalWriter(folder)
     assert resumed.last_step("train/") == 250 and resumed.last_step("system/") is None
     for step in range(201, 301):
-        resumed.metrics(step, {"train/loss": 1 / step})
-    resumed.metrics(200, {"eval/loss": 0.5, "eval/distance": 3.0})  # a new metric of an old step is new
+        resumed.log_metrics(step, {"train/loss": 1 / step})
+    resumed.log_metrics(200, {"eval/loss": 0.5, "eval/distance": 3.0})  # a new metric of an old step is new
     resumed.close()
     history = metric_history(folder)
     assert history["train/loss"].steps == list(range(1, 301))
@@ -77,18 +77,18 @@ def test_a_resume_repeats_no_step_of_a_metric(new_run: NewRun) -> None:
 
 def test_several_metrics_calls_of_one_step_all_count(new_run: NewRun) -> None:
     journal = JournalWriter(new_run())
-    journal.metrics(1, {"train/loss": 1.0})
-    journal.metrics(1, {"train/seconds": 2.0})
+    journal.log_metrics(1, {"train/loss": 1.0})
+    journal.log_metrics(1, {"train/seconds": 2.0})
     journal.close()
-    assert last_metrics(journal.folder) == {"train/loss": 1.0, "train/seconds": 2.0}
+    assert recent_metrics(journal.folder) == {"train/loss": 1.0, "train/seconds": 2.0}
 
 
 def test_nan_and_infinities_survive(new_run: NewRun) -> None:
     journal = JournalWriter(new_run())
-    journal.metrics(1, {"nan": math.nan, "high": math.inf, "low": -math.inf})
+    journal.log_metrics(1, {"nan": math.nan, "high": math.inf, "low": -math.inf})
     journal.close()
     assert b'"NaN"' in journal.path.read_bytes()
-    values = last_metrics(journal.folder)
+    values = recent_metrics(journal.folder)
     assert math.isnan(values["nan"]) and (values["high"], values["low"]) == (math.inf, -math.inf)
 
 
@@ -97,7 +97,7 @@ def test_threads_never_mix_their_lines(new_run: NewRun) -> None:
 
     def write(stream: str) -> None:
         for step in range(500):
-            journal.metrics(step, {f"{stream}/{key}": step for key in "abcdefgh"})
+            journal.log_metrics(step, {f"{stream}/{key}": step for key in "abcdefgh"})
 
     threads = [threading.Thread(target=write, args=(stream,)) for stream in ("train", "eval", "system")]
     for thread in threads:
@@ -115,7 +115,7 @@ def test_appending_costs_microseconds(new_run: NewRun) -> None:
     times = []
     for step in range(2000):
         start = time.perf_counter()
-        journal.metrics(step, values)
+        journal.log_metrics(step, values)
         times.append(time.perf_counter() - start)
     journal.close()
     assert sorted(times)[1000] < 200e-6  # 20 microseconds on a quiet machine
@@ -123,6 +123,6 @@ def test_appending_costs_microseconds(new_run: NewRun) -> None:
 
 def test_paths_inside_the_run_are_relative(new_run: NewRun, tmp_path: Path) -> None:
     journal = JournalWriter(new_run())
-    assert journal.relative(journal.folder.media / "a.png") == "media/a.png"
-    assert journal.relative(tmp_path / "b.png") == str(tmp_path / "b.png")
+    assert journal.relative_path(journal.folder.media / "a.png") == "media/a.png"
+    assert journal.relative_path(tmp_path / "b.png") == str(tmp_path / "b.png")
     journal.close()

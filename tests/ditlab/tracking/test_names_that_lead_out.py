@@ -88,7 +88,7 @@ def test_a_journal_that_another_one_wrote_leads_nowhere_else(
     tracker.start("digits", "digits", "dit")
     written = {key: value.format(out=tmp_path) if isinstance(value, str) else value for key, value in fields.items()}
     tracker._journal.append(kind, **written)
-    tracker.log_metrics(1, {"train/loss": 1.0})
+    tracker.journal.log_metrics(1, {"train/loss": 1.0})
     assert tracker.close(30) == 0
     assert len(warnings) == 1 and "leads out of" in warnings[0]
     client = mlflow.MlflowClient(tracker.uri)

@@ -31,7 +31,7 @@ def test_a_server_that_comes_after_the_run_gets_everything_once(server: Any, hom
     tracker.start("digits-dit", "outage", "dit", {"depth": "9"})
     begin = time.monotonic()
     for step in range(STEPS):
-        tracker.log_metrics(step, {"train/loss": 1 / (step + 1), "train/lr": 1e-4})
+        tracker.journal.log_metrics(step, {"train/loss": 1 / (step + 1), "train/lr": 1e-4})
     tracker.log_text("hello", "note.txt")
     tracker.end("finished")
     assert time.monotonic() - begin < 2  # nobody waited for a server
@@ -64,14 +64,14 @@ def test_a_server_that_hangs_for_a_while_gets_everything_once(server: Any, home:
     tracker = RunTracker(folder, server.uri, home)
     tracker.start("digits-dit", "outage", "dit")
     for step in range(100):
-        tracker.log_metrics(step, {"train/loss": float(step)})
+        tracker.journal.log_metrics(step, {"train/loss": float(step)})
     while tracker.mlflow_run_id is None:
         time.sleep(0.05)
     server.signal(signal.SIGSTOP)
     try:
         begin = time.monotonic()
         for step in range(100, 200):
-            tracker.log_metrics(step, {"train/loss": float(step)})
+            tracker.journal.log_metrics(step, {"train/loss": float(step)})
             time.sleep(0.01)
         assert time.monotonic() - begin < 3
     finally:
@@ -87,7 +87,7 @@ def test_closing_waits_no_longer_than_it_was_told(server: Any, home: Home, new_r
     tracker.start("digits-dit", "outage", "dit")
     server.signal(signal.SIGSTOP)
     try:
-        tracker.log_metrics(1, {"train/loss": 1.0})
+        tracker.journal.log_metrics(1, {"train/loss": 1.0})
         begin = time.monotonic()
         assert tracker.close(1.0) > 0
         assert time.monotonic() - begin < 3

@@ -12,7 +12,7 @@ from ditlab.cli.runs import runs
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.spec.reading.loading import load_experiment
-from ditlab.tracking.access import check_admitted
+from ditlab.tracking.access import check_access
 from ditlab.tracking.tracker import RunTracker
 from support.served import PASSWORD, Served, account, served
 
@@ -47,22 +47,22 @@ def known(monkeypatch: pytest.MonkeyPatch, password: str = PASSWORD) -> None:
 
 def test_a_look_says_what_to_set(closed: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     remedy = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-    without = check_admitted(closed.url) or ""
+    without = check_access(closed.url) or ""
     assert without.startswith(f"MLflow at {closed.url} wants a name and password (401)") and remedy in without
     known(monkeypatch, WRONG)
-    refused = check_admitted(closed.url) or ""
+    refused = check_access(closed.url) or ""
     assert "refuses the name or password (401)" in refused and remedy in refused and WRONG not in refused
     known(monkeypatch)
-    assert check_admitted(closed.url) is None
-    assert check_admitted("http://127.0.0.1:9", 1) is None
-    assert check_admitted(f"sqlite:///{tmp_path}/mlflow.db") is None
+    assert check_access(closed.url) is None
+    assert check_access("http://127.0.0.1:9", 1) is None
+    assert check_access(f"sqlite:///{tmp_path}/mlflow.db") is None
 
 
 def test_an_account_in_mlflows_file_is_found(closed: Served, tmp_path: Path) -> None:
     (tmp_path / ".mlflow").mkdir()
     text = f"[mlflow]\nmlflow_tracking_username = ann\nmlflow_tracking_password = {PASSWORD}\n"
     (tmp_path / ".mlflow" / "credentials").write_text(text)
-    assert check_admitted(closed.url) is None
+    assert check_access(closed.url) is None
 
 
 def test_a_run_says_so_before_it_trains(
@@ -93,7 +93,7 @@ def test_a_refused_run_goes_on_and_is_sent_later(
     tracker = RunTracker(folder, closed.url, home, warn=warnings.append)
     tracker.start(f"refused-{password}", "refused", "dit", {"depth": "9"})
     for step in range(1, 51):
-        tracker.log_metrics(step, {"train/loss": 1 / step})
+        tracker.journal.log_metrics(step, {"train/loss": 1 / step})
     tracker.log_text("a note", "note.txt")
     tracker.end("finished")
     left = tracker.close(10)

@@ -66,8 +66,8 @@ def test_everything_of_a_run_arrives(home: Home, new_run: NewRun, tmp_path: Path
     params = {"model.depth": "9", "long": "x" * 9000, **{f"p.{index}": str(index) for index in range(250)}}
     tracker = open_run(folder, home, params=params, tags={"note": "y" * 9000})
     for step in range(1, 1201):
-        tracker.log_metrics(step, {"train/loss": 1 / step, "train/lr": 1e-4})
-    tracker.log_metrics(1200, {"eval/nan": math.nan, "eval/high": math.inf})
+        tracker.journal.log_metrics(step, {"train/loss": 1 / step, "train/lr": 1e-4})
+    tracker.journal.log_metrics(1200, {"eval/nan": math.nan, "eval/high": math.inf})
     for step in (0, 600, 1200):
         tracker.log_image("samples/euler", step, picture(tmp_path / "outside" / f"{step}.png"))
     tracker.log_text("hello", "environment/packages.txt")
@@ -104,7 +104,7 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(home: Home, new_run: NewRu
     folder = new_run()
     first = open_run(folder, home, params={"depth": "9", "workers": "1"})
     for step in range(1, 251):
-        first.log_metrics(step, {"train/loss": 1 / step})
+        first.journal.log_metrics(step, {"train/loss": 1 / step})
     first.log_image("samples", 200, picture(tmp_path / "a.png"))
     first.end("interrupted")
     assert first.close(30) == 0
@@ -112,7 +112,7 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(home: Home, new_run: NewRu
 
     second = open_run(folder, home, params={"depth": "9", "workers": "2", "new": "1"})
     for step in range(201, 301):
-        second.log_metrics(step, {"train/loss": 1 / step})
+        second.journal.log_metrics(step, {"train/loss": 1 / step})
     second.log_image("samples", 200, picture(tmp_path / "a.png"))
     second.end("finished")
     assert second.close(30) == 0
@@ -126,7 +126,7 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(home: Home, new_run: NewRu
     assert len(stored.files("images")) == 2  # the picture and its thumbnail
 
     with RunTracker(folder, None, home) as later:  # as `ditlab evaluate` does, after the end
-        later.log_metrics(300, {"eval/distance": 2.5})
+        later.journal.log_metrics(300, {"eval/distance": 2.5})
     assert Stored(later).points("eval/distance") == [(300, 2.5)]
     assert Stored(later).run.info.status == "FINISHED"
 
@@ -135,7 +135,7 @@ def test_what_is_sent_twice_arrives_once(home: Home, new_run: NewRun, tmp_path: 
     folder = new_run()
     tracker = open_run(folder, home, params={"depth": "9"})
     for step in range(1, 601):
-        tracker.log_metrics(step, {"train/loss": 1 / step})
+        tracker.journal.log_metrics(step, {"train/loss": 1 / step})
     tracker.log_image("samples", 600, picture(tmp_path / "a.png"))
     tracker.log_table({"a": [1, 2]}, "table.json")
     tracker.log_dataset("digits", "abc", "sklearn")
@@ -159,7 +159,7 @@ def test_what_is_sent_twice_arrives_once(home: Home, new_run: NewRun, tmp_path: 
 def test_the_run_is_found_by_its_tag_when_the_cursor_is_lost(home: Home, new_run: NewRun) -> None:
     folder = new_run()
     tracker = open_run(folder, home)
-    tracker.log_metrics(1, {"train/loss": 1.0})
+    tracker.journal.log_metrics(1, {"train/loss": 1.0})
     assert tracker.close(30) == 0
     folder.journal.with_suffix(".cursor.json").unlink()
     assert sync(folder, None, home, warn=pytest.fail) == 0
@@ -171,7 +171,7 @@ def test_the_run_is_found_by_its_tag_when_the_cursor_is_lost(home: Home, new_run
 def test_a_new_store_is_filled_from_the_journal(home: Home, new_run: NewRun, tmp_path: Path) -> None:
     folder = new_run()
     tracker = open_run(folder, home)
-    tracker.log_metrics(1, {"train/loss": 1.0})
+    tracker.journal.log_metrics(1, {"train/loss": 1.0})
     assert tracker.close(30) == 0
     elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
     assert sync(folder, elsewhere, home, warn=pytest.fail) == 0
@@ -187,7 +187,7 @@ def test_what_mlflow_refuses_holds_up_nothing(home: Home, new_run: NewRun, tmp_p
     tracker.log_artifact(folder.path / "never-written.txt")
     tracker._journal.append("params", values={"depth": "10", "width": "64"})  # two processes that disagree
     tracker._journal.append("of-a-later-version", anything=1)
-    tracker.log_metrics(1, {"train/loss = ☃": 1.0, "train/lr": 2.0})
+    tracker.journal.log_metrics(1, {"train/loss = ☃": 1.0, "train/lr": 2.0})
     assert tracker.close(30) == 0
     stored = Stored(tracker)
     assert stored.run.data.params == {"depth": "9", "width": "64"}
@@ -203,7 +203,7 @@ def test_a_broken_artifact_store_holds_up_no_metric(home: Home, new_run: NewRun,
     tracker = open_run(folder, home, warnings)
     tracker.log_text("spec", "spec.yaml")
     tracker.log_image("samples", 1, picture(tmp_path / "a.png"))
-    tracker.log_metrics(1, {"train/loss": 1.0})
+    tracker.journal.log_metrics(1, {"train/loss": 1.0})
     assert tracker.close(30) == 2
     assert Stored(tracker).points("train/loss") == [(1, 1.0)]
     assert len(warnings) == 1 and "spec.yaml" in warnings[0]
@@ -223,7 +223,7 @@ home = Home.from_environment()
 tracker = RunTracker(home.run("{folder.run_id}"), None, home)
 tracker.start("digits-dit", "digits", "dit")
 for step in itertools.count():
-    tracker.log_metrics(step, {{"train/loss": 1 / (step + 1)}})
+    tracker.journal.log_metrics(step, {{"train/loss": 1 / (step + 1)}})
     time.sleep(0.001)
     if step % 100 == 0:
         print(tracker.mlflow_run_id, flush=True)
@@ -249,7 +249,7 @@ def test_a_run_deleted_in_mlflow_is_left_alone(home: Home, new_run: NewRun) -> N
     Stored(tracker).client.delete_run(tracker.mlflow_run_id or "")
     warnings: list[str] = []
     again = open_run(folder, home, warnings)
-    again.log_metrics(1, {"train/loss": 1.0})
+    again.journal.log_metrics(1, {"train/loss": 1.0})
     assert again.close(30) > 0
     assert len(warnings) == 1 and "was deleted in MLflow" in warnings[0]
 
@@ -269,7 +269,7 @@ def test_a_trial_hangs_under_its_sweep(home: Home, new_run: NewRun) -> None:
 def test_other_nodes_join_the_run(home: Home, new_run: NewRun) -> None:
     folder = new_run()
     other = RunTracker(folder, None, home, node=1)  # logs from its first moment, without a start of its own
-    other.log_metrics(0, {"system/node_1/cpu_utilization_percentage": 50.0})
+    other.journal.log_metrics(0, {"system/node_1/cpu_utilization_percentage": 50.0})
     other.end("failed")  # node 0 alone says how a run ended
     main = open_run(folder, home)
     main.end("finished")
@@ -303,7 +303,7 @@ from ditlab.tracking.tracker import RunTracker
 home = Home.from_environment()
 tracker = RunTracker(create_run(home, "trial", family="dit", spec_hash="a"), None, home)
 tracker.start("trial", "sweep", "dit")
-tracker.log_metrics(1, {"train/loss": 1.0})
+tracker.journal.log_metrics(1, {"train/loss": 1.0})
 print(tracker.close(60))
 """
     processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""What one node says of itself. Sent to it by value: a node that has no DiTLab can answer, too."""
+"""Report of one node about itself. Sent to the node by value, so that one without DiTLab can answer, too."""
 
 import hashlib
 import importlib.metadata
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 LIBRARIES = ("ray", "torch", "deepspeed", "mlflow", "pyarrow", "pydantic")
-PATIENCE = 2.0  # seconds that a file may take to be seen: network file systems remember what was not there
+FILE_TIMEOUT = 2.0  # seconds for a new file to be visible: network file systems cache that it did not exist
 
 
 def versions(with_code: bool = True) -> dict[str, str]:
-    """Of Python, of libraries and of DiTLab, as this process would import them; "" for what is not installed."""
+    """Versions of Python, of libraries and of DiTLab, as this process would import them; "" for one not installed."""
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -45,25 +45,30 @@ def code_version() -> str:
 
 
 def node_report(home: str, storage: str | None, probe: str) -> dict[str, Any]:
-    """What `survey.NodeReport` is made of. `probe` is the name of the files that the launcher has written, and what
-    they hold."""
+    """Values of `verdict.NodeReport` for this node.
+
+    Args:
+        home: DITLAB_HOME.
+        storage: `checkpoint.storage`, a folder's absolute path or a URI.
+        probe: name of the files that the launcher has written to both, and their content.
+    """
     problem = _problem()
     found: dict[str, Any] = {
         "problem": problem,
         "versions": versions(with_code=not problem),
-        "home": _seen(lambda: (Path(home) / probe).read_bytes(), probe),
+        "home": _probe_problem(lambda: (Path(home) / probe).read_bytes(), probe),
         "interfaces": [name for _, name in socket.if_nameindex()],
         "home_free": _free(home),
         "cache_free": _free(os.environ.get("DITLAB_CACHE") or home),
         "storage": "",
     }
     if storage is not None and not problem:
-        found["storage"] = _seen(lambda: _read(storage, probe), probe)
+        found["storage"] = _probe_problem(lambda: _read(storage, probe), probe)
     return {**found, "clock": time.time()}  # last, so that it is fresh when it arrives
 
 
 def _problem() -> str:
-    """Why DiTLab cannot be imported here; empty where it can."""
+    """Reason why DiTLab cannot be imported here; empty where it can."""
     try:
         import denoisers
         import ditlab
@@ -73,7 +78,7 @@ def _problem() -> str:
 
 
 def _read(storage: str, probe: str) -> bytes:
-    """Through the code that reads checkpoints; both kinds raise what their library does."""
+    """Read a probe with the code that reads checkpoints; both kinds raise exceptions of their library."""
     from ditlab.spec.uris import is_uri
     from ditlab.storage.local import LocalFiles
     from ditlab.storage.remote import RemoteFiles
@@ -83,9 +88,9 @@ def _read(storage: str, probe: str) -> bytes:
     return LocalFiles(Path(storage)).read("", probe)
 
 
-def _seen(read: Callable[[], bytes], probe: str) -> str:
-    """Why a probe cannot be read; empty where it can."""
-    deadline = time.monotonic() + PATIENCE
+def _probe_problem(read: Callable[[], bytes], probe: str) -> str:
+    """Reason why a probe cannot be read; empty where it can."""
+    deadline = time.monotonic() + FILE_TIMEOUT
     while True:
         try:
             return "" if read() == probe.encode() else "something else lies there"
@@ -98,6 +103,6 @@ def _seen(read: Callable[[], bytes], probe: str) -> str:
 
 
 def _free(path: str) -> int:
-    """Bytes free on the disk that a folder lies on, or will lie on."""
+    """Free bytes of the disk that a folder lies on, or will lie on."""
     there = next(folder for folder in (Path(path), *Path(path).parents) if folder.exists())
     return shutil.disk_usage(there).free

@@ -1,218 +1,197 @@
-"""One trial: a run like any other, made or taken up again, told to a sweep as it goes."""
+"""Training of one trial: an ordinary run that reports to its sweep."""
 
 import shutil
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ditlab.checkpoints.handover import take_over
 from ditlab.cluster.capacity import CpuShare
 from ditlab.cluster.launch import train_with_retries
-from ditlab.cluster.workers.channel import INTERRUPTED, PAUSED, STOPPED, KeyValueChannel
-from ditlab.cluster.workers.group import WorkerPool
-from ditlab.cluster.workers.heartbeat import CHANNEL_ERRORS
+from ditlab.cluster.workers.channel import PAUSED, STOPPED, KeyValueChannel
+from ditlab.cluster.workers.group import GroupSpec, WorkerPool
 from ditlab.data.splits import open_data
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
+from ditlab.runs.callbacks import RunCallbacks
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import lock_run
 from ditlab.runs.request import RunRequest, checkpoint_store
-from ditlab.runs.signals import StopRequests
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.reading.loading import load_experiment
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.spec.sweep.spec import NoScheduler, Sweep
 from ditlab.storage.files import write_durably
-from ditlab.sweeps.folder import SweepFolder
-from ditlab.sweeps.takeovers import Exploit, exploits, note_exploit
+from ditlab.sweeps.takeovers import Takeover, read_takeovers, record_takeover
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment
+from ditlab.sweeps.tune.stop_requests import TrialStopRequests
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.records import create_run, read_record, update_record
-from ditlab.tracking.upload.client import PARENT_TAG
+from ditlab.tracking.upload.mlflow_runs import PARENT_TAG
 from ditlab.training.plan import plan_run
 from ditlab.training.reporting import RunOutcome, TrainingProgress
 
-POLL = 0.05  # seconds between looks for an evaluation
-PATIENCE = 300.0  # seconds that a process which led the trial before, or a donor's checkpoint, may take
+POLL_INTERVAL = 0.05  # seconds between looks for an evaluation
+LOCK_TIMEOUT = 300.0  # seconds for the process that led the trial before to end
+DONOR_TIMEOUT = 300.0  # seconds for a donor's checkpoint to reach the disk
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Where a trial begins anew: at another trial's checkpoint."""
+class TakeoverRequest:
+    """Checkpoint of another trial from which a trial goes on."""
 
     run_id: str
     step: int
     key: str
-    """Of this takeover: it is done once, however often the process that leads the trial is replaced."""
+    """Unique key of the takeover, which is done once, however often the process that leads the trial is replaced."""
 
 
-class TrialWishes(StopRequests):
-    """Asks the sweep's board whether the trial shall stop: its own process has no terminal."""
+@dataclass(frozen=True)
+class TrialContext:
+    """Shared by the trials that one process leads."""
 
-    sentence = ""
-
-    def __init__(self, board: KeyValueChannel, number: int) -> None:
-        self._board, self._topics = board, (f"stop/{number}", "stop")
-        self.local = ""
-
-    @property
-    def count(self) -> int:  # type: ignore[override]
-        return int(bool(self._wish()))
-
-    @property
-    def reason(self) -> str:  # type: ignore[override]
-        return self._wish() or INTERRUPTED
-
-    def _wish(self) -> str:
-        with suppress(*CHANNEL_ERRORS):
-            for topic in self._topics:
-                if wish := self._board.get(topic):
-                    self.local = str(wish)
-                    break
-        return self.local
+    home: Home
+    sweep_id: str
+    sweep: Sweep
+    share: CpuShare
+    """Cores of each worker."""
+    pool: WorkerPool
 
 
-class TrialRun(threading.Thread):
+class TrialThread(threading.Thread):
     """Trains a trial beside the thread that Tune calls."""
 
-    def __init__(
-        self, home: Home, sweep_id: str, trial: PlannedTrial, origin: Origin | None, share: CpuShare, crews: WorkerPool
-    ) -> None:
+    def __init__(self, context: TrialContext, trial: PlannedTrial, takeover: TakeoverRequest | None) -> None:
         super().__init__(name=f"trial-{trial.number}", daemon=True)
-        self.trial, self._origin = trial, origin
-        self._home, self._share, self._crews = home, share, crews
-        self._sweep_folder = SweepFolder(home.run(sweep_id))
-        self._sweep_board = KeyValueChannel(f"sweep-{sweep_id}")
-        self._board = KeyValueChannel(f"trial-{trial.run_id}")
-        self._wishes = TrialWishes(self._sweep_board, trial.number)
+        self._context, self._trial, self._takeover = context, trial, takeover
+        self._folder = context.home.run(trial.run_id)
+        self._sweep_channel = KeyValueChannel(f"sweep-{context.sweep_id}")
+        self._channel = KeyValueChannel(f"trial-{trial.run_id}")
+        self._stop = TrialStopRequests(self._sweep_channel, trial.number)
         self._warnings: list[str] = []
-        self._reported = 0
+        self._reported_step = 0
         self._outcome: RunOutcome | None = None
 
     def next_result(self) -> dict[str, Any]:
-        """The next evaluation, or how it ended (`done`). Lets training go on from the evaluation before."""
+        """Let the training continue, and block until its next evaluation or its end; return that as Tune's result."""
         if self.ident is None:
-            if self._wishes.count:
-                return self._never_begun()
-            self._board.clear()
+            if self._stop.count:
+                return self._not_started_result()
+            self._channel.clear()
             self.start()
-        elif not self._wishes.count:
-            self._board.put("go", self._reported)
+        elif not self._stop.count:
+            self._channel.put("go", self._reported_step)
         while self.is_alive():
-            report = self._board.get("report")
-            if report and report["step"] > self._reported:
-                self._reported = report["step"]
+            report = self._channel.get("report")
+            if report and report["step"] > self._reported_step:
+                self._reported_step = report["step"]
                 return {"step": report["step"], **report["metrics"]}
-            self.join(POLL)
+            self.join(POLL_INTERVAL)
         return self._last_result()
 
-    def _last_result(self) -> dict[str, Any]:
-        if self._outcome is None:
-            return {"step": self._reported, "done": True, "status": "failed"}
-        return {"step": self._outcome.step, **self._outcome.metrics, "done": True, "status": self._outcome.status}
-
-    def _never_begun(self) -> dict[str, Any]:
-        """The sweep is over; what an earlier process left of the trial does not run."""
-        folder = self._home.run(self.trial.run_id)
-        status = "stopped" if self._wishes.reason == STOPPED else "interrupted"
-        if folder.record.exists() and read_record(folder).status == "running":
-            update_record(folder, status=status)
-        return {"step": 0, "done": True, "status": status}
-
     def end(self, reason: str = PAUSED) -> None:
-        """Ends the training, where it goes on, after a checkpoint."""
+        """Stop the training after a checkpoint, if it still runs, and block until its end."""
         if self.is_alive():
-            self._wishes.local = reason
+            self._stop.known_reason = reason
             self.join()
-        self._board.clear()
+        self._channel.clear()
 
     def run(self) -> None:
         try:
             self._outcome = self._train()
         except (UserError, RunFailed) as error:
-            self._tell_failure(str(error))
+            self._warn_of_failure(str(error))
         except Exception as error:
-            self._tell_failure(f"{type(error).__name__}: {error}")
+            self._warn_of_failure(f"{type(error).__name__}: {error}")
 
-    def _tell_failure(self, message: str) -> None:
-        """What ended a run stands in its record; what kept it from beginning, nowhere."""
-        folder = self._home.run(self.trial.run_id)
-        if not folder.record.exists() or read_record(folder).status != "failed":
+    def _last_result(self) -> dict[str, Any]:
+        if self._outcome is None:
+            return {"step": self._reported_step, "done": True, "status": "failed"}
+        return {"step": self._outcome.step, **self._outcome.metrics, "done": True, "status": self._outcome.status}
+
+    def _not_started_result(self) -> dict[str, Any]:
+        """Result of a trial that starts after its sweep was stopped; also ends what a killed process left running."""
+        status = "stopped" if self._stop.reason == STOPPED else "interrupted"
+        if self._folder.record.exists() and read_record(self._folder).status == "running":
+            update_record(self._folder, status=status)
+        return {"step": 0, "done": True, "status": status}
+
+    def _warn_of_failure(self, message: str) -> None:
+        """Warn of a failure that the run's record does not hold: one before the run has started."""
+        if not self._folder.record.exists() or read_record(self._folder).status != "failed":
             self._warn(f"could not be run: {message}")
 
-    def _sweep(self) -> Sweep:
-        return self._sweep_folder.sweep()
-
-    def _experiment(self) -> Experiment:
-        return trial_experiment(self._sweep(), self.trial)
-
     def _train(self) -> RunOutcome:
-        sweep, experiment = self._sweep(), self._experiment()
-        folder = self._home.run(self.trial.run_id)
-        is_new = not folder.record.exists()
-        if is_new:
-            self._make(folder, experiment)
-        books = RunLifecycle(folder, experiment, self._home, resumed=not is_new)
-        tags = {**source_tags(), PARENT_TAG: self._sweep_folder.folder.run_id, "ditlab.trial": str(self.trial.number)}
-        with lock_run(folder, PATIENCE):
-            with books.kept():
-                if self._origin and all(done.key != self._origin.key for done in exploits(folder)):
-                    self._take_over(folder, experiment, self._origin)
-                steps = plan_run(experiment, open_data(experiment.data, self._home)).total_steps
-                gated = not isinstance(sweep.scheduler, NoScheduler)
-                request = books.begin(steps, tags, board=self._board.launch, gated=gated)
-                outcome = self._until_done(request, books)
-            books.end(outcome)
+        context, folder = self._context, self._folder
+        experiment = trial_experiment(context.sweep, self._trial)
+        resumed = folder.record.exists()
+        if not resumed:
+            self._create_run(experiment)
+        lifecycle = RunLifecycle(folder, experiment, context.home, resumed)
+        tags = {**source_tags(), PARENT_TAG: context.sweep_id, "ditlab.trial": str(self._trial.number)}
+        request = RunRequest(
+            experiment,
+            folder.run_id,
+            context.home,
+            resumed,
+            tags,
+            trial_channel=self._channel.name,
+            gated=not isinstance(context.sweep.scheduler, NoScheduler),
+        )
+        with lock_run(folder, LOCK_TIMEOUT):
+            with lifecycle.recording_failure():
+                if self._takeover and all(done.key != self._takeover.key for done in read_takeovers(folder)):
+                    self._take_over(experiment, self._takeover)
+                lifecycle.start(plan_run(experiment, open_data(experiment.data, context.home)).total_steps)
+                outcome = self._train_with_retries(request, lifecycle)
+            lifecycle.end(outcome)
         return outcome
 
-    def _until_done(self, request: RunRequest, books: RunLifecycle) -> RunOutcome:
+    def _train_with_retries(self, request: RunRequest, lifecycle: RunLifecycle) -> RunOutcome:
+        pool, spec = self._context.pool, GroupSpec(request.experiment.resources, self._context.share)
+        callbacks = RunCallbacks(self._show_progress, self._warn, lifecycle.record_attempt_failure)
         try:
-            return train_with_retries(
-                request, self._crews, self._share, self._wishes, self._show, self._warn, books.record_failure
-            )
+            return train_with_retries(request, pool, spec, self._stop, callbacks)
         finally:
-            if not self._crews.keep:
-                self._crews.dismiss()
+            if not pool.keep:
+                pool.shut_down()
 
-    def _make(self, folder: RunFolder, experiment: Experiment) -> None:
-        """The run's folder; what a process that was killed here has left is no run yet."""
-        shutil.rmtree(folder.path, ignore_errors=True)
+    def _create_run(self, experiment: Experiment) -> None:
+        """Make the run's folder, in place of one without a record that a killed process left."""
+        shutil.rmtree(self._folder.path, ignore_errors=True)
         create_run(
-            self._home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
-            run_id=folder.run_id, tracking_uri=experiment.tracking.uri or "",
-            parent=self._sweep_folder.folder.run_id, trial=self.trial.number,
+            self._context.home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
+            run_id=self._folder.run_id, tracking_uri=experiment.tracking.uri or "",
+            parent=self._context.sweep_id, trial=self._trial.number,
         )  # fmt: skip
-        write_durably(folder.spec, dump_yaml(experiment.to_dict()).encode())
+        write_durably(self._folder.spec, dump_yaml(experiment.to_dict()).encode())
 
-    def _take_over(self, folder: RunFolder, experiment: Experiment, origin: Origin) -> None:
-        """Another trial's checkpoint in place of the own ones. Waits for it: it may still be on its way to the disk."""
-        before, reached = load_experiment(folder.spec), read_record(folder).step
-        donor = self._home.run(origin.run_id)
-        donor_store = checkpoint_store(donor, load_experiment(donor.spec).to_dict())
-        deadline = time.monotonic() + PATIENCE
-        while donor_store.last_step() < origin.step and time.monotonic() < deadline:
-            time.sleep(POLL)
-        at = take_over(checkpoint_store(folder, experiment.to_dict()), donor_store, origin.step)
-        note_exploit(folder, Exploit(reached, origin.run_id, at, dict(self.trial.values), origin.key), before)
+    def _take_over(self, experiment: Experiment, takeover: TakeoverRequest) -> None:
+        """Replace the trial's checkpoints by another trial's, once that is on the disk."""
+        before, reached = load_experiment(self._folder.spec), read_record(self._folder).step
+        donor = self._context.home.run(takeover.run_id)
+        donor_store = checkpoint_store(donor, load_experiment(donor.spec).checkpoint.storage)
+        deadline = time.monotonic() + DONOR_TIMEOUT
+        while donor_store.last_step() < takeover.step and time.monotonic() < deadline:
+            time.sleep(POLL_INTERVAL)
+        own_store = checkpoint_store(self._folder, experiment.checkpoint.storage)
+        step = take_over(own_store, donor_store, takeover.step)
+        done = Takeover(reached, takeover.run_id, step, dict(self._trial.values), takeover.key)
+        record_takeover(self._folder, done, before)
 
-    def _show(self, progress: TrainingProgress) -> None:
-        self._say(f"progress/{self.trial.number}", asdict(progress))
+    def _show_progress(self, progress: TrainingProgress) -> None:
+        self._sweep_channel.try_put(f"progress/{self._trial.number}", asdict(progress))
 
     def _warn(self, message: str) -> None:
         self._warnings.append(hide(message))
-        self._say(f"warnings/{self.trial.number}", self._warnings)
-
-    def _say(self, topic: str, value: Any) -> None:
-        with suppress(*CHANNEL_ERRORS):
-            self._sweep_board.put(topic, value)
+        self._sweep_channel.try_put(f"warnings/{self._trial.number}", self._warnings)
 
 
-def trial_of(config: Mapping[str, Any]) -> tuple[PlannedTrial, Origin | None]:
-    """From Tune's configuration."""
-    told = config["trial"]
-    origin = Origin(**told["origin"]) if told.get("origin") else None
-    return PlannedTrial(told["number"], told["run_id"], dict(told["values"])), origin
+def trial_from_config(config: Mapping[str, Any]) -> tuple[PlannedTrial, TakeoverRequest | None]:
+    """Read the trial, and its takeover if there is one, from Tune's configuration."""
+    values = config["trial"]
+    takeover = TakeoverRequest(**values["takeover"]) if values.get("takeover") else None
+    return PlannedTrial(values["number"], values["run_id"], dict(values["values"])), takeover

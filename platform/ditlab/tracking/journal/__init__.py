@@ -1,0 +1,1 @@
+"""A run's journal: an append-only file of JSON lines that holds every metric, tag and artifact. Imports no mlflow."""

@@ -1,4 +1,4 @@
-"""A journal's text: one JSON object a line, in the order things happened. Imports no mlflow.
+"""The journal's text: one JSON object a line, in the order of the events.
 
 Every record has `kind` and `time` (milliseconds since 1970). Kinds and their fields:
 
@@ -8,7 +8,7 @@ Every record has `kind` and `time` (milliseconds since 1970). Kinds and their fi
     metrics   step, values, held                     table     path, artifact_path
     end       status
 
-Of metrics, `values` go to MLflow and `held`, which most records lack, stay here (`budget.py`). Paths inside the run's
+Of metrics, `values` go to MLflow and `held`, which most records lack, stay here (`thinning.py`). Paths inside the run's
 folder are relative to it. NaN and infinities are strings: "NaN", "Infinity", "-Infinity".
 """
 
@@ -18,37 +18,33 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from ditlab.storage.files import parse_json_line, read_json_lines
+from ditlab.storage.files import parse_json_line
 
-Record = dict[str, Any]
+JournalRecord = dict[str, Any]
 
-_NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_NON_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-def line_of(kind: str, fields: Mapping[str, Any]) -> bytes:
-    """A record of now as a whole line. Metrics' values must have passed `numbers`."""
+def encode_record(kind: str, fields: Mapping[str, Any]) -> bytes:
+    """A record of this moment as one line. The values of metrics must have passed `encode_values`."""
     record = {"kind": kind, "time": int(time.time() * 1000), **fields}
     return json.dumps(record, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
-def numbers(values: Mapping[str, float]) -> dict[str, float | str]:
-    """Metrics as records hold them."""
-    return {key: value if math.isfinite(value) else _NAMES[str(value)] for key, value in values.items()}
+def encode_values(values: Mapping[str, float]) -> dict[str, float | str]:
+    """Metrics as JSON takes them: NaN and infinities as strings."""
+    return {key: value if math.isfinite(value) else _NON_FINITE[str(value)] for key, value in values.items()}
 
 
-def parse(line: bytes) -> Record | None:
-    """The record of a line, None for a damaged one."""
+def parse_record(line: bytes) -> JournalRecord | None:
+    """The record of a line; None for a torn or damaged line."""
     record = parse_json_line(line)
-    return record if record and _is_record(record) else None
+    return record if record and "kind" in record and "time" in record else None
 
 
-def read_records(path: Path) -> Iterator[Record]:
-    """Every whole record of a journal, in order; torn and damaged lines are passed over."""
-    return (record for record in read_json_lines(path) if _is_record(record))
-
-
-def _is_record(record: Record) -> bool:
-    return "kind" in record and "time" in record
+def all_metrics(record: JournalRecord) -> Iterator[tuple[str, float]]:
+    """Name and value of each metric of a `metrics` record, also of those that MLflow does not get."""
+    for key, value in (*record["values"].items(), *record.get("held", {}).items()):
+        yield key, float(value)

@@ -1,26 +1,27 @@
-"""What a journal holds already, so that nothing is written twice and each metric's budget goes on where it was."""
+"""Index of a journal's content: prevents double records, and carries each metric's thinning on where it was."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ditlab.tracking.journal.format import Record, read_records
+from ditlab.tracking.journal.format import all_metrics
+from ditlab.tracking.journal.reader import read_records
 from ditlab.tracking.journal.thinning import Thinning
 
 
-class Points(NamedTuple):
-    """The metrics of one step that are new, by where they go."""
+class NewPoints(NamedTuple):
+    """The metrics of one step that no record holds yet, by destination."""
 
     values: dict[str, float]
-    """To the journal and to MLflow."""
+    """For the journal and MLflow."""
     held: dict[str, float]
-    """To the journal only, for the budget's sake."""
+    """For the journal only, as thinning leaves them out."""
 
 
 class JournalIndex:
-    """Last steps, pictures and parameters of one journal, and how far each metric's budget is used. Not thread-safe.
+    """Last steps, images and parameters of one journal, and the thinning of each metric. Not thread-safe.
 
     Metrics go forward: a value for a step that is not beyond the metric's last one is a repeat and is dropped, even if
     it differs. A resumed run on other hardware differs in the last bits, and MLflow, which never forgets a point,
@@ -28,8 +29,6 @@ class JournalIndex:
     """
 
     def __init__(self, budget: int | None) -> None:
-        self.started: Record | None = None
-        """The first `start` record, if there was one."""
         self.params: dict[str, str] = {}
         """Every parameter logged so far; the first value stays."""
         self.last_steps: dict[str, int] = {}
@@ -39,37 +38,35 @@ class JournalIndex:
         self._budget = budget
         self._thinnings: dict[str, Thinning] = {}
 
-    def read(self, path: Path) -> None:
-        """Take in what an earlier process left."""
+    def load(self, path: Path) -> None:
+        """Index the records of earlier processes."""
         for record in read_records(path):
             match record["kind"]:
                 case "metrics":
-                    self._take_in(record["step"], {**record["values"], **record.get("held", {})})
+                    self._load_metrics(record["step"], all_metrics(record))
                 case "image":
                     self.images.add((record["key"], record["step"]))
                 case "params":
                     self.params = {**record["values"], **self.params}
-                case "start":
-                    self.started = self.started or record
 
-    def points(self, step: int, values: Mapping[str, float]) -> Points:
-        """Which of a step's metrics are new, and which of those MLflow gets."""
-        points = Points({}, {})
+    def select(self, step: int, values: Mapping[str, float]) -> NewPoints:
+        """The metrics of a step that are new, split by thinning."""
+        points = NewPoints({}, {})
         for key, raw in values.items():
             if self.last_steps.get(key, -1) < step:
                 value = float(raw)
-                (points.values if self._thinning(key).sends(value) else points.held)[key] = value
+                (points.values if self._thinning(key).selects(value) else points.held)[key] = value
         return points
 
-    def logged(self, step: int, points: Points) -> None:
-        """These points are in the journal."""
+    def mark_logged(self, step: int, points: NewPoints) -> None:
+        """Add points that have been written to the journal."""
         for key in (*points.values, *points.held):
             self.last_steps[key] = step
 
-    def _take_in(self, step: int, values: Mapping[str, Any]) -> None:
-        for key, value in values.items():
+    def _load_metrics(self, step: int, values: Iterable[tuple[str, float]]) -> None:
+        for key, value in values:
             self.last_steps[key] = max(step, self.last_steps.get(key, -1))
-            self._thinning(key).sends(float(value))
+            self._thinning(key).selects(value)
 
     def _thinning(self, key: str) -> Thinning:
         if (thinning := self._thinnings.get(key)) is None:

@@ -1,4 +1,4 @@
-"""The append-only journal of a run, which outlives a killed process and a power cut. Imports no mlflow."""
+"""Appending to a run's journal, which outlives a killed process and a power cut."""
 
 from __future__ import annotations
 
@@ -12,107 +12,103 @@ from typing import Any
 
 from ditlab.home import RunFolder
 from ditlab.storage.files import ends_torn, sync_folder
-from ditlab.tracking.journal.format import Record, line_of, numbers
+from ditlab.tracking.journal.format import encode_record, encode_values
 from ditlab.tracking.journal.index import JournalIndex
 
 _DURABLE = frozenset({"start", "artifact", "table", "dataset", "end"})
 """Kinds that are on the disk when `append` returns."""
-_SYNC_SECONDS = 2.0
-"""What a power cut may cost of the rest; a killed process costs nothing, as every line goes to the kernel at once."""
+_SYNC_INTERVAL = 2.0
+"""Seconds of other records that a power cut may cost; a killed process costs nothing, as every line goes to the kernel
+at once."""
 
 _log = logging.getLogger("ditlab.tracking")
 
 
-def journal_path(folder: RunFolder, node: int = 0) -> Path:
-    """The journal of a node; node 0 writes the run's own."""
-    return folder.journal if node == 0 else folder.journal.with_name(f"journal.node-{node}.jsonl")
-
-
 class JournalWriter:
-    """Appends to one journal. Safe to use from several threads; one write call per record.
+    """Writer of one node's journal. Safe to use from several threads; one write call per record.
 
-    It drops what it holds already (`Memory`), so a run that goes back to a checkpoint, in this process or in the next,
-    repeats the steps since then without logging them twice. Of each metric about `budget` of 10^6 points go on to
-    MLflow, all of them for None.
+    Records that the journal holds already (`JournalIndex`) are dropped, so a run that goes back to a checkpoint, in
+    this process or in the next, repeats the steps since then without logging them twice. Of each metric about `budget`
+    of 10^6 points go on to MLflow, or all of them where `budget` is None.
     """
 
     def __init__(self, folder: RunFolder, node: int = 0, budget: int | None = None) -> None:
         self.folder = folder
-        self.path = journal_path(folder, node)
-        self._memory = JournalIndex(budget)
+        self.path = folder.node_journal(node)
+        self._index = JournalIndex(budget)
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._file: int | None = None
         self._synced = 0
         self._needs_newline = False
-        self._complained = False
+        self._has_warned = False
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
             if self.path.exists():
-                self._memory.read(self.path)
+                self._index.load(self.path)
             self._open()
         except OSError as error:
-            self._complain(error)
-        self._syncer = threading.Thread(target=self._sync_now_and_then, name="ditlab-journal", daemon=True)
+            self._warn_once(error)
+        self._syncer = threading.Thread(target=self._sync_periodically, name="ditlab-journal", daemon=True)
         self._syncer.start()
 
     @property
-    def started(self) -> Record | None:
-        """The first `start` record, if there was one before this process."""
-        return self._memory.started
-
-    @property
     def params(self) -> dict[str, str]:
-        """Every parameter logged so far; the first value stays. Its owner adds what it logs."""
-        return self._memory.params
+        """Every parameter logged so far; the first value stays. The tracker adds those that it logs."""
+        return self._index.params
 
     def last_step(self, prefix: str) -> int | None:
         """The last step of any metric whose name begins with `prefix`."""
         with self._lock:
-            steps = dict(self._memory.last_steps)
+            steps = dict(self._index.last_steps)
         return max((step for key, step in steps.items() if key.startswith(prefix)), default=None)
 
     def append(self, kind: str, **fields: Any) -> None:
-        """Write one record. A disk that refuses it is complained of once and costs no step."""
+        """Write one record. Where the disk refuses it, the first refusal is logged as a warning, and none raises."""
         with self._lock:
-            self._write(line_of(kind, fields))
+            self._write(encode_record(kind, fields))
         if kind in _DURABLE:
             self.sync()
 
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Record metrics of a step, without those that are logged for this step or a later one."""
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Record metrics of a step, `train/loss` and the like, without those logged for this step or a later one.
+
+        So a run that went back to a checkpoint logs nothing twice, and of two values for one step (`ditlab evaluate`
+        run again) the first one stays.
+        """
         with self._lock:
-            points = self._memory.points(step, values)
+            points = self._index.select(step, values)
             if not points.values and not points.held:
                 return
-            fields: dict[str, Any] = {"step": step, "values": numbers(points.values)}
+            fields: dict[str, Any] = {"step": step, "values": encode_values(points.values)}
             if points.held:
-                fields["held"] = numbers(points.held)
-            if self._write(line_of("metrics", fields)):
-                self._memory.logged(step, points)
+                fields["held"] = encode_values(points.held)
+            if self._write(encode_record("metrics", fields)):
+                self._index.mark_logged(step, points)
 
-    def image(self, key: str, step: int, path: Path) -> None:
-        """Record a picture of a step, unless there is one of this key and step."""
+    def log_image(self, key: str, step: int, path: Path) -> None:
+        """Record an image file of a step, unless the journal holds one of this key and step."""
         with self._lock:
-            if (key, step) not in self._memory.images and self._write(
-                line_of("image", {"key": key, "step": step, "path": self.relative(path)})
+            if (key, step) not in self._index.images and self._write(
+                encode_record("image", {"key": key, "step": step, "path": self.relative_path(path)})
             ):
-                self._memory.images.add((key, step))
+                self._index.images.add((key, step))
 
-    def holds_image(self, key: str, step: int) -> bool:
-        """Whether a picture of this key and step is recorded."""
+    def has_image(self, key: str, step: int) -> bool:
+        """Return True if an image of this key and step is recorded."""
         with self._lock:
-            return (key, step) in self._memory.images
+            return (key, step) in self._index.images
 
-    def relative(self, path: Path) -> str:
-        """`path` as records hold it: relative to the run's folder when inside, else absolute."""
+    def relative_path(self, path: Path) -> str:
+        """A path as records hold it: relative to the run's folder when inside, else absolute."""
         path = path.absolute()
         return str(path.relative_to(self.folder.path)) if path.is_relative_to(self.folder.path) else str(path)
 
     def sync(self) -> int:
-        """Return when every record so far is on the disk; how many bytes of the journal are.
+        """Flush every record so far to the disk; returns how many bytes of the journal are there.
 
-        Raises nothing: a disk that refuses is complained of once, and the bytes stay those of the last success.
+        Raises nothing: the first refusal of the disk is logged as a warning, and the bytes stay those of the last
+        success.
         """
         try:
             with self._lock:
@@ -125,7 +121,7 @@ class JournalWriter:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            self._complain(error)
+            self._warn_once(error)
             return self._synced
         with self._lock:
             self._synced = max(size, self._synced)
@@ -145,13 +141,13 @@ class JournalWriter:
 
     def _open(self) -> None:
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        # A torn last line of an earlier process is cut off from ours by a newline, and passed over by readers.
+        # A newline separates a torn last line of an earlier process from ours, and readers pass it over.
         self._needs_newline = ends_torn(self._file)
         if os.fstat(self._file).st_size == 0:
             sync_folder(self.path.parent)
 
     def _write(self, line: bytes) -> bool:
-        """Whether the whole line is in the file."""
+        """Write a line; returns True if the whole line is in the file."""
         if self._closed.is_set():
             raise ValueError(f"{self.path} is closed")
         try:
@@ -164,13 +160,13 @@ class JournalWriter:
             if written == len(line):
                 self._needs_newline = False
                 return True
-            self._tear_off(self._file, line, written)
+            self._undo_partial_write(self._file, line, written)
         except OSError as error:
-            self._complain(error)
+            self._warn_once(error)
         return False
 
-    def _tear_off(self, file: int, line: bytes, written: int) -> None:
-        """A full disk took the beginning of a line: take it back, or let the next line begin on its own."""
+    def _undo_partial_write(self, file: int, line: bytes, written: int) -> None:
+        """Cut off the beginning of a line that filled the disk, or start the next with a newline; raises OSError."""
         size = os.fstat(file).st_size
         if os.pread(file, written, size - written) == line[:written]:
             os.ftruncate(file, size - written)
@@ -178,13 +174,13 @@ class JournalWriter:
             self._needs_newline = True
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _complain(self, error: OSError) -> None:
-        if not self._complained:
-            self._complained = True
+    def _warn_once(self, error: OSError) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             _log.warning(
                 "%s cannot be written (%s): metrics are being lost, training goes on", self.path, error.strerror
             )
 
-    def _sync_now_and_then(self) -> None:
-        while not self._closed.wait(_SYNC_SECONDS):
+    def _sync_periodically(self) -> None:
+        while not self._closed.wait(_SYNC_INTERVAL):
             self.sync()

@@ -1,4 +1,4 @@
-"""Who may use an MLflow server: its administrator, from the environment; its accounts, in DITLAB_HOME."""
+"""Accounts of an MLflow server: the administrator, from the environment, and the database in DITLAB_HOME."""
 
 import os
 import secrets
@@ -9,13 +9,13 @@ from pathlib import Path
 
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.tracking.access import basic, status
+from ditlab.tracking.access import basic_authorization, probe_status
 
 NAME, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
-SHORTEST = 12  # characters of a password: MLflow takes none below
+MIN_PASSWORD_LENGTH = 12  # characters: MLflow takes none below
 
-# An account of this server reads every run: accounts are made by the administrator alone, and a laboratory that shares
-# a server shares its results. Who made an experiment, or is granted it, writes to it.
+# Every account reads every run: only the administrator makes accounts, and a laboratory that shares a server shares its
+# results. The account that made an experiment, or was granted it, writes to it.
 DEFAULT_PERMISSION = "READ"
 
 _WELL_KNOWN = frozenset({
@@ -29,25 +29,25 @@ _WELL_KNOWN = frozenset({
 
 @dataclass(frozen=True)
 class Administrator:
-    """The account that may do everything, and makes the others."""
+    """The account that may do everything, and makes the other accounts."""
 
     name: str
     password: str = field(repr=False)
 
     @classmethod
     def from_environment(cls) -> "Administrator":
-        """Raises UserError for a name or password that is missing, short, or known to everybody."""
+        """Read name and password. Raises UserError for a missing one, and for a short or widely known password."""
         name, password = os.environ.get(NAME, ""), os.environ.get(PASSWORD, "")
         missing = " and ".join(each for each, value in ((NAME, name), (PASSWORD, password)) if not value)
         if missing:
             raise UserError(
-                f"--auth needs {missing}, which no default stands in for; set {NAME} and {PASSWORD} (at least "
-                f"{SHORTEST} characters) to the administrator's."
+                f"--auth needs {missing}, which has no default; set {NAME} and {PASSWORD} (at least "
+                f"{MIN_PASSWORD_LENGTH} characters) to the administrator's."
             )
         if ":" in name or not name.isprintable():
             raise UserError(f"{NAME}={name!r} holds a colon or what cannot be printed; choose another name.")
-        if len(password) < SHORTEST:
-            raise UserError(f"{PASSWORD} is too short; choose at least {SHORTEST} characters.")
+        if len(password) < MIN_PASSWORD_LENGTH:
+            raise UserError(f"{PASSWORD} is too short; choose at least {MIN_PASSWORD_LENGTH} characters.")
         beyond_name = password.lower().replace(name.lower(), "")
         if password.lower() in _WELL_KNOWN or len(beyond_name) < 6 or len(set(password)) < 5:
             raise UserError(
@@ -56,20 +56,22 @@ class Administrator:
             )
         return cls(name, password)
 
-    def check_known_to(self, url: str) -> None:
+    def check_password(self, url: str) -> None:
         """Raises UserError where the server has another password for this name: MLflow sets it at its first start."""
-        if status(url, basic(self.name, self.password)) in (401, 403):
+        if probe_status(url, basic_authorization(self.name, self.password)) in (401, 403):
             raise UserError(
                 f"{PASSWORD} is not the one that {NAME}={self.name} has in this server's accounts; give that one, or "
                 "change it by MLflow's update-password call."
             )
 
     def settings(self, home: Home, environment: Mapping[str, str]) -> dict[str, str]:
-        """Environment variables for `mlflow server --app-name basic-auth`. Writes what it reads into DITLAB_HOME, for
-        the user's eyes only. Raises UserError where others may read what was there."""
-        _private(home.mlflow_users, None)
+        """Environment variables for `mlflow server --app-name basic-auth`; writes its settings file into DITLAB_HOME.
+
+        Raises UserError where files that must be private can be read by others.
+        """
+        _private_file(home.mlflow_users, None)
         database = str(home.mlflow_users).replace("%", "%%")  # the file's format expands %
-        _private(
+        _private_file(
             home.mlflow_access,
             "[mlflow]\n"
             f"default_permission = {DEFAULT_PERMISSION}\n"
@@ -81,20 +83,20 @@ class Administrator:
             "MLFLOW_AUTH_CONFIG_PATH": str(home.mlflow_access),
             "MLFLOW_AUTH_ADMIN_USERNAME": self.name,
             "MLFLOW_AUTH_ADMIN_PASSWORD": self.password,
-            key: environment.get(key) or _kept_key(home.mlflow_key),
+            key: environment.get(key) or _secret_key(home.mlflow_key),
         }
 
 
-def _kept_key(path: Path) -> str:
-    """A random key, the same at every start: forms that a browser has open outlive one."""
+def _secret_key(path: Path) -> str:
+    """A random key, the same at every start, so that forms open in a browser stay valid over a restart."""
     if not path.exists() or not path.stat().st_size:
-        _private(path, secrets.token_hex(32))
-    _private(path, None)
+        _private_file(path, secrets.token_hex(32))
+    _private_file(path, None)
     return path.read_text(encoding="utf-8").strip()
 
 
-def _private(path: Path, text: str | None) -> None:
-    """A file that only its owner reads or writes, with a text or as it is. Raises UserError for another one's file."""
+def _private_file(path: Path, text: str | None) -> None:
+    """Make a file that only its owner reads or writes, with a new text or as it is; raises UserError for any other."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "r+", encoding="utf-8") as file:
         state = os.fstat(file.fileno())

@@ -1,4 +1,4 @@
-"""The names under which an MLflow server answers: by others, a web page could lead a browser to it (DNS rebinding)."""
+"""Allowed Host headers of the MLflow server (prevents DNS rebinding)."""
 
 import ipaddress
 import re
@@ -6,25 +6,27 @@ from collections.abc import Sequence
 
 from ditlab.errors import UserError
 
-_ANY = ("0.0.0.0", "::")
+_ALL_INTERFACES = ("0.0.0.0", "::")
 # Tunnels end on any port of loopback, and no foreign name reaches it. MLflow compares with fnmatch, so `[` is escaped.
 _LOOPBACK = ("localhost", "localhost:*", "127.0.0.1", "127.0.0.1:*", "[[]::1]:*", "[::1]")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an interface."""
+    """Return True if only this machine reaches an interface."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
 
-def allowed_hosts(wanted: Sequence[str], host: str, port: int) -> list[str]:
-    """MLflow's patterns: loopback, the interface that is listened on, and what is wanted (`name` at any port,
-    `name:port`). Raises UserError for what is no host's name, `*` among them."""
-    names = [name.strip() for entry in wanted for name in entry.split(",") if name.strip()]
+def allowed_hosts(names: Sequence[str], host: str, port: int) -> list[str]:
+    """MLflow's patterns for loopback, the interface listened on, and further names: `name` at any port, `name:port`.
+
+    Raises UserError for a name that no host can have, `*` among them.
+    """
+    names = [name.strip() for entry in names for name in entry.split(",") if name.strip()]
     patterns = list(_LOOPBACK)
-    if not is_loopback(host) and host not in _ANY:
+    if not is_loopback(host) and host not in _ALL_INTERFACES:
         names.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     for name in names:
         if not re.fullmatch(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?", name):

@@ -1,4 +1,4 @@
-"""MLflow's own server and UI on a home folder, as a child process. Imports no mlflow here."""
+"""MLflow's own server and UI on a home folder, as a child process."""
 
 from __future__ import annotations
 
@@ -8,96 +8,107 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
-from ditlab.tracking.address import check_reachable, resolve_tracking_uri
+from ditlab.tracking.access import check_reachable
+from ditlab.tracking.address import resolve_tracking_uri
 from ditlab.tracking.server.accounts import NAME, PASSWORD, Administrator
 from ditlab.tracking.server.hosts import allowed_hosts, is_loopback
 
-_START_SECONDS = 60.0
-_STOP_SECONDS = 10.0
+_Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
+
+_START_TIMEOUT = 180.0  # seconds: MLflow's imports take 6 s, and over a minute where other work has every core
+_STOP_TIMEOUT = 10.0  # seconds
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Who reaches the server, and where it keeps what it is sent."""
+    """Access to the server, and its storage."""
 
     administrator: Administrator | None = None
-    """None: whoever reaches it may do everything."""
+    """None: everyone who reaches the server may do everything."""
     hosts: Sequence[str] = ()
-    """Further names under which it answers."""
+    """Further Host headers that it answers, beside loopback and its own interface."""
     database: str | None = None
-    """None: DITLAB_HOME's. May hold a password: it goes by the environment, which other users cannot see."""
+    """URI; None: DITLAB_HOME's. It may hold a password, and is passed by the environment: other users cannot see it."""
     artifacts: str | None = None
     """A folder or URI; None: DITLAB_HOME's."""
 
     @property
     def serves_artifacts(self) -> bool:
-        """Whether clients send artifacts by HTTP: they may be on other machines, without keys to the storage."""
+        """True if clients send artifacts by HTTP: they may be on other machines, without keys to the storage."""
         return bool(self.administrator or self.database or self.artifacts)
 
 
 class MlflowServer:
-    """Starts on entering the context, ends with it; SIGTERM to this process ends it as Ctrl-C does."""
+    """A server that starts on entering the context and ends with it; SIGTERM to this process ends it as Ctrl-C does."""
 
-    def __init__(self, home: Home, host: str = "127.0.0.1", port: int = 5000, doors: ServerOptions | None = None) -> None:
+    def __init__(
+        self, home: Home, host: str = "127.0.0.1", port: int = 5000, options: ServerOptions | None = None
+    ) -> None:
         """Raises UserError where the port cannot be listened on."""
-        self.home, self.host, self.port, self.doors = home, host, port, doors or ServerOptions()
-        self._hosts = allowed_hosts(self.doors.hosts, host, port)
+        self.home, self.host, self.port, self.options = home, host, port, options
+        self._hosts = allowed_hosts(self.options.hosts, host, port)
         _check_free(host, port)
         self._process: subprocess.Popen[bytes] | None = None
-        self._previous: object = None
+        self._previous: _Handler = signal.SIG_DFL
 
     @property
     def url(self) -> str:
-        """Where it answers on this machine."""
+        """Its address on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
         return f"http://{host}:{self.port}"
 
     @property
     def page(self) -> str:
-        """What to open in a browser: without the parameter MLflow shows its pages for language-model applications."""
+        """The page to open in a browser; without its parameter MLflow shows pages for language-model applications."""
         return f"{self.url}/#/experiments?workflowType=machine_learning"
 
     @property
     def is_private(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach it."""
         return is_loopback(self.host)
 
     @property
     def pid(self) -> int | None:
+        """Process id of the server, once it was started."""
         return self._process.pid if self._process else None
 
     def __enter__(self) -> MlflowServer:
         environment = self._environment()
-        # A session of its own: Ctrl-C reaches this process alone, which then ends the server and its workers in order.
-        # The home as working directory: what MLflow drops beside itself stays there.
-        self._process = subprocess.Popen(
-            self._command(),
-            cwd=self.home.root,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr.fileno(),
-            start_new_session=True,
-        )
-        self._previous = signal.signal(signal.SIGTERM, _interrupt)
+        self._previous = signal.signal(signal.SIGTERM, _interrupt)  # first, or a SIGTERM could leave the server behind
+        try:
+            # A session of its own: Ctrl-C reaches this process alone, which then ends the server and its workers in
+            # order. The home as working directory: what MLflow drops beside itself stays there.
+            self._process = subprocess.Popen(
+                self._command(),
+                cwd=self.home.root,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno(),
+                start_new_session=True,
+            )
+        except BaseException:
+            signal.signal(signal.SIGTERM, self._previous)
+            raise
         return self
 
     def _command(self) -> list[str]:
-        """Other users of the machine see it: it holds no secret."""
+        """The command line, without secrets: other users of the machine see it."""
         command = [
             sys.executable, "-m", "mlflow", "server",
-            "--artifacts-destination", self.doors.artifacts or str(self.home.artifacts),
+            "--artifacts-destination", self.options.artifacts or str(self.home.artifacts),
             "--host", self.host, "--port", str(self.port), "--workers", "1",
             "--allowed-hosts", ",".join(self._hosts),
         ]  # fmt: skip
-        if self.doors.administrator:
+        if self.options.administrator:
             command += ["--app-name", "basic-auth"]
-        if self.doors.serves_artifacts:
+        if self.options.serves_artifacts:
             return [*command, "--serve-artifacts"]
         return [*command, "--default-artifact-root", str(self.home.artifacts)]
 
@@ -105,42 +116,45 @@ class MlflowServer:
         settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
         for name in ("MLFLOW_TRACKING_URI", NAME, PASSWORD, "MLFLOW_DEFAULT_ARTIFACT_ROOT", "MLFLOW_ARTIFACTS_ONLY",
                      "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE"):  # fmt: skip
-            settings.pop(name, None)  # a client's, or what would open another door
-        settings["MLFLOW_BACKEND_STORE_URI"] = resolve_tracking_uri(self.doors.database, self.home)
-        if self.doors.administrator:
-            settings |= self.doors.administrator.settings(self.home, os.environ)
+            settings.pop(name, None)  # a client's, or a setting that would weaken access
+        settings["MLFLOW_BACKEND_STORE_URI"] = resolve_tracking_uri(self.options.database, self.home)
+        if self.options.administrator:
+            settings |= self.options.administrator.settings(self.home, os.environ)
         return settings
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        """Ends the server; an interruption is the ordinary end and goes no further."""
-        signal.signal(signal.SIGTERM, self._previous)  # type: ignore[arg-type]
+        """End the server; an interruption is the ordinary end, and is not raised again."""
+        signal.signal(signal.SIGTERM, self._previous)
         assert self._process is not None
         for stop in (signal.SIGTERM, signal.SIGKILL):
             if self._process.poll() is not None:
                 break
             os.killpg(self._process.pid, stop)
             try:
-                self._process.wait(_STOP_SECONDS)
+                self._process.wait(_STOP_TIMEOUT)
             except subprocess.TimeoutExpired:
                 continue
         return kind is KeyboardInterrupt
 
-    def wait_until_it_answers(self) -> None:
-        """Raises RunFailed when it ends first, or does not answer within a minute; UserError for a password that is
-        not the administrator's."""
+    def wait_until_ready(self) -> None:
+        """Wait until the server answers.
+
+        Raises RunFailed where it ends first, or does not answer in time; UserError for a password that is not
+        the administrator's.
+        """
         assert self._process is not None
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = time.monotonic() + _START_TIMEOUT
         while check_reachable(self.url, 1.0) is not None:
             if self._process.poll() is not None:
                 raise RunFailed(f"the MLflow server ended with code {self._process.returncode}; its log is above.")
             if time.monotonic() > deadline:
-                raise RunFailed(f"the MLflow server did not answer at {self.url} within {_START_SECONDS:.0f} s.")
+                raise RunFailed(f"the MLflow server did not answer at {self.url} within {_START_TIMEOUT:.0f} s.")
             time.sleep(0.2)
-        if self.doors.administrator:
-            self.doors.administrator.check_known_to(self.url)
+        if self.options.administrator:
+            self.options.administrator.check_password(self.url)
 
     def wait(self) -> None:
-        """Returns when the server ends. Raises RunFailed when it ends by itself with an error."""
+        """Wait until the server ends. Raises RunFailed where it ends by itself with an error."""
         assert self._process is not None
         if code := self._process.wait():
             raise RunFailed(f"the MLflow server ended with code {code}; its log is above.")

@@ -1,4 +1,4 @@
-"""Where an MLflow server keeps runs and artifacts, when that is not DITLAB_HOME. Imports no mlflow."""
+"""Storage of an MLflow server outside DITLAB_HOME: its database and its artifacts."""
 
 import importlib.util
 from pathlib import Path
@@ -9,15 +9,17 @@ from ditlab.secrets import hide_in_urls
 from ditlab.spec.uris import refuse_secret
 from ditlab.tracking.address import validate_tracking_uri
 
-# What SQLAlchemy takes for a scheme without +DRIVER.
+# SQLAlchemy's driver, and its package, for a scheme without +DRIVER.
 _DRIVERS = {"postgresql": ("psycopg2", "psycopg2-binary"), "mysql": ("MySQLdb", "mysqlclient"),
             "mssql": ("pyodbc", "pyodbc")}  # fmt: skip
 _LIBRARIES = {"s3": "boto3", "gs": "google.cloud.storage", "wasbs": "azure.storage.blob"}
 
 
 def database_address(uri: str, typed: bool) -> str:
-    """`uri` itself, when it is a database's and its driver is installed. Raises UserError where it is not, and for a
-    password that was typed, which other users would see in `ps`."""
+    """Return `uri` if it is a database's and its driver is installed; `typed`: by the option, not the variable.
+
+    Raises UserError where it is not, and for a typed password, which other users would see in `ps`.
+    """
     knob = "--database" if typed else "MLFLOW_BACKEND_STORE_URI"
     if typed and hide_in_urls(uri) != uri:
         raise UserError(
@@ -37,19 +39,19 @@ def database_address(uri: str, typed: bool) -> str:
     return uri
 
 
-def artifact_place(place: str) -> str:
-    """A folder with its whole path, a URI as it is. Raises UserError for a URI with a key, or without its library."""
+def artifact_location(location: str) -> str:
+    """The absolute path of a folder; a URI as it is. Raises UserError for a URI with a key, or without its library."""
     try:
-        refuse_secret("--artifacts", place)
+        refuse_secret("--artifacts", location)
     except ValueError as error:
         raise UserError(str(error)) from None
-    if "://" not in place:
-        return str(Path(place).expanduser().resolve())
-    module = _LIBRARIES.get(urlsplit(place).scheme, "os")
+    if "://" not in location:
+        return str(Path(location).expanduser().resolve())
+    module = _LIBRARIES.get(urlsplit(location).scheme, "os")
     try:
         is_there = importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         is_there = False
     if not is_there:
-        raise UserError(f"--artifacts {place} needs the Python module {module}; install it, or name a folder.")
-    return place
+        raise UserError(f"--artifacts {location} needs the Python module {module}; install it, or name a folder.")
+    return location

@@ -1,4 +1,4 @@
-"""Sends a journal to MLflow in a thread beside the training."""
+"""Upload of a journal to MLflow in a thread beside the training."""
 
 from __future__ import annotations
 
@@ -8,35 +8,37 @@ from collections.abc import Callable
 
 from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.access import refusal
+from ditlab.tracking.access import refusal_message
 from ditlab.tracking.address import redact
-from ditlab.tracking.upload.client import RunGoneError, denial
-from ditlab.tracking.upload.transfer import JournalTransfer, NotReadyError, Warn
+from ditlab.tracking.upload.mlflow_errors import RunGoneError, denial_status
+from ditlab.tracking.upload.sender import Warn
+from ditlab.tracking.upload.transfer import JournalTransfer, NotReadyError
 
-_POLL_SECONDS = 1.0
-_LONGEST_BACKOFF_SECONDS = 60.0
+_POLL_INTERVAL = 1.0  # seconds
+_LONGEST_BACKOFF = 60.0  # seconds
 
 
 class BackgroundUploader:
-    """A thread that tails a journal. Whatever MLflow does, neither the caller nor the journal notices."""
+    """A thread that sends a journal as it grows; MLflow's errors and delays affect neither caller nor journal."""
 
     def __init__(self, folder: RunFolder, uri: str, home: Home, warn: Warn, node: int, sync: Callable[[], int]) -> None:
         """`sync` is the journal's: it returns how many of its bytes are on the disk, all of them if it can."""
-        self._replay = JournalTransfer(folder, uri, home, warn, node, sync)
+        self._transfer = JournalTransfer(folder, uri, home, warn, node, sync)
         self._warn = warn
         self._uri = redact(uri)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ditlab-uploader", daemon=True)
         self._until: float | None = None
-        self._outage = False
+        self._is_outage = False
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     @property
     def mlflow_run_id(self) -> str | None:
         """MLflow's id of this run, once it has been reached."""
-        return self._replay.cursor.mlflow_run_id
+        return self._transfer.cursor.mlflow_run_id
 
     def close(self, timeout: float) -> int:
         """Send what is left for up to `timeout` seconds; returns how many records have not arrived."""
@@ -44,48 +46,48 @@ class BackgroundUploader:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout)
-        return self._replay.left()
+        return self._transfer.num_left()
 
     def _run(self) -> None:
-        backoff = _POLL_SECONDS
+        backoff = _POLL_INTERVAL
         last_retry = time.monotonic()
         try:
             while True:
                 closing = self._stop.is_set()
-                retry = closing or time.monotonic() - last_retry > _LONGEST_BACKOFF_SECONDS
+                retry = closing or time.monotonic() - last_retry > _LONGEST_BACKOFF
                 try:
-                    self._replay.pump(self._until, retry_files=retry)
+                    self._transfer.send_pending(self._until, retry_files=retry)
                     last_retry = time.monotonic() if retry else last_retry
-                    backoff = _POLL_SECONDS
-                    self._outage = False
-                    if closing and (self._is_late() or self._replay.is_caught_up()):
+                    backoff = _POLL_INTERVAL
+                    self._is_outage = False
+                    if closing and (self._is_late() or self._transfer.is_caught_up()):
                         return
                 except NotReadyError:
-                    # The journal is closed by now: what node 0 misses in it will not come any more.
-                    if closing and (self._is_late() or self._replay.node == 0):
+                    # The journal is closed by now: a start record that node 0 misses in it will not come any more.
+                    if closing and (self._is_late() or self._transfer.node == 0):
                         return
                 except RunGoneError as error:
-                    self._warn(f"{error}; everything stays in {self._replay.path}")
+                    self._warn(f"{error}; everything stays in {self._transfer.path}")
                     return
                 except Exception as error:
-                    # Whatever it is, training must not learn of it; the next attempt may do better.
-                    self._tell(error)
+                    # No error may reach the training, and the next attempt may succeed.
+                    self._warn_of_outage(error)
                     if closing:
                         return
-                    backoff = min(2 * backoff, _LONGEST_BACKOFF_SECONDS)
+                    backoff = min(2 * backoff, _LONGEST_BACKOFF)
                 self._stop.wait(backoff) if not closing else time.sleep(0.1)
         finally:
-            self._replay.close()
+            self._transfer.close()
 
     def _is_late(self) -> bool:
         return self._until is not None and time.monotonic() > self._until
 
-    def _tell(self, error: Exception) -> None:
-        """One line an outage."""
-        if not self._outage:
-            later = f"training goes on, metrics wait in {self._replay.path}"
-            if sentence := refusal(self._uri, denial(error)):
+    def _warn_of_outage(self, error: Exception) -> None:
+        """Warn once an outage."""
+        if not self._is_outage:
+            later = f"training goes on, metrics wait in {self._transfer.path}"
+            if sentence := refusal_message(self._uri, denial_status(error)):
                 self._warn(f"{sentence}; {later}")
             else:
                 self._warn(f"MLflow at {self._uri} takes nothing ({first_line(error)}); {later}")
-        self._outage = True
+        self._is_outage = True

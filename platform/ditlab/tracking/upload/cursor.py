@@ -1,4 +1,4 @@
-"""How far a journal has been sent, and who may send it. Imports no mlflow."""
+"""Position up to which a journal has been sent, and the lock that lets one process send it. Imports no mlflow."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 from ditlab.home import RunFolder
 from ditlab.storage.files import write_durably
 from ditlab.tracking.address import redact
-from ditlab.tracking.journal.writer import journal_path
 
 
 @dataclass
 class Cursor:
-    """What one tracking address has received of one journal."""
+    """The part of one journal that one tracking address has received."""
 
     offset: NonNegativeInt = 0
     """Bytes of the journal that are done."""
     head: str = ""
-    """Digest of the journal's first line: of which journal the bytes are. Empty before anything is done."""
+    """Digest of the journal's first line, which tells journals apart. Empty before anything is done."""
     mlflow_run_id: str | None = None
     deferred: list[NonNegativeInt] = field(default_factory=list)
     """Offsets of files whose upload failed while the rest went through."""
@@ -37,17 +36,16 @@ class CursorFile:
     """Cursors of one journal by tracking address, durable; and the lock that lets one process send at a time."""
 
     def __init__(self, folder: RunFolder, uri: str, node: int = 0) -> None:
-        self._folder = folder
         self._key = redact(uri)
-        self._journal = journal_path(folder, node)
+        self._journal = folder.node_journal(node)
         self._path = self._journal.with_suffix(".cursor.json")
         self._lock: int | None = None
 
     def load(self) -> Cursor:
-        """The saved cursor; the beginning, where none was saved or it cannot be read (replays do no harm).
+        """The saved cursor; the beginning, where none was saved or it cannot be read (sending twice does no harm).
 
-        A journal that was made anew, shorter or longer than the old one, is begun at its beginning as well, in the same
-        MLflow run.
+        A journal that was made anew, shorter or longer than the old one, is sent from its beginning as well, to the
+        same MLflow run.
         """
         try:
             cursor = _SAVED.validate_python(self._read().get(self._key, {}))
@@ -58,18 +56,18 @@ class CursorFile:
         return cursor
 
     def save(self, cursor: Cursor) -> None:
-        """Durable when this returns."""
+        """Save a cursor; it is on the disk when this returns."""
         cursor.head = self._head()
         targets = {**self._read(), self._key: asdict(cursor)}
         write_durably(self._path, json.dumps(targets, indent=1).encode())
 
     @property
     def is_mine(self) -> bool:
-        """Whether this process holds the lock."""
+        """True if this process holds the lock."""
         return self._lock is not None
 
     def acquire(self) -> bool:
-        """Become the one who sends this journal; False while another process is."""
+        """Take the lock; returns False while another process holds it."""
         if self._lock is not None:
             return True
         descriptor = os.open(Path(f"{self._path}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -82,6 +80,7 @@ class CursorFile:
         return True
 
     def release(self) -> None:
+        """Release the lock, if this process holds it."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

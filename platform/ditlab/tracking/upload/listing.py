@@ -1,4 +1,4 @@
-"""Runs as an MLflow address knows them."""
+"""Runs of DiTLab at an MLflow address."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from dataclasses import dataclass
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
-from ditlab.tracking.access import require_admitted
-from ditlab.tracking.address import redact, require_reachable, resolve_tracking_uri
-from ditlab.tracking.upload.client import RUN_TAG, connect
+from ditlab.tracking.access import require_access, require_reachable
+from ditlab.tracking.address import redact, resolve_tracking_uri
+from ditlab.tracking.upload.connection import connect
+from ditlab.tracking.upload.mlflow_runs import RUN_TAG
 
 _STATUS = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "interrupted"}
 
 
 @dataclass(frozen=True)
 class MlflowRun:
-    """A run of ours on an MLflow server."""
+    """A run of DiTLab on an MLflow server."""
 
     run_id: str
-    """Ours; `mlflow_run_id` is MLflow's."""
+    """Our id; `mlflow_run_id` is MLflow's."""
     mlflow_run_id: str
     name: str
     family: str
@@ -31,10 +32,10 @@ class MlflowRun:
 
 
 def list_mlflow_runs(uri: str, home: Home, num: int) -> list[MlflowRun]:
-    """The newest `num` runs of ditlab at an address. Raises UserError where it is malformed or does not answer."""
+    """The newest `num` runs of DiTLab at an address. Raises UserError where it is malformed or does not answer."""
     uri = resolve_tracking_uri(uri, home)
     require_reachable(uri)
-    require_admitted(uri)
+    require_access(uri)
     try:
         client = connect(uri, home)
         experiments = {e.experiment_id: e.name for e in client.search_experiments()}

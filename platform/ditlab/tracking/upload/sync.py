@@ -1,4 +1,4 @@
-"""Sends at once what MLflow has not received of some runs: `ditlab runs sync`."""
+"""Upload, now, of the records that MLflow has not received of some runs: `ditlab runs sync`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.access import check_admitted
-from ditlab.tracking.address import check_reachable, redact, resolve_tracking_uri
+from ditlab.tracking.access import check_access, check_reachable
+from ditlab.tracking.address import redact, resolve_tracking_uri
 from ditlab.tracking.records import RunRecord
-from ditlab.tracking.upload.client import RunGoneError
-from ditlab.tracking.upload.transfer import JournalTransfer, NotReadyError, Warn
+from ditlab.tracking.upload.mlflow_errors import RunGoneError
+from ditlab.tracking.upload.sender import Warn
+from ditlab.tracking.upload.transfer import JournalTransfer, NotReadyError
 
 
 @dataclass(frozen=True)
 class SyncResult:
-    """What became of one run's journals."""
+    """Result for one run's journals."""
 
     run_id: str
     sent: int
@@ -24,22 +25,22 @@ class SyncResult:
     left: int
     """Records that have not arrived."""
     fault: str = ""
-    """Why not, and what to do."""
+    """Reason why records are left, and the remedy."""
 
 
 def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, *, warn: Warn) -> list[SyncResult]:
     """Send what is left of each run, to its own address or to `uri`.
 
-    An address that does not answer is asked once. Raises UserError for a malformed one.
+    An address that does not answer is tried once. Raises UserError for a malformed one.
     """
-    results, silent = [], dict[str, str | None]()
+    results, faults = [], dict[str, str | None]()
     for record in records:
         address = resolve_tracking_uri(uri or record.tracking_uri or None, home)
         folder = home.run(record.run_id)
-        left = _left(folder, address, home, warn)
-        if left and address not in silent:
-            silent[address] = _fault(address)
-        if left and (fault := silent[address]):
+        left = _num_left(folder, address, home, warn)
+        if left and address not in faults:
+            faults[address] = _fault(address)
+        if left and (fault := faults[address]):
             results.append(SyncResult(record.run_id, 0, left, fault))
         else:
             results.append(_sync(folder, address, home, warn, left))
@@ -47,12 +48,12 @@ def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, 
 
 
 def _fault(address: str) -> str | None:
-    """Why nothing can be sent to an address, and what to do."""
+    """Reason why an address takes nothing, and the remedy; None where it answers."""
     if address.startswith("sqlite:"):
         return None
     if reason := check_reachable(address):
         return f"tracking.uri={redact(address)} does not answer ({reason}); start that server and sync again."
-    return f"{refusal}, and sync again." if (refusal := check_admitted(address)) else None
+    return f"{refusal}, and sync again." if (refusal := check_access(address)) else None
 
 
 def sync(folder: RunFolder, uri: str | None, home: Home, warn: Warn) -> int:
@@ -62,12 +63,12 @@ def sync(folder: RunFolder, uri: str | None, home: Home, warn: Warn) -> int:
     """
     address = resolve_tracking_uri(uri, home)
     left = 0
-    for replay in _replays(folder, address, home, warn):
+    for transfer in _transfers(folder, address, home, warn):
         try:
-            replay.pump(retry_files=True)
-            left += replay.left()
+            transfer.send_pending(retry_files=True)
+            left += transfer.num_left()
         finally:
-            replay.close()
+            transfer.close()
     return left
 
 
@@ -80,15 +81,16 @@ def _sync(folder: RunFolder, address: str, home: Home, warn: Warn, before: int) 
     except Exception as error:
         # MLflow's client and its database drivers raise errors of a dozen kinds; each run is tried on its own.
         fault = f"tracking.uri={redact(address)} takes nothing of run {folder.run_id} ({first_line(error)})."
-    left = _left(folder, address, home, warn)
+    left = _num_left(folder, address, home, warn)
     return SyncResult(folder.run_id, max(0, before - left), left, fault)
 
 
-def _left(folder: RunFolder, address: str, home: Home, warn: Warn) -> int:
-    return sum(replay.left() for replay in _replays(folder, address, home, warn))
+def _num_left(folder: RunFolder, address: str, home: Home, warn: Warn) -> int:
+    return sum(transfer.num_left() for transfer in _transfers(folder, address, home, warn))
 
 
-def _replays(folder: RunFolder, address: str, home: Home, warn: Warn) -> list[JournalTransfer]:
+def _transfers(folder: RunFolder, address: str, home: Home, warn: Warn) -> list[JournalTransfer]:
+    """One transfer a journal, node 0 first."""
     names = (path.stem.rpartition("node-")[2] for path in folder.path.glob("journal.node-*.jsonl"))
     nodes = [0, *sorted(int(name) for name in names if name.isdigit())]
     return [JournalTransfer(folder, address, home, warn, node) for node in nodes]

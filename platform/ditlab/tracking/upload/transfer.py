@@ -1,4 +1,4 @@
-"""One journal's way to one MLflow address, from where it last got to.
+"""Transfer of one journal to one MLflow address, from the saved cursor on.
 
 The journal is the queue, so memory stays bounded whatever the server does. A cursor file remembers what has arrived;
 a crash between arrival and cursor sends a few records twice, which leaves one copy of each (`sender.py`). Only what is
@@ -8,32 +8,36 @@ on the disk is sent: were a power cut to take from the journal what MLflow has, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
 from ditlab.storage.files import sync_file
-from ditlab.tracking.journal.format import Record, parse, read_records
-from ditlab.tracking.journal.writer import journal_path
-from ditlab.tracking.upload import client as mlflow_room
-from ditlab.tracking.upload.client import RunGoneError
+from ditlab.tracking.journal.format import JournalRecord
+from ditlab.tracking.journal.reader import count_lines, read_lines, read_record_at, read_records
+from ditlab.tracking.upload.batch import BATCHED_KINDS, LogBatch
+from ditlab.tracking.upload.connection import connect
 from ditlab.tracking.upload.cursor import Cursor, CursorFile
-from ditlab.tracking.upload.sender import Batch, Sender
+from ditlab.tracking.upload.mlflow_errors import RunGoneError, is_missing
+from ditlab.tracking.upload.mlflow_runs import (
+    check_alive,
+    find_mlflow_run,
+    find_or_create_experiment,
+    find_or_create_mlflow_run,
+)
+from ditlab.tracking.upload.sender import RecordSender, Warn
 
-Warn = Callable[[str], None]
-
-_CHUNK_BYTES = 1 << 20
-_FILES = frozenset({"artifact", "image", "table"})
-"""Kinds whose failure does not hold up the rest: the artifact store may be another machine than the server."""
+_FILE_KINDS = frozenset({"artifact", "image", "table"})
+"""Kinds whose failure does not delay the rest: the artifact store may be another machine than the server."""
 
 
 class NotReadyError(Exception):
-    """Nothing is wrong, but the run cannot be sent to before something else has happened."""
+    """No error: something else has to happen before the run can be sent to MLflow."""
 
 
 class JournalTransfer:
-    """One journal on its way to one MLflow address. Not thread-safe: one thread pumps."""
+    """Transfer of one node's journal. Not thread-safe: one thread calls `send_pending`."""
 
     def __init__(
         self,
@@ -44,35 +48,27 @@ class JournalTransfer:
         node: int = 0,
         sync: Callable[[], int] | None = None,
     ) -> None:
-        """`sync` puts the journal on the disk and returns how many bytes of it are; None: nobody here writes it."""
+        """`sync` flushes the journal to the disk and returns how many bytes are there; None: no writer here."""
         self.folder, self.uri, self.home, self.warn, self.node = folder, uri, home, warn, node
-        self.path = journal_path(folder, node)
+        self.path = folder.node_journal(node)
         self._sync = sync or (lambda: sync_file(self.path))
         self.cursor_file = CursorFile(folder, uri, node)
         self.cursor = self.cursor_file.load()
-        self._sender: Sender | None = None
+        self._sender: RecordSender | None = None
         self._parent: str | None = None
-        self._told_of_files = False
+        self._has_warned_of_files = False
 
-    def left(self) -> int:
-        """Records that have not arrived."""
+    def num_left(self) -> int:
+        """Number of records that have not arrived."""
         cursor = self.cursor_file.load()
-        return self._num_after(cursor) + len(cursor.deferred)
+        return count_lines(self.path, cursor.offset) + len(cursor.deferred)
 
     def is_caught_up(self) -> bool:
-        """Whether all that can be sent has been: deferred files were tried again and will not go now."""
-        return self._num_after(self.cursor_file.load()) == 0
+        """Return True if every record was sent; deferred files do not count, as they were tried again and failed."""
+        return count_lines(self.path, self.cursor_file.load().offset) == 0
 
-    def _num_after(self, cursor: Cursor) -> int:
-        """Whole lines; what a killed process left of its last one is none."""
-        if not self.path.exists():
-            return 0
-        with self.path.open("rb") as file:
-            file.seek(cursor.offset)
-            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""))
-
-    def pump(self, until: float | None = None, retry_files: bool = False) -> None:
-        """Send what there is, up to the monotonic time `until`; nothing while another process is sending.
+    def send_pending(self, until: float | None = None, retry_files: bool = False) -> None:
+        """Send the records after the cursor, up to the monotonic time `until`; none while another process sends them.
 
         Raises what MLflow raises when it does not answer, RunGoneError, and NotReadyError.
         """
@@ -80,130 +76,118 @@ class JournalTransfer:
             if not self.cursor_file.acquire():
                 return
             self.cursor = self.cursor_file.load()  # another process may have sent since this one began
-        if not self._has_news() and not (retry_files and self.cursor.deferred):
+        if not self._has_pending() and not (retry_files and self.cursor.deferred):
             return
         durable = self._sync()
-        sender = self._sender = self._sender or self._make_contact()
+        sender = self._sender = self._sender or self._connect()
         try:
             if self._parent is not None:
                 self._nest(sender, self._parent)
-            self._send_news(sender, until, durable)
+            self._send_records(sender, until, durable)
         except Exception as error:
-            if mlflow_room.is_missing(error):
+            if is_missing(error):
                 self._sender = None  # the store may have been made anew: look again at the next attempt
             raise
         if retry_files:
             self._retry_files(sender, until)
 
     def close(self) -> None:
+        """Release the lock, so that another process may send the journal."""
         self.cursor_file.release()
 
-    def _has_news(self) -> bool:
+    def _has_pending(self) -> bool:
         return self.path.exists() and self.path.stat().st_size > self.cursor.offset
 
-    def _make_contact(self) -> Sender:
+    def _connect(self) -> RecordSender:
         """Find or make the MLflow run, and save its id before anything is sent to it."""
         start = next((record for record in read_records(self.path) if record["kind"] == "start"), None)
         if start is None and self.node == 0:
             raise NotReadyError(f"{self.path} does not say yet which run it belongs to")
-        client = mlflow_room.connect(self.uri, self.home)
+        client = connect(self.uri, self.home)
         if self.cursor.mlflow_run_id is not None:
             try:
-                mlflow_room.check_alive(client, self.cursor.mlflow_run_id)
+                check_alive(client, self.cursor.mlflow_run_id)
             except Exception as error:
-                if not mlflow_room.is_missing(error):
+                if not is_missing(error):
                     raise
                 # The store was made anew: everything is sent again, from the beginning.
                 self.cursor = Cursor()
         if self.cursor.mlflow_run_id is None:
-            self.cursor.mlflow_run_id = self._find_or_make(client, start)
-            mlflow_room.check_alive(client, self.cursor.mlflow_run_id)
+            self.cursor.mlflow_run_id = self._find_or_create_run(client, start)
+            check_alive(client, self.cursor.mlflow_run_id)
             self.cursor_file.save(self.cursor)
         self._parent = start.get("parent") if start and self.node == 0 else None
-        return Sender(client, self.cursor.mlflow_run_id, self.folder, self.warn, self.node)
+        return RecordSender(client, self.cursor.mlflow_run_id, self.folder, self.warn, self.node)
 
-    def _find_or_make(self, client: Any, start: Record | None) -> str:
+    def _find_or_create_run(self, client: Any, start: JournalRecord | None) -> str:
         if start is None or self.node != 0:
-            if found := mlflow_room.find_mlflow_run(client, self.folder.run_id):
+            if found := find_mlflow_run(client, self.folder.run_id):
                 return found
             raise NotReadyError("node 0 makes the run")
-        experiment = mlflow_room.experiment_id(client, start["experiment"], self.uri, self.home)
-        return mlflow_room.find_or_create_mlflow_run(client, experiment, start)
+        experiment = find_or_create_experiment(client, start["experiment"], self.uri, self.home)
+        return find_or_create_mlflow_run(client, experiment, start)
 
-    def _nest(self, sender: Sender, parent: str) -> None:
-        """Hang the run under its sweep, as soon as MLflow knows the sweep."""
-        if found := mlflow_room.find_mlflow_run(sender.client, parent):
-            sender.adopt(found)
+    def _nest(self, sender: RecordSender, parent: str) -> None:
+        """Nest the run under its sweep, once MLflow has the sweep."""
+        if found := find_mlflow_run(sender.client, parent):
+            sender.set_parent(found)
             self._parent = None
 
-    def _send_news(self, sender: Sender, until: float | None, durable: int) -> None:
-        batch = Batch()
-        for begin, end, record in self._news(durable):
-            if record is not None and record["kind"] in ("metrics", "params", "tags"):
+    def _send_records(self, sender: RecordSender, until: float | None, durable: int) -> None:
+        batch, end = LogBatch(), self.cursor.offset
+        for begin, end, record in read_lines(self.path, self.cursor.offset, durable):
+            if record is not None and record["kind"] in BATCHED_KINDS:
                 batch.add(record, end - begin)
-                if not batch.full:
+                if not batch.is_full:
                     continue
                 sender.send_batch(batch)
             else:
                 sender.send_batch(batch)
                 if record is not None:
                     self._send_one(sender, begin, record)
-            batch = Batch()
-            self._arrived(end)
+            batch = LogBatch()
+            self._advance(end)
             if until is not None and time.monotonic() > until:
                 return
-        if batch.bytes:
+        if batch.num_bytes:
             sender.send_batch(batch)
-            self._arrived(end)
+            self._advance(end)
 
-    def _send_one(self, sender: Sender, begin: int, record: Record) -> None:
+    def _send_one(self, sender: RecordSender, begin: int, record: JournalRecord) -> None:
         try:
             sender.send(record)
         except RunGoneError:
             raise
         except Exception as error:
-            if record["kind"] not in _FILES:
+            if record["kind"] not in _FILE_KINDS:
                 raise
             self.cursor.deferred.append(begin)
-            self._tell_of_file(record, error)
+            self._warn_of_file(record, error)
 
-    def _retry_files(self, sender: Sender, until: float | None) -> None:
-        """Try the deferred files again; those that fail again stay deferred."""
+    def _retry_files(self, sender: RecordSender, until: float | None) -> None:
+        """Send the deferred files again; those that fail again stay deferred."""
         for offset in list(self.cursor.deferred):
-            with self.path.open("rb") as file:
-                file.seek(offset)
-                record = parse(file.readline())
+            record = read_record_at(self.path, offset)
             try:
                 if record is not None:
                     sender.send(record)
             except RunGoneError:
                 raise
             except Exception as error:
-                self._tell_of_file(record or {}, error)
+                self._warn_of_file(record or {}, error)
                 continue
             self.cursor.deferred.remove(offset)
             self.cursor_file.save(self.cursor)
             if until is not None and time.monotonic() > until:
                 return
 
-    def _tell_of_file(self, record: Record, error: Exception) -> None:
-        """One line a process."""
-        if not self._told_of_files:
-            self._told_of_files = True
+    def _warn_of_file(self, record: JournalRecord, error: Exception) -> None:
+        """Warn once a process."""
+        if not self._has_warned_of_files:
+            self._has_warned_of_files = True
             reason = first_line(error)
             self.warn(f"MLflow's artifact store takes no {record.get('path')} ({reason}); files wait, metrics go on")
 
-    def _news(self, durable: int) -> Iterator[tuple[int, int, Record | None]]:
-        """(begin, end, record) of each whole line after the cursor, up to `durable` bytes; None for a damaged line."""
-        with self.path.open("rb") as file:
-            file.seek(self.cursor.offset)
-            begin = self.cursor.offset
-            for line in file:
-                if not line.endswith(b"\n") or begin + len(line) > durable:
-                    return
-                yield begin, begin + len(line), parse(line)
-                begin += len(line)
-
-    def _arrived(self, offset: int) -> None:
+    def _advance(self, offset: int) -> None:
         self.cursor.offset = offset
         self.cursor_file.save(self.cursor)
