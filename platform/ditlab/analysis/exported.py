@@ -23,8 +23,8 @@ from ditlab.data.text.tokenizer_files import open_tokenizer
 from ditlab.errors import UserError
 from ditlab.inputs.conditions import sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.spec.experiment import Experiment
-from ditlab.spec.reading.loading import build_experiment
+from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.loading import build_experiment
 from ditlab.spec.reading.overrides import assign
 from ditlab.training.export import load_export
 
@@ -59,7 +59,9 @@ class ExportedModel:
         from them where no prompts are given: an export has no data.
         """
         options = sample_options(num, keywords)
-        spec = build_experiment(assign(self.spec.to_dict(), changes_of(options)), str(self.folder / "spec.yaml"))
+        spec = build_experiment(
+            assign(self.spec.to_dict(), changes_of(options), class_for), str(self.folder / "spec.yaml")
+        )
         sampler = self._sampler(spec)
         request = sample_request(options, sampler)
         if sampler.takes_rows == "completed" or (sampler.takes_rows == "conditions" and not request.prompts):

@@ -10,7 +10,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.loading import load_experiment
 from ditlab.tracking.records import FoundRun, RunRecord, find_training_run
 from ditlab.tracking.tracker import RunTracker
 

@@ -19,8 +19,8 @@ from ditlab.data.text.tokenizer_files import open_tokenizer
 from ditlab.home import Home, RunFolder
 from ditlab.inputs.conditions import rows_for_samples
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.spec.experiment import Experiment
-from ditlab.spec.reading.loading import build_experiment
+from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.loading import build_experiment
 from ditlab.spec.reading.overrides import Assignment, assign
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.export import load_network
@@ -45,7 +45,7 @@ class SavedRun:
 
     def experiment(self, changes: Iterable[Assignment] = ()) -> Experiment:
         """The run's experiment with `changes` applied. Raises UserError for paths and values that do not fit."""
-        return build_experiment(assign(self.spec, changes), f"run {self.folder.run_id}")
+        return build_experiment(assign(self.spec, changes, class_for), f"run {self.folder.run_id}")
 
     def network(self, device: torch.device) -> nn.Module:
         """The network with averaged weights where the checkpoint has them, else with the weights themselves."""

@@ -1,4 +1,4 @@
-"""`ditlab data import`: a command for each importer, its flags made from what can be asked of it."""
+"""`ditlab data import`: a command for each importer, its flags made from the fields of its options."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Importers(click.Group):
     """A group with a command for each module of `ditlab.data.importers`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The kinds of data."""
+        """Return the kinds of data."""
         from ditlab.data.importing import importer_names
 
         return importer_names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a kind. Raises UserError for an unknown one."""
+        """Make the command of a kind. Raises UserError for an unknown one."""
         from ditlab.data.importing import options_class
 
         return _command(cmd_name, options_class(cmd_name))
@@ -52,7 +52,7 @@ def _command(kind: str, options: type[Spec]) -> click.Command:
 
 
 def _checked(options: type[Spec], given: dict[str, Any]) -> Spec:
-    """Raises UserError for values that click took and the options do not."""
+    """Validate a command's values. Raises UserError for values that click takes and the options do not."""
     from pydantic import ValidationError
 
     from ditlab.errors import UserError
@@ -67,7 +67,7 @@ def _checked(options: type[Spec], given: dict[str, Any]) -> Spec:
 
 
 def _option(name: str, field: FieldInfo) -> click.Option:
-    """`--max-span` for `max_span`, `--checksum/--no-checksum` for a bool; its docstring is the help."""
+    """Make the flag of a field: `--max-span`, or `--checksum/--no-checksum` for a bool. Its docstring is the help."""
     from ditlab.spec.importing import FILE_OR_FOLDER
 
     alternatives = get_args(field.annotation) if get_origin(field.annotation) in (Union, types.UnionType) else ()

@@ -1,4 +1,4 @@
-"""The command `ditlab`. Commands are loaded when they are called; `--help` imports nothing heavy."""
+"""The command `ditlab`. Commands are imported when they are called; `--help` imports nothing heavy."""
 
 import errno
 import importlib
@@ -10,28 +10,28 @@ import click
 
 from ditlab.secrets import hide, hide_tracebacks
 
-# Name -> (module, what the list of commands says).
+# Name -> (module, text in the list of commands).
 COMMANDS = {
     "train": ("train", "Train an experiment."),
     "tune": ("tune", "Run a sweep: trials, ranking, report."),
     "submit": ("submit", "Run an experiment or a sweep as a job of a Ray cluster."),
     "sample": ("sample", "Draw samples from a run's weights."),
-    "evaluate": ("evaluate", "Held-out metrics of a run, added to it."),
-    "compare": ("compare", "Put runs side by side: parameters, curves, speed, samples."),
+    "evaluate": ("evaluate", "Measure a run on held-out data, and add the metrics to it."),
+    "compare": ("compare", "Compare runs: parameters, curves, speed, samples."),
     "params": ("params", "Count a model's parameters by component."),
-    "figures": ("figures", "Draw the pictures of a run's family, and those that need no run."),
+    "figures": ("figures", "Draw the figures of a run's family, or those that need no run."),
     "validate": ("validate", "Check specs without running them."),
     "show": ("show", "Print a spec with its parents, overrides and defaults resolved."),
     "schema": ("schema", "Print the JSON schema of experiments, for editors."),
-    "data": ("data", "Import data into Arrow stores, and look into them."),
+    "data": ("data", "Import data into Arrow stores, inspect and upload them."),
     "export": ("export", "Write a run's weights as safetensors with the spec that rebuilds the network."),
     "runs": ("runs", "List recent runs; replay what tracking missed."),
-    "ui": ("ui", "Open the MLflow UI on the right store."),
-    "doctor": ("doctor", "Say what is missing on this machine, or on a cluster."),
+    "ui": ("ui", "Open the MLflow UI on the runs in DITLAB_HOME."),
+    "doctor": ("doctor", "Check this machine, or a cluster."),
 }
 
 
-# What a disk says that cannot be used as it is; any other OSError is a mistake of ours.
+# Errors of a disk that cannot be used as it is; any other OSError is a mistake of ours.
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 
 
@@ -39,11 +39,11 @@ class LazyGroup(click.Group):
     """A group whose commands are imported on demand from `ditlab.cli`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names."""
+        """Return the commands' names."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports the one that is asked for."""
+        """Import a command."""
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"ditlab.cli.{COMMANDS[cmd_name][0]}")
@@ -51,14 +51,14 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in `--help`, from `COMMANDS` alone."""
+        """Write the list of `--help` from `COMMANDS` alone."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Names the nearest command where there is none of a name."""
+        """Find the command to run. Raises UsageError, with the nearest name, for an unknown one."""
         from ditlab.errors import nearest
 
         if args and args[0] not in COMMANDS:
@@ -76,7 +76,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line and exit with its code: errors that a person can mend are printed without a traceback."""
+    """Run the command line and exit with its code; errors that a person can mend are printed without a traceback."""
     from ditlab.errors import RunFailed, UserError
 
     hide_tracebacks()
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def _sentence(error: click.ClickException) -> str:
-    """click's message, and where to read on: `no such option: --lcoal (see ditlab train --help)`."""
+    """Format click's error with the help to read: `no such option: --lcoal (see ditlab train --help)`."""
     message = error.format_message()
     context = getattr(error, "ctx", None)
     return f"{message} (see `{context.command_path} --help`)" if context else message

@@ -1,4 +1,4 @@
-"""Bars for imports: bytes of downloads, counts of anything else."""
+"""Progress bars of imports: bytes of downloads, counts of anything else."""
 
 from types import TracebackType
 
@@ -17,14 +17,14 @@ from rich.text import Text
 
 
 class Amount(ProgressColumn):
-    """`3.1/9.9 MB`, `120,000/1,000,000 peaks`."""
+    """A task's progress as text: `3.1/9.9 MB`, `120,000/1,000,000 peaks`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._bytes = DownloadColumn()
 
     def render(self, task: Task) -> Text:
-        """How much of a task is done."""
+        """Format a task's progress."""
         unit = task.fields["unit"]
         if unit == "bytes":
             return self._bytes.render(task)
@@ -33,7 +33,7 @@ class Amount(ProgressColumn):
 
 
 class ImportBars:
-    """A bar for each thing that an importer reports, on standard error; nothing is drawn before the first report."""
+    """A bar for each task that an importer reports, on standard error; nothing is drawn before the first report."""
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), Amount(), TimeRemainingColumn())
@@ -44,7 +44,7 @@ class ImportBars:
         return self
 
     def __call__(self, what: str, done: int, total: int | None, unit: str = "bytes") -> None:
-        """See `ditlab.data.importing.Progress`."""
+        """See `ditlab.data.import_request.ImportProgress`."""
         if not self._tasks:
             self._bars.start()
         if what not in self._tasks:

@@ -9,7 +9,7 @@ from ditlab.cli.common import emit, json_option
 
 
 @click.command()
-@click.option("--sweep", is_flag=True, help="The schema of sweeps, not that of experiments.")
+@click.option("--sweep", is_flag=True, help="The schema of sweeps instead of that of experiments.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write it to this file instead of standard output.")
 @json_option
 def schema(sweep: bool, out: Path | None, as_json: bool) -> None:

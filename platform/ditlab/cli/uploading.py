@@ -1,4 +1,4 @@
-"""`ditlab data upload`: a store to where every node can fetch it."""
+"""`ditlab data upload`: a store to a place that every node can read."""
 
 import click
 
@@ -10,16 +10,16 @@ from ditlab.cli.common import emit, json_option, say
 @click.argument("uri")
 @json_option
 def upload(store: str, uri: str, as_json: bool) -> None:
-    """Put a store at a URI, for data: {kind: arrow, path: URI}.
+    """Upload a store to a URI, for data: {kind: arrow, path: URI}.
 
-    STORE: a store's folder, or the name of one under DITLAB_HOME/stores. URI: the folder that it takes there, such as
-    s3://bucket/stores/NAME; what checkpoint.storage takes. Another store is never overwritten.
+    STORE: a store's folder, or the name of one under DITLAB_HOME/stores. URI: the store's folder there, such as
+    s3://bucket/stores/NAME, in the form that checkpoint.storage takes. Another store is never overwritten.
     """
+    from ditlab.data.named_stores import open_named_store
     from ditlab.data.remote.uploading import upload_store
-    from ditlab.data.splits import open_place
     from ditlab.home import Home
 
-    opened = open_place("STORE", store, Home.from_environment())
+    opened = open_named_store("STORE", store, Home.from_environment())
     done = upload_store(opened, uri)
     what = f"{opened.name}: {len(opened):,} rows, {done.size / 2**20:,.1f} MiB (fingerprint {opened.fingerprint[:12]})"
     say(f"{what} {'is there already, unchanged' if done.outcome == 'unchanged' else 'uploaded'}: {uri}")

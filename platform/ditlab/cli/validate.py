@@ -14,10 +14,9 @@ from ditlab.cli.common import emit, json_option, set_option
 def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool) -> None:
     """Check experiments and sweeps without running them. Every file is checked before the command fails."""
     from ditlab.errors import UserError
+    from ditlab.interface.specs import load, load_sweep
     from ditlab.spec.reading.files import is_sweep
-    from ditlab.spec.reading.loading import load_experiment
-    from ditlab.spec.sweep.loading import load_sweep
-    from ditlab.spec.sweep.space import check_sweep, enumerate_trials
+    from ditlab.spec.sweep.space import enumerate_trials
 
     mistakes, valid, hashes = [], [], {}
     for path in specs:
@@ -25,11 +24,10 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
         try:
             if is_sweep(path):
                 sweep = load_sweep(path, overrides)
-                check_sweep(sweep, str(path))
                 planned = enumerate_trials(sweep)
                 remark = f" (sweep, {sweep.trials if planned is None else len(planned):,} trials)"
             else:
-                hashes[str(path)] = load_experiment(path, overrides).content_hash()
+                hashes[str(path)] = load(path, overrides).content_hash()
         except UserError as error:
             mistakes.append(str(error))
         else:

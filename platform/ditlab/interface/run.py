@@ -13,7 +13,7 @@ import pyarrow as pa
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.loading import load_experiment
 from ditlab.tracking.journal.history import Series, metric_history
 from ditlab.tracking.records import RunRecord, find_training_run, list_runs, read_record
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.loading import load_experiment
 from ditlab.spec.sweep.loading import load_sweep as read_sweep
 from ditlab.spec.sweep.space import check_sweep
 from ditlab.spec.sweep.spec import Sweep

@@ -3,10 +3,12 @@
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, create_model, field_validator, model_validator
+from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
 from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
 from denoisers.families import AnyFamily, families, family_of
@@ -17,6 +19,8 @@ from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
 from ditlab.spec.format_value import format_value
 from ditlab.spec.no_secrets import refuse_secrets
 from ditlab.spec.optimisation import AdamW, Batch, ConstantSchedule, ScheduleSpec, Training
+from ditlab.spec.reading.messages import explain
+from ditlab.spec.reading.overrides import Assignment, assign
 from ditlab.spec.resources import Resources
 
 # What does not change which weights come out (up to float summation order): a run can be resumed with other values.
@@ -159,6 +163,16 @@ class Experiment(Spec):
         """Every field in JSON's types, defaults included."""
         return self.model_dump(mode="json", serialize_as_any=True)
 
+    def replace(self, path: str, value: Any) -> "Experiment":
+        """Return the experiment with the field at a dotted path changed and everything validated again.
+
+        `spec.replace("optimizer.lr", 3e-4)`; a mapping is merged into the fields that it names. Raises UserError,
+        naming field and value, for a path that leads nowhere and for a value that does not fit.
+        """
+        value = _plain(value)
+        change = Assignment(path, value, f"{path}={format_value(value)}")
+        return validate_experiment(assign(self.to_dict(), [change], class_for))
+
     def content_hash(self) -> str:
         """16 hex digits over what decides the trained weights; where it runs and what is logged leave it alone."""
         content = {key: value for key, value in self.to_dict().items() if key not in NOT_CONTENT}
@@ -166,6 +180,15 @@ class Experiment(Spec):
         if not content["encoders"]:
             del content["encoders"]  # without any, the hash is what it was before there were encoders
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    """A value in the types of YAML."""
+    if isinstance(value, Spec):
+        return value.model_dump(mode="json", serialize_as_any=True)
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _multiple(size: int, divisor: int) -> str:
@@ -196,3 +219,12 @@ def class_for(mapping: Any) -> type[Experiment]:
     if not isinstance(family, str) or family not in known:
         raise UserError(f"model.family={format_value(family)} is no known family; {nearest(str(family), list(known))}")
     return experiment_class(known[family])
+
+
+def validate_experiment(mapping: Mapping[str, Any]) -> Experiment:
+    """Validate a resolved mapping. Raises UserError with one line a mistake."""
+    cls = class_for(mapping)
+    try:
+        return cls.model_validate(dict(mapping))
+    except ValidationError as error:
+        raise UserError("\n".join(explain(error, cls, mapping))) from None

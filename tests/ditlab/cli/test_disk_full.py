@@ -13,7 +13,7 @@ import pytest
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.runs.reporter import TrackedReporter
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.loading import load_experiment
 from support.command import Said, run_process
 from support.disk import SmallDisk, small_disk
 from support.workers import newest, same_state, train_here

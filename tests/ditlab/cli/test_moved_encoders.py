@@ -44,7 +44,7 @@ def test_a_run_is_sampled_and_evaluated_with_its_encoders_in_another_place(tmp_p
 
 @pytest.mark.parametrize("change", ["model.width=8", "encoders={}"])
 def test_other_changes_of_a_finished_run_are_refused(change):
-    from ditlab.analysis.sampling_overrides import sampling_changes
+    from ditlab.analysis.sampling.overrides import sampling_changes
     from ditlab.errors import UserError
 
     with pytest.raises(UserError, match="takes sampling settings and other places of its encoders alone"):

@@ -19,7 +19,7 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.spec.reading.loading import build_experiment
+from ditlab.spec.loading import build_experiment
 from support.command import Said, run_here, run_process
 
 REGIONS, NAMES = 10, ("GATA", "CTCF", "accessibility")

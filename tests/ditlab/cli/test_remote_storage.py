@@ -12,7 +12,7 @@ import torch
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.runs.reporter import TrackedReporter
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.loading import load_experiment
 from ditlab.training.export import load_export
 from support.s3 import S3Server, s3_at_hand
 from support.workers import newest, same_state, train_here

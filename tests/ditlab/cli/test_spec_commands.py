@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ditlab.spec.reading.loading import build_experiment, load_experiment
+from ditlab.spec.loading import build_experiment, load_experiment
 from ditlab.spec.reading.yaml_text import parse_yaml
 from ditlab.spec.sweep.loading import load_sweep
 

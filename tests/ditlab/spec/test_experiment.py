@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ditlab.spec.experiment import class_for
-from ditlab.spec.reading.loading import build_experiment
+from ditlab.spec.loading import build_experiment
 from ditlab.spec.reading.overrides import merge
 from ditlab.spec.reading.yaml_text import dump_yaml, parse_yaml
 

@@ -4,7 +4,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.spec.reading.files import read_with_parents
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading.overrides import merge
 
 

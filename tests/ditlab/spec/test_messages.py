@@ -5,7 +5,7 @@ import pytest
 from denoisers.families import families
 from ditlab.errors import UserError
 from ditlab.spec.format_value import format_value
-from ditlab.spec.reading.loading import build_experiment
+from ditlab.spec.loading import build_experiment
 from ditlab.spec.reading.overrides import merge
 
 MISTAKES = [

@@ -3,7 +3,8 @@
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.experiment import class_for
+from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading.overrides import apply_overrides
 
 
@@ -91,5 +92,5 @@ def test_mistakes_begin_with_the_override(load, override, said):
 
 def test_the_mapping_given_is_left_alone(small):
     before = {**small, "model": dict(small["model"])}
-    apply_overrides(small, ["model.depth=5", "training.clip.max_norm=3.0"])
+    apply_overrides(small, ["model.depth=5", "training.clip.max_norm=3.0"], class_for)
     assert small == before

@@ -6,9 +6,11 @@ from typing import Any
 
 from denoisers.contract import Spec
 from ditlab.errors import UserError
-from ditlab.spec.experiment import class_for
 from ditlab.spec.reading.field_paths import SELECTORS, check_path, spec_at
 from ditlab.spec.reading.yaml_text import parse_yaml
+
+ClassOf = Callable[[dict[str, Any]], type[Spec]]
+"""Gives the spec class that a mapping is written for."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,12 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def apply_overrides(mapping: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def apply_overrides(mapping: dict[str, Any], overrides: Sequence[str], class_of: ClassOf) -> dict[str, Any]:
     """`model.depth=9` and the like, in turn. The value is YAML: `null`, `[0.9, 0.99]`, `{kind: norm}` all work.
 
     Raises UserError for a path that leads nowhere, and for a change of kind that undoes an earlier override.
     """
-    return assign(mapping, parse_overrides(overrides))
+    return assign(mapping, parse_overrides(overrides), class_of)
 
 
 def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
@@ -72,7 +74,7 @@ def outermost_first(assignments: Iterable[Assignment]) -> list[Assignment]:
 def assign(
     mapping: dict[str, Any],
     assignments: Iterable[Assignment],
-    class_of: Callable[[dict[str, Any]], type[Spec]] = class_for,
+    class_of: ClassOf,
 ) -> dict[str, Any]:
     """The mapping with each field set in turn; `class_of` gives the spec class that a mapping is written for.
 
@@ -108,9 +110,7 @@ def value_at(mapping: Any, keys: Sequence[str]) -> Any:
     return mapping
 
 
-def _with_default_kinds(
-    mapping: dict[str, Any], keys: Sequence[str], source: str, class_of: Callable[[dict[str, Any]], type[Spec]]
-) -> dict[str, Any]:
+def _with_default_kinds(mapping: dict[str, Any], keys: Sequence[str], source: str, class_of: ClassOf) -> dict[str, Any]:
     """What a value goes into, where a file leaves it to its default: that default's kind, or the value's other
     fields would belong to no kind. Checks the path on the way."""
     try:

@@ -113,7 +113,7 @@ def _check_path(sweep: Sweep, path: str, label: str, source: str) -> None:
         assignments = [
             Assignment(name, value, f"{source}: {name}={format_value(value)}") for name, value in known.items()
         ]
-        mapping = assign(sweep.base, outermost_first(assignments))
+        mapping = assign(sweep.base, outermost_first(assignments), class_for)
         try:
             missing = _missing(mapping, path)
         except UserError as error:  # an unknown family

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.format_value import format_value
+from ditlab.spec.loading import build_experiment
 from ditlab.spec.reading.field_paths import SELECTORS
-from ditlab.spec.reading.loading import build_experiment
 from ditlab.spec.reading.overrides import Assignment, assign, outermost_first
 from ditlab.spec.sweep.axes import Axis, LogUniform, Uniform
 from ditlab.spec.sweep.axis_checks import check_axes
@@ -108,7 +108,7 @@ def _build(sweep: Sweep, values: Mapping[str, Any], source: str, name: str | Non
     ]
     assignments += [Assignment(path, value, f"space.{path}={format_value(value)}") for path, value in values.items()]
     try:
-        mapping = assign(sweep.base, outermost_first(assignments))
+        mapping = assign(sweep.base, outermost_first(assignments), class_for)
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     return build_experiment(mapping if name is None else {**mapping, "name": name}, source)

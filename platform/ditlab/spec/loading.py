@@ -4,12 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from ditlab.errors import UserError
-from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.experiment import Experiment, class_for, validate_experiment
 from ditlab.spec.reading.files import is_sweep, read_with_parents
-from ditlab.spec.reading.messages import explain
 from ditlab.spec.reading.overrides import apply_overrides
 
 
@@ -20,19 +17,16 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """
     mapping = read_with_parents(path)
     _refuse_sweep(mapping, str(path))
-    return build_experiment(apply_overrides(mapping, overrides), str(path))
+    return build_experiment(apply_overrides(mapping, overrides, class_for), str(path))
 
 
 def build_experiment(mapping: Mapping[str, Any], source: str) -> Experiment:
     """Validates a resolved mapping. Raises UserError with one line per mistake, each beginning with `source`."""
     _refuse_sweep(mapping, source)
     try:
-        cls = class_for(mapping)
-        return cls.model_validate(dict(mapping))
+        return validate_experiment(mapping)
     except UserError as error:
-        raise UserError(f"{source}: {error}") from None
-    except ValidationError as error:
-        raise UserError("\n".join(f"{source}: {line}" for line in explain(error, cls, mapping))) from None
+        raise UserError("\n".join(f"{source}: {line}" for line in str(error).splitlines())) from None
 
 
 def _refuse_sweep(mapping: Mapping[str, Any], source: str) -> None:
