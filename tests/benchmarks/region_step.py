@@ -25,7 +25,7 @@ from denoisers.region.family import FAMILY
 from denoisers.region.objective import draw_mask, errors
 from denoisers.region.spec import RegionSpec
 from ditlab.inputs.noise import KeyedNoise
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.loading import load_experiment
 from support.peak_memory import peak_bytes
 from support.plain_region import plain_forward
 

@@ -26,7 +26,7 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.engine.distributed import single_process
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.loading import load_experiment
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter
 from ditlab.training.worker import train

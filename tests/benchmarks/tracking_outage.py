@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.loading import load_experiment
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.tracking.upload.connection import load_mlflow

@@ -14,13 +14,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank, current_rank, single_process
-from ditlab.home import Home
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.training.loop import train
-from support.workers import Recorder
+from ditlab.training.worker import train
+from support.workers import Recorder, training_run
 
 
 def global_states() -> tuple[bytes, ...]:
@@ -72,9 +69,9 @@ class Watched(Recorder):
 def train_watched(experiment: Experiment, home: Path, checkpoints: Path) -> tuple[Watched, list[str]]:
     """Trains in this process; gives what was recorded, and the draws that escaped the keyed source."""
     recorder = Watched()
-    data = open_data(experiment.data, Home(home))
+    run = training_run(experiment, home, checkpoints)
     with single_process(use_gpu=False) as rank:
-        train(experiment, data, CheckpointStore.at(checkpoints), rank, recorder)
+        train(run, rank, recorder)
         return recorder, recorder.escaped()
 
 
@@ -159,12 +156,6 @@ def _worker(rank: int, spec: Mapping[str, Any], home: Path, folder: Path, world_
 def _train_and_write(experiment: Experiment, home: Path, folder: Path, rank: Rank) -> None:
     recorder = Recorder()
     with written_down(experiment) as book:
-        train(
-            experiment,
-            open_data(experiment.data, Home(home)),
-            CheckpointStore.at(folder / "checkpoints"),
-            rank,
-            recorder,
-        )
+        train(training_run(experiment, home, folder / "checkpoints"), rank, recorder)
     left = {"book": book, "values": recorder.values}
     (folder / f"book-{rank.rank}.json").write_text(json.dumps(left))

@@ -16,9 +16,10 @@ from ditlab.data.splits import open_data
 from ditlab.engine.distributed import current_rank, single_process
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.training.loop import train
-from ditlab.training.progress_marker import Pulse
-from ditlab.training.reporting import Outcome
+from ditlab.training.plan import TrainingRun, plan_run
+from ditlab.training.progress_marker import ProgressMarker
+from ditlab.training.reporting import RunOutcome
+from ditlab.training.worker import train
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -78,7 +79,7 @@ class Recorder:
     warnings: list[str] = field(default_factory=list)
     pictures: list[int] = field(default_factory=list)
     steps: int = 0
-    pulse: Pulse = field(default_factory=Pulse)
+    marker: ProgressMarker = field(default_factory=ProgressMarker)
     tagged: dict[str, str] = field(default_factory=dict)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -110,14 +111,21 @@ class Recorder:
         self.warnings.append(message)
 
 
+def training_run(experiment: Experiment, home: Path, checkpoints: Path) -> TrainingRun:
+    """Everything that a worker trains from, its data opened."""
+    data = open_data(experiment.data, Home(home))
+    plan, store = plan_run(experiment, data), CheckpointStore.at(checkpoints)
+    return TrainingRun(experiment, data, plan, store, Home(home), checkpoints / "swap")
+
+
 def train_here(
     experiment: Experiment, home: Path, checkpoints: Path, stop_after: int | None = None
-) -> tuple[Outcome, Recorder]:
+) -> tuple[RunOutcome, Recorder]:
     """One worker in this process."""
     recorder = Recorder(stop_after)
-    data = open_data(experiment.data, Home(home))
+    run = training_run(experiment, home, checkpoints)
     with single_process(use_gpu=False) as rank:
-        return train(experiment, data, CheckpointStore.at(checkpoints), rank, recorder), recorder
+        return train(run, rank, recorder), recorder
 
 
 def _body(rank: int, world_size: int, jobs: Sequence[tuple[dict[str, Any], str, str]], rendezvous: str) -> None:
@@ -127,8 +135,7 @@ def _body(rank: int, world_size: int, jobs: Sequence[tuple[dict[str, Any], str, 
     for spec, home, checkpoints in jobs:
         experiment = class_for(spec).model_validate(spec)
         recorder = Recorder()
-        store = CheckpointStore.at(Path(checkpoints))
-        train(experiment, open_data(experiment.data, Home(Path(home))), store, place, recorder)
+        train(training_run(experiment, Path(home), Path(checkpoints)), place, recorder)
         if rank == 0:
             Path(checkpoints, "losses.json").write_text(json.dumps(recorder.losses))
     torch.distributed.destroy_process_group()

@@ -1,12 +1,12 @@
-"""Sample quality: distances to the run's own real images, copying, and whether samples show what captions say.
+"""Sample quality: distances to the run's own real images, copying, and agreement with captions.
 
-`quality` measures generated images, `quality_applies` says whether an experiment has what that takes, `check_quality`
-refuses one that asks for it in vain, `quality_names` says which figures there will be. Not Inception FID: numbers
-compare runs on the same data alone.
+`quality` measures generated images, `quality_ineligibility` returns the reason why an experiment's samples cannot be
+measured, `check_quality` raises an error for one that requests it in vain, `quality_names` lists the metrics. Not
+Inception FID: numbers compare runs on the same data alone.
 """
 
-from ditlab.quality.eligibility import check_quality, quality_applies, quality_names
+from ditlab.quality.eligibility import check_quality, quality_ineligibility, quality_names
 from ditlab.quality.measure import quality
 from ditlab.quality.names import QUALITY_METRICS, QUALITY_NOTE
 
-__all__ = ["QUALITY_METRICS", "QUALITY_NOTE", "check_quality", "quality", "quality_applies", "quality_names"]
+__all__ = ["QUALITY_METRICS", "QUALITY_NOTE", "check_quality", "quality", "quality_ineligibility", "quality_names"]

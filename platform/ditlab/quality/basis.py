@@ -1,38 +1,38 @@
-"""What samples of a data set can be measured by, found from its columns before anything is read or trained."""
+"""Basis of quality metrics: the columns of a data set, and the encoder, that samples can be measured by."""
 
 from dataclasses import dataclass, replace
 
 from denoisers.contract import BatchField
 from ditlab.data.splits import DataSplits
 from ditlab.quality.encoder import ImageEncoder
-from ditlab.quality.images import ImageFields, find_fields, find_image, image_sizes, of_size
+from ditlab.quality.images import ImageFields, find_fields, find_image, image_sizes, restrict_to_size
 from ditlab.quality.names import CLASSIFIER_DISTANCES, ENCODER_DISTANCES, NEAREST, agreement_names
 
 SIZES = range(8, 65)
-"""Heights and widths that the classifier is made for, in pixels."""
+"""Heights and widths that the classifier supports, in pixels."""
 FEWEST_TRAIN, FEWEST_HELD_OUT = 200, 50
 
 
 @dataclass(frozen=True)
-class Basis:
-    """Real images of the samples' size, and what tells how samples differ from them."""
+class QualityBasis:
+    """Real images of the samples' size, and the features that samples are compared by."""
 
     data: DataSplits
     """The data set's rows with images of this size."""
     image: BatchField
     classes: tuple[ImageFields, ...]
-    """The images with each column of classes, for a classifier each: the first one's features are those that images are
-    compared by. Empty where there are no classes, or images are too large."""
+    """The images with each column of classes, for a classifier each: images are compared by the first one's features.
+    Empty where there are no classes, or images are too large."""
     encoder: ImageEncoder | None
-    """Whose features images are compared by as well; None: nobody's."""
+    """Encoder whose features images are compared by as well."""
 
     def check(self) -> None:
-        """Raises UserError where the encoder cannot be opened, or does not fit the images."""
+        """Raise UserError where the encoder cannot be opened, or does not fit the images."""
         if self.encoder is not None:
             self.encoder.check(*self.image.shape[1:])
 
     def metrics(self, from_captions: bool) -> tuple[str, ...]:
-        """The names of the figures; those of agreement for samples that are drawn from held-out images' captions."""
+        """Return the names of the metrics; of agreement too, for samples drawn from held-out images' captions."""
         columns = [fields.label.name for fields in self.classes]
         return (
             *(CLASSIFIER_DISTANCES if self.classes else ()),
@@ -42,16 +42,20 @@ class Basis:
         )
 
 
-def find_basis(data: DataSplits, shape: tuple[int, ...], encoder: ImageEncoder | None = None) -> Basis | str:
-    """What images (channels, height, width) are measured by; or why they cannot be: a clause without a full stop.
+def find_basis(data: DataSplits, shape: tuple[int, ...], encoder: ImageEncoder | None = None) -> QualityBasis | str:
+    """Return the basis for samples of this shape (channels, height, width); or the reason why there is none.
 
-    `encoder`: the experiment's image encoder. It needs images of three channels.
+    The reason is a clause without a full stop. `encoder` is the experiment's; it needs images of three channels.
     """
     size, channels = " x ".join(map(str, shape[1:])), shape[0] if shape else 0
     fits_classifier = len(shape) == 3 and all(side in SIZES for side in shape[1:])
     if not fits_classifier and not encoder:
         return f"images of {size} pixels are not {SIZES[0]} to {SIZES[-1]} a side{_or_an_encoder(channels)}"
-    origin, train, held_out = data.train.origin, of_size(data.train, shape), of_size(data.held_out, shape)
+    origin, train, held_out = (
+        data.train.origin,
+        restrict_to_size(data.train, shape),
+        restrict_to_size(data.held_out, shape),
+    )
     image = find_image(train.columns, shape)
     if image is None and (sizes := image_sizes(data.train, channels)):
         return f"{origin} holds images of {', '.join(sizes)} pixels and none of {size}, which samples have"
@@ -63,7 +67,7 @@ def find_basis(data: DataSplits, shape: tuple[int, ...], encoder: ImageEncoder |
         return f"{origin} holds out {len(held_out)} images{_of(data, size)}, and at least {FEWEST_HELD_OUT} are needed"
     if len(train) < FEWEST_TRAIN:
         return f"{origin} trains on {len(train)} images{_of(data, size)}, and at least {FEWEST_TRAIN} are needed"
-    return Basis(replace(data, train=train, held_out=held_out), image, classes, encoder)
+    return QualityBasis(replace(data, train=train, held_out=held_out), image, classes, encoder)
 
 
 def _or_an_encoder(channels: int) -> str:

@@ -1,4 +1,4 @@
-"""Training the classifier: the same weights whenever and wherever in a process it is done."""
+"""Training of the classifier, reproducible to the bit on one CPU thread."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,40 +13,40 @@ from ditlab.quality.images import ImageFields, RealImages, batches
 from ditlab.quality.network import SmallClassifier
 
 VERSION = 1
-"""Of everything that decides the weights: numbers of two versions do not compare."""
+"""Version of everything that decides the weights: numbers of two versions do not compare."""
 STEPS, BATCH, RATE = 1000, 64, 2e-3
 CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A classifier and what is known of it."""
+class TrainedClassifier:
+    """Trained classifier with its accuracy on held-out images."""
 
     network: SmallClassifier
     accuracy: float
-    """Share of held-out images whose class it names."""
+    """Share of held-out images that are classified correctly."""
     chance: float
-    """Share of held-out images in their largest class: what it would reach without looking."""
+    """Share of held-out images in their largest class: the accuracy of a constant answer."""
     samples: int
-    """Images it learned from."""
+    """Number of training images."""
 
     @property
     def learned_little(self) -> bool:
-        """Whether it is less than a quarter of the way from chance to all right: its features say little."""
+        """True if the accuracy is below a quarter of the way from chance to 1: the features then say little."""
         return self.accuracy < self.chance + 0.25 * (1 - self.chance)
 
 
-def train_classifier(real: RealImages, fields: ImageFields, beat: Callable[[], None]) -> Trained:
-    """A thousand steps of AdamW on the CPU, whatever the device of the training around it. `beat` after each step."""
-    with _alone():
-        network = _fit(real.fit, fields, beat)
+def train_classifier(real: RealImages, fields: ImageFields, tick: Callable[[], None]) -> TrainedClassifier:
+    """Train a thousand steps of AdamW on the CPU, whatever the device of the run. Calls `tick` after each step."""
+    with _deterministic():
+        network = _fit(real.fit, fields, tick)
         network.scale = (_features(network, real.reference, fields).square().mean() + 1e-12).rsqrt()
-        return Trained(network, *_accuracy(network, real.held_out, fields), len(real.fit))
+        return TrainedClassifier(network, *_accuracy(network, real.held_out, fields), len(real.fit))
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """One thread, as sums over several come out in another order; gradients, which an evaluation switches off."""
+def _deterministic() -> Iterator[None]:
+    """Compute on one thread, as sums over several differ in order, and with gradients, which an evaluation disables."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -56,7 +56,7 @@ def _alone() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _fit(view: View, fields: ImageFields, beat: Callable[[], None]) -> SmallClassifier:
+def _fit(view: View, fields: ImageFields, tick: Callable[[], None]) -> SmallClassifier:
     parts = list(batches(view, fields, CPU))
     images, labels = torch.cat([image for image, _ in parts]), torch.cat([label for _, label in parts])
     generator = torch.Generator().manual_seed(derived_seed("quality", VERSION))
@@ -70,7 +70,7 @@ def _fit(view: View, fields: ImageFields, beat: Callable[[], None]) -> SmallClas
         loss.backward()
         optimizer.step()
         schedule.step()
-        beat()
+        tick()
     return network.requires_grad_(False).eval()
 
 
@@ -79,7 +79,7 @@ def _features(network: SmallClassifier, view: View, fields: ImageFields) -> Tens
 
 
 def _accuracy(network: SmallClassifier, view: View, fields: ImageFields) -> tuple[float, float]:
-    """(accuracy, share of the largest class)."""
+    """Return (accuracy, share of the largest class) on a view's images."""
     right, counts = 0, torch.zeros(fields.num_classes, dtype=torch.int64)
     for images, labels in batches(view, fields, CPU):
         right += int((network(images).argmax(1) == labels).sum())

@@ -1,4 +1,4 @@
-"""Distances between two sets of points, float64 whatever comes in: Frechet, kernel, nearest neighbour."""
+"""Distances between two sets of points, computed in float64: Frechet, kernel, nearest neighbour."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from torch import Tensor
 
 
 def frechet_distance(real: Tensor, generated: Tensor) -> float:
-    """The squared Frechet distance of two Gaussians with the sets' means and covariances.
+    """Squared Frechet distance of two Gaussians with the sets' means and covariances.
 
     |m1 - m2|^2 + tr(S1 + S2 - 2 (S1^1/2 S2 S1^1/2)^1/2), as in FID (Heusel et al. 2017, arXiv:1706.08500, eq. 6).
 
     Features are (num, dim), at least two each; the unit is theirs squared. The estimate is biased upwards, by about
     dim (dim + 5) / (2 num) for `num` features of unit variance on both sides: compare equal numbers. With fewer samples
     than dimensions, directions that a set does not reach count as if nothing moved in them: finite, symmetric, 0 for
-    equal sets, and far too large for equal distributions. NaN where any feature is no number.
+    equal sets, and far too large for equal distributions. NaN where any feature is NaN or infinite.
     """
     real, generated = real.double(), generated.double()
     if not (real.isfinite().all() and generated.isfinite().all()):
@@ -29,7 +29,7 @@ def frechet_distance(real: Tensor, generated: Tensor) -> float:
 
 @dataclass(frozen=True)
 class KernelDistance:
-    """An estimate and its uncertainty."""
+    """Estimate of the kernel distance with its standard error."""
 
     value: float
     """About 0, and as often below it as above, where the two distributions are equal."""
@@ -37,11 +37,11 @@ class KernelDistance:
 
 
 def kernel_distance(real: Tensor, generated: Tensor, num_subsets: int = 10) -> KernelDistance:
-    """The squared maximum mean discrepancy under (x.y / dim + 1)^3, unbiased (Binkowski et al. 2018, arXiv:1801.01401).
+    """Squared maximum mean discrepancy under (x.y / dim + 1)^3, unbiased (Binkowski et al. 2018, arXiv:1801.01401).
 
     Features are (num, dim). The value is that of all points (MMD_u^2, Gretton et al. 2012, eq. 3). Both sets are cut
     into `num_subsets` parts; the standard error is the delete-a-group jackknife's over them: KID's subsets overlap, so
-    that their spread depends on their size and not on what is known. NaN where any feature is no number.
+    that their spread depends on their size and not on what is known. NaN where any feature is NaN or infinite.
 
     Raises:
         ValueError: a set has fewer than two points a subset.
@@ -60,7 +60,7 @@ def kernel_distance(real: Tensor, generated: Tensor, num_subsets: int = 10) -> K
 
 
 def nearest_distances(samples: Tensor, reference: Tensor, chunk: int = 1024) -> Tensor:
-    """The Euclidean distance of each sample to the nearest point of `reference`, float64, (num,).
+    """Euclidean distance of each sample to the nearest point of `reference`, float64, (num,).
 
     Points are (num, dim), float32. `chunk` x `chunk` pairs at once are compared in float32, a tenth of the time, by
     |y|^2 - 2 x.y; the distance to the one found is taken in float64, so that a copy's is 0 and no round-off.
@@ -81,20 +81,20 @@ def _covariance(points: Tensor) -> Tensor:
 
 
 def _root(covariance: Tensor) -> Tensor:
-    """Of a positive semi-definite matrix; eigenvalues that round-off made negative are 0."""
+    """Square root of a positive semi-definite matrix; eigenvalues that round-off made negative count as 0."""
     values, vectors = torch.linalg.eigh(covariance)
     return (vectors * values.clamp(min=0).sqrt()) @ vectors.T
 
 
 def _parts(points: Tensor, num: int, seed: int) -> tuple[Tensor, ...]:
-    """Mixed before it is cut: samples come class by class in turn."""
+    """Cut points into `num` parts, shuffled first: samples come class by class in turn."""
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
     return points[order.to(points.device)].tensor_split(num)
 
 
 @dataclass(frozen=True)
 class _PairSums:
-    """Sums of the kernel over pairs of points, by the subsets that they lie in."""
+    """Sums of the kernel over pairs of points, by the subsets of the points."""
 
     within_x: Tensor
     within_y: Tensor
@@ -103,14 +103,14 @@ class _PairSums:
     sizes_y: Tensor
 
     def estimate(self, kept: Tensor) -> Tensor:
-        """MMD_u^2 of the kept subsets."""
+        """Estimate MMD_u^2 from the kept subsets."""
         m, n = self.sizes_x[kept].sum(), self.sizes_y[kept].sum()
         x, y, xy = (sums[kept][:, kept].sum() for sums in (self.within_x, self.within_y, self.between))
         return x / (m * (m - 1)) + y / (n * (n - 1)) - 2 * xy / (m * n)
 
 
 def _pair_sums(x: Sequence[Tensor], y: Sequence[Tensor]) -> Tensor:
-    """(subsets of x, subsets of y), no point paired with itself."""
+    """Sum the kernel over each pair of subsets, (subsets of x, subsets of y), no point paired with itself."""
     sums = [[_kernel(a, b).sum() - (_kernel_of_itself(a) if a is b else 0) for b in y] for a in x]
     return torch.tensor(sums, dtype=torch.float64)
 

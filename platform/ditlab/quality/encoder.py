@@ -1,4 +1,4 @@
-"""Images compared by the features of the image encoder that an experiment names (DINOv3)."""
+"""Features of the image encoder that an experiment names (DINOv3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ditlab.spec.experiment import Experiment
 
 @dataclass(frozen=True)
 class ImageEncoder:
-    """Where the encoder lies. It is opened for as long as images are encoded: training's memory is training's."""
+    """Location of an image encoder, opened only while images are encoded, to leave the memory to training."""
 
     place: str
     """A folder, or a name on the Hugging Face hub."""
@@ -25,12 +25,12 @@ class ImageEncoder:
 
     @classmethod
     def of(cls, experiment: Experiment) -> ImageEncoder | None:
-        """The experiment's; None where it names none."""
+        """Return the experiment's encoder; None where it names none."""
         spec = experiment.encoders
         return None if spec.image is None else cls(spec.image, DTYPES[spec.precision])
 
     def check(self, height: int, width: int) -> None:
-        """Raises UserError for one that cannot be opened, or whose patches do not tile images of this size."""
+        """Raise UserError for an encoder that cannot be opened, or whose patches do not tile images of this size."""
         checkpoint = FrozenImageEncoder.check(self.place, None, None)
         patch = checkpoint.config().patch_size
         if height % patch or width % patch:
@@ -39,15 +39,17 @@ class ImageEncoder:
                 f"samples whose quality is measured; draw sizes that are multiples of {patch}, or name another encoder."
             )
 
-    def features(self, device: torch.device, beat: Callable[[], None]) -> Extractor:
-        """The mean over an image's patches of the last layer's features, (num, width) in float32: what it shows,
-        wherever in the image. `beat` is called after each batch."""
+    def features(self, device: torch.device, tick: Callable[[], None]) -> Extractor:
+        """Return an extractor of the last layer's features, averaged over an image's patches: (num, width), float32.
+
+        It calls `tick` after each batch.
+        """
 
         def extract(images: Iterable[Tensor]) -> Tensor:
             encoder, means = FrozenImageEncoder.open(self.place, None, None, device, self.dtype), []
             for batch in images:
                 means.append(encoder.encode(batch).float().mean(1))
-                beat()
+                tick()
             return torch.cat(means)
 
         return extract

@@ -1,4 +1,4 @@
-"""What images are compared by: features of them, and distances between the features' distributions."""
+"""Feature spaces: features of images, and distances between the distributions of features."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ from ditlab.quality.distances import frechet_distance, kernel_distance
 from ditlab.quality.network import SmallClassifier
 
 Extractor = Callable[[Iterable[Tensor]], Tensor]
-"""Batches of images in [-1, 1] to their features, (num, width)."""
+"""Maps batches of images in [-1, 1] to their features, (num, width)."""
 
 
 @dataclass(frozen=True)
 class FeatureSpace:
-    """A kind of features, and those of the reference images."""
+    """Feature extractor with the features of the reference images."""
 
     names: tuple[str, str, str]
-    """Of the figures: Frechet distance, kernel distance, its standard error."""
+    """Names of the metrics: Frechet distance, kernel distance, its standard error."""
     extract: Extractor
     real: Tensor
-    """Of the reference images, (num, width), scaled."""
+    """Features of the reference images, (num, width), scaled."""
     scale: float = 1.0
-    """What features are multiplied by, so that their mean square over reference images is 1."""
+    """Factor on features that makes their mean square over reference images 1."""
 
     def distances(self, images: Iterable[Tensor]) -> dict[str, float]:
-        """The figures of generated images, given in batches; at least 20."""
+        """Return the distances of generated images, given in batches; at least 20 images."""
         generated = self.scale * self.extract(images)
         kernel = kernel_distance(self.real, generated)
         values = frechet_distance(self.real, generated), kernel.value, kernel.standard_error
@@ -34,24 +34,24 @@ class FeatureSpace:
 
     @classmethod
     def scaled(cls, names: tuple[str, str, str], extract: Extractor, reference: Iterable[Tensor]) -> "FeatureSpace":
-        """Of features of any size, and reference images given in batches."""
+        """Compute the scale and the reference features from reference images, given in batches."""
         real = extract(reference)
         scale = float((real.square().mean() + 1e-12).rsqrt())
         return cls(names, extract, scale * real, scale)
 
 
-def classifier_features(network: SmallClassifier, beat: Callable[[], None]) -> Extractor:
-    """Those of the layer before the last. `beat` is called after each batch."""
-    return lambda images: through(network.features, images, beat)
+def classifier_features(network: SmallClassifier, tick: Callable[[], None]) -> Extractor:
+    """Return an extractor of the features of the layer before the last; calls `tick` after each batch."""
+    return lambda images: apply_batched(network.features, images, tick)
 
 
 @torch.no_grad()
-def through(layer: Callable[[Tensor], Tensor], images: Iterable[Tensor], beat: Callable[[], None]) -> Tensor:
-    """What a classifier's layer gives for batches of images, in one tensor."""
+def apply_batched(layer: Callable[[Tensor], Tensor], images: Iterable[Tensor], tick: Callable[[], None]) -> Tensor:
+    """Apply a classifier's layer to batches of images; return one tensor."""
     parts = []
     for batch in images:
         # Not TensorFloat-32, whose features would be a thousandth off those of a CPU.
         with torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False):
             parts.append(layer(batch))
-        beat()
+        tick()
     return torch.cat(parts)

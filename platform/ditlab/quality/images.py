@@ -1,4 +1,4 @@
-"""Real images and their classes, out of a data set's store."""
+"""Real images and their classes, read from a data set's store."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from ditlab.data.stores.manifest import StoredColumn
 from ditlab.data.stores.view import View
 
 RANGE = (-1.0, 1.0)
-"""Of an image's values, as every image model has them."""
+"""Range of an image's values, the same for every image model."""
 BATCH = 512  # images at once
 LARGEST_BATCH = 2**24  # values of them
 LARGEST_FIT, LARGEST_REFERENCE, LARGEST_TRAIN = 20_000, 5_000, 60_000  # images
@@ -24,7 +24,7 @@ LARGEST_FIT, LARGEST_REFERENCE, LARGEST_TRAIN = 20_000, 5_000, 60_000  # images
 
 @dataclass(frozen=True)
 class ImageFields:
-    """Which columns hold the images, and their classes of one kind."""
+    """Columns of the images, and of their classes of one kind."""
 
     image: BatchField
     label: BatchField
@@ -42,13 +42,13 @@ class ImageFields:
 
 
 def find_image(columns: Mapping[str, StoredColumn], shape: tuple[int, ...]) -> BatchField | None:
-    """The first column of images (channels, height, width) of this shape; None where there is none."""
+    """Return the first column of images of this shape (channels, height, width); None where there is none."""
     names = [name for name, column in columns.items() if column.shape == shape and column.value_range is not None]
     return BatchField(names[0], shape, "float32", value_range=RANGE) if len(shape) == 3 and names else None
 
 
 def find_fields(columns: Mapping[str, StoredColumn], shape: tuple[int, ...]) -> tuple[ImageFields, ...]:
-    """The images of this shape with each column of class indices, in the store's order; empty where either lacks."""
+    """Return the images of this shape with each column of class indices, in the store's order; empty if any lacks."""
     image = find_image(columns, shape)
     if image is None:
         return ()
@@ -60,7 +60,7 @@ def find_fields(columns: Mapping[str, StoredColumn], shape: tuple[int, ...]) -> 
 
 
 def image_sizes(view: View, channels: int) -> list[str]:
-    """The sizes of the images of so many channels in the view's store, `height x width`; empty where there are none."""
+    """List the sizes of images with this many channels in the view's store, as `height x width`."""
     shapes = {
         column.shape
         for part in view.store.parts
@@ -70,8 +70,8 @@ def image_sizes(view: View, channels: int) -> list[str]:
     return [f"{height} x {width}" for _, height, width in sorted(shapes)]
 
 
-def of_size(view: View, shape: tuple[int, ...]) -> View:
-    """The view's rows with images of this shape, where its store holds several sizes; else the view as it is."""
+def restrict_to_size(view: View, shape: tuple[int, ...]) -> View:
+    """Return the view's rows with images of this shape, where its store holds several sizes; else the view itself."""
     first = 0
     for number, part in enumerate(view.store.parts):
         if find_image(part.columns, shape) is not None:
@@ -83,21 +83,21 @@ def of_size(view: View, shape: tuple[int, ...]) -> View:
 
 @dataclass(frozen=True)
 class RealImages:
-    """The parts of a data set that quality figures use."""
+    """Parts of a data set that quality metrics use."""
 
     fit: View
-    """What the classifier learns from: half of the training images, at most 20,000."""
+    """Images that the classifier learns from: half of the training images, at most 20,000."""
     reference: View
-    """What samples are compared with: the other training images, at most 5,000. The classifier never saw them, so to
-    its features they are what held-out images are."""
+    """Images that samples are compared with: the other training images, at most 5,000. The classifier never saw them,
+    so to its features they are like held-out images."""
     train: View
-    """What samples may be copies of: the training images, at most 60,000."""
+    """Images that samples may be copies of: the training images, at most 60,000."""
     held_out: View
-    """What honest samples would look like."""
+    """Held-out images: the level that perfect samples would reach."""
 
 
 def real_images(data: DataSplits) -> RealImages:
-    """The parts; a function of the split alone."""
+    """Split the data set into the parts, a function of its split alone."""
     order = keyed_permutation("ditlab.quality", len(data.train))
     num = min(len(order) // 2, LARGEST_FIT)
     return RealImages(
@@ -115,23 +115,23 @@ def _some(view: View, indices: np.ndarray) -> View:
 def batches(
     view: View, fields: ImageFields, device: torch.device, num: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(images in [-1, 1], labels) of a view's first `num` rows (None: all), some hundred at a time."""
+    """Yield (images in [-1, 1], labels) of a view's first `num` rows (None: all), some hundred at a time."""
     for batch in _batches(view, (fields.image, fields.label), device, num):
         yield batch[fields.image.name], batch[fields.label.name]
 
 
 def image_batches(view: View, image: BatchField, device: torch.device, num: int | None = None) -> Iterator[Tensor]:
-    """The images alone, as `batches` gives them."""
+    """Yield the images alone of a view's first `num` rows (None: all), some hundred at a time."""
     return (batch[image.name] for batch in _batches(view, (image,), device, num))
 
 
-def at_once(shape: Sequence[int]) -> int:
-    """Images of this shape that are looked at together: BATCH, fewer where they are large (85 of 256 x 256 pixels)."""
+def images_per_batch(shape: Sequence[int]) -> int:
+    """Return the images of this shape in a batch: BATCH, fewer where they are large (85 of 256 x 256 pixels)."""
     return max(1, min(BATCH, LARGEST_BATCH // prod(shape)))
 
 
 def _batches(
     view: View, fields: Sequence[BatchField], device: torch.device, num: int | None
 ) -> Iterator[dict[str, Tensor]]:
-    for raw in held_out_batches(view, fields, at_once(fields[0].shape), num):
+    for raw in held_out_batches(view, fields, images_per_batch(fields[0].shape), num):
         yield to_device(raw, fields, view.columns, device)

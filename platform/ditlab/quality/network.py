@@ -1,19 +1,19 @@
-"""The small classifier whose features images are compared by."""
+"""Small convolutional classifier whose features images are compared by."""
 
 import torch
 from torch import Tensor, nn
 
 FEATURES = 64
-"""Numbers that an image becomes."""
+"""Features of an image."""
 WIDTHS = (16, 32, 64, 64, 64)
-"""Channels by halving of the image."""
+"""Channels after each halving of the image."""
 SMALLEST = 4  # pixels; halving stops there
 
 
 class SmallClassifier(nn.Module):
     """Convolutions that halve the image down to 4 pixels a side, a layer of features, a layer of class scores.
 
-    Weights are drawn from `generator`: torch's own is left alone, as a training may be going on.
+    Weights are drawn from `generator`: torch's global one belongs to the training that may be going on.
     """
 
     scale: Tensor
@@ -36,11 +36,11 @@ class SmallClassifier(nn.Module):
                 nn.init.zeros_(module.bias)  # type: ignore[arg-type]
 
     def features(self, images: Tensor) -> Tensor:
-        """(num, 64), whose mean square over real images is 1."""
+        """Return features, (num, 64), whose mean square over real images is 1."""
         return nn.functional.silu(self.body(images)) * self.scale
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores, (num, classes)."""
+        """Return class scores, (num, classes)."""
         return self.head(nn.functional.silu(self.body(images)))
 
 

@@ -1,4 +1,4 @@
-"""Held-out figures on fixed times and noise, and sample grids."""
+"""Evaluation of a network: held-out metrics on fixed times and noise, sample grids, sample quality."""
 
 from typing import Any
 
@@ -9,10 +9,52 @@ from denoisers.figures import Figure
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
-from ditlab.inputs.conditions import sample_conditions, rows_for_samples
+from ditlab.inputs.conditions import rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed, fixed_noise
+from ditlab.quality.evaluator import QualityEvaluator
 from ditlab.spec.experiment import Experiment
+from ditlab.training.plan import TrainingRun
+from ditlab.training.reporting import Reporter
+from ditlab.training.state import TrainingState
+
+
+class RunEvaluation:
+    """Evaluation of a run in training, on one worker."""
+
+    def __init__(
+        self, run: TrainingRun, rank: Rank, channel: ControlChannel, inputs: ModelInputs, reporter: Reporter
+    ) -> None:
+        self._experiment, self._data, self._rank = run.experiment, run.data, rank
+        self._channel, self._inputs, self._reporter = channel, inputs, reporter
+        self._quality = QualityEvaluator(
+            run.experiment, run.data, run.home, rank.device, reporter.warn, reporter.marker.tick, inputs
+        )
+
+    def evaluate(self, state: TrainingState, batch_size: int) -> dict[str, float]:
+        """Evaluate the averaged weights; return metrics under their MLflow names.
+
+        The first worker reports the sample grid, and alone returns quality figures.
+        """
+        evaluation, rank = self._experiment.evaluation, self._rank
+        with state.engine.evaluating():
+            found = held_out_metrics(
+                state.network, state.objective, self._data.held_out, self._inputs,
+                batch_size, evaluation.limit, rank, self._channel,
+            )  # fmt: skip
+            # Under ZeRO-3 every forward pass needs every worker; otherwise the first one draws alone.
+            if evaluation.samples and (rank.is_first or state.engine.stage == 3):
+                figure = sample_grid(state.network, self._experiment, self._data, evaluation.samples, self._inputs)
+                if rank.is_first:
+                    self._reporter.samples(state.step, figure)
+            if evaluation.quality and (rank.is_first or state.engine.stage == 3):
+                at_once = max(batch_size, evaluation.samples)  # both are known to fit
+                drawn = self._quality.draw(state.network, evaluation.quality, at_once)
+        values = {f"eval/{name}": value for name, value in found.items()}
+        if evaluation.quality:
+            self._reporter.marker.begin(state.step, "measuring samples")
+            values |= self._quality.measure(drawn) if rank.is_first else {}
+        return values
 
 
 def held_out_metrics(
@@ -25,7 +67,7 @@ def held_out_metrics(
     rank: Rank,
     channel: ControlChannel,
 ) -> dict[str, float]:
-    """The objective's metrics by name, over the first `limit` held-out samples.
+    """Return the objective's metrics by name, over the first `limit` held-out samples.
 
     Times and noise of a sample are the same at every call, in every experiment and whatever the batches, so numbers of
     two runs can be compared.
@@ -56,11 +98,14 @@ def held_out_metrics(
 
 
 def sample_grid(network: nn.Module, experiment: Experiment, data: DataSplits, num: int, inputs: ModelInputs) -> Figure:
-    """`num` samples from the same noise at every call, as shown to people; of held-out rows where rows are completed.
+    """Draw `num` samples from the same noise at every call, as shown to people.
 
-    Raises UserError where none can be drawn under the experiment's sampling settings.
+    A sampler that completes rows completes held-out ones. Raises UserError where no sample can be drawn under the
+    experiment's sampling settings.
     """
-    sampler: Any = experiment.family.build_sampler(experiment.sampling, experiment.model, experiment.objective, data.text)
+    sampler: Any = experiment.family.build_sampler(
+        experiment.sampling, experiment.model, experiment.objective, data.text
+    )
     generator = torch.Generator(inputs.device).manual_seed(derived_seed(experiment.seed, "samples"))
     conditions = sample_conditions(sampler, num, rows_for_samples(data), inputs)
     tensors = {name: value.to(inputs.device) for name, value in conditions.tensors.items()}

@@ -65,8 +65,6 @@ def load_network(
 
 
 def load_export(folder: Path, device: torch.device) -> tuple[Experiment, nn.Module]:
-    """The same from a folder that `export_weights` wrote."""
-    from ditlab.spec.reading.yaml_text import parse_yaml
-
+    """Load (experiment, network in evaluation mode) from a folder that `export_weights` wrote."""
     spec = parse_yaml((folder / "spec.yaml").read_text(encoding="utf-8"), str(folder / "spec.yaml"))
     return load_network(spec, load_file(folder / "weights.safetensors"), device)

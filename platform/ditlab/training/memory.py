@@ -1,4 +1,4 @@
-"""Out of memory: free what is cached, halve the micro-batch, halve it again, leave the batch out."""
+"""Out-of-memory policy: empty the caches, halve the micro-batch, halve it again, leave the batch out."""
 
 from dataclasses import dataclass, replace
 
@@ -7,12 +7,12 @@ import torch
 from ditlab.errors import RunFailed
 from ditlab.spec.experiment import Experiment
 
-# A CUDA device says so by its own exception; torch's CPU allocator and NCCL by a RuntimeError with one of these in it.
-_WORDS = ("can't allocate memory", "not enough memory", "Cannot allocate memory", "out of memory")
+# A CUDA device raises an exception of its own; torch's CPU allocator and NCCL a RuntimeError with one of these in it.
+_MESSAGES = ("can't allocate memory", "not enough memory", "Cannot allocate memory", "out of memory")
 
 
 class OutOfMemory(Exception):
-    """A forward or backward pass of step `step` (from 0) did not fit."""
+    """A forward or backward pass of step `step` (from 0) did not fit into memory."""
 
     def __init__(self, step: int, message: str) -> None:
         super().__init__(step, message)
@@ -20,47 +20,51 @@ class OutOfMemory(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory, of the device or the host, is used up."""
+    """Return True if an exception means that memory, of the device or the host, is used up."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
+    return isinstance(error, RuntimeError) and any(message in str(error) for message in _MESSAGES)
 
 
 @dataclass(frozen=True)
-class Room:
-    """What a run does to fit into memory. The global batch and its random draws stay what they are."""
+class MemoryPlan:
+    """Measures that a run takes to fit into memory; the global batch and its random draws stay what they are."""
 
     halvings: int = 0
-    """How often the micro-batch was halved: each halving doubles the accumulation."""
-    left_out: tuple[int, ...] = ()
+    """Number of times the micro-batch was halved: each halving doubles the accumulation."""
+    skipped_steps: tuple[int, ...] = ()
     """Steps (from 0) whose batch is taken from the order but not trained on."""
     step: int = -1
-    """The step that did not fit last."""
-    tries: int = 0
-    """How often it has been tried again."""
+    """The latest step that did not fit."""
+    attempts: int = 0
+    """Number of times that step was tried again."""
 
-    def after(self, step: int, experiment: Experiment) -> "Room":
-        """The next rung of the ladder for a step that did not fit. Raises RunFailed where the first step never does."""
-        tries = self.tries + 1 if step == self.step else 1
-        tried = replace(self, step=step, tries=tries)
-        if tries == 1:
-            return tried  # caches are empty in the next try: fragments of earlier shapes may have been all
-        if tries <= 3 and experiment.micro_size % 2 ** (self.halvings + 1) == 0:
+    def next_attempt(self, step: int, experiment: Experiment) -> "MemoryPlan":
+        """Return the plan with the next measure for a step that did not fit.
+
+        Raises:
+            RunFailed: every measure is used up, at the first step or for four steps in a row.
+        """
+        attempts = self.attempts + 1 if step == self.step else 1
+        tried = replace(self, step=step, attempts=attempts)
+        if attempts == 1:
+            return tried  # the next attempt has empty caches: fragments of earlier shapes may have been the cause
+        if attempts <= 3 and experiment.micro_size % 2 ** (self.halvings + 1) == 0:
             return replace(tried, halvings=self.halvings + 1)
-        if self.left_out[-3:] == (step - 3, step - 2, step - 1) or step == 0:
+        if self.skipped_steps[-3:] == (step - 3, step - 2, step - 1) or step == 0:
             raise RunFailed(
                 f"out of memory at step {step + 1}, with micro-batches of {experiment.micro_size >> self.halvings} "
                 "too: lower batch.micro or the model's size, raise engine.zero.stage, or set "
                 "engine.activation_checkpointing=true.",
                 kind="out_of_memory",
             )
-        return replace(tried, left_out=(*self.left_out, step))
+        return replace(tried, skipped_steps=(*self.skipped_steps, step))
 
-    def sentence(self, step: int, experiment: Experiment) -> str:
-        """What was done about the step, for people."""
-        if step in self.left_out:
+    def describe(self, step: int, experiment: Experiment) -> str:
+        """Return a sentence for people on the measure taken for a step."""
+        if step in self.skipped_steps:
             return f"out of memory at step {step + 1}: its batch is left out."
-        if self.tries == 1:
+        if self.attempts == 1:
             return f"out of memory at step {step + 1}: trying again with emptied caches."
         size = experiment.micro_size >> self.halvings
         return f"out of memory at step {step + 1}: going on with micro-batches of {size}, the batch stays the same."

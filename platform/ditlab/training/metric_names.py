@@ -1,4 +1,4 @@
-"""What a run's evaluations and steps will report, before it has begun."""
+"""Names of the metrics of a run, known before it starts."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from ditlab.spec.experiment import Experiment
 
 
 def metric_names(experiment: Experiment, data: DataSplits) -> list[str]:
-    """Names under which MLflow will have them: of every step, then of every evaluation."""
+    """Return the MLflow names of the metrics of every step, then of every evaluation."""
     objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
     trained = [name for name, weight in objective.weights.items() if weight]
     names = [f"train/{name}" for name in ("loss", *trained, "grad_norm", "lr", "samples_per_second")]

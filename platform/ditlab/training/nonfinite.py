@@ -1,4 +1,4 @@
-"""What to do about a step whose loss or gradient was no number."""
+"""Policy for steps with a NaN or infinite loss or gradient."""
 
 import math
 from dataclasses import dataclass
@@ -8,47 +8,46 @@ from ditlab.spec.experiment import Experiment
 
 
 @dataclass
-class NonFiniteWatch:
-    """Counts steps that were left out. The engine has left them out by itself; this decides what follows.
+class NonFiniteMonitor:
+    """Counter of non-finite steps; the engine has left their updates out by itself, this decides what follows.
 
     All workers see the same numbers in the same order, so they decide alike.
     """
 
     experiment: Experiment
-    skipped: int = 0
+    num_skipped: int = 0
     """Steps left out by this process."""
-    _row: int = 0
-    _rollbacks: int = 0
-    _back_at: int = -1
+    num_consecutive: int = 0
+    """Non-finite steps since the last finite one."""
+    _num_rollbacks: int = 0
+    _rollback_step: int = -1
 
-    def is_bad(self, step: int, loss: float, norm: float) -> bool:
-        """Whether the numbers of a step (counted from 1) are none.
+    def record(self, step: int, loss: float, norm: float) -> None:
+        """Count a step (from 1) whose loss or gradient norm is not finite.
 
-        Raises RunFailed where the policy, or its limit of steps in a row, says that the run has diverged.
+        Raises:
+            RunFailed: the policy is to stop, or its limit of steps in a row is exceeded.
         """
-        if math.isfinite(loss) and math.isfinite(norm):
-            self._row = 0
-            return False
         policy = self.experiment.training.non_finite
-        self.skipped += 1
-        self._row += 1
+        self.num_skipped += 1
+        self.num_consecutive += 1
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
         if policy.policy == "stop":
             raise self._diverged(f"{what} at step {step}")
-        if policy.policy == "skip" and self._row > policy.limit:
-            raise self._diverged(f"{what} at step {step}, as were {policy.limit} steps before it")
-        return True
+        if policy.policy == "skip" and self.num_consecutive > policy.limit:
+            raise self._diverged(f"{what} at step {step}, as in the {policy.limit} steps before it")
 
-    def rolled_back(self, step: int, to: int) -> None:
-        """The run went back to step `to` because of step `step`.
+    def record_rollback(self, step: int, to: int) -> None:
+        """Count a return to step `to` because of the non-finite step `step`.
 
-        Raises RunFailed where it has gone back there too often.
+        Raises:
+            RunFailed: the run has gone back there too often.
         """
         limit = self.experiment.training.non_finite.limit
-        self._rollbacks = self._rollbacks + 1 if to <= self._back_at else 1
-        self._back_at = to
-        if self._rollbacks > limit:
-            raise self._diverged(f"step {step} was no number, after {limit} roll-backs to step {to}")
+        self._num_rollbacks = self._num_rollbacks + 1 if to <= self._rollback_step else 1
+        self._rollback_step = to
+        if self._num_rollbacks > limit:
+            raise self._diverged(f"step {step} had a NaN or infinite loss, after {limit} roll-backs to step {to}")
 
     def _diverged(self, what: str) -> RunFailed:
         return RunFailed(

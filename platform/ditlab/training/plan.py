@@ -1,15 +1,19 @@
-"""What a run will do, worked out from spec and data before anything starts."""
+"""Plan of a training run, computed from spec and data before anything starts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.loading.order import SampleOrder
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
+from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.optimisation import SteppedCosineRestartSchedule
+from ditlab.training.memory import MemoryPlan
 
 
 @dataclass(frozen=True)
@@ -18,18 +22,38 @@ class RunPlan:
 
     total_steps: int
     epoch_steps: int
-    """Steps of an epoch, its last partial batch left out."""
+    """Steps of an epoch, without its last partial batch."""
     train_samples: int
     held_out_samples: int
     left_out_samples: int
-    """Of each epoch: less than a batch of each image size. Which ones changes from epoch to epoch."""
+    """Samples of each epoch that fill no batch of their image size; others in every epoch."""
     note: str = ""
-    """What a person should know about this plan, or nothing."""
+    """A sentence for people about samples that are never trained on; empty for none."""
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """Everything that a worker trains from: the experiment, its data and plan, and places on disk."""
+
+    experiment: Experiment
+    data: DataSplits
+    plan: RunPlan
+    checkpoints: CheckpointStore
+    home: Home
+    """Home of the classifiers of quality figures and of downloaded encoders."""
+    swap: Path
+    """Folder for state that is offloaded to NVMe."""
+    memory: MemoryPlan = field(default_factory=MemoryPlan)
+    """Memory measures that an earlier attempt arrived at."""
 
 
 def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
-    """Raises UserError where the data holds less than one batch."""
-    order = SampleOrder.of(data.train, experiment.batch.size, experiment.seed)
+    """Compute the steps and epochs of a run on its data.
+
+    Raises:
+        UserError: the data hold less than one batch, or the warm-up is as long as the run.
+    """
+    order = SampleOrder.from_view(data.train, experiment.batch.size, experiment.seed)
     epoch_steps = order.batches_per_epoch
     training = experiment.training
     total = training.steps or (training.epochs or 0) * epoch_steps
@@ -45,7 +69,7 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
 
 
 def _never_trained(view: View, batch_size: int) -> str:
-    """The buckets that fill no batch."""
+    """Return a sentence on the image sizes whose samples fill no batch; empty where there are none."""
     counts = np.bincount(view.buckets).tolist()
     few = {number: count for number, count in enumerate(counts) if 0 < count < batch_size}
     if not few:

@@ -1,34 +1,34 @@
-"""Signs of life: how far a worker has come, for whoever looks for one that hangs."""
+"""Progress marker of a worker: its step and current activity, from which a hang is detected."""
 
 import time
 from dataclasses import dataclass, field
 
 
 @dataclass
-class Pulse:
-    """Written by the step loop, read by another thread of the same process."""
+class ProgressMarker:
+    """Current activity of one worker; written by the step loop, read by the heartbeat thread of the same process."""
 
     step: int = 0
-    doing: str = "starting"
-    laps: int = 0
-    """Things begun, equally many on workers that are equally far."""
-    beats: int = 0
-    """Parts of the latest that are done."""
+    activity: str = "starting"
+    num_begun: int = 0
+    """Activities begun so far; equal on workers that are equally far."""
+    num_done: int = 0
+    """Parts of the current activity that are done."""
     since: float = field(default_factory=time.monotonic)
     """Monotonic time of the last change."""
-    is_patient: bool = True
-    """Whether what is being done may take any time: building, loading and saving depend on disks and networks."""
+    is_untimed: bool = True
+    """True while the activity may take any time: building, loading and saving depend on disks and networks."""
 
-    def at(self, step: int, doing: str, is_patient: bool = False) -> None:
-        """The loop begins something."""
-        self.step, self.doing, self.is_patient = step, doing, is_patient
-        self.laps, self.beats, self.since = self.laps + 1, 0, time.monotonic()
+    def begin(self, step: int, activity: str, is_untimed: bool = False) -> None:
+        """Record that the step loop begins an activity."""
+        self.step, self.activity, self.is_untimed = step, activity, is_untimed
+        self.num_begun, self.num_done, self.since = self.num_begun + 1, 0, time.monotonic()
 
-    def beat(self) -> None:
-        """A part of it is done."""
-        self.beats, self.since = self.beats + 1, time.monotonic()
+    def tick(self) -> None:
+        """Record that a part of the current activity is done."""
+        self.num_done, self.since = self.num_done + 1, time.monotonic()
 
     @property
     def idle(self) -> float:
-        """Seconds since something was done that should have been; 0 where patience is due."""
-        return 0.0 if self.is_patient else time.monotonic() - self.since
+        """Seconds since the last change; 0 during an activity that may take any time."""
+        return 0.0 if self.is_untimed else time.monotonic() - self.since

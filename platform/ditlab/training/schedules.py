@@ -1,4 +1,4 @@
-"""Learning rate as a function of the step."""
+"""Learning-rate schedules: the rate as a function of the step."""
 
 import math
 
@@ -6,7 +6,7 @@ from ditlab.spec.optimisation import ConstantSchedule, ScheduleSpec, SteppedCosi
 
 
 def learning_rate(schedule: ScheduleSpec, base: float, step: int, total: int, epoch_steps: int) -> float:
-    """Learning rate of optimiser step `step` (from 0) of `total`; `epoch_steps` is the length of an epoch in steps."""
+    """Return the learning rate of optimiser step `step` (from 0) of `total`; an epoch has `epoch_steps` steps."""
     match schedule:
         case ConstantSchedule():
             return base * warmup(step, schedule.warmup_steps(epoch_steps))

@@ -1,4 +1,4 @@
-"""How the micro-batches of a global batch are shared out over workers, whatever their number, and cut to fit memory."""
+"""Distribution of a global batch's micro-batches over any number of workers, with micro-batches cut to fit memory."""
 
 from dataclasses import dataclass
 
@@ -6,34 +6,37 @@ from ditlab.spec.experiment import Experiment
 
 
 @dataclass(frozen=True)
-class Slice:
+class ForwardPass:
     """One forward pass of a worker: rows `start` to `stop` of its `number`-th micro-batch."""
 
     number: int
     start: int
     stop: int
     counts: bool
-    """Whether it belongs to this worker; a filler keeps step with workers that have one micro-batch more."""
+    """True for a pass of this worker's own; a filler keeps step with workers that have one micro-batch more."""
 
 
 @dataclass(frozen=True)
-class Share:
-    """What one worker does in every step."""
+class WorkerShare:
+    """Micro-batches and forward passes of one worker in every step."""
 
     micro_indices: range
     """Its micro-batches by global index: contiguous, no two workers' counts more than one apart."""
-    slices: tuple[Slice, ...]
+    passes: tuple[ForwardPass, ...]
     """Its forward passes, as many on every worker."""
-    slice_size: int
+    pass_size: int
     """Samples of a forward pass."""
-    total_slices: int
-    """Forward passes that count, over all workers: each holds 1 / total_slices of the mean."""
+    total_passes: int
+    """Forward passes that count, over all workers: each holds 1 / total_passes of the mean."""
     weight: float
     """Factor on the loss of a pass that counts, so that a mean over passes and workers is the mean over samples."""
 
 
-def share_out(experiment: Experiment, rank: int, world_size: int, halvings: int = 0) -> Share:
-    """The share of a worker; micro-batches are cut in two `halvings` times. Every worker needs a micro-batch."""
+def worker_share(experiment: Experiment, rank: int, world_size: int, halvings: int = 0) -> WorkerShare:
+    """Return the share of a worker, with micro-batches cut in two `halvings` times.
+
+    Every worker needs at least one micro-batch.
+    """
     num, size = experiment.num_micro, experiment.micro_size
     assert num >= world_size, f"{num} micro-batches leave some of {world_size} workers without one"
     parts = 2**halvings
@@ -41,9 +44,9 @@ def share_out(experiment: Experiment, rank: int, world_size: int, halvings: int 
     mine = range(rank * num // world_size, (rank + 1) * num // world_size)
     slots = -(-num // world_size)
     cut = size // parts
-    slices = tuple(
-        Slice(min(number, len(mine) - 1), part * cut, (part + 1) * cut, number < len(mine))
+    passes = tuple(
+        ForwardPass(min(number, len(mine) - 1), part * cut, (part + 1) * cut, number < len(mine))
         for number in range(slots)
         for part in range(parts)
     )
-    return Share(mine, slices, cut, num * parts, slots * world_size / num)
+    return WorkerShare(mine, passes, cut, num * parts, slots * world_size / num)

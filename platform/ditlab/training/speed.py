@@ -1,4 +1,4 @@
-"""How fast a run goes."""
+"""Training throughput and the pace of progress reports."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,8 +7,8 @@ from contextlib import contextmanager
 PROGRESS_INTERVAL = 0.25  # seconds between progress reports
 
 
-class Speedometer:
-    """Samples a second over the last stretch of steps, evaluations and saves left out."""
+class ThroughputMeter:
+    """Samples per second over the latest stretch of steps, without evaluations and saves."""
 
     def __init__(self, batch_size: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._batch_size, self._clock = batch_size, clock
@@ -16,19 +16,19 @@ class Speedometer:
         self.samples_per_second = 0.0
 
     def restart(self) -> None:
-        """What was done since the last step was something else."""
+        """Begin a new stretch: the time since the last step was spent on something else."""
         self._since, self._steps = self._clock(), 0
 
-    def tick(self) -> None:
-        """A step is done."""
+    def count_step(self) -> None:
+        """Count a finished step."""
         self._steps += 1
         elapsed = self._clock() - self._since
         if elapsed > 0 and (elapsed > 1.0 or not self.samples_per_second):
             self.samples_per_second = self._steps * self._batch_size / elapsed
             self._since, self._steps = self._clock(), 0
 
-    def due(self, force: bool) -> bool:
-        """Whether it is time for news again."""
+    def is_report_due(self, force: bool) -> bool:
+        """Return True if the latest progress report is older than PROGRESS_INTERVAL, or with `force`."""
         if force or self._clock() - self._reported > PROGRESS_INTERVAL:
             self._reported = self._clock()
             return True
@@ -36,7 +36,7 @@ class Speedometer:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Inside, time does not count."""
+        """Exclude the time inside from the throughput."""
         start = self._clock()
         try:
             yield

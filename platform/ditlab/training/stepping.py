@@ -4,44 +4,40 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from ditlab.data.stores.manifest import Column
 from ditlab.engine.distributed import Rank
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
-from ditlab.spec.experiment import Experiment
 from ditlab.training.memory import OutOfMemory, is_out_of_memory
-from ditlab.training.plan import RunPlan
-from ditlab.training.reporting import StepMetrics
+from ditlab.training.metrics import StepMetrics
+from ditlab.training.plan import TrainingRun
 from ditlab.training.schedules import learning_rate
-from ditlab.training.shares import Share, Slice
+from ditlab.training.shares import ForwardPass, WorkerShare
 from ditlab.training.state import TrainingState
 
 MicroBatch = Mapping[str, Tensor]
 
 
 class Stepper:
-    """Takes a state from step to step: this worker's forward and backward passes, then the update."""
+    """Forward and backward passes of this worker's micro-batches, then the update."""
 
     def __init__(
         self,
-        experiment: Experiment,
-        plan: RunPlan,
+        run: TrainingRun,
         rank: Rank,
         state: TrainingState,
-        share: Share,
+        share: WorkerShare,
         inputs: ModelInputs,
-        columns: Mapping[str, Column],
         metrics: StepMetrics,
     ) -> None:
-        self._experiment, self._plan, self._rank = experiment, plan, rank
-        self._state, self._share = state, share
-        self._inputs, self._columns = inputs, columns
-        self._metrics = metrics
+        self._experiment, self._plan, self._columns = run.experiment, run.plan, run.data.train.columns
+        self._rank, self._state, self._share = rank, state, share
+        self._inputs, self._metrics = inputs, metrics
 
-    def step(self, micro_batches: Sequence[MicroBatch], wanted: bool) -> None:
-        """One step on this worker's micro-batches. Its numbers go to the metrics; `wanted` says whether to log them.
+    def step(self, micro_batches: Sequence[MicroBatch], is_logged: bool) -> None:
+        """Train one step on this worker's micro-batches; its numbers go to the step metrics.
 
-        Raises OutOfMemory where a pass does not fit; weights and moments are then what they were before.
+        Raises:
+            OutOfMemory: a pass does not fit; weights and moments are then as they were before.
         """
         state, metrics = self._state, self._metrics
         try:
@@ -54,34 +50,37 @@ class Stepper:
         finite = metrics.all_finite()
         lr = self._learning_rate()
         norm = state.engine.step(state.step, lr, finite)
-        self.pass_over()
-        metrics.finish(state.step, {"grad_norm": norm, "lr": lr}, wanted)
+        self.skip()
+        metrics.finish(state.step, {"grad_norm": norm, "lr": lr}, is_logged)
 
-    def pass_over(self) -> None:
-        """Counts a step and its batch, without training on it."""
+    def skip(self) -> None:
+        """Count a step and its batch, without training on it."""
         self._state.step += 1
         self._state.position += self._experiment.batch.size
 
     def _accumulate(self, micro_batches: Sequence[MicroBatch]) -> None:
-        slices = self._share.slices
-        for number, piece in enumerate(slices):
-            raw = micro_batches[piece.number]
-            if piece.stop - piece.start < self._experiment.micro_size:
-                raw = {name: values[piece.start : piece.stop] for name, values in raw.items()}
-            batch = self._inputs.ready(raw, self._columns)
-            weight = self._share.weight if piece.counts else 0.0
+        passes = self._share.passes
+        for number, part in enumerate(passes):
+            raw = micro_batches[part.number]
+            if part.stop - part.start < self._experiment.micro_size:
+                raw = {name: values[part.start : part.stop] for name, values in raw.items()}
+            batch = self._inputs.prepare_batch(raw, self._columns)
+            weight = self._share.weight if part.counts else 0.0
             components = self._state.engine.forward_backward(
-                batch, self._noise(piece), number == len(slices) - 1, weight
+                batch, self._noise(part), number == len(passes) - 1, weight
             )
-            if piece.counts:
-                self._metrics.add(components, 1 / self._share.total_slices)
+            if part.counts:
+                self._metrics.add(components, 1 / self._share.total_passes)
 
-    def _noise(self, piece: Slice) -> KeyedNoise:
-        """Draws for a pass. Without a micro-batch size of its own an experiment draws for the whole batch and every
-        pass takes its slice, or the number of workers would decide the numbers."""
+    def _noise(self, part: ForwardPass) -> KeyedNoise:
+        """Return the noise source of a pass.
+
+        Without a micro-batch size of its own an experiment draws for the whole batch and every pass takes its slice,
+        or the number of workers would decide the numbers.
+        """
         batch, size = self._experiment.batch, self._experiment.micro_size
         unit = batch.micro or batch.size
-        first = self._share.micro_indices[piece.number] * size + piece.start
+        first = self._share.micro_indices[part.number] * size + part.start
         index, start = divmod(first, unit)
         return KeyedNoise(self._experiment.seed, "train", self._state.step, index, unit, self._rank.device, start)
 

@@ -10,7 +10,7 @@ import mlflow
 import pytest
 
 from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
-from ditlab.cluster.workers.channel import Board
+from ditlab.cluster.workers.channel import KeyValueChannel
 from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.runs.start import start_run
@@ -121,7 +121,7 @@ def test_ctrl_c_saves_and_resume_continues_the_same_tracked_run(go, home):
 
 @pytest.mark.slow
 def test_a_diverging_run_fails_with_one_sentence(go, home):
-    words = r"(nan|inf) at step \d+, as were 10 steps before it: training diverged; lower optimizer.lr"
+    words = r"(nan|inf) at step \d+, as in the 10 steps before it: training diverged; lower optimizer.lr"
     spec = {"optimizer": {"kind": "adamw", "lr": 1e30}, "training": {"steps": 40, "clip": {"kind": "none"}}}
     with pytest.raises(RunFailed, match=words):
         go(tiny(name="diverging", **spec))
@@ -131,7 +131,7 @@ def test_a_diverging_run_fails_with_one_sentence(go, home):
 
 def test_the_first_worker_to_fail_is_the_one_that_is_heard(ray):
     """The others fail because it is gone, and say so after it."""
-    board = Board("a-launch")
+    board = KeyValueChannel("a-launch")
     board.put_first("failure", {"kind": "UserError"})
     board.put_first("failure", {"kind": "crash"})
     assert board.get("failure") == {"kind": "UserError"}

@@ -54,7 +54,7 @@ def test_a_bug_in_one_process_is_a_failure_not_an_interruption(home, monkeypatch
     def broken(*_):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("ditlab.training.loop.plan_run", broken)
+    monkeypatch.setattr("ditlab.training.worker.worker_share", broken)
     with pytest.raises(OSError, match="no space left"):
         go(tiny(name="broken", training__steps=2))
     (record,) = list_runs(home)
@@ -62,12 +62,12 @@ def test_a_bug_in_one_process_is_a_failure_not_an_interruption(home, monkeypatch
 
 
 def test_a_failed_run_says_which_step_it_can_go_on_from(home, monkeypatch):
-    def diverged(worker):
-        raise RunFailed(f"stopped by a test after step {worker.state.step}")
+    def evaluate(evaluation, state, batch_size):
+        if state.step:
+            raise RunFailed(f"stopped by a test after step {state.step}")
+        return {}
 
-    monkeypatch.setattr(
-        "ditlab.training.loop.Worker._evaluate", lambda worker: diverged(worker) if worker.state.step else None
-    )
+    monkeypatch.setattr("ditlab.training.evaluation.RunEvaluation.evaluate", evaluate)
     with pytest.raises(RunFailed):
         go(tiny(evaluation={"every": 4}))
     (record,) = list_runs(home)

@@ -15,14 +15,14 @@ from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.quality import QUALITY_METRICS, check_quality, quality_applies, quality_names
+from ditlab.quality import QUALITY_METRICS, check_quality, quality_ineligibility, quality_names
 from ditlab.quality import classifier as classifiers
-from ditlab.quality.agreement import Judge, classes_of, confusion_figure
+from ditlab.quality.agreement import CaptionAgreement, classes_of, confusion_figure
 from ditlab.quality.basis import find_basis
-from ditlab.quality.classifier import Trained
-from ditlab.quality.evaluator import Drawn, QualityMeter
+from ditlab.quality.classifier import TrainedClassifier
+from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator
 from ditlab.quality.images import image_batches
-from ditlab.quality.measure import Reference
+from ditlab.quality.measure import QualityReference
 from ditlab.quality.network import SmallClassifier
 from ditlab.spec.data import ArrowData, CaptionedDigitsData
 from ditlab.training.metric_names import metric_names
@@ -67,7 +67,7 @@ def reference(data, home):
     """Trains two classifiers of 8x8 images, in a third of the steps: 2 s."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classifiers, "STEPS", 350)
-        return Reference.open(find_basis(data, SHAPE), home, from_captions=True)
+        return QualityReference.open(find_basis(data, SHAPE), home, from_captions=True)
 
 
 @pytest.fixture
@@ -88,50 +88,50 @@ def held_out(basis):
 def test_shares_of_samples_that_are_right():
     chances = {"digit": 0.2, "colour": 0.5}
     network = SmallClassifier(SHAPE, 2, torch.Generator())
-    judge = Judge({name: Trained(network, 1.0, chance, 1) for name, chance in chances.items()}, 0.9, lambda: None)
-    asked = {"digit": torch.tensor([1, 2, 3, 4]), "colour": torch.tensor([0, 0, 1, 1])}
+    agreement = CaptionAgreement({name: TrainedClassifier(network, 1.0, chance, 1) for name, chance in chances.items()}, 0.9, lambda: None)
+    expected = {"digit": torch.tensor([1, 2, 3, 4]), "colour": torch.tensor([0, 0, 1, 1])}
     seen = {"digit": torch.tensor([1, 2, 3, 0]), "colour": torch.tensor([0, 1, 0, 1])}
-    assert judge.metrics(asked, seen) == dict(zip(AGREEMENT, (0.25, 0.75, 0.5, 0.9, 0.1), strict=True))
+    assert agreement.metrics(expected, seen) == dict(zip(AGREEMENT, (0.25, 0.75, 0.5, 0.9, 0.1), strict=True))
 
 
 def test_confusion_counts_each_class_that_was_asked_for():
-    asked = {"colour": torch.tensor([0, 0, 0, 0, 2])}
+    expected = {"colour": torch.tensor([0, 0, 0, 0, 2])}
     seen = {"colour": torch.tensor([0, 0, 0, 1, 1])}
-    (panel,) = confusion_figure(asked, seen, {"colour": ("red", "green", "blue")}).panels
+    (panel,) = confusion_figure(expected, seen, {"colour": ("red", "green", "blue")}).panels
     assert panel.values[0].tolist() == [0.75, 0.25, 0.0] and panel.values[2].tolist() == [0.0, 1.0, 0.0]
     assert np.isnan(panel.values[1]).all() and panel.x_names == panel.y_names == ("red", "green", "blue")
     assert "60.0% of 5 samples" in panel.title
 
 
 def test_real_images_agree_with_their_captions_and_with_no_others(reference):
-    images, asked = held_out(reference.basis)
-    found = reference.measure(images, asked)
+    images, expected = held_out(reference.basis)
+    found = reference.measure(images, expected)
     assert tuple(found) == (*QUALITY_METRICS, *AGREEMENT)
     assert found["quality/agreement"] == found["quality/agreement_real"] > 0.95
     assert found["quality/agreement_colour"] > 0.99
     mixed = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    chance = reference.measure(images, {name: values[mixed] for name, values in asked.items()})
+    chance = reference.measure(images, {name: values[mixed] for name, values in expected.items()})
     assert chance["quality/agreement_chance"] == pytest.approx(1 / 3 * 23 / 180, rel=1e-6)
     assert abs(chance["quality/agreement"] - chance["quality/agreement_chance"]) < 0.02
 
 
 def test_a_digit_is_known_in_any_colour(reference):
     """Channels moved round make red green, green blue, blue red, and leave the digit as it is."""
-    images, asked = held_out(reference.basis)
+    images, expected = held_out(reference.basis)
     seen = reference.recognise(images.roll(1, 1))
-    assert (seen["colour"] == (asked["colour"] + 1) % 3).double().mean() > 0.99
-    assert (seen["digit"] == asked["digit"]).double().mean() > 0.95
+    assert (seen["colour"] == (expected["colour"] + 1) % 3).double().mean() > 0.99
+    assert (seen["digit"] == expected["digit"]).double().mean() > 0.95
 
 
 def test_all_are_nan_where_a_sample_is_no_number(reference):
-    images, asked = (held_out(reference.basis)[0][:40].clone(), {"digit": torch.zeros(40), "colour": torch.zeros(40)})
+    images, expected = (held_out(reference.basis)[0][:40].clone(), {"digit": torch.zeros(40), "colour": torch.zeros(40)})
     images[3, 0, 0, 0] = float("nan")
-    found = reference.measure(images, asked)
+    found = reference.measure(images, expected)
     assert tuple(found) == (*QUALITY_METRICS, *AGREEMENT) and all(map(math.isnan, found.values()))
 
 
 def test_without_captions_one_classifier_is_enough(few_steps, data, tmp_path):
-    Reference.open(find_basis(data, SHAPE), Home(tmp_path))
+    QualityReference.open(find_basis(data, SHAPE), Home(tmp_path))
     assert len([path for path in Home(tmp_path).classifiers.iterdir() if path.is_dir()]) == 1
 
 
@@ -139,15 +139,15 @@ def test_without_captions_one_classifier_is_enough(few_steps, data, tmp_path):
 def test_both_classifiers_learn_the_digits_as_they_come(home):
     """16x16 pixels in seven colours."""
     basis = find_basis(open_data(CaptionedDigitsData(), home), (3, 16, 16))
-    judge = Reference.open(basis, home, from_captions=True).judge
-    assert judge.classifiers["digit"].accuracy > 0.95 and judge.classifiers["colour"].accuracy > 0.99
+    agreement = QualityReference.open(basis, home, from_captions=True).agreement
+    assert agreement.classifiers["digit"].accuracy > 0.95 and agreement.classifiers["colour"].accuracy > 0.99
 
 
 # What samples are drawn for
 
 
 def meter(data, home, **changes):
-    return QualityMeter(experiment(**changes), data, home, CPU)
+    return QualityEvaluator(experiment(**changes), data, home, CPU)
 
 
 @pytest.mark.parametrize("sampling", [{}, {"prompts": ["a red one"]}])
@@ -156,9 +156,9 @@ def test_samples_are_asked_for_what_the_captions_of_held_out_rows_say(data, home
     num = len(data.held_out) + 5
     measuring = meter(data, home, sampling={"height": 8, "width": 8, **sampling})
     captions = decode_captions(measuring.conditions(num).tensors["caption"].numpy().astype(np.uint8))
-    asked, columns = measuring.asked(num), data.held_out.columns
-    assert asked["digit"].shape == (num,)
-    for caption, digit, colour in zip(captions, asked["digit"], asked["colour"], strict=True):
+    expected, columns = measuring.expected(num), data.held_out.columns
+    assert expected["digit"].shape == (num,)
+    for caption, digit, colour in zip(captions, expected["digit"], expected["colour"], strict=True):
         assert caption == f"a {columns['colour'].names[colour]} {columns['digit'].names[digit]}"
 
 
@@ -166,9 +166,9 @@ def test_samples_are_asked_for_what_the_captions_of_held_out_rows_say(data, home
 def test_the_names_of_the_figures_are_known_beforehand(reference, data, home, prompts):
     sampling = {"height": 8, "width": 8, "prompts": prompts}
     spec = experiment(evaluation={"every": 1, "quality": 100}, sampling=sampling)
-    images, asked = held_out(reference.basis)
-    measuring = QualityMeter(spec, data, home, CPU)
-    found = measuring.measure(Drawn(images[:100], {name: values[:100] for name, values in asked.items()}))
+    images, expected = held_out(reference.basis)
+    measuring = QualityEvaluator(spec, data, home, CPU)
+    found = measuring.measure(DrawnSamples(images[:100], {name: values[:100] for name, values in expected.items()}))
     assert tuple(found) == quality_names(spec, data)
     assert set(found) <= set(metric_names(spec, data))
 
@@ -180,7 +180,7 @@ def test_families_without_captions_have_no_agreement(tmp_path):
 
 def test_samples_must_have_the_size_of_the_images(data):
     spec = experiment(sampling={"height": 16, "width": 8}, evaluation={"quality": 100})
-    assert quality_applies(spec, data).endswith("holds images of 8 x 8 pixels and none of 16 x 8, which samples have")
+    assert quality_ineligibility(spec, data).endswith("holds images of 8 x 8 pixels and none of 16 x 8, which samples have")
     with pytest.raises(UserError, match=r"evaluation\.quality=0, set sampling\.height and sampling\.width, or change"):
         check_quality(spec, data)
 
@@ -218,16 +218,16 @@ def test_samples_are_measured_against_the_bucket_of_their_size(tmp_path):
     data = open_data(ArrowData(**spec), Home(tmp_path))
     assert isinstance(data.train.store, BucketedStore)
     sampling = {"height": 8, "width": 12, "steps": 1, "solver": "euler"}
-    measuring = QualityMeter(experiment(data=spec, sampling=sampling), data, Home(tmp_path), CPU)
+    measuring = QualityEvaluator(experiment(data=spec, sampling=sampling), data, Home(tmp_path), CPU)
     of_size = measuring.basis.data
     assert len(of_size.train) + len(of_size.held_out) == 400
     assert of_size.held_out.gather("image", np.arange(3)).shape == (3, 3, 8, 12)
     captions = decode_captions(measuring.conditions(150).tensors["caption"].numpy().astype(np.uint8))
-    asked = measuring.asked(150)["colour"]
-    assert captions == [f"all {('red', 'green', 'blue')[each]}" for each in asked]
+    expected = measuring.expected(150)["colour"]
+    assert captions == [f"all {('red', 'green', 'blue')[each]}" for each in expected]
     images = torch.cat(list(image_batches(of_size.held_out, measuring.basis.image, CPU)))
     rows = np.arange(150) % len(images)
-    found = measuring.measure(Drawn(images[rows], measuring.asked(150)))
+    found = measuring.measure(DrawnSamples(images[rows], measuring.expected(150)))
     assert found["quality/agreement"] > 0.9 and found["quality/nearest_held_out"] > 0
 
 

@@ -9,13 +9,13 @@ from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.quality import QUALITY_METRICS, check_quality, quality_applies, quality_names
+from ditlab.quality import QUALITY_METRICS, check_quality, quality_ineligibility, quality_names
 from ditlab.quality import classifier as classifiers
 from ditlab.quality.basis import find_basis
 from ditlab.quality.distances import frechet_distance
 from ditlab.quality.encoder import ImageEncoder
-from ditlab.quality.images import at_once, image_batches
-from ditlab.quality.measure import Reference
+from ditlab.quality.images import images_per_batch, image_batches
+from ditlab.quality.measure import QualityReference
 from ditlab.spec.data import ArrowData
 from support.tiny_encoders import write_image_encoder
 from support.workers import tiny
@@ -61,7 +61,7 @@ def real_images_of(basis):
 def test_images_without_classes_are_measured_by_the_encoder(tmp_path, encoder):
     """Worse images are further away, and real ones near."""
     data, basis = opened(tmp_path, encoder)
-    reference = Reference.open(basis, Home(tmp_path))
+    reference = QualityReference.open(basis, Home(tmp_path))
     real = real_images_of(basis)
     noise = torch.randn(real.shape, generator=torch.Generator().manual_seed(0))
     near, far, lost = (reference.measure(images) for images in (real, real + 0.3 * noise, noise))
@@ -79,7 +79,7 @@ def test_features_are_means_over_patches_scaled_to_the_real_ones(tmp_path, encod
     from transformers import AutoModel
 
     _, basis = opened(tmp_path, encoder)
-    reference = Reference.open(basis, Home(tmp_path))
+    reference = QualityReference.open(basis, Home(tmp_path))
     network = AutoModel.from_pretrained(encoder).eval()
     mean, std = (torch.tensor(each).view(3, 1, 1) for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 
@@ -99,8 +99,8 @@ def test_classifier_and_encoder_stand_side_by_side(tmp_path, encoder, monkeypatc
     monkeypatch.setattr(classifiers, "STEPS", 20)
     data, basis = opened(tmp_path, encoder, classes=True)
     real = real_images_of(basis)
-    both = Reference.open(basis, Home(tmp_path)).measure(real)
-    alone = Reference.open(find_basis(data, (3, 16, 16)), Home(tmp_path)).measure(real)
+    both = QualityReference.open(basis, Home(tmp_path)).measure(real)
+    alone = QualityReference.open(find_basis(data, (3, 16, 16)), Home(tmp_path)).measure(real)
     assert tuple(both) == (*QUALITY_METRICS, *ENCODER_FIGURES)
     assert alone == {name: both[name] for name in QUALITY_METRICS}
 
@@ -108,12 +108,12 @@ def test_classifier_and_encoder_stand_side_by_side(tmp_path, encoder, monkeypatc
 def test_large_images_are_measured_by_the_encoder_alone(tmp_path, encoder):
     """The nearest ones are looked for among images averaged to 64 pixels a side: a copy is still a copy."""
     _, basis = opened(tmp_path, encoder, shape=(3, 128, 96), num=300, classes=True)
-    reference = Reference.open(basis, Home(tmp_path))
+    reference = QualityReference.open(basis, Home(tmp_path))
     copies = torch.cat(list(image_batches(reference.real.train, basis.image, CPU, 40)))
     found = reference.measure(copies)
     assert tuple(found) == (*NEAREST, *ENCODER_FIGURES)
     assert found["quality/nearest"] == 0 < found["quality/nearest_held_out"]
-    assert at_once((3, 256, 256)) == 85 and at_once((3, 4096, 4096)) == 1 and at_once((1, 28, 28)) == 512
+    assert images_per_batch((3, 256, 256)) == 85 and images_per_batch((3, 4096, 4096)) == 1 and images_per_batch((1, 28, 28)) == 512
 
 
 # In an experiment
@@ -130,7 +130,7 @@ def test_an_experiment_with_an_encoder_names_its_figures(tmp_path, encoder):
     job = experiment(store(tmp_path / "store", (3, 16, 16)), encoder)
     data = open_data(job.data, Home(tmp_path))
     check_quality(job, data)
-    assert quality_applies(job, data) == "" and quality_names(job, data) == (*NEAREST, *ENCODER_FIGURES)
+    assert quality_ineligibility(job, data) == "" and quality_names(job, data) == (*NEAREST, *ENCODER_FIGURES)
 
 
 @pytest.mark.parametrize(

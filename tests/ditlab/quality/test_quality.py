@@ -17,12 +17,12 @@ from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.quality import QUALITY_METRICS, check_quality, quality, quality_applies
+from ditlab.quality import QUALITY_METRICS, check_quality, quality, quality_ineligibility
 from ditlab.quality import classifier as classifiers
 from ditlab.quality.basis import find_basis
-from ditlab.quality.classifier_cache import classifier_of
+from ditlab.quality.classifier_cache import cached_classifier
 from ditlab.quality.images import batches, find_fields, real_images
-from ditlab.quality.measure import Reference
+from ditlab.quality.measure import QualityReference
 from ditlab.quality.network import SmallClassifier
 from ditlab.spec.data import ArrowData, DigitsData
 from support.command import run_here
@@ -45,7 +45,7 @@ def data(home):
 @pytest.fixture(scope="module")
 def reference(data, home):
     """Trains the digits' classifier: 3 s."""
-    return Reference.open(find_basis(data, SHAPE), home)
+    return QualityReference.open(find_basis(data, SHAPE), home)
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_images_of_any_size(shape):
 
 def keep(data, home, beat=lambda: None):
     (fields,) = find_fields(data.train.columns, SHAPE)
-    return classifier_of(data, real_images(data), fields, home, beat)
+    return cached_classifier(data, real_images(data), fields, home, beat)
 
 
 @pytest.mark.usefixtures("few_steps")
@@ -265,7 +265,7 @@ def test_data_that_gives_no_figures_is_refused(tmp_path, made, model, reason):
     spec = store(tmp_path / "store", **made)
     experiment = tiny(data=spec, evaluation__quality=100, **model)
     splits = open_data(experiment.data, Home(tmp_path))
-    found = quality_applies(experiment, splits)
+    found = quality_ineligibility(experiment, splits)
     assert reason in found and bool(found) == bool(reason)
     check_quality(tiny(data=spec, **model), splits)
     if reason:
@@ -276,8 +276,8 @@ def test_data_that_gives_no_figures_is_refused(tmp_path, made, model, reason):
 
 
 def test_digits_give_figures(data):
-    assert quality_applies(tiny(), data) == ""
-    assert "holds out 0 images" in quality_applies(
+    assert quality_ineligibility(tiny(), data) == ""
+    assert "holds out 0 images" in quality_ineligibility(
         tiny(), replace(data, held_out=replace(data.held_out, rows=data.held_out.rows[:0]))
     )
 
@@ -317,7 +317,7 @@ def test_every_evaluation_has_quality_figures_and_training_goes_on_as_without(in
 def test_the_first_use_beats_for_whoever_looks_for_hung_workers(few_steps, data, home, tmp_path, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path))
     beats = []
-    monkeypatch.setattr("ditlab.training.progress_marker.Pulse.beat", lambda pulse: beats.append(pulse.doing))
+    monkeypatch.setattr("ditlab.training.progress_marker.Pulse.beat", lambda marker: beats.append(marker.doing))
     run(home.root, tmp_path / "checkpoints", quality=100, every=10)
     assert beats.count("measuring samples") >= 20
 

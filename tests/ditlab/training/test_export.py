@@ -6,7 +6,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from ditlab.checkpoints.store import open_checkpoint
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.loading import load_experiment
 from ditlab.training.export import export_weights, load_export, load_network
 from support.workers import tiny, train_here
 

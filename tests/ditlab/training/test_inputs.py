@@ -97,9 +97,9 @@ def experiment(store: Path, encoders: dict[str, Any] | None = None, **changes: A
 def rows(spec: Experiment, num: int = 6) -> tuple[ModelInputs, dict[str, torch.Tensor]]:
     """An experiment's inputs, and the first rows as its model takes them."""
     view = whole(spec)
-    inputs = ModelInputs.of(spec, view.columns, CPU)
+    inputs = ModelInputs.from_experiment(spec, view.columns, CPU)
     taken = {field.name: view.gather(field.name, np.arange(num)) for field in inputs.fields}
-    return inputs, inputs.ready(taken, view.columns)
+    return inputs, inputs.prepare_batch(taken, view.columns)
 
 
 def whole(spec: Experiment) -> View:
@@ -163,7 +163,7 @@ def test_a_few_fields(raw, folders):
     view = whole(experiment(raw))
     few = inputs.only(("text", "text_mask", "text_pooled"))
     assert [field.name for field in few.fields] == ["caption"]
-    found = few.ready({"caption": view.gather("caption", np.arange(6))}, view.columns)
+    found = few.prepare_batch({"caption": view.gather("caption", np.arange(6))}, view.columns)
     assert set(found) == {"text", "text_mask", "text_pooled"} and torch.equal(found["text"], batch["text"])
 
 
@@ -205,10 +205,10 @@ def test_captions_longer_than_the_model_takes_are_counted_and_told_ever_more_sel
     encoders = {**folders, "cache": 0}  # so that the same captions are cut anew, as those of an epoch are
     spec = experiment(raw, encoders, model={**MODEL, "text_length": 3})
     view = whole(spec)
-    inputs = ModelInputs.of(spec, view.columns, CPU, heard.append)
+    inputs = ModelInputs.from_experiment(spec, view.columns, CPU, heard.append)
     taken = {field.name: view.gather(field.name, np.arange(4)) for field in inputs.fields}
     for _ in range(12):
-        assert inputs.ready(taken, view.columns)["text"].shape[1] == 3
+        assert inputs.prepare_batch(taken, view.columns)["text"].shape[1] == 3
     assert inputs._maker.text().num_truncated == 12 * (cut := inputs._maker.text().num_truncated // 12)
     assert 1 < cut <= 4 and len(heard) == 2 and "model.text_length=3" in heard[0]
     assert f"({cut} so far)" in heard[0] and f"({10 * cut} so far)" in heard[1]
@@ -225,9 +225,9 @@ def test_a_retired_encoder_is_freed(raw, folders):
     assert held() is None
     view = whole(experiment(raw))
     taken = {field.name: view.gather(field.name, np.arange(2)) for field in inputs.fields}
-    assert set(inputs.ready(taken, view.columns)) == {"image", "text", "text_mask", "text_pooled"}
+    assert set(inputs.prepare_batch(taken, view.columns)) == {"image", "text", "text_mask", "text_pooled"}
     assert inputs.retire(())  # a run that went back to an earlier step
-    assert "image_features" in inputs.ready(taken, view.columns)
+    assert "image_features" in inputs.prepare_batch(taken, view.columns)
 
 
 def test_retired_columns_are_not_read(encoded):
@@ -238,14 +238,14 @@ def test_retired_columns_are_not_read(encoded):
 
 def test_prompts(raw, folders):
     spec = experiment(raw, folders)
-    encode = ModelInputs.of(spec, (), CPU).encode
+    encode = ModelInputs.from_experiment(spec, (), CPU).encode
     assert encode is not None
     found = encode(["a red seven", "two"])
     expected = FrozenTextEncoder.open(folders["text"], 32, 32).encode(["a red seven", "two"])
     assert all(torch.equal(found[name], values) for name, values in expected.items())
-    assert all(ModelInputs.of(other, (), CPU).encode is None for other in (experiment(raw), tiny()))
+    assert all(ModelInputs.from_experiment(other, (), CPU).encode is None for other in (experiment(raw), tiny()))
     learned = experiment(raw, {"image": folders["image"]}, model={**MODEL, "text_encoder": "learned"})
-    assert ModelInputs.of(learned, (), CPU).encode is None
+    assert ModelInputs.from_experiment(learned, (), CPU).encode is None
 
 
 def test_stored_features_of_other_patches_are_refused_before_anything_starts(encoded, tmp_path):

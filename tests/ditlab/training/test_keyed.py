@@ -18,7 +18,7 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.reading.files import is_sweep
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading.yaml_text import dump_yaml
 from support.draws import Book, train_watched, train_written_down
 from support.workers import tiny

@@ -48,7 +48,7 @@ def test_a_step_that_is_no_number_is_left_out_and_the_run_goes_on(home, tmp_path
     outcome, recorder = train_here(experiment, home, tmp_path / "run")
     assert (outcome.status, outcome.step) == ("finished", 6)
     assert [step for step, loss in recorder.losses.items() if not math.isfinite(loss)] == [4]
-    assert recorder.warnings == ["step 4 was left out: its loss or gradient was no number."]
+    assert recorder.warnings == ["step 4 was left out: its loss or gradient was NaN or infinite."]
     assert recorder.tagged == {"ditlab.failure": "non_finite", "ditlab.skipped_steps": "1"}
     reader = newest(tmp_path / "run")
     assert reader.manifest.scalars["adam_step"] == 5
@@ -82,7 +82,7 @@ def test_rolling_back_leaves_the_batch_out_and_logs_no_step_twice(home, tmp_path
 @pytest.mark.parametrize(
     ("policy", "limit", "last", "words"),
     [
-        ("skip", 2, 6, ", as were 2 steps before it"),
+        ("skip", 2, 6, ", as in the 2 steps before it"),
         ("rollback", 2, 6, ", after 2 roll-backs to step 3"),
         ("stop", 9, 4, ""),
     ],
@@ -91,7 +91,7 @@ def test_a_run_that_stays_bad_has_diverged(home, tmp_path, monkeypatch, policy, 
     experiment = tiny(training={"steps": 9, "non_finite": {"policy": policy, "limit": limit}})
     faulty(monkeypatch, lambda step, start, batch, losses: poison(losses) if step >= 3 else losses)
     with pytest.raises(
-        RunFailed, match=rf"(the loss is nan at step \d|was no number){words}.*: training diverged; lower optimizer.lr"
+        RunFailed, match=rf"(the loss is nan at step \d|had a NaN or infinite loss){words}.*: training diverged; lower optimizer.lr"
     ) as e:
         train_here(experiment, home, tmp_path / "run")
     assert f"step {last}" in str(e.value) and e.value.kind == "diverged"

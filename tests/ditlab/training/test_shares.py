@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.training.shares import share_out
+from ditlab.training.shares import worker_share
 from support.workers import tiny
 
 
@@ -11,16 +11,16 @@ from support.workers import tiny
 def test_every_sample_counts_once_and_equally(world, halvings):
     experiment = tiny(batch={"size": 64, "micro": 8}, resources__workers={"min": 1, "max": 8})
     seen: dict[int, float] = {}
-    shares = [share_out(experiment, rank, world, halvings) for rank in range(world)]
+    shares = [worker_share(experiment, rank, world, halvings) for rank in range(world)]
     for share in shares:
-        passes = len(share.slices)
-        for part in share.slices:
+        passes = len(share.passes)
+        for part in share.passes:
             if part.counts:
                 first = share.micro_indices[part.number] * 8
                 for row in range(first + part.start, first + part.stop):
                     # DeepSpeed takes the mean over passes and workers, the loss is the mean over a pass's rows.
-                    seen[row] = seen.get(row, 0) + share.weight / (passes * world * share.slice_size)
+                    seen[row] = seen.get(row, 0) + share.weight / (passes * world * share.pass_size)
     assert sorted(seen) == list(range(64))
     assert all(weight == pytest.approx(1 / 64) for weight in seen.values())
-    assert len({len(share.slices) for share in shares}) == 1  # or the workers would fall out of step
-    assert sum(sum(part.counts for part in share.slices) for share in shares) == shares[0].total_slices
+    assert len({len(share.passes) for share in shares}) == 1  # or the workers would fall out of step
+    assert sum(sum(part.counts for part in share.passes) for share in shares) == shares[0].total_passes

@@ -1,67 +1,63 @@
-"""A few small words between driver and workers, over the key-value store that every Ray cluster has.
+"""Key-value channel between launcher and workers, in the store that every Ray cluster has.
 
-Progress, outcome and signs of life go to the driver, the wish to stop to the workers. No actor, so nothing to start or
-place.
+Progress, outcome and heartbeats go to the launcher, requests to stop go to the workers. No actor, so nothing to start
+or place.
 """
 
 import json
-from dataclasses import asdict
+from contextlib import suppress
 from typing import Any
 
 import ray
 from ray.experimental import internal_kv
 
-from ditlab.cluster.workers.heartbeat import Sign
-from ditlab.training.reporting import Progress
-
 NAMESPACE = b"ditlab"
 
-# Why a launch shall stop, as the topic `stop` has it: by a person; with its node; for good, by a sweep's scheduler; for
-# a while, by a sweep's scheduler.
+CHANNEL_ERRORS = (ConnectionError, RuntimeError, ray.exceptions.RayError)
+"""Exceptions of Ray's key-value store while it cannot be reached."""
+
+# Values of the topic `stop`: stopped by a person; the worker's node is taken away; ended for good by a sweep's
+# scheduler; paused by a sweep's scheduler.
 INTERRUPTED, PREEMPTED, STOPPED, PAUSED = "interrupted", "preempted", "stopped", "paused"
 
 
-class Board:
-    """The words of one launch of a run; below it, a board for each group of workers that carries it on."""
+class KeyValueChannel:
+    """JSON values by topic, under one name, such as that of a launch; each group of workers has a channel below it."""
 
-    def __init__(self, launch: str) -> None:
-        self.launch = launch
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def put(self, topic: str, value: Any) -> None:
+        """Set a topic's value."""
         internal_kv._internal_kv_put(self._key(topic), json.dumps(value).encode(), overwrite=True, namespace=NAMESPACE)
 
-    def group(self, name: str) -> "Board":
-        """The board of one group of workers: what an earlier group said is not on it."""
-        return Board(f"{self.launch}/{name}")
+    def try_put(self, topic: str, value: Any) -> None:
+        """Set a topic's value, or drop it where the store cannot be reached: news must not cost a training step."""
+        with suppress(*CHANNEL_ERRORS):
+            self.put(topic, value)
 
-    def remove(self, topic: str) -> None:
-        internal_kv._internal_kv_del(self._key(topic), namespace=NAMESPACE)
-
-    def put_first(self, topic: str, value: Any) -> None:
-        """Put, unless something is there: the first worker to fail says why, the others only that it is gone."""
+    def put_if_absent(self, topic: str, value: Any) -> None:
+        """Set a topic's value unless it has one: the first worker to fail records the cause, the others only follow."""
         content = json.dumps(value).encode()
         internal_kv._internal_kv_put(self._key(topic), content, overwrite=False, namespace=NAMESPACE)
 
     def get(self, topic: str) -> Any:
+        """Value of a topic, None without one."""
         value = internal_kv._internal_kv_get(self._key(topic), namespace=NAMESPACE)
         return None if value is None else json.loads(value)
 
-    def put_progress(self, progress: Progress) -> None:
-        self.put("progress", asdict(progress))
-
-    def get_progress(self) -> Progress | None:
-        value = self.get("progress")
-        return Progress(**value) if value else None
-
-    def get_signs(self, num_workers: int) -> list[Sign]:
-        """The latest sign of each worker that has given one."""
-        found = (self.get(f"sign/{rank}") for rank in range(num_workers))
-        return [Sign(**values) for values in found if values]
+    def remove(self, topic: str) -> None:
+        """Delete a topic."""
+        internal_kv._internal_kv_del(self._key(topic), namespace=NAMESPACE)
 
     def clear(self) -> None:
-        """Takes every word of this launch away."""
+        """Delete every topic of this channel and of those below it."""
         internal_kv._internal_kv_del(self._key(""), del_by_prefix=True, namespace=NAMESPACE)
+
+    def child(self, name: str) -> "KeyValueChannel":
+        """Channel of one group of workers, without the values of an earlier group."""
+        return KeyValueChannel(f"{self.name}/{name}")
 
     def _key(self, topic: str) -> bytes:
         assert ray.is_initialized()
-        return f"{self.launch}/{topic}".encode()
+        return f"{self.name}/{topic}".encode()

@@ -1,10 +1,10 @@
-"""A Ray Train job whose workers train one run after another: the next one finds them warm."""
+"""Worker groups: Ray Train jobs whose workers train one run after another, so that the next run starts warm."""
 
 import os
 import secrets
 import threading
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,113 +12,112 @@ from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from ditlab.cluster.autoscaling import has_autoscaler
-from ditlab.cluster.capacity import Share
-from ditlab.cluster.nodes.membership import count_anew, give_back
-from ditlab.cluster.workers.channel import Board
+from ditlab.cluster.capacity import CpuShare
+from ditlab.cluster.nodes.membership import refresh_node_count, release_placement_group
+from ditlab.cluster.workers.channel import CHANNEL_ERRORS, KeyValueChannel
 from ditlab.cluster.workers.entry import run_worker
-from ditlab.cluster.workers.heartbeat import UNHEARD
 from ditlab.runs.request import RunRequest
 from ditlab.spec.resources import Resources
 
-# Seconds that Ray Train asks for room on a cluster that grows, not 60: a new instance is installed for ten minutes, and
-# a request that is taken back would send it away again. An elastic run asks for as long as it lasts in any case.
-GROWING = "3600"
+# Seconds that Ray Train waits for resources on a cluster that grows, not 60: a new instance is installed for ten
+# minutes, and a request that is taken back would send it away again. An elastic run waits as long as it lasts anyway.
+GROWING_START_TIMEOUT = "3600"
+SHUTDOWN_TIMEOUT = 60.0  # seconds for idle workers to end
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What the workers of a crew are: runs of one shape can follow each other in one crew."""
+class GroupSpec:
+    """Resources of a worker group: runs with equal ones can follow each other in one group."""
 
     resources: Resources
-    share: Share
+    share: CpuShare
 
 
-class Crew:
-    """The workers, from the start of their processes to their end."""
+class WorkerGroup:
+    """Workers of one Ray Train job, from the start of their processes to their end."""
 
-    def __init__(self, shape: Shape, storage: Path) -> None:
-        self.shape = shape
-        name = secrets.token_hex(4)  # of each crew its own: Ray Train shall not restore by name
-        self._board = Board(f"crew-{name}")
-        self._fit = _Fit(
-            _trainer(shape, storage, name, self._board.launch), not isinstance(shape.resources.workers, int)
-        )
-        self._orders = 0
+    def __init__(self, spec: GroupSpec, storage: Path) -> None:
+        self.spec = spec
+        name = secrets.token_hex(4)  # a new one for each group: Ray Train must not restore by name
+        self._channel = KeyValueChannel(f"workers-{name}")
+        trainer = _trainer(spec, storage, name, self._channel.name)
+        self._trainer_thread = _TrainerThread(trainer, not isinstance(spec.resources.workers, int))
+        self._num_assigned = 0
 
-    def give(self, request: RunRequest, launch: str, last: bool) -> None:
-        """Lets the workers train a run and report on the board `launch`; after the last one they end."""
-        self._orders += 1
-        order = {"number": self._orders, "launch": launch, "request": asdict(request), "last": last}
-        self._board.put("order", order)
-        if self._orders == 1:
-            self._fit.start()
+    def assign(self, request: RunRequest, launch: str, last: bool) -> None:
+        """Make the workers train a run and report on the channel named `launch`; after the last run they end."""
+        self._num_assigned += 1
+        assignment = {"number": self._num_assigned, "launch": launch, "request": request.to_dict(), "last": last}
+        self._channel.put("assignment", assignment)
+        if self._num_assigned == 1:
+            self._trainer_thread.start()
 
-    def has_begun(self) -> bool:
-        """Whether there has been room for the workers, and one of them has said so."""
-        with suppress(*UNHEARD):
-            return bool(self._board.get("place"))
+    def has_started(self) -> bool:
+        """Return True if the workers have their resources, and one of them runs."""
+        with suppress(*CHANNEL_ERRORS):
+            return bool(self._channel.get("placement_group"))
         return True
 
-    def is_over(self) -> bool:
-        """Whether the workers are gone."""
-        return not self._fit.is_alive()
+    def has_ended(self) -> bool:
+        """Return True if the workers are gone."""
+        return not self._trainer_thread.is_alive()
 
-    def is_free(self) -> bool:
-        """Whether the workers are there, and done with all that was given to them."""
-        with suppress(*UNHEARD):
-            return self._fit.is_alive() and (self._board.get("done") or 0) >= self._orders
+    def is_idle(self) -> bool:
+        """Return True if the workers run, and have finished all that was assigned to them."""
+        with suppress(*CHANNEL_ERRORS):
+            return self._trainer_thread.is_alive() and (self._channel.get("done") or 0) >= self._num_assigned
         return False
 
     def wait(self, seconds: float) -> None:
-        """Returns when the workers are gone, or after some seconds."""
-        self._fit.join(seconds)
+        """Block until the workers are gone, at most some seconds."""
+        self._trainer_thread.join(seconds)
 
     @property
     def error(self) -> BaseException | None:
-        """What Ray Train said when the workers ended."""
-        return self._fit.error
+        """Exception that Ray Train raised when the workers ended."""
+        return self._trainer_thread.error
 
-    def dismiss(self, patience: float = 60.0) -> None:
-        """Ends the workers once they are free; those that are not after `patience` seconds lose their room, and end."""
-        with suppress(*UNHEARD):
-            if self._fit.is_alive():
-                self._board.put("order", {"number": self._orders + 1, "over": True})
-                if not self.has_begun():
-                    return  # nobody to wait for; workers that still come find that it is over
-                self._fit.join(patience)
-            if self._fit.is_alive():
-                self.give_back()
-            self._board.clear()
+    def shut_down(self, timeout: float = SHUTDOWN_TIMEOUT) -> None:
+        """End the workers once they are idle; after `timeout` seconds, release the placement group, which kills them."""
+        with suppress(*CHANNEL_ERRORS):
+            if self._trainer_thread.is_alive():
+                self._channel.put("assignment", {"number": self._num_assigned + 1, "is_end": True})
+                if not self.has_started():
+                    return  # no worker to wait for; workers that still start find that they shall end
+                self._trainer_thread.join(timeout)
+            if self._trainer_thread.is_alive():
+                self.release_resources()
+            self._channel.clear()
 
-    def give_back(self) -> None:
-        """The room of workers whose leader has died: Ray would keep it reserved."""
-        if place := self._board.get("place"):
-            give_back(place)
+    def release_resources(self) -> None:
+        """Release the placement group of workers whose leading process has died: Ray would keep it reserved."""
+        if placement_group := self._channel.get("placement_group"):
+            release_placement_group(placement_group)
 
 
-class Crews:
-    """At most one crew at a time, kept from run to run where `keep` and its shape allow it."""
+class WorkerPool:
+    """At most one worker group at a time, kept from run to run where `keep` and its resources allow it."""
 
     def __init__(self, storage: Path, keep: bool) -> None:
         self._storage, self.keep = storage, keep
-        self._crew: Crew | None = None
+        self._group: WorkerGroup | None = None
 
-    def ready(self, shape: Shape) -> Crew:
-        """A crew that is free for a run of this shape."""
-        if self._crew is None or self._crew.shape != shape or not self._crew.is_free():
-            self.dismiss()
-            self._crew = Crew(shape, self._storage)
-        return self._crew
+    def idle_group(self, spec: GroupSpec) -> WorkerGroup:
+        """The current group if it is idle and has these resources, else a new one."""
+        if self._group is None or self._group.spec != spec or not self._group.is_idle():
+            self.shut_down()
+            self._group = WorkerGroup(spec, self._storage)
+        return self._group
 
-    def dismiss(self) -> None:
-        """Ends the crew that is there."""
-        if self._crew is not None:
-            self._crew.dismiss()
-            self._crew = None
+    def shut_down(self) -> None:
+        """End the current group."""
+        if self._group is not None:
+            self._group.shut_down()
+            self._group = None
 
 
-class _Fit(threading.Thread):
-    """`fit` in a thread of its own, so that signals are ours."""
+class _TrainerThread(threading.Thread):
+    """Thread that runs Ray Train's `fit`, so that the main thread keeps the signals."""
 
     def __init__(self, trainer: TorchTrainer, is_elastic: bool) -> None:
         super().__init__(name="ray-train", daemon=True)
@@ -128,17 +127,18 @@ class _Fit(threading.Thread):
     def run(self) -> None:
         try:
             if self._is_elastic:
-                with suppress(*UNHEARD):
-                    count_anew()
+                with suppress(*CHANNEL_ERRORS):
+                    refresh_node_count()
             self._trainer.fit()
         except BaseException as error:
             self.error = error
 
 
-def _trainer(shape: Shape, storage: Path, name: str, board: str) -> TorchTrainer:
-    resources, share = shape.resources, shape.share
+def _trainer(spec: GroupSpec, storage: Path, name: str, channel: str) -> TorchTrainer:
+    """Ray Train's job for a group; `channel` is the name of the group's channel."""
+    resources, share = spec.resources, spec.share
     if isinstance(resources.workers, int) and has_autoscaler():
-        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", GROWING)
+        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", GROWING_START_TIMEOUT)
     use_gpu = resources.gpus_per_worker > 0
     elastic: dict[str, Any] = {}
     if not isinstance(resources.workers, int):
@@ -146,7 +146,7 @@ def _trainer(shape: Shape, storage: Path, name: str, board: str) -> TorchTrainer
     return TorchTrainer(
         run_worker,
         train_loop_config={
-            "crew": board,
+            "channel": channel,
             "threads": share.threads,
             "gpus": resources.gpus_per_worker,
             "timeout": resources.collective_timeout,
@@ -161,7 +161,7 @@ def _trainer(shape: Shape, storage: Path, name: str, board: str) -> TorchTrainer
         run_config=RunConfig(
             name=name,
             storage_path=str(storage),
-            # Nothing is tried again by Ray itself: `failures` decides, counts and says so.
+            # Ray itself retries nothing: `runs.failures` decides, counts and reports.
             failure_config=FailureConfig(max_failures=0, max_preemption_failures=0, controller_failure_limit=0),
             checkpoint_config=CheckpointConfig(num_to_keep=1),
             # Before the process group exists: NCCL reads its variables once.

@@ -1,4 +1,4 @@
-"""Signs of life of a launch's workers: written by each worker, read by the launcher, judged purely."""
+"""Heartbeats of a launch's workers: written by each worker, read by the launcher; hangs are detected purely."""
 
 import os
 import threading
@@ -6,99 +6,103 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import psutil
 import ray
 
-from ditlab.training.progress_marker import Pulse
+from ditlab.cluster.workers.channel import CHANNEL_ERRORS, KeyValueChannel
+from ditlab.training.progress_marker import ProgressMarker
 
-if TYPE_CHECKING:
-    from ditlab.cluster.workers.channel import Board
-
-# What Ray's key-value store raises while it cannot be reached.
-UNHEARD = (ConnectionError, RuntimeError, ray.exceptions.RayError)
-LONGEST_SILENCE = 2.0  # seconds between signs, at most: the last one says where a lost worker was
+MAX_INTERVAL = 2.0  # seconds between heartbeats: the last one says where a lost worker was
 
 
 @dataclass(frozen=True)
-class Sign:
-    """One worker's latest."""
+class Heartbeat:
+    """Latest state of one worker."""
 
     rank: int
     pid: int
     node: str
-    """Ray's id of its node."""
+    """Ray's id of the worker's node."""
     written: float
-    """Of the sign, seconds since 1970 on its node: compared with itself only."""
+    """Time of this heartbeat, seconds since 1970 by the node's clock: compared with the same worker's only."""
     step: int
-    doing: str
-    laps: int
-    beats: int
-    """How far it has come: (laps, beats) is equal on workers that are equally far."""
+    activity: str
+    num_begun: int
+    num_done: int
+    """(num_begun, num_done) is equal on workers that are equally far."""
     idle: float
-    """Seconds since something was done that should have been."""
-    born: float = 0.0
-    """When the process was started: its number may be another's by now."""
+    """Seconds without progress in an activity that should make some."""
+    process_start: float = 0.0
+    """Start time of the process: its number may be another process's by now."""
 
 
-class Signs(threading.Thread):
-    """A worker's thread that puts a sign on the board now and then, until `stop`."""
+class HeartbeatThread(threading.Thread):
+    """Thread of a worker that writes heartbeats until `stop`."""
 
-    def __init__(self, board: "Board", rank: int, pulse: Pulse, timeout: float) -> None:
-        super().__init__(name="ditlab-signs", daemon=True)
-        self._board, self._rank, self._pulse = board, rank, pulse
-        self._pause = interval(timeout)
+    def __init__(self, channel: KeyValueChannel, rank: int, marker: ProgressMarker, hang_timeout: float) -> None:
+        super().__init__(name="ditlab-heartbeat", daemon=True)
+        self._channel, self._rank, self._marker = channel, rank, marker
+        self._interval = heartbeat_interval(hang_timeout)
         self._node = ray.get_runtime_context().get_node_id()
-        self._born = psutil.Process().create_time()
-        self._over = threading.Event()
+        self._process_start = psutil.Process().create_time()
+        self._stopped = threading.Event()
 
     def run(self) -> None:
         while True:
-            pulse = self._pulse
-            sign = Sign(
-                self._rank, os.getpid(), self._node, time.time(), pulse.step, pulse.doing, pulse.laps, pulse.beats,
-                pulse.idle, self._born,
+            marker = self._marker
+            heartbeat = Heartbeat(
+                self._rank, os.getpid(), self._node, time.time(), marker.step, marker.activity, marker.num_begun,
+                marker.num_done, marker.idle, self._process_start,
             )  # fmt: skip
-            with suppress(*UNHEARD):  # the next one may be
-                self._board.put(f"sign/{self._rank}", asdict(sign))
-            if self._over.wait(self._pause):
+            self._channel.try_put(_topic(self._rank), asdict(heartbeat))
+            if self._stopped.wait(self._interval):
                 return
 
     def stop(self) -> None:
-        """Takes the sign away: who is done is not silent."""
-        self._over.set()
+        """End the thread and delete the heartbeat: a worker that is done is not silent."""
+        self._stopped.set()
         self.join()
-        with suppress(*UNHEARD):
-            self._board.remove(f"sign/{self._rank}")
+        with suppress(*CHANNEL_ERRORS):
+            self._channel.remove(_topic(self._rank))
 
 
-def interval(timeout: float) -> float:
-    """Seconds between signs, for a time after which silence means something."""
-    return min(LONGEST_SILENCE, timeout / 8)
+def read_heartbeats(channel: KeyValueChannel, num_workers: int) -> list[Heartbeat]:
+    """Latest heartbeat of each worker that has written one."""
+    found = (channel.get(_topic(rank)) for rank in range(num_workers))
+    return [Heartbeat(**values) for values in found if values]
 
 
-class Watchman:
-    """Judges signs: who is silent, or has done nothing for longer than `timeout` seconds?"""
+def heartbeat_interval(hang_timeout: float) -> float:
+    """Seconds between heartbeats, for a timeout after which a silent worker counts as hung."""
+    return min(MAX_INTERVAL, hang_timeout / 8)
 
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
-        self._heard: dict[int, tuple[float, float]] = {}
 
-    def hung(self, signs: Sequence[Sign], now: float) -> list[Sign]:
-        """The workers to blame, none as long as all is well. `now` is monotonic, in seconds.
+def _topic(rank: int) -> str:
+    return f"heartbeat/{rank}"
 
-        A process that is stopped or cut off gives no more signs. One whose step loop hangs gives signs of no progress,
-        and so do all that wait for it: the one that has come least far is to blame.
+
+class HangDetector:
+    """Finds workers that are silent, or without progress, for longer than `hang_timeout` seconds."""
+
+    def __init__(self, hang_timeout: float) -> None:
+        self._timeout = hang_timeout
+        self._seen: dict[int, tuple[float, float]] = {}
+
+    def hung_workers(self, heartbeats: Sequence[Heartbeat], now: float) -> list[Heartbeat]:
+        """Heartbeats of the workers that hang, none as long as all is well. `now` is monotonic, in seconds.
+
+        A process that is stopped or cut off writes no more heartbeats. One whose step loop hangs writes heartbeats
+        without progress, and so do all that wait for it: the worker that is least far is the one that hangs.
         """
-        for sign in signs:
-            written, _ = self._heard.get(sign.rank, (0.0, 0.0))
-            if sign.written != written:
-                self._heard[sign.rank] = (sign.written, now)
-        silent = [sign for sign in signs if now - self._heard[sign.rank][1] > self._timeout]
+        for heartbeat in heartbeats:
+            written, _ = self._seen.get(heartbeat.rank, (0.0, 0.0))
+            if heartbeat.written != written:
+                self._seen[heartbeat.rank] = (heartbeat.written, now)
+        silent = [heartbeat for heartbeat in heartbeats if now - self._seen[heartbeat.rank][1] > self._timeout]
         if silent:
             return silent
-        if signs and all(sign.idle > self._timeout for sign in signs):
-            least = min((sign.laps, sign.beats) for sign in signs)
-            return [sign for sign in signs if (sign.laps, sign.beats) == least]
+        if heartbeats and all(heartbeat.idle > self._timeout for heartbeat in heartbeats):
+            least = min((heartbeat.num_begun, heartbeat.num_done) for heartbeat in heartbeats)
+            return [heartbeat for heartbeat in heartbeats if (heartbeat.num_begun, heartbeat.num_done) == least]
         return []

@@ -1,0 +1,154 @@
+"""Metrics of training steps: summed on the device, read once they have arrived on the host, checked and reported."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, distributed
+
+from ditlab.engine.distributed import Rank
+from ditlab.training.nonfinite import NonFiniteMonitor
+from ditlab.training.plan import TrainingRun
+from ditlab.training.reporting import Phase, Reporter, TrainingProgress
+from ditlab.training.speed import ThroughputMeter
+
+
+@dataclass(frozen=True)
+class StepValues:
+    """Metrics of one step, on the host."""
+
+    step: int
+    values: dict[str, float]
+    is_logged: bool
+    """True if they are logged, and not only checked."""
+
+
+class StepMetrics:
+    """Mean of a step's loss components over micro-batches and workers, computed without making a GPU wait.
+
+    On CUDA the numbers are copied to the host asynchronously and read when they have arrived.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._names: list[str] = []
+        self._sums: Tensor | None = None
+        self._pending: list[tuple[int, bool, list[str], Tensor, torch.cuda.Event | None]] = []
+
+    def add(self, components: Mapping[str, Tensor], share: float) -> None:
+        """Add one forward pass's components, which hold `share` of the step's mean over all workers."""
+        self._names = list(components)
+        values = torch.stack([value.float() for value in components.values()]) * share
+        self._sums = values if self._sums is None else self._sums + values
+
+    def drop(self) -> None:
+        """Drop the sums of a step that was begun and not finished."""
+        self._sums = None
+
+    def all_finite(self) -> Tensor:
+        """Sum the step's components over workers; return a bool tensor on the device, true if all are finite."""
+        assert self._sums is not None
+        if self._world_size > 1:
+            distributed.all_reduce(self._sums)
+        return self._sums.isfinite().all()
+
+    def finish(self, step: int, extra: Mapping[str, Tensor | float], is_logged: bool) -> None:
+        """Close the step, after `all_finite`; `extra` are values that are equal on all workers."""
+        assert self._sums is not None
+        sums, self._sums = self._sums, None
+        more = torch.stack(
+            [torch.as_tensor(value, dtype=torch.float32, device=sums.device) for value in extra.values()]
+        )
+        values, event = torch.cat([sums, more]), None
+        if values.is_cuda:
+            host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            host.copy_(values, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+            values = host
+        self._pending.append((step, is_logged, [*self._names, *extra], values, event))
+
+    def read(self, wait: bool = False) -> list[StepValues]:
+        """Return every step whose numbers have arrived; every finished step with `wait`."""
+        arrived = []
+        while self._pending:
+            step, is_logged, names, values, event = self._pending[0]
+            if event is not None and not wait and not event.query():
+                break
+            if event is not None:
+                event.synchronize()
+            self._pending.pop(0)
+            arrived.append(StepValues(step, dict(zip(names, values.tolist(), strict=True)), is_logged))
+        return arrived
+
+
+class MetricLog:
+    """Latest metrics of a run; the first worker reports them, every worker checks them for NaN and infinities."""
+
+    def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter) -> None:
+        self._experiment, self._total_steps = run.experiment, run.plan.total_steps
+        self._rank, self._reporter = rank, reporter
+        self.steps = StepMetrics(rank.world_size)
+        self.throughput = ThroughputMeter(run.experiment.batch.size)
+        self.monitor = NonFiniteMonitor(run.experiment)
+        self.latest: dict[str, float] = {}
+        """Metrics of the last finite step and the last evaluation, under their MLflow names."""
+        self.bad_step = 0
+        """First non-finite step (from 1) that the run is to roll back from; 0 for none."""
+
+    def discard_pending(self) -> None:
+        """Discard steps that are done again after a roll-back, as they are measured again."""
+        self.bad_step, self.steps = 0, StepMetrics(self._rank.world_size)
+
+    def read_steps(self, current_step: int, wait: bool = False) -> None:
+        """Check every step whose numbers have arrived (every step with `wait`), and report those that are due.
+
+        Raises:
+            RunFailed: the policy for non-finite steps is to stop.
+        """
+        is_fp16 = self._experiment.training.precision == "fp16"  # whose gradients overflow until the scale fits
+        for read in self.steps.read(wait):
+            values = {f"train/{name}": value for name, value in read.values.items()}
+            values["train/samples_per_second"] = self.throughput.samples_per_second
+            loss, norm = read.values["loss"], 0.0 if is_fp16 else read.values["grad_norm"]
+            is_finite = math.isfinite(loss) and math.isfinite(norm)
+            if is_finite:
+                self.monitor.num_consecutive = 0
+                self._update(values)
+            else:
+                self.monitor.record(read.step, loss, norm)
+                self._skip(read.step)
+            if self._rank.is_first and (read.is_logged or not is_finite):
+                self._reporter.metrics(read.step, values)
+        if self.throughput.is_report_due(current_step == self._total_steps):
+            self.report_progress(current_step, "training", self.throughput.samples_per_second)
+
+    def add_evaluation(self, step: int, values: dict[str, float]) -> None:
+        """Take in and report the metrics of an evaluation after `step` steps."""
+        self._update(values)
+        if self._rank.is_first and values:
+            self._reporter.metrics(step, values)
+
+    def report_progress(self, step: int, phase: Phase, speed: float = 0.0) -> None:
+        """Report the progress at `step`; `speed` in samples per second gives the time left."""
+        if self._rank.is_first:
+            left = (self._total_steps - step) * self._experiment.batch.size / speed if speed else None
+            self._reporter.progress(TrainingProgress(step, self._total_steps, speed, dict(self.latest), phase, left))
+
+    def _update(self, values: dict[str, float]) -> None:
+        """Replace the metrics of the groups (`train`, `eval`) that `values` belong to.
+
+        A loss component that has come to an end has no value any more.
+        """
+        groups = {name.partition("/")[0] for name in values}
+        others = {name: value for name, value in self.latest.items() if name.partition("/")[0] not in groups}
+        self.latest = others | values
+
+    def _skip(self, step: int) -> None:
+        """Note a non-finite step for a roll-back, or report that its update was left out."""
+        if self._experiment.training.non_finite.policy == "rollback":
+            self.bad_step = self.bad_step or step  # the first one: those after it are done again
+        elif self._rank.is_first:
+            self._reporter.warn(f"step {step} was left out: its loss or gradient was NaN or infinite.")
+            self._reporter.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": str(self.monitor.num_skipped)})
