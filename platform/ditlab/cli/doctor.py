@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--cluster", is_flag=True, help="Check a cluster instead: nodes, storage, network, GPUs, doors.")
+@click.option("--cluster", is_flag=True, help="Check a cluster instead: nodes, access, storage, network, GPUs.")
 @click.option("--address", help="Ray cluster to check (default: RAY_ADDRESS).")
-@click.option("--storage", metavar="PATH|URI", help="With --cluster: where checkpoints shall lie, to be measured.")
+@click.option("--storage", metavar="PATH|URI", help="With --cluster: place of checkpoints, to be measured.")
 @json_option
 def doctor(cluster: bool, address: str | None, storage: str | None, as_json: bool) -> int:
-    """Say what is missing on this machine, or on a cluster. Exit code 1 where training cannot work."""
+    """Check this machine, or a cluster, for what training needs. Exit code 1 where training cannot work."""
     from ditlab.doctor.findings import last_sentence
 
     if cluster:
         findings = _check_cluster(address, storage)
     else:
-        _refuse_alone(address, storage)
+        _refuse_cluster_options(address, storage)
         from ditlab.doctor.machine import check_machine
 
         findings = check_machine()
@@ -52,12 +52,12 @@ def _check_cluster(address: str | None, storage: str | None) -> "list[Finding]":
     if where is None:
         raise UserError("--cluster needs a cluster; name one with --address HOST:PORT, or run this as a Ray job.")
     with ray_session(where, 0):
-        from ditlab.doctor.cluster import check_connected
+        from ditlab.doctor.cluster import check_cluster
 
-        return check_connected(storage, say)
+        return check_cluster(storage, say)
 
 
-def _refuse_alone(address: str | None, storage: str | None) -> None:
+def _refuse_cluster_options(address: str | None, storage: str | None) -> None:
     from ditlab.errors import UserError
 
     for option, value in (("--address", address), ("--storage", storage)):

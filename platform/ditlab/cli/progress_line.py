@@ -1,4 +1,4 @@
-"""The live line of a training run; silent where standard error is no terminal."""
+"""Live progress line of a training run; shown only where standard error is a terminal."""
 
 import sys
 from typing import Any
@@ -8,11 +8,11 @@ from rich.live import Live
 from rich.text import Text
 
 from ditlab.secrets import hide
-from ditlab.training.reporting import Progress
+from ditlab.training.reporting import TrainingProgress
 
 
 class ProgressLine:
-    """Shows step, loss by component, speed and time left, in one line that is rewritten."""
+    """Step, loss by component, speed and time left, in one line that is rewritten."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
@@ -28,21 +28,26 @@ class ProgressLine:
         if self._live:
             self._live.__exit__(*details)
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: TrainingProgress) -> None:
+        """Show the latest progress."""
         if self._live:
             self._live.update(Text(describe_progress(progress), overflow="ellipsis", no_wrap=True))
 
-    def warn(self, message: str) -> None:
-        """A sentence above the line; on a plain standard error, a line of its own."""
+    def say(self, message: str) -> None:
+        """Print a message above the line; where there is no line, on standard error."""
         message = hide(message)
         if self._live:
-            self._console.print(f"warning: {message}", markup=False)
+            self._console.print(message, markup=False, highlight=False, soft_wrap=True)
         else:
-            sys.stderr.write(f"warning: {message}\n")
+            sys.stderr.write(f"{message}\n")
+
+    def warn(self, message: str) -> None:
+        """Print a warning, as `say` does."""
+        self.say(f"warning: {message}")
 
 
-def describe_progress(progress: Progress) -> str:
-    """`step 120/600 · loss 0.5123 · velocity 0.5123 · 1,530 samples/s · 0:35 left`."""
+def describe_progress(progress: TrainingProgress) -> str:
+    """Progress as text: `step 120/600 · loss 0.5123 · velocity 0.5123 · 1,530 samples/s · 0:35 left`."""
     parts = [f"step {progress.step}/{progress.total_steps}"]
     for name, value in progress.metrics.items():
         if name.startswith("train/") and name not in ("train/samples_per_second", "train/grad_norm", "train/lr"):
@@ -55,7 +60,7 @@ def describe_progress(progress: Progress) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """`0:35`, `2:05:09`, `73:00:00`: hours go on past a day."""
+    """Seconds as `0:35`, `2:05:09` or `73:00:00`: hours go on past a day."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -14,13 +14,21 @@ from ditlab.cli.common import emit, json_option, say, set_option, spec_argument
 @spec_argument
 @set_option
 @click.option(
-    "--address", metavar="URL", help="Of the job server (default: RAY_API_SERVER_ADDRESS, else the tunnel's)."
+    "--address",
+    metavar="URL",
+    help="Address of the job server (default: RAY_API_SERVER_ADDRESS, else that of the tunnel).",
 )
-@click.option("--working-dir", type=click.Path(path_type=Path), default=".", show_default=True, help="What travels.")
+@click.option(
+    "--working-dir",
+    type=click.Path(path_type=Path),
+    default=".",
+    show_default=True,
+    help="Folder that is sent to the cluster.",
+)
 @click.option(
     "--resume", metavar="RUN|auto", help="Continue a run or sweep; `auto`: the newest unfinished of this spec."
 )
-@click.option("--no-wait", is_flag=True, help="Return once the job is taken.")
+@click.option("--no-wait", is_flag=True, help="Return once the job is submitted.")
 @json_option
 def submit(
     spec: Path,
@@ -33,41 +41,43 @@ def submit(
 ) -> int:
     """Run an experiment or a sweep as a job of a Ray cluster, and follow its log.
 
-    The working directory travels, but for what .gitignore and .rayignore name. Ctrl-C leaves the job running;
-    `ray job stop` ends it after a final checkpoint.
+    The working directory is sent along, without the files that .gitignore and .rayignore name. Ctrl-C leaves the job
+    running; `ray job stop` ends it after a final checkpoint.
     """
     from ditlab.cluster.job_package import package_files
-    from ditlab.cluster.jobs import DEFAULT, JobServer
+    from ditlab.cluster.jobs import DEFAULT_ADDRESS, JobServer
 
     root, name, command = _command(spec, overrides, working_dir, resume, as_json)
     package_files(root).check()
-    with JobServer(address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT) as jobs:
+    with JobServer(address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS) as jobs:
         job = jobs.submit(name, command, root)
         say(f"job {job} at {jobs.address} · stop it: ray job stop {job} --address {jobs.address}")
         if no_wait:
             emit({"job": job, "status": "SUBMITTED"}, as_json)
             return 0
-        text = _Log(as_json)
+        output = _JobOutput(as_json)
         try:
-            ended = jobs.follow(job, text.add)
+            ended = jobs.follow(job, output.add)
         except KeyboardInterrupt:
             say(f"\nno longer following job {job}, which goes on · its log: ray job logs --follow {job}")
             raise
-        if ended.exit_code and ended.status == "FAILED" and not text.has_words:
+        if ended.exit_code and ended.status == "FAILED" and not output.has_text:
             say(f"job {job} failed before it could start: {ended.message}")
         say(f"job {job} {ended.status.lower()}")
-    emit({"job": job, "job_status": ended.status, **text.result()}, as_json)
+    emit({"job": job, "job_status": ended.status, **output.result()}, as_json)
     return ended.exit_code
 
 
 def _command(
     spec: Path, overrides: tuple[str, ...], working_dir: Path, resume: str | None, as_json: bool
 ) -> tuple[Path, str, list[str]]:
-    """The working directory, the run's name and the command there. Raises UserError for a spec that is wrong, or lies
-    elsewhere: better here than after the upload."""
+    """Working directory, run name and command of the job.
+
+    Raises UserError for a spec that is wrong or lies elsewhere: better here than after the upload.
+    """
     from ditlab.errors import UserError
+    from ditlab.spec.loading import load_experiment
     from ditlab.spec.reading.files import is_sweep, spec_files
-    from ditlab.spec.reading.loading import load_experiment
     from ditlab.spec.sweep.loading import load_sweep
 
     root = working_dir.expanduser().resolve()
@@ -78,8 +88,8 @@ def _command(
     for file in spec_files(spec):
         if not file.is_relative_to(root):
             raise UserError(
-                f"{file} does not lie below --working-dir {root}, which is all that travels; name a folder that holds "
-                "it."
+                f"{file} does not lie below --working-dir {root}, the only folder that is sent along; name a folder "
+                "that holds it."
             )
     command = ["python", "-m", "ditlab", "tune" if sweep else "train", str(spec.resolve().relative_to(root))]
     for override in overrides:
@@ -88,15 +98,16 @@ def _command(
     return root, loaded.name, [*command, *(["--json"] if as_json else [])]
 
 
-class _Log:
-    """The job's words, passed on; its JSON line kept for the end."""
+class _JobOutput:
+    """Output of the job: lines are printed, the last JSON line is kept for the end."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json, self._rest, self._last = as_json, "", ""
-        self.has_words = False
+        self.has_text = False
 
     def add(self, text: str) -> None:
-        self.has_words = self.has_words or bool(text.strip())
+        """Print the lines that are complete."""
+        self.has_text = self.has_text or bool(text.strip())
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
             if self._as_json and line.startswith("{"):
@@ -105,7 +116,7 @@ class _Log:
                 click.echo(line, err=self._as_json)
 
     def result(self) -> dict[str, Any]:
-        """What the command said at its end."""
+        """The command's JSON result, empty without one."""
         if self._rest:
             self.add("\n")
         try:

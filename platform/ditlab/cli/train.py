@@ -1,5 +1,8 @@
 """`ditlab train`."""
 
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +11,7 @@ import click
 from ditlab.cli.common import emit, json_option, say, set_option, spec_argument
 
 if TYPE_CHECKING:
+    from ditlab.interface.training import TrainingResult
     from ditlab.spec.experiment import Experiment
 
 
@@ -31,35 +35,74 @@ def train(
     as_json: bool,
 ) -> int:
     """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume continues."""
-    from ditlab.cluster.launch import connected
-    from ditlab.cluster.session import cluster_address
-    from ditlab.errors import UserError
     from ditlab.spec.loading import load_experiment
 
-    if local and address:
-        raise UserError(f"--local and --address {address} exclude each other; leave one out.")
-    address = None if local else cluster_address(address)
-    experiment = load_experiment(spec, overrides)
-    with connected(experiment, None if dry_run else address, say):
-        return _train(experiment, resume, local, address is not None, dry_run, as_json)
-
-
-def _train(
-    experiment: "Experiment", resume: str | None, local: bool, remote: bool, dry_run: bool, as_json: bool
-) -> int:
-    from ditlab.runs.start import start_run
-    from ditlab.spec.yaml_text import dump_yaml
-
-    start = start_run(experiment, resume, local=local, remote=remote, dry_run=dry_run)
-    for line in start.lines:
-        say(line)
+    experiment = load_experiment(spec, overrides)  # before torch and Ray are imported: a mistake shows at once
     if dry_run:
-        click.echo(dump_yaml(experiment.to_dict()), nl=False, err=as_json)
-        emit({"status": "dry-run", "spec_hash": experiment.content_hash(), "steps": start.plan.total_steps,
-              "total": start.num_parameters}, as_json)  # fmt: skip
+        _show_plan(experiment, address, local, resume, as_json)
         return 0
-    result = start.go(local)
-    for line in result.lines:
-        click.echo(line, err=as_json)
-    emit(result.as_dict(), as_json)
-    return result.exit_code
+    from ditlab.cli.progress_line import ProgressLine
+    from ditlab.interface import training
+
+    with ProgressLine() as line:
+        result = training.train(
+            experiment, local=local, address=address, resume=resume,
+            on_progress=line.update, say=line.say, warn=line.warn,
+        )  # fmt: skip
+    for text in _summary(result):
+        click.echo(text, err=as_json)
+    emit(result.to_dict(), as_json)
+    return 130 if result.status == "interrupted" else 0
+
+
+def _show_plan(experiment: "Experiment", address: str | None, local: bool, resume: str | None, as_json: bool) -> None:
+    """Print what would be trained."""
+    from ditlab.interface.training import plan_training
+    from ditlab.spec.reading.yaml_text import dump_yaml
+
+    plan = plan_training(experiment, local=local, address=address, resume=resume)
+    for line in plan.notes:
+        say(line)
+    click.echo(dump_yaml(experiment.to_dict()), nl=False, err=as_json)
+    emit(
+        {"status": "dry-run", "spec_hash": plan.spec_hash, "steps": plan.total_steps, "total": plan.num_parameters},
+        as_json,
+    )
+
+
+def _summary(result: "TrainingResult") -> list[str]:
+    """Last lines for people: how the run ended, and where to look."""
+    run = result.run_id
+    if result.status == "interrupted":
+        return [
+            f"run {run} interrupted at step {result.step} of {result.total_steps} · checkpoint: "
+            f"{_place(result.checkpoint)} · go on: ditlab train SPEC --resume {run}"
+        ]
+    pictures = sorted((result.folder / "media").glob("samples-*.png"))
+    places = [f"samples: {_short(pictures[-1])}"] if pictures else []
+    places.append(f"MLflow: {_tracking_place(result.tracking_uri)}")
+    loss = result.metrics.get("train/loss", float("nan"))
+    return [f"run {run} finished: {result.step} steps, loss {loss:.4f}", f"  {' · '.join(places)}"]
+
+
+def _tracking_place(uri: str) -> str:
+    """Address of the tracked run; for the database under DITLAB_HOME its path, with the command that opens it."""
+    from ditlab.home import Home
+
+    database = Home.from_environment().mlflow_database
+    if uri != f"sqlite:///{database}":
+        return uri
+    command = "ditlab" if shutil.which("ditlab") else _short(Path(sys.executable).with_name("ditlab"))
+    return f"{_short(database)} ({command} ui)"
+
+
+def _place(checkpoint: str | None) -> str:
+    """Place of a checkpoint: a URI, or a path as a shell takes it."""
+    return checkpoint if checkpoint and "://" in checkpoint else _short(Path(checkpoint or "-"))
+
+
+def _short(path: Path) -> str:
+    """Path quoted for a shell, relative to the working directory where it lies below it."""
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    return shlex.quote(str(path))

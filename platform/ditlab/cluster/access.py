@@ -1,4 +1,4 @@
-"""Ray's token authentication: an own token for each instance that we start, the user's own for clusters.
+"""Token authentication of Ray: a new token for each instance that we start, the user's token for clusters.
 
 A token stands in RAY_AUTH_TOKEN, in the file that RAY_AUTH_TOKEN_PATH names, or in ~/.ray/auth_token.
 """
@@ -20,8 +20,10 @@ REMEDY = (
 
 @contextmanager
 def own_token() -> Iterator[None]:
-    """Inside, an instance that this process starts takes nobody without a token made for it, whatever the environment
-    says: any process of the machine could otherwise run code as this user."""
+    """Make a Ray instance that the block starts require a new token, whatever the environment says.
+
+    Without one, any process of the machine could run code as this user.
+    """
     token = secrets.token_hex(32)
     with _environment({TOKEN: token, MODE: "token", TOKEN_PATH: None}):
         yield
@@ -29,8 +31,10 @@ def own_token() -> Iterator[None]:
 
 @contextmanager
 def users_token() -> Iterator[None]:
-    """Inside, the user's token is shown to a cluster, where there is one and the environment does not forbid it. Raises
-    UserError for a token's file that cannot be read."""
+    """Send the user's token to a cluster during the block, if there is a token and the environment allows it.
+
+    Raises UserError for a token file that cannot be read.
+    """
     if MODE in os.environ:
         yield
         return
@@ -40,8 +44,10 @@ def users_token() -> Iterator[None]:
 
 
 def headers() -> dict[str, str]:
-    """Of a request to a cluster, inside `users_token`: its authorization; empty without a token, or where the
-    environment forbids to show it."""
+    """Authorization headers of a request to a cluster, to be used inside `users_token`.
+
+    Empty without a token, or where the environment forbids sending it.
+    """
     if os.environ.get(MODE, "").lower() != "token" or not _has_token():
         return {}
     found: dict[str, str] = _loader().get_token_for_http_header()
@@ -49,25 +55,27 @@ def headers() -> dict[str, str]:
 
 
 @contextmanager
-def entering(address: str) -> Iterator[None]:
-    """Inside, this process speaks to the cluster at HOST:PORT as the cluster wants: with the user's token, or without.
+def cluster_token(address: str) -> Iterator[None]:
+    """Use the user's token for the cluster at HOST:PORT during the block if the cluster requires one, else none.
 
-    A cluster that takes everybody would refuse what a process in token mode sends, and its workers die. Raises
-    UserError where it refuses the user's token: Ray itself asks for 20 s, and then says that it cannot connect. Needs
-    grpcio, which comes with the job server's extra; without it Ray has the word.
+    A cluster without authentication would refuse the requests of a process in token mode, and its workers die. Needs
+    grpcio, which comes with the job server's extra; without it Ray itself decides.
+
+    Raises UserError where the cluster refuses the user's token: Ray itself tries for 20 s, and then reports that it
+    cannot connect.
     """
-    if _takes(address, {}):
+    if _accepts(address, {}):
         with _environment({MODE: "disabled"}):
             yield
         return
     with users_token():
-        if _takes(address, headers()) is False:
-            raise refused(address)
+        if _accepts(address, headers()) is False:
+            raise token_refused(address)
         yield
 
 
-def _takes(address: str, shown: Mapping[str, str], timeout: float = 5.0) -> bool | None:
-    """Whether a cluster answers to somebody who shows this; None where nobody can tell."""
+def _accepts(address: str, credentials: Mapping[str, str], timeout: float = 5.0) -> bool | None:
+    """Return True if a cluster answers a request with these headers, False if it refuses it, None if unknown."""
     try:
         import grpc
     except ImportError:
@@ -77,14 +85,16 @@ def _takes(address: str, shown: Mapping[str, str], timeout: float = 5.0) -> bool
     with grpc.insecure_channel(address) as channel:
         service = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
         try:
-            service.GetClusterId(gcs_service_pb2.GetClusterIdRequest(), timeout=timeout, metadata=list(shown.items()))
+            service.GetClusterId(
+                gcs_service_pb2.GetClusterIdRequest(), timeout=timeout, metadata=list(credentials.items())
+            )
         except grpc.RpcError as error:
             return False if error.code() == grpc.StatusCode.UNAUTHENTICATED else None
         return True
 
 
-def refused(address: str) -> UserError:
-    """What a cluster's refusal means: it differs for a token that is wrong, kept back, or not there."""
+def token_refused(address: str) -> UserError:
+    """UserError for a cluster that refuses this process: its token is wrong, held back, or missing."""
     if headers():
         return UserError(f"--address {address}: the cluster refuses this token; {REMEDY}.")
     if (mode := os.environ.get(MODE)) and mode.lower() != "token":
@@ -94,9 +104,16 @@ def refused(address: str) -> UserError:
     return UserError(f"--address {address}: the cluster wants a token, and there is none here; {REMEDY}.")
 
 
+def token_required() -> bool:
+    """Return True if this process sends a token to the cluster that it is connected to."""
+    from ray._private.authentication.authentication_utils import is_token_auth_enabled
+
+    return bool(is_token_auth_enabled())
+
+
 @contextmanager
 def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
-    """Inside, these variables have these values (None: are not there), for this process and Ray's own code in it."""
+    """Set environment variables (None: remove them) during the block, for this process and Ray's own code in it."""
     before = {name: os.environ.get(name) for name in values}
     _set(values)
     try:
@@ -106,6 +123,7 @@ def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
 
 
 def _set(values: Mapping[str, str | None]) -> None:
+    """Set or remove environment variables, and make Ray read them."""
     for name, value in values.items():
         if value is None:
             os.environ.pop(name, None)
@@ -116,7 +134,7 @@ def _set(values: Mapping[str, str | None]) -> None:
 
 
 def _reload() -> None:
-    """Ray reads mode and token once a process."""
+    """Make Ray read mode and token again; by itself it does so once a process."""
     import ray
 
     ray._raylet.Config.initialize("")
@@ -124,6 +142,7 @@ def _reload() -> None:
 
 
 def _has_token() -> bool:
+    """Return True if the user has a token. Raises UserError for a token file that cannot be read."""
     import ray
 
     try:
@@ -134,6 +153,7 @@ def _has_token() -> bool:
 
 
 def _loader() -> Any:
+    """Ray's own reader of tokens."""
     import ray
 
     return ray._raylet.AuthenticationTokenLoader.instance()

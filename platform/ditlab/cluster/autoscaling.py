@@ -1,4 +1,4 @@
-"""What the cluster's autoscaler may still add to it, as its own configuration has it."""
+"""Nodes that the cluster's autoscaler may still add, by its own configuration."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,38 +12,38 @@ import ray
 from ray.autoscaler.v2.utils import is_autoscaler_v2
 from ruamel.yaml import YAML
 
-from ditlab.cluster.capacity import NONE, Growth, Node, NodeType
+from ditlab.cluster.capacity import NO_GROWTH, Growth, Node, NodeType
 
-UNLIMITED = 10_000  # nodes, for a type without a limit of its own
-HEAD = "node:__internal_head__"
-"""A resource of the head alone, by Ray's own naming."""
+NO_NODE_LIMIT = 10_000  # nodes, for a type without a limit of its own
+HEAD_RESOURCE = "node:__internal_head__"
+"""Resource that Ray gives to the head alone."""
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Node types that may be added, by name: what a node has, and how many of them there may be."""
+class AutoscalerLimits:
+    """Node types by name: a node's resources, and the largest number of such nodes."""
 
     types: Mapping[str, tuple[Node, int]]
     most: int
-    """Of all types together."""
+    """Largest number of nodes of all types together."""
 
 
 def has_autoscaler() -> bool:
-    """Whether an autoscaler watches over the cluster: placement requests that wait make it add nodes."""
+    """Return True if the cluster has an autoscaler: placement requests that wait make it add nodes."""
     return bool(is_autoscaler_v2())
 
 
 def possible_growth(nodes: Sequence[Node]) -> Growth:
-    """What may still come to the nodes that are there."""
+    """Nodes that may join the present ones."""
     if not has_autoscaler():
-        return NONE
+        return NO_GROWTH
     limits = _limits(ray.get_runtime_context().gcs_address)
     return Growth(is_known=False) if limits is None else growth_within(limits, nodes)
 
 
-def growth_within(limits: Limits, nodes: Sequence[Node]) -> Growth:
-    """What the limits leave. Nodes are known by their CPUs and GPUs; the head is none of them."""
-    workers = [node for node in nodes if HEAD not in node]
+def growth_within(limits: AutoscalerLimits, nodes: Sequence[Node]) -> Growth:
+    """Nodes that the limits still allow. Types are told apart by CPUs and GPUs; the head is not counted."""
+    workers = [node for node in nodes if HEAD_RESOURCE not in node]
     there = Counter((node.get("CPU", 0), node.get("GPU", 0)) for node in workers)
     types = []
     for name, (node, most) in limits.types.items():
@@ -56,13 +56,16 @@ def growth_within(limits: Limits, nodes: Sequence[Node]) -> Growth:
 
 
 @cache
-def _limits(gcs_address: str) -> Limits | None:
-    """None where nobody can tell. Asks the head, where the autoscaler runs, as Ray keeps no copy of its settings."""
+def _limits(gcs_address: str) -> AutoscalerLimits | None:
+    """Limits of the cluster's autoscaler, None where they cannot be found.
+
+    Read on the head, where the autoscaler runs, as Ray keeps no copy of its settings.
+    """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     if reported := _reported():
         return reported
-    head = next((node["NodeID"] for node in ray.nodes() if node["Alive"] and HEAD in node["Resources"]), None)
+    head = next((node["NodeID"] for node in ray.nodes() if node["Alive"] and HEAD_RESOURCE in node["Resources"]), None)
     if head is None:
         return None
     place = NodeAffinitySchedulingStrategy(head, soft=False)
@@ -74,30 +77,30 @@ def _limits(gcs_address: str) -> Limits | None:
     return None if found is None else limits_of(found)
 
 
-def limits_of(config: Mapping[str, Any]) -> Limits:
-    """From the configuration that Ray's cluster launcher gives to the autoscaler."""
-    most = config.get("max_workers", UNLIMITED)
+def limits_of(config: Mapping[str, Any]) -> AutoscalerLimits:
+    """Limits in the configuration that Ray's cluster launcher gives to the autoscaler."""
+    most = config.get("max_workers", NO_NODE_LIMIT)
     types = {
         name: (each.get("resources", {}), min(each.get("max_workers", most), most))
         for name, each in config["available_node_types"].items()
         if name != config["head_node_type"]
     }
-    return Limits(types, most)
+    return AutoscalerLimits(types, most)
 
 
-def _reported() -> Limits | None:
-    """Where the platform that runs Ray has reported its node groups to it."""
-    state: Any = ray._private.state.state  # what Ray Train's own check asks; no public name exists
+def _reported() -> AutoscalerLimits | None:
+    """Limits that the platform which runs Ray has reported to it; None without a report."""
+    state: Any = ray._private.state.state  # as Ray Train's own check reads it; no public name exists
     config = state.get_cluster_config()
     if config is None or not config.node_group_configs:
         return None
     groups = {group.name: (dict(group.resources), group.max_count) for group in config.node_group_configs}
-    types = {name: (node, UNLIMITED if most < 0 else most) for name, (node, most) in groups.items()}
-    return Limits(types, UNLIMITED)
+    types = {name: (node, NO_NODE_LIMIT if most < 0 else most) for name, (node, most) in groups.items()}
+    return AutoscalerLimits(types, NO_NODE_LIMIT)
 
 
 def _read_here(gcs_address: str) -> dict[str, Any] | None:
-    """On the head: the configuration of the autoscaler that watches over this cluster."""
+    """Configuration of this cluster's autoscaler, read on the head from the autoscaler's command line."""
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
         given = dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)

@@ -1,4 +1,4 @@
-"""How many workers fit on which nodes, those there are and those that may come, and how many cores each gets."""
+"""Capacity of a cluster: workers that fit on its nodes, present and possible, and cores for each."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,12 @@ from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment
 
 Node = Mapping[str, float]
-"""What a node has, by Ray's names: `CPU`, `GPU`."""
+"""Resources of a node by Ray's names: `CPU`, `GPU`."""
 
 
 @dataclass(frozen=True)
 class NodeType:
-    """Nodes of one kind that the cluster's autoscaler may still add."""
+    """Nodes of one type that the cluster's autoscaler may still add."""
 
     name: str
     node: Node
@@ -22,21 +22,21 @@ class NodeType:
 
 @dataclass(frozen=True)
 class Growth:
-    """What the cluster's autoscaler may still add."""
+    """Nodes that the cluster's autoscaler may still add."""
 
     types: tuple[NodeType, ...] = ()
     most: int = 0
-    """Nodes of all types together."""
+    """Largest number of nodes of all types together."""
     is_known: bool = True
-    """False where there is an autoscaler and nobody can tell from here what it may add."""
+    """False where there is an autoscaler whose limits cannot be found."""
 
     def nodes(self) -> list[Node]:
-        """Each node that may come; of several types, the roomiest first."""
+        """Each node that may be added; of several types, the largest first."""
         every = [each.node for each in self.types for _ in range(min(each.count, self.most))]
         return sorted(every, key=lambda node: (node.get("GPU", 0), node.get("CPU", 0)), reverse=True)[: self.most]
 
     def __str__(self) -> str:
-        """For people: `may grow by 4 nodes of gpu.l40s (48 CPUs, 4 GPUs)`."""
+        """Growth in a sentence: `may grow by 4 nodes of gpu.l40s (48 CPUs, 4 GPUs)`."""
         if not self.is_known:
             return "may grow"
         counts = [min(one.count, self.most) for one in self.types]
@@ -47,30 +47,30 @@ class Growth:
         return f"may grow by {' or '.join(kinds)}" if kinds and self.most else "may not grow"
 
 
-NONE = Growth()
-"""A cluster of fixed size, or one that is as large as it may be."""
+NO_GROWTH = Growth()
+"""Growth of a cluster of fixed size, or of one that has reached its limit."""
 
 
 @dataclass(frozen=True)
-class Share:
-    """What one worker gets of its node's cores."""
+class CpuShare:
+    """Cores of its node that one worker gets."""
 
     threads: int
     cpus: float
-    """As Ray counts them: less than 1 where more workers than cores run at once."""
+    """CPUs as Ray counts them: less than 1 where more workers than cores run at once."""
 
 
-def worker_share(
-    experiment: Experiment, nodes: Sequence[Node], concurrent: int | None = None, growth: Growth = NONE
-) -> Share:
-    """What the spec says, else an even share of all cores, which fits on one node.
+def cpu_share(
+    experiment: Experiment, nodes: Sequence[Node], concurrent: int | None = None, growth: Growth = NO_GROWTH
+) -> CpuShare:
+    """Cores of each worker: the spec's number, else an even share of all cores, which fits on one node.
 
-    Of a run alone, a worker has a core at least, as Ray is told that there are enough of them. `concurrent` trials of a
-    sweep share the cores that there are. A worker with GPUs takes no larger part of its node's cores than of its GPUs:
-    others find room beside it, and no node is added to a cluster for its cores alone.
+    A worker of a single run has at least one core, as Ray is given enough of them. `concurrent` trials of a sweep share
+    the cores that exist. A worker with GPUs takes no larger part of its node's cores than of its GPUs, so that others
+    fit beside it, and no node is added to a cluster for its cores alone.
     """
     if cpus := experiment.resources.cpus_per_worker:
-        return Share(cpus, float(cpus))
+        return CpuShare(cpus, float(cpus))
     every = [*nodes, *growth.nodes()]
     cores = [node.get("CPU", 0) for node in every]
     share = min(max(cores, default=1), sum(cores) / (experiment.resources.max_workers * (concurrent or 1)))
@@ -78,35 +78,34 @@ def worker_share(
     if gpus:
         share = min([share, *(node.get("CPU", 0) * gpus / node["GPU"] for node in every if node.get("GPU", 0))])
     if share >= 1 or concurrent is None:
-        return Share(max(1, int(share)), float(max(1, int(share))))
-    return Share(1, max(0.01, math.floor(share * 100) / 100))
+        return CpuShare(max(1, int(share)), float(max(1, int(share))))
+    return CpuShare(1, max(0.01, math.floor(share * 100) / 100))
 
 
-def runs_that_fit(experiment: Experiment, share: Share, nodes: Sequence[Node]) -> int:
-    """How many such runs the nodes can hold at once."""
+def runs_that_fit(experiment: Experiment, share: CpuShare, nodes: Sequence[Node]) -> int:
+    """Number of such runs that fit on the nodes at once."""
     return _fit(experiment, share, nodes) // experiment.resources.min_workers
 
 
 def check_capacity(
-    experiment: Experiment, nodes: Sequence[Node], share: Share | None = None, growth: Growth = NONE
+    experiment: Experiment, nodes: Sequence[Node], share: CpuShare | None = None, growth: Growth = NO_GROWTH
 ) -> None:
-    """Raises UserError where the nodes, with all that may come, cannot hold all workers at once: Ray would wait for
-    ever."""
+    """Raises UserError where the workers do not fit on the present and possible nodes: Ray would wait for ever."""
     workers = experiment.resources.min_workers
-    share = share or worker_share(experiment, nodes, growth=growth)
+    share = share or cpu_share(experiment, nodes, growth=growth)
     fit = _fit(experiment, share, [*nodes, *growth.nodes()])
     if fit >= workers or not growth.is_known:
         return
     remedy = f"set resources.workers to at most {fit}" if fit else "lower resources.cpus_per_worker or gpus_per_worker"
-    grows = f" and {growth}" if growth is not NONE else ""
+    grows = f" and {growth}" if growth is not NO_GROWTH else ""
     raise UserError(
         f"resources.workers={workers} at {_each(experiment, share)} each do not fit: the cluster has {_sizes(nodes)}"
         f"{grows}; {remedy}, or add nodes."
     )
 
 
-def waiting_line(experiment: Experiment, share: Share, nodes: Sequence[Node], growth: Growth) -> str:
-    """What a person hears where the nodes that are there cannot hold the workers yet; empty where they can."""
+def waiting_message(experiment: Experiment, share: CpuShare, nodes: Sequence[Node], growth: Growth) -> str:
+    """Message for a run that has to wait for further nodes; empty where the present ones suffice."""
     workers = experiment.resources.min_workers
     if _fit(experiment, share, nodes) >= workers:
         return ""
@@ -115,8 +114,8 @@ def waiting_line(experiment: Experiment, share: Share, nodes: Sequence[Node], gr
     return f"waiting for the cluster: {need}; it has {_sizes(nodes)} and {growth}."
 
 
-def _fit(experiment: Experiment, share: Share, nodes: Sequence[Node]) -> int:
-    """Workers that the nodes hold."""
+def _fit(experiment: Experiment, share: CpuShare, nodes: Sequence[Node]) -> int:
+    """Number of workers that fit on the nodes."""
     gpus = experiment.resources.gpus_per_worker
     num = 0
     for node in nodes:
@@ -126,14 +125,17 @@ def _fit(experiment: Experiment, share: Share, nodes: Sequence[Node]) -> int:
     return num
 
 
-def _each(experiment: Experiment, share: Share) -> str:
+def _each(experiment: Experiment, share: CpuShare) -> str:
+    """Resources of each worker, for messages."""
     gpus = experiment.resources.gpus_per_worker
     return f"{share.cpus:g} CPU{'s' if share.cpus > 1 else ''}" + (f" and {gpus:g} GPU" if gpus else "")
 
 
 def _size(node: Node) -> str:
+    """Resources of a node, for messages."""
     return f"{node.get('CPU', 0):.0f} CPUs, {node.get('GPU', 0):.0f} GPUs"
 
 
 def _sizes(nodes: Sequence[Node]) -> str:
+    """Resources of several nodes, for messages."""
     return "; ".join(_size(node) for node in nodes) or "no nodes"

@@ -1,4 +1,4 @@
-"""What travels to a cluster with a job: a working directory, and DiTLab's own code where this one runs from source."""
+"""Package of a job: its working directory, and DiTLab's own code where that runs from source."""
 
 import logging
 import os
@@ -9,29 +9,29 @@ from typing import Any
 import ditlab
 from ditlab.errors import UserError
 
-LIMIT = 512 * 2**20
-"""Bytes: the largest package that a job server takes."""
-STOP_SECONDS = 600
-"""What a stopped job has for its last checkpoint; Ray would kill it after 3 s."""
+MAX_BYTES = 512 * 2**20
+"""Size of the largest package that a job server accepts, in bytes."""
+STOP_TIMEOUT = 600
+"""Seconds that a stopped job has for its last checkpoint; Ray would kill it after 3 s."""
 
 _quiet = logging.getLogger("ditlab.upload")
 _quiet.setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True)
-class Upload:
-    """Files of a working directory."""
+class JobPackage:
+    """Files of a working directory that travel with a job."""
 
     root: Path
     files: dict[str, int]
-    """Path below the root -> bytes."""
+    """Size in bytes of each file, by its path below the root."""
 
     @property
     def size(self) -> int:
         return sum(self.files.values())
 
-    def check(self, limit: int = LIMIT) -> None:
-        """Raises UserError, naming the largest files, where a job server would refuse it."""
+    def check(self, limit: int = MAX_BYTES) -> None:
+        """Raises UserError, naming the largest files, for a package that a job server would refuse."""
         if self.size <= limit:
             return
         largest = sorted(self.files.items(), key=lambda item: item[1], reverse=True)[:5]
@@ -43,8 +43,8 @@ class Upload:
         )
 
 
-def upload_of(root: Path) -> Upload:
-    """What Ray would pack of a folder: all but what .rayignore and .gitignore name.
+def package_files(root: Path) -> JobPackage:
+    """Files that Ray would pack of a folder: all but those that .rayignore and .gitignore name.
 
     Raises UserError where the folder cannot be read.
     """
@@ -64,14 +64,14 @@ def upload_of(root: Path) -> Upload:
         _dir_travel(root, excludes, note, include_gitignore=respects_git, logger=_quiet)
     except OSError as error:
         raise UserError(f"--working-dir {root} cannot be read ({error.strerror}); name another folder.") from error
-    return Upload(root, files)
+    return JobPackage(root, files)
 
 
 def runtime_env(root: Path) -> dict[str, Any]:
-    """Of a job that runs in a copy of `root`: as `platform/runtime_env.yaml` says, wherever this DiTLab lies."""
+    """Runtime environment of a job in a copy of `root`: that of `platform/runtime_env.yaml`, wherever DiTLab lies."""
     environment: dict[str, Any] = {
         "working_dir": str(root),
-        "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
+        "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_TIMEOUT)},
     }
     source = checkout()
     if source == root:
@@ -82,12 +82,12 @@ def runtime_env(root: Path) -> dict[str, Any]:
 
 
 def checkout() -> Path | None:
-    """The root of the checkout that this DiTLab runs from; None where it was installed as a package, which the nodes
-    then need, too."""
+    """Root of the checkout that DiTLab runs from; None for an installed package, which the nodes then need as well."""
     source = Path(ditlab.__file__).resolve().parents[2]
     is_source = (source / "platform" / "ditlab").is_dir() and (source / "models" / "denoisers").is_dir()
     return source if is_source else None
 
 
 def _mib(size: int) -> str:
+    """Size in MiB or KiB, for messages."""
     return f"{size / 2**20:,.0f} MiB" if size >= 2**20 else f"{size / 2**10:,.0f} KiB"

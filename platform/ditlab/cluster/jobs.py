@@ -1,4 +1,4 @@
-"""A command as a job of a Ray cluster: submitted, followed to its end."""
+"""Jobs of a Ray cluster: submission of a command, and its log to the end."""
 
 import asyncio
 import http.client
@@ -15,47 +15,47 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ditlab.cluster.access import headers, refused, users_token
+from ditlab.cluster.access import headers, token_refused, users_token
 from ditlab.cluster.job_package import runtime_env
 from ditlab.errors import RunFailed, UserError, first_line
 
-DEFAULT = "http://127.0.0.1:8265"
-"""Where a cluster's job server is seen through its tunnel, as `ray dashboard cluster.yaml` opens it."""
-TIMEOUT = 10.0  # seconds for an answer of the job server
-PATIENCE = 30.0  # seconds for which a job server that was there may be away
-_WANTS_TOKEN = "authentication token"  # in the words with which Ray refuses
+DEFAULT_ADDRESS = "http://127.0.0.1:8265"
+"""Address of a cluster's job server through the tunnel that `ray dashboard cluster.yaml` opens."""
+REQUEST_TIMEOUT = 10.0  # seconds for an answer of the job server
+AWAY_TIMEOUT = 30.0  # seconds for which a job server that answered before may be away
+_TOKEN_REQUIRED = "authentication token"  # part of the message with which Ray refuses
 _STARTING = "No available agent"  # a head's answer in its first seconds
-_SETTLED = ("SUCCEEDED", "FAILED", "STOPPED")
+_END_STATUSES = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """How a job ended."""
+    """End of a job."""
 
     status: str
-    """Ray's: SUCCEEDED, FAILED or STOPPED."""
+    """Status by Ray's name: SUCCEEDED, FAILED or STOPPED."""
     exit_code: int
-    """Of the command; 130 for a job that was stopped."""
+    """Exit code of the command; 130 for a job that was stopped."""
     message: str
-    """Ray's, about what failed."""
+    """Message of Ray about a failure."""
 
 
 class JobServer:
-    """A cluster's job server. Use as a context manager: inside, requests show the user's token."""
+    """Job server of a cluster. Use as a context manager: requests inside send the user's token."""
 
     def __init__(self, address: str) -> None:
-        """Raises UserError for what is no address of one, and where Ray's part for jobs is not installed."""
+        """Raises UserError for an invalid address."""
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UserError(
                 f"--address {address} is no address of a job server; write http://HOST:PORT (its port is 8265 by "
-                f"default, and `ray dashboard cluster.yaml` brings it to {DEFAULT})."
+                f"default, and `ray dashboard cluster.yaml` brings it to {DEFAULT_ADDRESS})."
             )
         self.address = address.rstrip("/")
         self._client: Any = None
 
-    def __enter__(self) -> "Jobs":
-        """Raises UserError where nothing answers, or refuses the token."""
+    def __enter__(self) -> "JobServer":
+        """Raises UserError where nothing answers, the token is refused, or Ray's job client is not installed."""
         self._token = users_token()
         self._token.__enter__()
         try:
@@ -70,13 +70,13 @@ class JobServer:
         self._token.__exit__(None, None, None)
 
     def submit(self, name: str, command: Sequence[str], root: Path) -> str:
-        """Sends the working directory, starts the command in a copy of it; returns the job's id.
+        """Upload the working directory and start the command in a copy of it; returns the job's id.
 
-        Raises UserError where the job server does not take the job.
+        Raises UserError where the job server refuses the job.
         """
         job = f"{name}-{secrets.token_hex(4)}"
-        with self._answering("does not take the job"):
-            deadline = time.monotonic() + PATIENCE
+        with self._reporting("does not take the job"):
+            deadline = time.monotonic() + AWAY_TIMEOUT
             while True:
                 try:
                     self._client.submit_job(
@@ -90,25 +90,25 @@ class JobServer:
                 time.sleep(1.0)
 
     def follow(self, job: str, on_text: Callable[[str], None]) -> JobResult:
-        """Passes on what the job prints, until it has ended. Raises RunFailed where the job server is lost."""
+        """Pass the job's output to `on_text` until the job has ended. Raises RunFailed where the job server is lost."""
         asyncio.run(self._follow(job, on_text))
         status, message, code = self.state(job)
-        if status not in _SETTLED:
+        if status not in _END_STATUSES:
             raise RunFailed(f"{self._lost(job)}; its last status is {status}.", kind="lost_node")
         if status == "STOPPED":
             return JobResult(status, 130, message)
         return JobResult(status, 0 if status == "SUCCEEDED" else code if code in (2, 130) else 1, message)
 
     def state(self, job: str) -> tuple[str, str, int | None]:
-        """What the job server knows of a job: status, a word on it, the command's exit code."""
-        with self._answering(f"does not tell of job {job}", error=RunFailed):
+        """Status of a job, Ray's message about it, and the command's exit code."""
+        with self._reporting(f"has no information on job {job}", error=RunFailed):
             details = self._client.get_job_info(job)
             return str(details.status.value), details.message or "", details.driver_exit_code
 
     async def _follow(self, job: str, on_text: Callable[[str], None]) -> None:
-        """The log's text, once each; its stream may break off any number of times before the job has ended."""
+        """Pass on the log, each text once; its stream may break off any number of times before the job has ended."""
         seen, away = 0, 0.0
-        while away < PATIENCE:
+        while away < AWAY_TIMEOUT:
             fresh = 0
             try:
                 async for text in self._client.tail_job_logs(job):
@@ -116,15 +116,16 @@ class JobServer:
                     if fresh > seen:  # a new stream begins at the log's beginning
                         on_text(text[-(fresh - seen) :] if fresh - seen < len(text) else text)
                         seen = fresh
-                if self.state(job)[0] in _SETTLED:
+                if self.state(job)[0] in _END_STATUSES:
                     return
                 away = 0.0
-            except _troubles():
+            except _client_errors():
                 away += 1.0
             await asyncio.sleep(1.0)
         raise RunFailed(f"{self._lost(job)}.", kind="lost_node")
 
     def _lost(self, job: str) -> str:
+        """Message for a job whose job server does not answer any more."""
         return (
             f"the job server at {self.address} does not answer any more, and job {job} may go on without it: "
             f"`ray job logs --follow {job} --address {self.address}` once it is back; if the head is gone, submit the "
@@ -132,21 +133,24 @@ class JobServer:
         )
 
     @contextmanager
-    def _answering(self, what: str, error: type[Exception] = UserError) -> Iterator[None]:
+    def _reporting(self, what: str, error: type[Exception] = UserError) -> Iterator[None]:
+        """Turn an exception of Ray's client in the block into an `error` that names the address and `what` failed."""
         try:
             yield
-        except _troubles() as trouble:
-            reason = first_line(trouble)
+        except _client_errors() as error_found:
+            reason = first_line(error_found)
             raise error(f"--address {self.address}: the job server {what} ({reason}).") from None
 
 
 def check_job_server(address: str) -> None:
-    """Raises UserError where no job server of Ray answers at the address, or it refuses the user's token. The token is
-    shown to what asks for it as Ray does, and to nothing else."""
+    """Raises UserError where no job server of Ray answers at the address, or it refuses the user's token.
+
+    The token is sent only to a server that requires one in Ray's words.
+    """
     try:
-        status, text = _ask(address, {})
-        if status in (401, 403) and _WANTS_TOKEN in text and headers():
-            status, text = _ask(address, headers())
+        status, text = _request(address, {})
+        if status in (401, 403) and _TOKEN_REQUIRED in text and headers():
+            status, text = _request(address, headers())
     except OSError as error:
         reason = getattr(error, "reason", error)
         raise UserError(
@@ -154,29 +158,31 @@ def check_job_server(address: str) -> None:
             "the cluster (`ray up cluster.yaml`), open the tunnel to it (`ray dashboard cluster.yaml`), or correct the "
             "address."
         ) from None
-    if status in (401, 403) and _WANTS_TOKEN in text:
-        raise refused(address)
+    if status in (401, 403) and _TOKEN_REQUIRED in text:
+        raise token_refused(address)
     if status != 200 or "ray_version" not in text:
-        raise UserError(f"--address {address}: what answers there is no job server of Ray; correct the address.")
+        raise UserError(f"--address {address}: the server there is no job server of Ray; correct the address.")
 
 
-def _ask(address: str, shown: dict[str, str]) -> tuple[int, str]:
-    request = urllib.request.Request(f"{address}/api/version", headers=shown)
+def _request(address: str, credentials: dict[str, str]) -> tuple[int, str]:
+    """HTTP status and text of the job server's version page; status 0 for a server that speaks no HTTP."""
+    request = urllib.request.Request(f"{address}/api/version", headers=credentials)
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT) as answer:
             return answer.status, answer.read(10_000).decode(errors="replace")
     except urllib.error.HTTPError as error:
         return error.code, error.read(10_000).decode(errors="replace")
-    except (http.client.HTTPException, ValueError) as error:  # what answers speaks no HTTP
+    except (http.client.HTTPException, ValueError) as error:  # the server speaks no HTTP
         return 0, str(error)
 
 
 def _client(address: str) -> Any:
+    """Ray's client of a job server. Raises UserError where it is not installed."""
     try:
         from ray.job_submission import JobSubmissionClient
 
         for logger in ("ray", "ray.dashboard", "ray.job_submission"):
-            logging.getLogger(logger).setLevel(logging.ERROR)  # Ray tells of every file that it leaves out
+            logging.getLogger(logger).setLevel(logging.ERROR)  # Ray logs every file that it leaves out
         for name in ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
             logging.getLogger(name).setLevel(logging.ERROR)
         return JobSubmissionClient(address)
@@ -186,8 +192,8 @@ def _client(address: str) -> Any:
         ) from None
 
 
-def _troubles() -> tuple[type[Exception], ...]:
-    """What Ray's client raises where a job server does not answer as it should: the errors of two HTTP libraries among
+def _client_errors() -> tuple[type[Exception], ...]:
+    """Exceptions of Ray's client for a job server that does not answer as it should, those of two HTTP libraries among
     them."""
     import aiohttp
     import requests

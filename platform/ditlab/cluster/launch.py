@@ -1,120 +1,103 @@
-"""Runs a training as Ray Train workers, and again where what stopped it may pass."""
+"""Training of a run by Ray Train workers, with retries after failures that another attempt may overcome."""
 
-import sys
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ditlab.cluster.capacity import Share, check_capacity, waiting_line, worker_share
+from ditlab.cluster.capacity import check_capacity, cpu_share, waiting_message
 from ditlab.cluster.nodes.report import versions
-from ditlab.cluster.session import ray_session
-from ditlab.runs.failures import Kind, Recovery
+from ditlab.cluster.session import is_connected, ray_session
+from ditlab.errors import Unreachable
+from ditlab.runs.callbacks import RunCallbacks
+from ditlab.runs.failures import FailureKind, Recovery
 from ditlab.runs.request import RunRequest
-from ditlab.runs.signals import Wishes, stop_signals
+from ditlab.runs.signals import StopRequests, stop_signals
 from ditlab.spec.experiment import Experiment
-from ditlab.storage.failures import Unreachable
-from ditlab.training.reporting import Outcome, Progress
+from ditlab.training.reporting import RunOutcome
 
 if TYPE_CHECKING:
-    from ditlab.cluster.workers.group import Crews
+    from ditlab.cluster.workers.group import GroupSpec, WorkerPool
 
 
-def launch(
-    request: RunRequest,
-    cores: int,
-    on_progress: Callable[[Progress], None],
-    warn: Callable[[str], None],
-    on_failure: Callable[[Mapping[str, str]], None],
-) -> Outcome:
-    """Trains on Ray, on the cluster that this process is connected to or else on an instance of its own; returns how it
-    ended.
+def train_on_ray(request: RunRequest, callbacks: RunCallbacks) -> RunOutcome:
+    """Train a run on the cluster that this process is connected to, else on a Ray instance of its own.
 
-    Ctrl-C or SIGTERM asks the workers for a final checkpoint; a second one ends them at once. `on_failure` gets the
-    tags of each failure before the run goes on or ends.
+    SIGINT or SIGTERM makes the workers save a final checkpoint; a second one ends them at once.
 
     Raises:
-        UserError: the worker body says that the input is wrong.
-        RunFailed: the run failed, and trying again would be in vain.
+        UserError: a worker found the input to be wrong.
+        RunFailed: the run failed, and another attempt would fail as well.
     """
-    experiment = request.experiment()
+    experiment = request.experiment
     resources = experiment.resources
-    needed = worker_share(experiment, [{"CPU": cores}]).threads * resources.min_workers
-    joined = is_connected()
-    with ray_session(None, needed), stop_signals() as wishes:
+    needed = cpu_share(experiment, [{"CPU": os.cpu_count() or 1}]).threads * resources.min_workers
+    is_on_cluster = is_connected()
+    with ray_session(None, needed), stop_signals() as stop:
         from ditlab.cluster.autoscaling import possible_growth
         from ditlab.cluster.nodes.membership import alive_nodes
-        from ditlab.cluster.workers.group import Crews
+        from ditlab.cluster.workers.group import GroupSpec, WorkerPool
 
         nodes = [node["Resources"] for node in alive_nodes()]
         growth = possible_growth(nodes)
-        share = worker_share(experiment, nodes, growth=growth)
-        if line := waiting_line(experiment, share, nodes, growth):
-            warn(line)
-        crews = Crews(request.folder().path / "ray", keep=False)
-        if joined:
+        share = cpu_share(experiment, nodes, growth=growth)
+        if message := waiting_message(experiment, share, nodes, growth):
+            callbacks.warn(message)
+        pool = WorkerPool(request.folder.path / "ray", keep=False)
+        if is_on_cluster:
             request = replace(request, versions=versions())
         try:
-            return until_done(request, crews, share, wishes, on_progress, warn, on_failure)
+            return train_with_retries(request, pool, GroupSpec(resources, share), stop, callbacks)
         finally:
-            crews.dismiss()
+            pool.shut_down()
 
 
-def until_done(
-    request: RunRequest,
-    crews: "Crews",
-    share: Share,
-    wishes: Wishes,
-    on_progress: Callable[[Progress], None],
-    warn: Callable[[str], None],
-    on_failure: Callable[[Mapping[str, str]], None],
-) -> Outcome:
-    """Tries until the run has ended, or trying again would be in vain. Raises as `launch` does."""
+def train_with_retries(
+    request: RunRequest, pool: "WorkerPool", spec: "GroupSpec", stop: StopRequests, callbacks: RunCallbacks
+) -> RunOutcome:
+    """Attempt a run until it has ended, or another attempt would fail as well. Raises as `train_on_ray` does.
+
+    Args:
+        request: the run.
+        pool: source of worker groups.
+        spec: the worker group that the run needs.
+        stop: requests to stop the run after a final checkpoint.
+        callbacks: progress, warnings and failures.
+    """
     from ditlab.cluster.workers.attempt import Attempt
-    from ditlab.cluster.workers.group import Shape
 
-    experiment, store = request.experiment(), request.checkpoints()
-    shape = Shape(experiment.resources, share)
+    experiment, store = request.experiment, request.checkpoints()
     recovery, number, saved = Recovery(experiment), 0, -1
-    before: Kind | None = None
+    before: FailureKind | None = None
     tags: Mapping[str, str] = {}
     while True:
-        ended = Attempt(request, crews.ready(shape), crews.keep, on_progress, warn).run(wishes)
-        if isinstance(ended, Outcome):
+        ended = Attempt(request, pool.idle_group(spec), pool.keep, callbacks).run(stop)
+        if isinstance(ended, RunOutcome):
             return ended
-        if ended.kind is not Kind.NO_ROOM:  # to wait is no failure
+        if ended.kind is not FailureKind.NO_RESOURCES:  # waiting is no failure
             number += 1
             tags = ended.tags(number)
-            on_failure(tags)
-        with suppress(Unreachable):  # what is not known is taken for no progress
+            callbacks.on_failure(tags)
+        with suppress(Unreachable):  # an unknown step counts as no progress
             saved = store.last_step()
         recovery = recovery.after(ended, saved)
-        if wishes.count:  # before it could save, or between two tries
+        if stop.count:  # before it could save, or between two attempts
             last = store.location_of(saved) if saved >= 0 else None
-            return Outcome("interrupted", max(saved, 0), {}, last)
-        if not (ended.kind is Kind.NO_ROOM and before is Kind.NO_ROOM):  # said once, however long it takes
-            warn(recovery.sentence(ended))
+            return RunOutcome("interrupted", max(saved, 0), {}, last)
+        if not (ended.kind is FailureKind.NO_RESOURCES and before is FailureKind.NO_RESOURCES):  # one warning a wait
+            callbacks.warn(recovery.message_for(ended))
         before = ended.kind
-        # With its tags, where the first worker died before it could keep a journal.
-        request = replace(request, resumed=True, room=recovery.room, tags={**request.tags, **tags})
-
-
-def is_connected() -> bool:
-    """Whether this process is connected to a cluster, without importing Ray to find out."""
-    ray = sys.modules.get("ray")
-    return ray is not None and ray.is_initialized()
+        # The tags go along for a first worker that dies before it can keep a journal.
+        request = replace(request, resumed=True, memory=recovery.memory).with_tags(tags)
 
 
 @contextmanager
-def connected(experiment: Experiment, address: str | None, warn: Callable[[str], None]) -> Iterator[None]:
-    """Inside: connected to the cluster at `address`, which can hold the run, and whose nodes agree on what it needs.
-    Does nothing where `address` is None.
+def cluster_connection(experiment: Experiment, address: str, warn: Callable[[str], None]) -> Iterator[None]:
+    """Connect to a cluster for the length of the block, after a check that its nodes can train the experiment.
 
     Raises UserError before anything of the run exists.
     """
-    if address is None:
-        yield
-        return
     with ray_session(address, 0):
         from ditlab.cluster.autoscaling import possible_growth
         from ditlab.cluster.nodes.membership import alive_nodes

@@ -1,12 +1,13 @@
-"""A connection to Ray: an instance of our own for the length of a command, or a cluster that is there already."""
+"""Connection to Ray: an instance for the length of a command, or an existing cluster."""
 
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from ditlab.cluster.access import entering, own_token, refused, users_token
+from ditlab.cluster.access import cluster_token, own_token, token_refused, users_token
 from ditlab.errors import UserError, first_line
 
 # Set before Ray is imported. The first: a report costs one poll of the controller (2 s by default); the others start
@@ -24,8 +25,14 @@ SETTINGS = {
 
 
 def cluster_address(address: str | None) -> str | None:
-    """The cluster that a command shall use: `--address`, or the one that a Ray job runs in; None for our own."""
+    """Address of the cluster to use: the given one, else that of the Ray job this process runs in; None for neither."""
     return address or os.environ.get("RAY_ADDRESS") or None
+
+
+def is_connected() -> bool:
+    """Return True if this process is connected to Ray; does not import Ray to find out."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
 
 
 def check_address(address: str, timeout: float = 5.0) -> None:
@@ -52,12 +59,21 @@ def check_address(address: str, timeout: float = 5.0) -> None:
         ) from error
 
 
+def job_server_address() -> str:
+    """HOST:PORT of the connected cluster's job server; empty where there is none."""
+    import ray
+
+    return str(ray._private.worker._global_node.webui_url or "")  # no public name exists
+
+
 @contextmanager
 def ray_session(address: str | None, num_cpus: int) -> Iterator[Any]:
-    """`ray`, connected. Our own instance (`address` None) has at least `num_cpus`, takes nobody else, and is gone at
-    the end.
+    """Connect to Ray for the length of the block; yields the module `ray`.
 
-    Raises UserError where nothing answers at the address, or refuses the token.
+    Without an address, start an instance with at least `num_cpus` CPUs that admits this process alone, and stop it at
+    the end. An existing connection of this process is used as it is.
+
+    Raises UserError where nothing answers at the address, or the cluster refuses the token.
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -70,7 +86,7 @@ def ray_session(address: str | None, num_cpus: int) -> Iterator[Any]:
         return
     with _token(address):
         _connect(ray, address, num_cpus)
-        # Ray prints a paragraph on standard output for every process that dies: `failures` says it in a sentence.
+        # Ray prints a paragraph on standard output for every process that dies: `runs.failures` has a sentence for it.
         printer = vars(ray._private.worker)
         before, printer["print_to_stdstream"] = printer["print_to_stdstream"], lambda *_, **__: None
         try:
@@ -81,13 +97,15 @@ def ray_session(address: str | None, num_cpus: int) -> Iterator[Any]:
 
 
 def _token(address: str | None) -> AbstractContextManager[None]:
+    """Context with the token that this connection needs."""
     if address is None:
         return own_token()
-    # Others are found by Ray alone, or are its client's server.
-    return users_token() if address in ("auto", "local") or address.startswith("ray://") else entering(address)
+    # Only Ray resolves `auto` and `local`; `ray://` is its client's server, which answers no such question.
+    return users_token() if address in ("auto", "local") or address.startswith("ray://") else cluster_token(address)
 
 
 def _connect(ray: Any, address: str | None, num_cpus: int) -> None:
+    """Initialise Ray. Raises UserError where the cluster cannot be reached or refuses the token."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
     if address is None:
         cores = max(num_cpus, os.cpu_count() or 1)
@@ -97,8 +115,9 @@ def _connect(ray: Any, address: str | None, num_cpus: int) -> None:
     try:
         ray.init(address=address, **quiet)
     except ray.exceptions.AuthenticationError:
-        raise refused(address) from None
+        raise token_refused(address) from None
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(
-            f"--address {address}: no Ray cluster answers there ({first_line(error)}); start one or leave --address out."
+            f"--address {address}: no Ray cluster answers there ({first_line(error)}); start one or leave --address "
+            "out."
         ) from error

@@ -1,21 +1,28 @@
-"""From what nodes report and measure to the lines of `ditlab doctor --cluster`: purely."""
+"""Findings of `ditlab doctor --cluster` from reports and measurements of nodes: pure functions."""
 
 from collections.abc import Mapping, Sequence
 
 from ditlab.cluster.nodes.allreduce import AllReduceResult
 from ditlab.cluster.nodes.tasks import TaskResult
-from ditlab.cluster.nodes.verdict import NodeReport, NodeRequirements, differing, judge_nodes, missing, unshared
+from ditlab.cluster.nodes.verdict import (
+    NodeReport,
+    NodeRequirements,
+    import_faults,
+    judge_nodes,
+    unshared_faults,
+    version_faults,
+)
 from ditlab.doctor.findings import Finding
 
-ROOMY = 5 * 2**30  # bytes free, as for one machine
+MIN_FREE_BYTES = 5 * 2**30  # as for one machine
 SLOW_STORAGE = 100e6
 """Bytes a second: a gigabit network carries 125e6; the state of a billion parameters, 16 GB, takes 160 s."""
 SLOW_CPU, SLOW_GPU = 0.1e9, 1e9
 """Bytes a second of bus bandwidth: less than 1 and 10 Gb/s Ethernet carry (0.125e9 and 1.25e9)."""
 
 
-def of_reports(reports: Sequence[NodeReport], silent: Sequence[str], wanted: NodeRequirements) -> list[Finding]:
-    """Nodes, versions, clocks, shared folders, free disk."""
+def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], required: NodeRequirements) -> list[Finding]:
+    """Findings on nodes, versions, clocks, shared folders and free disk."""
     working = [each for each in reports if each.trains]
     whole = [each for each in working if not each.problem]
     names = ", ".join(f"{each.name}{'' if each.trains else ' (only drives)'}" for each in reports)
@@ -23,25 +30,28 @@ def of_reports(reports: Sequence[NodeReport], silent: Sequence[str], wanted: Nod
     found += [_split("missing", "nodes", sentence) for sentence in silent]
     if not working:
         found.append(Finding("missing", "nodes", "none has a CPU or GPU to train on", "add nodes"))
-    found += _versions(reports, working, whole, wanted)
-    found += _clocks(reports, judge_nodes(reports, wanted).warnings)
-    unseen = unshared(whole, wanted)
+    found += _versions(reports, working, whole, required)
+    found += _clocks(reports, judge_nodes(reports, required).warnings)
+    unseen = unshared_faults(whole, required)
     found += [_split("missing", sentence.partition("=")[0], sentence) for sentence in unseen]
-    for knob, value in (("DITLAB_HOME", wanted.home), ("checkpoint.storage", wanted.storage)):
+    for knob, value in (("DITLAB_HOME", required.home), ("checkpoint.storage", required.storage)):
         if value and whole and not any(sentence.startswith(knob) for sentence in unseen):
             found.append(Finding("ok", knob, f"{value}, seen by {_count(whole)}"))
     return [*found, *_disks(whole)]
 
 
 def _versions(
-    reports: Sequence[NodeReport], working: Sequence[NodeReport], whole: Sequence[NodeReport], wanted: NodeRequirements
+    reports: Sequence[NodeReport],
+    working: Sequence[NodeReport],
+    whole: Sequence[NodeReport],
+    required: NodeRequirements,
 ) -> list[Finding]:
-    faults = [*missing(working), *differing(reports, whole, wanted.versions)]
-    notes = [each for each in judge_nodes(reports, wanted).warnings if "install" in each]
+    faults = [*import_faults(working), *version_faults(reports, whole, required.versions)]
+    notes = [each for each in judge_nodes(reports, required).warnings if "install" in each]
     found = [_split("missing", "versions", sentence) for sentence in faults]
     found += [_split("note", "versions", sentence) for sentence in notes]
     if not found:
-        own = ", ".join(f"{name} {version}" for name, version in wanted.versions.items())
+        own = ", ".join(f"{name} {version}" for name, version in required.versions.items())
         found.append(Finding("ok", "versions", f"the same on {_count(whole)}: {own}"))
     return found
 
@@ -50,7 +60,7 @@ def _clocks(reports: Sequence[NodeReport], warnings: Sequence[str]) -> list[Find
     wrong = [_split("note", "clocks", sentence) for sentence in warnings if sentence.startswith("the clock")]
     if wrong or not reports:
         return wrong
-    # An answer is under way for a moment, for which a right clock seems to be behind.
+    # A report travels for a moment, by which a right clock seems to be behind.
     return [Finding("ok", "clocks", f"within {max(abs(each.skew) for each in reports):.2f} s of this one's")]
 
 
@@ -62,21 +72,21 @@ def _disks(reports: Sequence[NodeReport]) -> list[Finding]:
         fullest = min(reports, key=lambda report: getattr(report, key))
         free = getattr(fullest, key)
         text = f"{free / 2**30:.1f} GiB free on {fullest.name}{', the least' if len(reports) > 1 else ''}"
-        enough = free >= ROOMY
+        enough = free >= MIN_FREE_BYTES
         remedy = "" if enough else f"free some space, or point {what} elsewhere"
         found.append(Finding("ok" if enough else "note", f"disk of {what}", text, remedy))
     return found
 
 
-def of_speeds(what: str, written: Sequence[TaskResult], read: Sequence[TaskResult]) -> list[Finding]:
-    """Of one shared place, whose nodes wrote at the same time and then read."""
+def speed_findings(what: str, written: Sequence[TaskResult], read: Sequence[TaskResult]) -> list[Finding]:
+    """Findings on one shared place, which all nodes wrote to at the same time and then read from."""
     found = []
-    for verb, answers in (("writing", written), ("reading", read)):
-        for answer in answers:
-            if answer.problem:
+    for verb, results in (("writing", written), ("reading", read)):
+        for result in results:
+            if result.problem:
                 remedy = "look at the place, the node's mount, its credentials"
-                found.append(Finding("missing", f"{verb} {what}", f"{answer.name}: {answer.problem}", remedy))
-        speeds = [(answer.name, answer.value) for answer in answers if not answer.problem]
+                found.append(Finding("missing", f"{verb} {what}", f"{result.name}: {result.problem}", remedy))
+        speeds = [(result.name, result.value) for result in results if not result.problem]
         if speeds:
             text = ", ".join(f"{name} {speed / 1e6:,.0f} MB/s" for name, speed in speeds)
             slow = min(speed for _, speed in speeds) < SLOW_STORAGE
@@ -85,8 +95,8 @@ def of_speeds(what: str, written: Sequence[TaskResult], read: Sequence[TaskResul
     return found
 
 
-def of_tracking(address: str, problems: Mapping[str, str]) -> list[Finding]:
-    """`problems` has, by node, why MLflow does not take anything from there; empty where it does."""
+def tracking_findings(address: str, problems: Mapping[str, str]) -> list[Finding]:
+    """Findings on MLflow; `problems` has, by node, the reason why it refuses that node, empty where it accepts it."""
     if address.startswith("sqlite"):
         remedy = "one file that many nodes write is locked at times; a server is named by MLFLOW_TRACKING_URI"
         return [Finding("note", "MLflow", f"the database {address.removeprefix('sqlite:///')}", remedy)]
@@ -99,8 +109,8 @@ def of_tracking(address: str, problems: Mapping[str, str]) -> list[Finding]:
     return [Finding("ok", "MLflow", f"{address} answers {len(problems)} node{'s' if len(problems) > 1 else ''}")]
 
 
-def of_all_reduce(measured: AllReduceResult, use_gpu: bool) -> list[Finding]:
-    """The group's bandwidth, or who does not reach whom."""
+def all_reduce_findings(measured: AllReduceResult, use_gpu: bool) -> list[Finding]:
+    """Findings on all-reduce: its bandwidth, or the nodes that do not reach each other."""
     how = "NCCL" if use_gpu else "gloo"
     if measured.problems:
         remedy = (
@@ -125,10 +135,11 @@ def of_all_reduce(measured: AllReduceResult, use_gpu: bool) -> list[Finding]:
 
 
 def _split(verdict: str, what: str, sentence: str) -> Finding:
-    """A sentence of the survey, which ends with its remedy."""
+    """Finding from a sentence of the survey, which ends with its remedy."""
     found, _, remedy = sentence.rstrip(".").rpartition("; ")
     return Finding(verdict, what, found or remedy, remedy if found else "")  # type: ignore[arg-type]
 
 
 def _count(reports: Sequence[NodeReport]) -> str:
+    """Number of nodes, for messages."""
     return f"{len(reports)} node{'s' if len(reports) != 1 else ''}"

@@ -1,4 +1,4 @@
-"""What `ditlab doctor` says: a line a check, and one last sentence."""
+"""Findings of `ditlab doctor`: a line for each check, and a last sentence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of `ditlab doctor`."""
+    """Result of one check: a line of `ditlab doctor`."""
 
     verdict: Literal["ok", "note", "missing"]
     what: str
@@ -16,7 +16,7 @@ class Finding:
 
 
 def last_sentence(findings: Sequence[Finding]) -> str:
-    """The verdict on a cluster."""
+    """Sentence that sums up the findings on a cluster."""
     missing = list(dict.fromkeys(each.what for each in findings if each.verdict == "missing"))
     notes = list(dict.fromkeys(each.what for each in findings if each.verdict == "note"))
     if missing:

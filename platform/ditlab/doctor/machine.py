@@ -1,4 +1,4 @@
-"""What a machine must have to train, and what it would be better for having."""
+"""Checks of this machine: libraries, devices, compiler, disk, model families."""
 
 import importlib.metadata
 import os
@@ -11,7 +11,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 
 # Oldest versions that the platform was run with; the same floors as the package's own metadata.
-NEEDED = {
+MIN_VERSIONS = {
     "torch": (2, 8),
     "ray": (2, 60),
     "deepspeed": (0, 19, 8),
@@ -19,11 +19,11 @@ NEEDED = {
     "pyarrow": (17,),
     "pydantic": (2, 10),
 }
-ROOMY = 5 * 2**30  # bytes free below which a note is due: checkpoints of a small model and its artifacts
+MIN_FREE_BYTES = 5 * 2**30  # bytes free below which a note is due: checkpoints of a small model and its artifacts
 
 
 def check_machine() -> list[Finding]:
-    """Every check, in order; none raises."""
+    """Findings of every check, in order; none raises."""
     return [*_python(), *_libraries(), *_devices(), *_compiler(), *_home(), *_families()]
 
 
@@ -34,16 +34,16 @@ def _python() -> Iterator[Finding]:
 
 
 def _libraries() -> Iterator[Finding]:
-    for name, floor in NEEDED.items():
-        wanted = ".".join(map(str, floor))
+    for name, floor in MIN_VERSIONS.items():
+        required = ".".join(map(str, floor))
         try:
             found = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            yield Finding("missing", name, "not installed", f"pip install '{name}>={wanted}'")
+            yield Finding("missing", name, "not installed", f"pip install '{name}>={required}'")
             continue
         numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:3] if part.isdigit())
         good = numbers >= floor
-        yield Finding("ok" if good else "missing", name, found, "" if good else f"pip install '{name}>={wanted}'")
+        yield Finding("ok" if good else "missing", name, found, "" if good else f"pip install '{name}>={required}'")
 
 
 def _devices() -> Iterator[Finding]:
@@ -77,7 +77,7 @@ def _home() -> Iterator[Finding]:
         yield Finding(
             "missing", "DITLAB_HOME", f"{home.root} cannot be written", "point DITLAB_HOME at a writable folder"
         )
-    elif free < ROOMY:
+    elif free < MIN_FREE_BYTES:
         yield Finding(
             "note", "DITLAB_HOME", f"{home.root}, {free / 2**30:.1f} GiB free", "free some space, or point it elsewhere"
         )

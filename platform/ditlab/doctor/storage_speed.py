@@ -1,4 +1,4 @@
-"""Measured on a node: how fast it writes to and reads from a place that all nodes share; whether MLflow answers it."""
+"""Measurements on a node: its speed of writing to and reading from shared storage, and its access to MLflow."""
 
 import os
 import time
@@ -14,7 +14,7 @@ SIZE = CHUNK * NUM_CHUNKS
 
 
 def write_speed(place: str, name: str) -> float:
-    """Bytes a second into a new file, which is on disk, or whole in the object store, at the end."""
+    """Bytes a second of writing a new file, until it is on disk or whole in the object store."""
     chunk = os.urandom(CHUNK)  # zeros would be compressed away by some disks
     began = time.perf_counter()
     CheckpointStore.at(place).files.write("", name, (chunk for _ in range(NUM_CHUNKS)))
@@ -22,10 +22,10 @@ def write_speed(place: str, name: str) -> float:
 
 
 def read_speed(place: str, name: str) -> float:
-    """Bytes a second out of a file that another node has written; what this node's memory holds of it is dropped."""
+    """Bytes a second of reading a file that another node has written; this node's page cache of it is dropped."""
     files = CheckpointStore.at(place).files
     if not isinstance(files, RemoteFiles):
-        _forget(files.path / name)
+        _drop_page_cache(files.path / name)
     began = time.perf_counter()
     size = sum(map(len, _chunks(place, name)))
     assert size == SIZE, f"{size} bytes of {SIZE} were read"
@@ -36,7 +36,7 @@ def _chunks(place: str, name: str) -> Iterator[bytes]:
     return CheckpointStore.at(place).files.chunks("", name)
 
 
-def _forget(path: Path) -> None:
+def _drop_page_cache(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -45,7 +45,7 @@ def _forget(path: Path) -> None:
 
 
 def tracking_problem(uri: str) -> str:
-    """Why MLflow takes nothing from this node, with this node's credentials; empty where it does."""
+    """Reason why MLflow refuses this node with its own credentials; empty where it accepts it."""
     if reason := check_reachable(uri):
         return f"does not answer ({reason})"
     return check_access(uri) or ""

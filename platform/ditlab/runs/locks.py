@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import RunFolder
-from ditlab.tracking.journal.writer import journal_path
 
 LOCK_LEASE = 120.0  # seconds: a file server releases a lost node's locks after a minute or two, 90 s on Linux
 JOURNAL_TIMEOUT = 180.0  # seconds for a worker of an earlier launch to end, its node's lease included
@@ -50,7 +49,7 @@ def lock_journal(
     Raises:
         RunFailed: another worker still writes the journal after `timeout` seconds.
     """
-    journal = journal_path(folder, node)
+    journal = folder.node_journal(node)
     waiting = f"a worker of an earlier launch still writes {journal}; waiting up to {timeout:.0f} s for its end."
     with _locked(journal.with_suffix(".lock"), timeout, waiting, warn) as is_ours:
         if not is_ours:

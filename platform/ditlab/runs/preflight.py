@@ -15,8 +15,8 @@ from ditlab.home import Home, RunFolder
 from ditlab.runs.network_interface import interface_names, missing_interface
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.experiment import NOT_CONTENT, Experiment
+from ditlab.spec.loading import load_experiment
 from ditlab.spec.no_secrets import refuse_secrets
-from ditlab.spec.reading.loading import load_experiment
 from ditlab.tracking.records import read_record
 
 RESUMABLE_CHANGES = ("training.steps", "training.epochs", "encoders.cache", "encoders.compile")

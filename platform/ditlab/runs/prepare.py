@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from denoisers.parameter_counts import ParameterCount
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.home import Home, RunFolder
-from ditlab.inputs.model_inputs import check_inputs
+from ditlab.inputs.checks import check_inputs
 from ditlab.quality import check_quality
 from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.preflight import (
@@ -22,10 +22,10 @@ from ditlab.runs.request import PreparedRun, RunRequest
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.storage.files import write_durably
-from ditlab.tracking.environment import source_tags
-from ditlab.tracking.records import create_run, find_training_run, find_unfinished, read_record
 from ditlab.tracking.access import check_access, check_reachable
 from ditlab.tracking.address import launch_address, redact, resolve_tracking_uri
+from ditlab.tracking.environment import source_tags
+from ditlab.tracking.records import create_run, find_training_run, find_unfinished, read_record
 from ditlab.training.plan import RunPlan, plan_run
 
 

@@ -1,4 +1,4 @@
-"""All-reduce between nodes: measured as nccl-tests does, and where it fails, pair by pair."""
+"""Measurement of all-reduce between nodes, as nccl-tests does it; where it fails, of connections pair by pair."""
 
 import socket
 import time
@@ -10,36 +10,37 @@ import ray
 import torch
 from torch import distributed
 
-from ditlab.cluster.nodes.tasks import NodeRow, collect, on_node
+from ditlab.cluster.nodes.tasks import NodeRow, collect_results, node_options
 
 SIZES = (1 << 20, 64 << 20)  # bytes: latency shows in the first, bandwidth in the second
 REPEATS = {1 << 20: 20, 64 << 20: 3}
-MEETING = 30.0  # seconds for all members to meet, and for each collective
-PAIR = 5.0  # seconds for a connection between two nodes
+COLLECTIVE_TIMEOUT = 30.0  # seconds for the members to form a process group, and for each collective
+CONNECTION_TIMEOUT = 5.0  # seconds for a connection between two nodes
+PAIRS_TIMEOUT = 60.0  # seconds for all connections
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The group as a whole."""
+class AllReduceResult:
+    """Result of the whole group."""
 
     seconds: dict[int, float]
-    """Of one all-reduce, by its bytes: the slowest member's."""
+    """Seconds of one all-reduce by its bytes, of the slowest member."""
     is_right: bool
-    """Whether every member had the right sum."""
+    """True if every member had the right sum."""
     num_members: int
     problems: list[str]
-    """Sentences without full stop, one a member that failed; the rest means nothing then."""
+    """Sentences without full stop, one for each member that failed; the other fields mean nothing then."""
 
     def bus_bandwidth(self, size: int) -> float:
-        """Bytes a second, as nccl-tests defines it: 2(n-1)/n of the message pass each link."""
+        """Bus bandwidth in bytes a second, as nccl-tests defines it: 2(n-1)/n of the message pass each link."""
         return 2 * (self.num_members - 1) / self.num_members * size / self.seconds[size]
 
 
-class Member:
+class AllReduceMember:
     """One process of the group."""
 
     def place(self) -> tuple[str, int]:
-        """Address of its node, and a port that is free there."""
+        """Address of the member's node, and a port that is free there."""
         host = ray.util.get_node_ip_address()
         with socket.socket() as free:
             free.bind((host, 0))
@@ -48,7 +49,7 @@ class Member:
     def measure(
         self, rank: int, world_size: int, host: str, port: int, use_gpu: bool, timeout: float
     ) -> tuple[dict[int, float], bool]:
-        """Seconds of an all-reduce by its bytes, and whether the sum was right."""
+        """Seconds of an all-reduce by its bytes, and True if the sums were right."""
         device = torch.device("cuda", 0) if use_gpu else torch.device("cpu")
         distributed.init_process_group(
             "nccl" if use_gpu else "gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=world_size,
@@ -61,18 +62,18 @@ class Member:
         return {size: seconds for size, (seconds, _) in found.items()}, all(right for _, right in found.values())
 
     def listen(self) -> tuple[str, int]:
-        """Takes connections from now on; where."""
+        """Accept connections from now on; returns address and port."""
         self._listener = socket.create_server((ray.util.get_node_ip_address(), 0), backlog=1024)
         host, port = self._listener.getsockname()[:2]
         return host, port
 
-    def reach(self, host: str, port: int) -> str:
-        """Why a port of another node cannot be reached from this one; empty where it can."""
-        return reach(host, port, PAIR)
+    def connection_error(self, host: str, port: int) -> str:
+        """Reason why a port of another node cannot be reached from this one; empty where it can."""
+        return connection_error(host, port, CONNECTION_TIMEOUT)
 
 
-def reach(host: str, port: int, timeout: float) -> str:
-    """Why nothing answers there; empty where something does."""
+def connection_error(host: str, port: int, timeout: float) -> str:
+    """Reason why no connection to a port is possible; empty where one is."""
     try:
         socket.create_connection((host, port), timeout).close()
     except OSError as error:
@@ -81,6 +82,7 @@ def reach(host: str, port: int, timeout: float) -> str:
 
 
 def _all_reduce(size: int, rank: int, world_size: int, device: torch.device) -> tuple[float, bool]:
+    """Seconds of an all-reduce of `size` bytes, and True if the sum was right."""
     values = torch.full((size // 4,), float(rank + 1), device=device)
     distributed.all_reduce(values)
     is_right = bool((values == world_size * (world_size + 1) / 2).all())
@@ -94,55 +96,61 @@ def _all_reduce(size: int, rank: int, world_size: int, device: torch.device) -> 
     return (time.perf_counter() - began) / REPEATS[size], is_right
 
 
-def all_reduce(nodes: list[NodeRow], use_gpu: bool, timeout: float = MEETING) -> Measured:
-    """Of all nodes together: a process a GPU, or a node. Where it fails, `problems` names nodes that do not reach each
-    other. Returns within some `timeout`s, whatever hangs."""
+def all_reduce(nodes: list[NodeRow], use_gpu: bool, timeout: float = COLLECTIVE_TIMEOUT) -> AllReduceResult:
+    """Measure an all-reduce over all nodes, with one process for each GPU, or for each node without `use_gpu`.
+
+    Where it fails, `problems` names nodes that do not reach each other. Returns within a few times `timeout` seconds,
+    whatever hangs.
+    """
     places = [node for node in nodes for _ in range(int(node["Resources"].get("GPU", 0)) if use_gpu else 1)]
     members = _members(places, use_gpu)
     try:
-        (first, *_) = collect({members[0].place.remote(): places[0]}, timeout, time.time())
+        (first, *_) = collect_results({members[0].place.remote(): places[0]}, timeout)
         if first.problem:
             busy = "; are its GPUs in use?" if use_gpu else ""
-            return Measured({}, False, len(members), [f"node {first.name} gives no process ({first.problem}{busy})"])
+            return AllReduceResult(
+                {}, False, len(members), [f"node {first.name} gives no process ({first.problem}{busy})"]
+            )
         tasks = {
             member.measure.remote(rank, len(members), *first.value, use_gpu, timeout): place
             for rank, (member, place) in enumerate(zip(members, places, strict=True))
         }
-        answers = collect(tasks, 3 * timeout, time.time())
+        results = collect_results(tasks, 3 * timeout)
     finally:
         for member in members:
             ray.kill(member)
-    if any(answer.problem for answer in answers):
+    if any(result.problem for result in results):
         pairs = unreachable_pairs(nodes)
         though = "" if pairs else ", though all nodes reach each other over TCP"
-        failed = [f"node {answer.name}: {answer.problem}{though}" for answer in answers if answer.problem]
-        return Measured({}, False, len(members), [*pairs, *failed])
-    slowest = {size: max(answer.value[0][size] for answer in answers) for size in SIZES}
-    return Measured(slowest, all(answer.value[1] for answer in answers), len(members), [])
+        failed = [f"node {result.name}: {result.problem}{though}" for result in results if result.problem]
+        return AllReduceResult({}, False, len(members), [*pairs, *failed])
+    slowest = {size: max(result.value[0][size] for result in results) for size in SIZES}
+    return AllReduceResult(slowest, all(result.value[1] for result in results), len(members), [])
 
 
-def unreachable_pairs(nodes: list[NodeRow], patience: float = 60.0) -> list[str]:
-    """Which node does not reach which other one, over a port as NCCL and gloo take them: any above 1023."""
+def unreachable_pairs(nodes: list[NodeRow], timeout: float = PAIRS_TIMEOUT) -> list[str]:
+    """Sentences on nodes that do not reach each other over a port such as NCCL and gloo use: any above 1023."""
     members = _members(nodes, use_gpu=False)
     try:
         listening = {member.listen.remote(): node for member, node in zip(members, nodes, strict=True)}
-        there, tasks, goals = collect(listening, patience, time.time()), {}, {}
+        listening_nodes, tasks, goals = collect_results(listening, timeout), {}, {}
         for member, node in zip(members, nodes, strict=True):
-            for goal in there:
+            for goal in listening_nodes:
                 if goal.node["NodeID"] != node["NodeID"] and not goal.problem:
-                    task = member.reach.remote(*goal.value)
+                    task = member.connection_error.remote(*goal.value)
                     tasks[task], goals[task] = node, goal
-        answers = collect(tasks, patience, time.time())
+        results = collect_results(tasks, timeout)
     finally:
         for member in members:
             ray.kill(member)
     return [
-        f"node {answer.name} does not reach node {goal.name} at {goal.value[0]} ({answer.problem or answer.value})"
-        for answer, goal in zip(answers, goals.values(), strict=True)
-        if answer.problem or answer.value
+        f"node {result.name} does not reach node {goal.name} at {goal.value[0]} ({result.problem or result.value})"
+        for result, goal in zip(results, goals.values(), strict=True)
+        if result.problem or result.value
     ]
 
 
 def _members(places: list[NodeRow], use_gpu: bool) -> list[Any]:
-    kind: Any = ray.remote(Member)
-    return [kind.options(**on_node(place, num_gpus=1 if use_gpu else 0)).remote() for place in places]
+    """Start a member on each node of a list."""
+    kind: Any = ray.remote(AllReduceMember)
+    return [kind.options(**node_options(place, num_gpus=1 if use_gpu else 0)).remote() for place in places]

@@ -1,27 +1,31 @@
-"""A worker's own look at its node: one that joined after the launch was not surveyed."""
+"""Check of a node by its own worker: a node that joined after the launch was not surveyed."""
 
 import time
 
 from ditlab.cluster.nodes.membership import node_name
-from ditlab.cluster.nodes.report import PATIENCE, versions
-from ditlab.cluster.nodes.verdict import NodeReport, Wanted, differing, unshared
+from ditlab.cluster.nodes.report import FILE_TIMEOUT, versions
+from ditlab.cluster.nodes.verdict import NodeReport, NodeRequirements, unshared_faults, version_faults
 from ditlab.errors import UserError
 from ditlab.runs.request import RunRequest
 
 
-def check_newcomer(request: RunRequest) -> None:
-    """Raises UserError, in the survey's words, where this node has other versions than the launcher, or does not see
-    the run's folder. Looks at nothing where the request names no versions."""
+def check_joining_node(request: RunRequest) -> None:
+    """Raises UserError where this node has other versions than the launcher, or does not see the run's folder.
+
+    Checks nothing where the request names no versions. The message is the survey's.
+    """
     if not request.versions:
         return
-    report = NodeReport(node_name(), True, versions(), home=_unseen(request))
-    wanted = Wanted(request.versions, request.home)
-    if faults := [*differing([report], [report], wanted.versions), *unshared([report], wanted)]:
+    report = NodeReport(node_name(), True, versions(), home=_folder_problem(request))
+    required = NodeRequirements(request.versions, str(request.home.root))
+    faults = [*version_faults([report], [report], required.versions), *unshared_faults([report], required)]
+    if faults:
         raise UserError(faults[0])
 
 
-def _unseen(request: RunRequest) -> str:
-    folder, deadline = request.folder().path, time.monotonic() + PATIENCE
+def _folder_problem(request: RunRequest) -> str:
+    """Reason why the run's folder cannot be used here; empty where it is visible."""
+    folder, deadline = request.folder.path, time.monotonic() + FILE_TIMEOUT
     while not folder.is_dir():
         if time.monotonic() > deadline:
             return f"the run's folder train/{request.run_id} is not there"

@@ -1,4 +1,4 @@
-"""What the cluster's nodes are and do: alive, about to be taken away; and an end for a process on one of them."""
+"""Cluster membership: nodes that are alive, answer or will be taken away, and processes on them."""
 
 import socket
 import time
@@ -9,40 +9,44 @@ from typing import Any
 import psutil
 import ray
 
+REFRESH_TIMEOUT = 60.0  # seconds for Ray to declare silent nodes lost
+
 
 def alive_nodes() -> list[dict[str, Any]]:
-    """Ray's description of each node that is there."""
+    """Ray's description of each node that is alive."""
     return [node for node in ray.nodes() if node["Alive"]]
 
 
 def node_name() -> str:
-    """Of this process's node, for people: its address and the beginning of Ray's id, `10.0.0.7/3f9a01bc`."""
+    """Name of this process's node in messages: its address and the beginning of Ray's id, `10.0.0.7/3f9a01bc`."""
     return f"{ray.util.get_node_ip_address()}/{ray.get_runtime_context().get_node_id()[:8]}"
 
 
 def alive_ids() -> set[str]:
-    """Ray's ids of the nodes that are there."""
+    """Ray's ids of the nodes that are alive."""
     return {node["NodeID"] for node in alive_nodes()}
 
 
 def answering_ids() -> set[str]:
-    """Of those, the nodes that take a connection: Ray gives a silent node up for lost after 15 s and more, when all
-    that was connected to it has known for long."""
+    """Ray's ids of the alive nodes that accept a connection.
+
+    Ray declares a silent node lost after 15 s and more, long after all that was connected to it has noticed.
+    """
     nodes = alive_nodes()
     answering = {node["NodeID"] for node in nodes if _answers(node)}
     return answering or {node["NodeID"] for node in nodes}  # from outside the cluster's network none can be reached
 
 
-def count_anew(patience: float = 60.0) -> None:
-    """Makes Ray Train know which nodes an elastic run may use, when Ray has given up those that are lost.
+def refresh_node_count(timeout: float = REFRESH_TIMEOUT) -> None:
+    """Make Ray Train recount the nodes that an elastic run may use, once Ray has declared silent nodes lost.
 
-    By itself it looks every 20 s, and a group that is to start on a lost node waits a minute for its room.
+    By itself it counts every 20 s, and a group that is to start on a lost node waits a minute for its resources.
     """
     from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
         get_or_create_autoscaling_coordinator,
     )
 
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while alive_ids() - answering_ids() and time.monotonic() < deadline:
         time.sleep(0.2)
     coordinator: Any = get_or_create_autoscaling_coordinator()
@@ -50,37 +54,40 @@ def count_anew(patience: float = 60.0) -> None:
 
 
 def draining_ids() -> set[str]:
-    """Nodes that the cluster has announced it will take away (a spot instance's notice, a scale-down)."""
-    state: Any = ray._private.state.state  # what Ray Train's own watcher asks; no public name exists
+    """Ray's ids of the nodes that the cluster will take away (a spot instance's notice, a scale-down)."""
+    state: Any = ray._private.state.state  # as Ray Train's own watcher reads it; no public name exists
     return set(state.get_draining_nodes())
 
 
-def give_back(placement_group: str) -> None:
-    """The room of a job whose leader died: Ray keeps it reserved, where it has no dashboard to ask who is alive."""
+def release_placement_group(placement_group: str) -> None:
+    """Release the placement group of a job whose leading process died; without a dashboard Ray keeps it reserved."""
     from ray._raylet import PlacementGroupID
     from ray.util.placement_group import PlacementGroup, remove_placement_group
 
     remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(placement_group))))
 
 
-def kill(places: Iterable[tuple[str, int, float]], timeout: float = 20.0) -> None:
-    """SIGKILL for processes, (node id, pid, time of its start) each. A node that does not answer is left to Ray's own
-    health checks."""
+def kill_processes(processes: Iterable[tuple[str, int, float]], timeout: float = 20.0) -> None:
+    """Send SIGKILL to processes, each given as (node id, pid, start time).
+
+    A node that does not answer is left to Ray's own health checks.
+    """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    there = alive_ids()
+    alive = alive_ids()
     tasks = [
         ray.remote(_kill_here)
         .options(num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
-        .remote(pid, born)
-        for node, pid, born in places
-        if node in there
+        .remote(pid, start)
+        for node, pid, start in processes
+        if node in alive
     ]
     if tasks:
         ray.wait(tasks, num_returns=len(tasks), timeout=timeout)
 
 
 def _answers(node: dict[str, Any], timeout: float = 2.0) -> bool:
+    """Return True if the node accepts a connection."""
     try:
         socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), timeout).close()
     except OSError:
@@ -88,8 +95,9 @@ def _answers(node: dict[str, Any], timeout: float = 2.0) -> bool:
     return True
 
 
-def _kill_here(pid: int, born: float) -> None:
+def _kill_here(pid: int, start: float) -> None:
+    """Send SIGKILL to a process of this node."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        if process.create_time() == born:  # or the number is another process's by now
+        if process.create_time() == start:  # or the number is another process's by now
             process.kill()

@@ -85,7 +85,7 @@ def _read(storage: str, probe: str) -> bytes:
 
     if is_uri(storage):
         return RemoteFiles.open("checkpoint.storage", storage).read("", probe)
-    return LocalFiles(Path(storage)).read("", probe)
+    return LocalFiles(Path(storage), "checkpoint.storage").read("", probe)
 
 
 def _probe_problem(read: Callable[[], bytes], probe: str) -> str:

@@ -1,45 +1,47 @@
-"""Judges what nodes report before a run: purely, in one sentence a fault."""
+"""Verdict on the reports of nodes before a run: pure decisions, one sentence for each fault."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from ditlab.runs.network_interface import missing_interface
+
 DECISIVE = ("python", "ray", "torch", "deepspeed", "ditlab")
-"""What must be the same on all nodes; of the rest a difference is worth a note."""
-SKEW = 5.0  # seconds between two clocks: journals, locks and time stamps of checkpoints are of several nodes
+"""Packages that must have the same version on all nodes; for the others a difference is a warning."""
+MAX_SKEW = 5.0  # seconds between two clocks: journals, locks and time stamps of checkpoints are of several nodes
 
 
 @dataclass(frozen=True)
 class NodeReport:
-    """One node, as it sees itself and what the launcher has written."""
+    """Report of one node about itself and the launcher's files."""
 
     name: str
-    """For people: host name, address, the beginning of Ray's id."""
+    """Name in messages: host name, address, the beginning of Ray's id."""
     trains: bool
-    """Whether it has a CPU or a GPU: a head may be there to drive alone."""
+    """True if it has a CPU or a GPU; a head may only drive."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """As `node_report.versions` has them."""
+    """Versions of libraries, as `report.versions` returns them."""
     problem: str = ""
-    """Why DiTLab cannot be imported there."""
+    """Reason why DiTLab cannot be imported there."""
     home: str = ""
-    """Why the probe below DITLAB_HOME cannot be read there."""
+    """Reason why the probe below DITLAB_HOME cannot be read there."""
     storage: str = ""
-    """Why the probe below `checkpoint.storage` cannot be read there."""
+    """Reason why the probe below `checkpoint.storage` cannot be read there."""
     interfaces: Sequence[str] = ()
     """Names of its network interfaces."""
     skew: float = 0.0
-    """Seconds that its clock is ahead of the launcher's."""
+    """Seconds by which its clock is ahead of the launcher's."""
     round_trip: float = 0.0
-    """Seconds from the question to the answer, the start of a process included."""
+    """Seconds from the request to the report, the start of a process included."""
     home_free: int = 0
-    """Bytes free on the disk that DITLAB_HOME lies on."""
+    """Free bytes of the disk that DITLAB_HOME lies on."""
     cache_free: int = 0
-    """Bytes free on the disk that DITLAB_CACHE lies on."""
+    """Free bytes of the disk that DITLAB_CACHE lies on."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What every node shall have and see, in words of the launcher."""
+class NodeRequirements:
+    """Requirements on every node: versions, shared folders, network interface."""
 
     versions: Mapping[str, str]
     home: str
@@ -48,27 +50,30 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """Sentences: what a run would fail of, and what is worth knowing."""
+class NodeVerdict:
+    """Faults that would make a run fail, and warnings; a sentence each."""
 
     faults: list[str]
     warnings: list[str]
 
 
-def judge(reports: Sequence[NodeReport], wanted: Wanted, everywhere: bool = False) -> Judgement:
-    """The faults first that others follow from. A node that only drives is held to Ray's and Python's versions alone,
-    unless work may run `everywhere` (a sweep's trials are led from any node)."""
+def judge_nodes(reports: Sequence[NodeReport], required: NodeRequirements, everywhere: bool = False) -> NodeVerdict:
+    """Verdict on all nodes; a fault stands before those that follow from it.
+
+    A node that only drives needs the same Ray and Python alone, unless work may run `everywhere` (a sweep's trials are
+    led from any node).
+    """
     working = [each for each in reports if each.trains or everywhere]
     whole = [each for each in working if not each.problem]
-    faults = [*missing(working), *differing(reports, whole, wanted.versions)]
-    faults += [*unshared(whole, wanted), *without_interface(whole, wanted.interface)]
-    others = [name for name in wanted.versions if name not in DECISIVE]
-    warnings = [*_differences(whole, wanted.versions, others), *skewed(reports)]
-    return Judgement(faults, warnings)
+    faults = [*import_faults(working), *version_faults(reports, whole, required.versions)]
+    faults += [*unshared_faults(whole, required), *interface_faults(whole, required.interface)]
+    others = [name for name in required.versions if name not in DECISIVE]
+    warnings = [*_differences(whole, required.versions, others), *clock_warnings(reports)]
+    return NodeVerdict(faults, warnings)
 
 
-def missing(reports: Sequence[NodeReport]) -> list[str]:
-    """Nodes without DiTLab."""
+def import_faults(reports: Sequence[NodeReport]) -> list[str]:
+    """Faults of nodes that cannot import DiTLab."""
     return [
         f"DiTLab cannot be imported on {_nodes(names)} ({reason}); send it along with `ditlab submit`, or with `ray "
         "job submit --working-dir . --runtime-env platform/runtime_env.yaml`, or install it on every node."
@@ -76,96 +81,99 @@ def missing(reports: Sequence[NodeReport]) -> list[str]:
     ]
 
 
-def differing(all_nodes: Sequence[NodeReport], whole: Sequence[NodeReport], own: Mapping[str, str]) -> list[str]:
-    """Nodes with other versions of what must be the same."""
+def version_faults(all_nodes: Sequence[NodeReport], whole: Sequence[NodeReport], own: Mapping[str, str]) -> list[str]:
+    """Faults of nodes with other versions of packages that must be the same."""
     return [
         *_differences(all_nodes, own, ["python", "ray"]),
         *_differences(whole, own, [name for name in DECISIVE if name not in ("python", "ray")]),
     ]
 
 
-def unshared(reports: Sequence[NodeReport], wanted: Wanted) -> list[str]:
-    """Nodes that do not see what the launcher writes."""
+def unshared_faults(reports: Sequence[NodeReport], required: NodeRequirements) -> list[str]:
+    """Faults of nodes that do not see the launcher's files."""
     sentences = [
-        f"DITLAB_HOME={wanted.home} is not shared: what is written there cannot be read on {_nodes(names)} ({reason}); "
-        "point DITLAB_HOME at a folder on a file system that all nodes have mounted in the same place."
+        f"DITLAB_HOME={required.home} is not shared: what is written there cannot be read on {_nodes(names)} "
+        f"({reason}); point DITLAB_HOME at a folder on a file system that all nodes have mounted in the same place."
         for reason, names in _grouped((each.home, each.name) for each in reports if each.home)
     ]
     for reason, names in _grouped((each.storage, each.name) for each in reports if each.storage):
-        is_uri = "://" in (wanted.storage or "")
+        is_uri = "://" in (required.storage or "")
         remedy = (
             "give that node the credentials, in the environment that `ray start` is called in, and a way to the store"
             if is_uri else "name a folder that all nodes have mounted in the same place, or an object store's URI"
         )  # fmt: skip
         state = "cannot be reached from every node" if is_uri else "is not shared"
         sentences.append(
-            f"checkpoint.storage={wanted.storage} {state}: what is written there cannot be read on {_nodes(names)} "
+            f"checkpoint.storage={required.storage} {state}: what is written there cannot be read on {_nodes(names)} "
             f"({reason}); {remedy}."
         )
     return sentences
 
 
-def without_interface(reports: Sequence[NodeReport], interface: str | None) -> list[str]:
-    """Nodes that lack the network interface that workers shall use."""
+def interface_faults(reports: Sequence[NodeReport], interface: str | None) -> list[str]:
+    """Faults of nodes that lack the configured network interface."""
     lacking = [each for each in reports if interface and interface not in each.interfaces]
     return [
-        f"resources.network.interface={interface} does not exist on {_nodes(names)}, which has {has}; name one that "
-        "every node has, or set it to null."
-        for has, names in _grouped((", ".join(each.interfaces), each.name) for each in lacking)
+        missing_interface(str(interface), _nodes(names), existing.split(", "))
+        for existing, names in _grouped((", ".join(each.interfaces), each.name) for each in lacking)
     ]
 
 
-def skewed(reports: Sequence[NodeReport]) -> list[str]:
-    """Nodes whose clocks are wrong, or else the launcher's."""
+def clock_warnings(reports: Sequence[NodeReport]) -> list[str]:
+    """Warnings about nodes whose clocks differ from the launcher's."""
     return [
         f"the clock of node {each.name} is {abs(each.skew):.0f} s {'ahead of' if each.skew > 0 else 'behind'} that of "
         "the launcher; let NTP set both, or the run's time stamps contradict each other."
         for each in reports
-        if abs(each.skew) > SKEW
+        if abs(each.skew) > MAX_SKEW
     ]
 
 
 def _differences(reports: Sequence[NodeReport], own: Mapping[str, str], names: Sequence[str]) -> list[str]:
     found = []
     for name in names:
-        wanted = own.get(name, "")
+        required = own.get(name, "")
         others = ((each.versions[name], each.name) for each in reports if name in each.versions)
-        unequal = [(version, node) for version, node in others if comparable(name, version) != comparable(name, wanted)]
-        found += [difference(name, version, nodes, wanted) for version, nodes in _grouped(unequal)]
+        unequal = [
+            (version, node) for version, node in others if comparable(name, version) != comparable(name, required)
+        ]
+        found += [difference(name, version, nodes, required) for version, nodes in _grouped(unequal)]
     return found
 
 
-def difference(name: str, version: str, nodes: Sequence[str], wanted: str) -> str:
-    """The sentence for one package in another version than the launcher's."""
+def difference(name: str, version: str, nodes: Sequence[str], required: str) -> str:
+    """Sentence on one package in another version than the launcher's."""
     if name == "ditlab":
         return (
-            f"another version of DiTLab's code is on {_nodes(nodes)} ({version or 'none'}, and {wanted} where the run "
-            "is launched); send the code along with `ditlab submit`, or install the same on every node."
+            f"another version of DiTLab's code is on {_nodes(nodes)} ({version or 'none'}, and {required} where the "
+            "run is launched); send the code along with `ditlab submit`, or install the same on every node."
         )
     label = "Python" if name == "python" else name
     what = f"{label} {version} is" if version else f"{label} is not"
     return (
-        f"{what} installed on {_nodes(nodes)}, and {label} {wanted} where the run is launched; install "
-        f"{'the same Python' if name == 'python' else f'{name}=={wanted}'} on every node."
+        f"{what} installed on {_nodes(nodes)}, and {label} {required} where the run is launched; install "
+        f"{'the same Python' if name == 'python' else f'{name}=={required}'} on every node."
     )
 
 
 def comparable(name: str, version: str) -> str:
-    """The part of a version that must be equal: of Python the first two numbers; of libraries not the build (`+cu128`),
-    as a head without GPU may have another one."""
+    """Part of a version that must be equal: Python's first two numbers, a library's version without the build.
+
+    A head without GPU may have another build (`+cu128`).
+    """
     if name == "python":
         return ".".join(version.split(".")[:2])
     return version.partition("+")[0]
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
-    """(value, node) pairs as (value, its nodes), in order of values."""
+    """Pairs (value, node) as (value, its nodes), in order of values."""
     ordered = sorted(pairs)
     return [(value, [node for _, node in group]) for value, group in groupby(ordered, key=lambda pair: pair[0])]
 
 
 def _nodes(names: Sequence[str]) -> str:
-    """`node a`; `nodes a, b and c`; of many, the first ones."""
+    """Names of nodes in a sentence: `node a`; `nodes a, b and c`; of many, the first ones."""
     if len(names) == 1:
         return f"node {names[0]}"
     shown = list(names) if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]

@@ -23,9 +23,7 @@ DRAIN_INTERVAL = 2.0  # seconds between looks for nodes that will be taken away:
 class Attempt:
     """Launcher's side of one attempt; `run` it once."""
 
-    def __init__(
-        self, request: RunRequest, workers: WorkerGroup, keeps_workers: bool, callbacks: RunCallbacks
-    ) -> None:
+    def __init__(self, request: RunRequest, workers: WorkerGroup, keeps_workers: bool, callbacks: RunCallbacks) -> None:
         """With `keeps_workers` the attempt ends when the workers are idle, not when they are gone."""
         self._request, self._callbacks = request, callbacks
         self._workers, self._keeps_workers = workers, keeps_workers

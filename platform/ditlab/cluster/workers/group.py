@@ -78,7 +78,7 @@ class WorkerGroup:
         return self._trainer_thread.error
 
     def shut_down(self, timeout: float = SHUTDOWN_TIMEOUT) -> None:
-        """End the workers once they are idle; after `timeout` seconds, release the placement group, which kills them."""
+        """End the workers once they are idle; after `timeout` seconds, release the placement group, killing them."""
         with suppress(*CHANNEL_ERRORS):
             if self._trainer_thread.is_alive():
                 self._channel.put("assignment", {"number": self._num_assigned + 1, "is_end": True})
