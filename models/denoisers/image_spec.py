@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from denoisers.contract import BatchField, ModelSpec, PositiveInt
+from denoisers.contract import BatchField, FieldKnobs, ModelSpec, PositiveInt
 
 
 class ImageModelSpec(ModelSpec):
@@ -29,7 +29,15 @@ class ImageModelSpec(ModelSpec):
         return (self.channels, self.image_size, self.image_size)
 
     def batch_fields(self) -> tuple[BatchField, ...]:
-        image = BatchField("image", self.image_shape, "float32", value_range=(-1.0, 1.0), unit="pixel intensity")
+        image = BatchField(
+            "image",
+            self.image_shape,
+            "float32",
+            value_range=(-1.0, 1.0),
+            unit="pixel intensity",
+            knobs=FieldKnobs(shape=("model.channels", "model.image_size", "model.image_size")),
+        )
         if self.num_classes is None:
             return (image,)
-        return (image, BatchField("label", (), "int64", unit="class index", num_classes=self.num_classes))
+        knobs = FieldKnobs(num_classes="model.num_classes")
+        return (image, BatchField("label", (), "int64", unit="class index", num_classes=self.num_classes, knobs=knobs))

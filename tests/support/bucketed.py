@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ditlab.data.importing import Imported
+from ditlab.data.stores.written import WrittenStore
 from ditlab.data.stores.bucket_writer import BucketPart, write_buckets
 from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.data.stores.manifest import Column, Source
@@ -46,7 +46,7 @@ def part(height: int, width: int, rows: int, seed: int = 0) -> BucketPart:
     return BucketPart(height, width, columns, batches)
 
 
-def write(path: Path, sizes: Sizes = SIZES, seed: int = 0, **about: object) -> Imported:
+def write(path: Path, sizes: Sizes = SIZES, seed: int = 0, **about: object) -> WrittenStore:
     parts = [part(height, width, rows, seed) for (height, width), rows in sizes.items()]
     return write_buckets(path, parts, name=path.name, description="d", source=Source(kind="test"), **about)
 

@@ -10,7 +10,8 @@ Shapes in this package leave out the batch dimension unless they say otherwise.
 """
 
 from denoisers.contract.evaluator import EvaluationResult, Evaluator
-from denoisers.contract.fields import ANY, BatchField
+from denoisers.contract.fields import ANY, BatchField, FieldKnobs
+from denoisers.contract.loss_component import LossComponent
 from denoisers.contract.model_family import Family
 from denoisers.contract.network import Network
 from denoisers.contract.noise import NoiseSource
@@ -27,6 +28,7 @@ from denoisers.contract.sampler import (
 )
 from denoisers.contract.spec import ModelSpec, ObjectiveSpec, PositiveInt, SamplingSpec, Spec, Weight
 from denoisers.contract.text import TextCodec
+from denoisers.contract.time_density import TimeDensity
 
 __all__ = [
     "ANY",
@@ -36,6 +38,8 @@ __all__ = [
     "EvaluationResult",
     "Evaluator",
     "Family",
+    "FieldKnobs",
+    "LossComponent",
     "ModelSpec",
     "Network",
     "NoiseSource",
@@ -55,5 +59,6 @@ __all__ = [
     "SamplingSpec",
     "Spec",
     "TextCodec",
+    "TimeDensity",
     "Weight",
 ]

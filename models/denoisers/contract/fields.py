@@ -10,6 +10,20 @@ ANY = -1
 
 
 @dataclass(frozen=True)
+class FieldKnobs:
+    """Settings that a field's sizes follow, as dotted paths in an experiment: `model.image_size`. Empty: none."""
+
+    shape: tuple[str, ...] = ()
+    """Setting of each axis of the shape; (): no axis follows one."""
+    num_classes: str = ""
+    """Setting of `num_classes`."""
+    multiple_of: str = ""
+    """Setting of `multiple_of`."""
+    at_most: str = ""
+    """Setting of `at_most`."""
+
+
+@dataclass(frozen=True)
 class BatchField:
     """One tensor of every batch of a family."""
 
@@ -28,3 +42,5 @@ class BatchField:
     """Divisor of the sizes of ANY axes, such as a patch size."""
     at_most: int | None = None
     """Largest size of an ANY axis; None: any."""
+    knobs: FieldKnobs = FieldKnobs()
+    """Settings to change where data do not fit."""

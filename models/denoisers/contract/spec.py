@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -34,6 +34,9 @@ class ModelSpec(Spec):
 
 class ObjectiveSpec(Spec):
     """Base of a family's objective spec. Subclasses add `weights`, a spec with one float per loss component."""
+
+    component_prediction: ClassVar[str | None] = None
+    """The quantity that loss components of other packages compare, such as `velocity`; None: it takes none."""
 
     weights: Spec
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from denoisers.checks import check_mlp_ratio, check_multiple
-from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, PositiveInt, SamplingSpec, Spec
+from denoisers.contract import BatchField, FieldKnobs, ModelSpec, ObjectiveSpec, PositiveInt, SamplingSpec, Spec
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
 
 
@@ -69,7 +69,10 @@ class DLMSpec(ModelSpec):
         return round(self.width * self.mlp_ratio)
 
     def batch_fields(self) -> tuple[BatchField, ...]:
-        return (BatchField("tokens", (self.length,), "int64", unit="token index", num_classes=self.vocabulary),)
+        knobs = FieldKnobs(shape=("model.length",), num_classes="model.vocabulary")
+        return (
+            BatchField("tokens", (self.length,), "int64", unit="token index", num_classes=self.vocabulary, knobs=knobs),
+        )
 
 
 class DLMWeights(Spec):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from denoisers.checks import check_mlp_ratio, check_multiple
-from denoisers.contract import ANY, BatchField, ModelSpec, PositiveInt
+from denoisers.contract import ANY, BatchField, FieldKnobs, ModelSpec, PositiveInt
 
 CHANNELS = 3
 """Of an image: red, green, blue."""
@@ -154,14 +154,25 @@ class PixelHDMSpec(ModelSpec):
             unit="pixel intensity",
             multiple_of=self.patch_size,
             at_most=self.max_resolution,
+            knobs=FieldKnobs(multiple_of="model.patch_size", at_most="model.max_resolution"),
         )
+        return (image, *self._text_fields())
+
+    def _text_fields(self) -> tuple[BatchField, ...]:
+        length, shape = self.text_length, ("", "model.width")
+        of_length = FieldKnobs(at_most="model.text_length")
         if self.text_encoder == "learned":
             unit = "byte of UTF-8, 0 behind the end"
-            caption = BatchField("caption", (ANY,), "int64", unit=unit, num_classes=NUM_BYTES, at_most=self.text_length)
-            return (image, caption)
+            return (BatchField("caption", (ANY,), "int64", None, unit, NUM_BYTES, at_most=length, knobs=of_length),)
+        features = FieldKnobs(shape, at_most="model.text_length")
         return (
-            image,
-            BatchField("text", (ANY, self.width), "float32", unit="feature of a token", at_most=self.text_length),
-            BatchField("text_mask", (ANY,), "bool", unit="whether a token is no padding", at_most=self.text_length),
-            BatchField("text_pooled", (self.width,), "float32", unit="feature of a caption"),
+            BatchField(
+                "text", (ANY, self.width), "float32", None, "feature of a token", at_most=length, knobs=features
+            ),
+            BatchField(
+                "text_mask", (ANY,), "bool", None, "true for tokens, not padding", at_most=length, knobs=of_length
+            ),
+            BatchField(
+                "text_pooled", (self.width,), "float32", None, "feature of a caption", knobs=FieldKnobs(shape[1:])
+            ),
         )

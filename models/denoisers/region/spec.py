@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from denoisers.checks import check_mlp_ratio, check_multiple
-from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, PositiveInt, SamplingSpec, Spec, Weight
+from denoisers.contract import BatchField, FieldKnobs, ModelSpec, ObjectiveSpec, PositiveInt, SamplingSpec, Spec, Weight
 from denoisers.processes.gaussian.spec import LinearBetas
 from denoisers.region.mask_spec import MaskRatio, RandomMask, SampledMask
 
@@ -58,10 +58,10 @@ class RegionSpec(ModelSpec):
         return round(self.width * self.mlp_ratio)
 
     def batch_fields(self) -> tuple[BatchField, ...]:
-        window = (self.num_regions, self.num_features)
+        window, knobs = (self.num_regions, self.num_features), ("model.num_regions", "model.num_features")
         return (
-            BatchField("regions", window, "float32", unit="share of the feature's maximum"),
-            BatchField("present", (self.num_regions,), "bool", unit="region, not padding"),
+            BatchField("regions", window, "float32", unit="share of the feature's maximum", knobs=FieldKnobs(knobs)),
+            BatchField("present", window[:1], "bool", unit="region, not padding", knobs=FieldKnobs(knobs[:1])),
         )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from denoisers.contract import RetiringObjective, TextCodec
 from ditlab.analysis.user_errors import building
 from ditlab.checkpoints.reader import CheckpointReader
-from ditlab.data.loading.field_checks import held_out_batches
+from ditlab.data.loading.batches import held_out_batches
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.data.text.store_tokenizer import text_codec
 from ditlab.data.text.tokenizer_files import open_tokenizer

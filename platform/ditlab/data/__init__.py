@@ -1,6 +1,7 @@
-"""Data: importers, Arrow stores, the resumable order of samples, the loader.
+"""Data: importers, Arrow stores, training and held-out rows, the resumable order of samples, the loader.
 
-`sources.open_data` turns a spec's `data` into views of stores; `sampler.SampleOrder` says which rows a step takes;
-`loader.Loader` fetches them ahead of the step; `fields.to_device` hands them to a model in the range that it wants.
-Images of several sizes lie in a bucketed store (`buckets`, `bucketed_store`), whose batches are of one size each.
+`splits.open_data` opens the views of stores that a spec's `data` names; `loading.order.SampleOrder` gives the rows of
+each step; `loading.loader.Loader` fetches them ahead of the step; `loading.batches.to_device` converts them to the
+ranges of a model. Images of several sizes are kept in bucketed stores (`stores.bucketed_store`), each batch of one
+size.
 """

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 READ_BYTES = 2**20
-"""Of a column at a time."""
+"""Bytes of a column that are read at a time."""
 
 
 def parquet_batches(file: Path, columns: Mapping[str, str], rows: int) -> "Iterator[pa.RecordBatch]":
-    """The columns (by the flag that names each) of a file in their order, at most `rows` rows at a time.
+    """Iterate over columns of a file (by the flag that names each), at most `rows` rows at a time.
 
     Raises UserError for a column that is not there and a file that cannot be read.
     """
@@ -27,8 +27,8 @@ def parquet_batches(file: Path, columns: Mapping[str, str], rows: int) -> "Itera
             for flag, column in columns.items():
                 if column not in names:
                     raise UserError(f"{file} has no column '{column}'; {nearest(column, names)} Give {flag}.")
-            wanted = list(columns.values())
-            for batch in table.iter_batches(rows, columns=wanted, use_threads=False):
-                yield batch.select(wanted)
+            chosen = list(columns.values())
+            for batch in table.iter_batches(rows, columns=chosen, use_threads=False):
+                yield batch.select(chosen)
     except pa.ArrowException as error:
         raise UserError(f"{file} is no Parquet file that can be read ({first_line(error)}); copy it again.") from error

@@ -1,4 +1,4 @@
-"""A few samples of a store, as a picture's description or as text."""
+"""Preview of a store: a few samples as a figure or as text."""
 
 from collections.abc import Sequence
 
@@ -9,19 +9,19 @@ from ditlab.data.images.captions import CAPTION, decode_captions
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import StoredColumn
 from ditlab.data.stores.store import Store
-from ditlab.data.text.tokenizer import store_tokenizer
+from ditlab.data.text.store_tokenizer import store_tokenizer
 
 LONGEST_SIDE = 160
-"""Pixels that an image is shown with, or less than twice as many."""
+"""Pixels of a shown image's longer side: larger images are shrunk to less than twice as many."""
 BUCKETS_BELOW = 8
-"""Sizes shown below each other; more take another column each."""
+"""Sizes shown below each other; more sizes take another column."""
 
 
 def sample_grid(store: AnyStore, num: int) -> Figure | None:
-    """Some `num` samples, of each image size as many, with captions or classes; None where no column holds images.
+    """Make a figure of about `num` samples with captions or classes; None where no column holds images.
 
-    Each size has a grid of its own, its samples spread evenly over it. Images are columns of shape (1 or 3, height,
-    width) with a value range, which is mapped onto [0, 1]; large ones are shrunk.
+    Each image size has a grid of its own with as many samples, spread evenly over its rows. Images are columns of shape
+    (1 or 3, height, width) with a value range, which is mapped onto [0, 1]; large ones are shrunk.
     """
     image = next((name for name, column in store.columns.items() if _is_image(column)), None)
     if image is None:
@@ -50,7 +50,7 @@ def _captions(store: Store, rows: np.ndarray) -> Sequence[str]:
 
 
 def _shrunk(images: np.ndarray) -> np.ndarray:
-    """float64 (num, channels, height, width), large images averaged over squares of pixels."""
+    """Return float64 (num, channels, height, width), large images averaged over squares of pixels."""
     factor = max(1, max(images.shape[2:]) // LONGEST_SIDE)
     height, width = (side // factor for side in images.shape[2:])
     whole = images[:, :, : height * factor, : width * factor].astype(np.float64)
@@ -58,7 +58,7 @@ def _shrunk(images: np.ndarray) -> np.ndarray:
 
 
 def sample_text(store: AnyStore, num: int) -> dict[int, str]:
-    """`num` rows spread evenly over a store of tokens, as text by row number; none of a store of other things.
+    """Decode `num` rows spread evenly over a store of tokens, by row number; {} for a store without tokens.
 
     Raises UserError where the store's tokeniser needs a library that is not installed.
     """

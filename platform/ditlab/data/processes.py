@@ -1,4 +1,4 @@
-"""Work that is spread over processes, its results in order: the same for any number of them."""
+"""Pool of processes whose results come in the order of the tasks, the same for any number of processes."""
 
 import multiprocessing
 import os
@@ -12,16 +12,16 @@ from typing import TypeVar
 from ditlab.errors import UserError
 
 BYTES_A_PROCESS = 2**21
-"""Of input that make one more process worth its start (about half a second)."""
+"""Bytes of input that make one more process worth its start (about half a second)."""
 WAITING_TASKS = 3
-"""That each process has before it or behind it: what bounds the memory."""
+"""Tasks of each process that wait or are done and not yet taken: the bound on memory."""
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
 def fitting_processes(num_bytes: int) -> int:
-    """As many as there are cores, fewer for a small input."""
+    """Return the number of processes for an input: as many as there are cores, fewer for a small input."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores, num_bytes // BYTES_A_PROCESS))
 
@@ -30,14 +30,14 @@ def in_processes(
     work: Callable[[Task], Result],
     tasks: Iterable[Task],
     processes: int,
-    doing: str,
+    verb: str,
     start: Callable[..., None] | None = None,
     start_with: tuple[object, ...] = (),
 ) -> Iterator[Result]:
-    """`work(task)` of each task, in the order of the tasks, which are taken only as results are wanted.
+    """Yield `work(task)` of each task, in the order of the tasks, which are taken only as results are consumed.
 
-    `start(*start_with)` runs once in each process, before its first task. Raises what `work` raises, and UserError
-    where a process is killed (`a process that {doing} was killed`).
+    `start(*start_with)` runs once in each process, before its first task. Raises whatever `work` raises, and UserError
+    where a process is killed (`a process that {verb} was killed`: `tokenises`).
     """
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads, as torch has, may hang
     with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(start, start_with)) as pool:
@@ -51,7 +51,7 @@ def in_processes(
                 yield waiting.popleft().result()
         except BrokenProcessPool as error:
             raise UserError(
-                f"a process that {doing} was killed (--processes={processes}), as happens where memory runs out; "
+                f"a process that {verb} was killed (--processes={processes}), as happens where memory runs out; "
                 "lower --processes."
             ) from error
         finally:
@@ -59,6 +59,6 @@ def in_processes(
 
 
 def _begin(start: Callable[..., None] | None, start_with: tuple[object, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the main process
     if start is not None:
         start(*start_with)

@@ -1,4 +1,4 @@
-"""Features of the captions or images seen last."""
+"""Cache of the features of the captions or images seen last."""
 
 import hashlib
 from collections import OrderedDict
@@ -9,50 +9,53 @@ from torch import Tensor
 
 
 class FeatureCache:
-    """Features by content, least recently used out first, in the host's memory.
+    """Features by content in the host's memory; the least recently used are dropped first.
 
-    An epoch over more items than it holds finds none of them again: such data are encoded beforehand.
+    An epoch over more items than it holds finds none of them again: such data are better encoded beforehand.
     """
 
     def __init__(self, entries: int) -> None:
         self.entries = entries
-        self._kept: OrderedDict[Hashable, Tensor] = OrderedDict()
+        self._cached: OrderedDict[Hashable, Tensor] = OrderedDict()
 
     def rows(self, keys: Sequence[Hashable], compute: Callable[[list[int]], Sequence[Tensor]]) -> list[Tensor]:
-        """The features of each key. `compute` gives those of the keys at some places, which are not here; of equal
-        keys, one is computed. Without entries they stay where `compute` made them."""
+        """Return the features of each key.
+
+        `compute` returns those of the keys at some places, which are not cached; of equal keys, one is computed.
+        Without entries they stay on the device of `compute`.
+        """
         found: dict[Hashable, Tensor] = {}
         missing: dict[Hashable, int] = {}
         for place, key in enumerate(keys):
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                found[key] = self._kept[key]
+            if key in self._cached:
+                self._cached.move_to_end(key)
+                found[key] = self._cached[key]
             else:
                 missing.setdefault(key, place)
         if missing:
             computed = compute(list(missing.values()))
-            found.update((key, self._keep(key, row)) for key, row in zip(missing, computed, strict=True))
+            found.update((key, self._store(key, row)) for key, row in zip(missing, computed, strict=True))
         return [found[key] for key in keys]
 
-    def _keep(self, key: Hashable, row: Tensor) -> Tensor:
+    def _store(self, key: Hashable, row: Tensor) -> Tensor:
         if not self.entries:
             return row
-        self._kept[key] = row = row.to("cpu", copy=True)  # a copy: a slice would keep its whole batch in memory
-        if len(self._kept) > self.entries:
-            self._kept.popitem(last=False)
+        self._cached[key] = row = row.to("cpu", copy=True)  # a copy: a slice would keep its whole batch in memory
+        if len(self._cached) > self.entries:
+            self._cached.popitem(last=False)
         return row
 
 
 def content_keys(values: Tensor) -> list[bytes]:
-    """A key for each of (num, ...) values: equal where type, shape and content are."""
+    """Return a key for each of (num, ...) values: equal where type, shape and content are."""
     values = values.detach().cpu().contiguous()
     kind = f"{values.dtype}{tuple(values.shape[1:])}".encode()
     rows = values.flatten(1).view(torch.uint8).numpy()
     return [hashlib.blake2b(row, digest_size=16, key=hashlib.sha256(kind).digest()).digest() for row in rows]
 
 
-def in_parts(num: int, device: torch.device, at_once: int) -> list[slice]:
-    """`num` places cut into the parts that are encoded together: `at_once` on a GPU, one by one on the CPU.
+def batch_slices(num: int, device: torch.device, at_once: int) -> list[slice]:
+    """Cut `num` places into the parts that are encoded together: `at_once` on a GPU, one by one on the CPU.
 
     How a matrix product rounds depends on how many rows it has. One by one, features are a function of their caption
     or image alone, bit by bit, so that a CPU run that was resumed, whose cache is empty, trains on the same numbers;

@@ -1,4 +1,4 @@
-"""Checkpoints as transformers saves them: where they lie, whether they are whole, and their frozen networks."""
+"""Checkpoints of encoders as transformers saves them: found or fetched, checked, and opened as frozen networks."""
 
 import json
 from collections.abc import Iterator
@@ -14,29 +14,31 @@ from torch import nn
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 
-Part = Literal["weights", "tokenizer"]
+CheckpointPart = Literal["weights", "tokenizer"]
 
 CONFIG = "config.json"
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-"""Files any one of which is a tokeniser."""
+"""Files of a tokeniser, one of which is enough."""
 FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model")
-"""What is fetched of a repository: no pickled weights, which could run code."""
+"""Files that are fetched of a repository: no pickled weights, which could run code."""
 
 
 @dataclass(frozen=True)
 class EncoderCheckpoint:
-    """A folder that holds all that its owner needs."""
+    """Folder with all files that an encoder needs."""
 
     folder: Path
     knob: str
-    """How whoever named it did so, for messages: `encoders.text=models/qwen3`."""
+    """Setting that names it, for messages: `encoders.text=models/qwen3`."""
 
     @classmethod
-    def find(cls, place: str, knob: str, needs: tuple[Part, ...], downloads: Path | None = None) -> "Checkpoint":
-        """The checkpoint at a folder, or of a name on the Hugging Face hub, from the hub's own cache or fetched.
+    def find(
+        cls, place: str, knob: str, needs: tuple[CheckpointPart, ...], downloads: Path | None = None
+    ) -> "EncoderCheckpoint":
+        """Find the checkpoint at a folder, or of a name on the Hugging Face hub, from the hub's own cache or fetched.
 
-        `knob` is what `place` was given to: `encoders.text`. What is fetched comes to `downloads` (None: below
+        `knob` is the setting that holds `place`: `encoders.text`. Files are fetched to `downloads` (None: below
         DITLAB_HOME's caches). Raises UserError for one that is not there, cannot be fetched, or lacks a file.
         """
         knob = f"{knob}={place}"
@@ -51,18 +53,19 @@ class EncoderCheckpoint:
         return cls(folder, knob)
 
     def config(self) -> Any:
-        """The network's configuration. Raises UserError for one that transformers does not know."""
+        """Read the network's configuration. Raises UserError for one that transformers does not support."""
         with self._reading(library()) as transformers:
             return transformers.AutoConfig.from_pretrained(self.folder, local_files_only=True)
 
     def tokenizer(self) -> Any:
+        """Read the tokeniser. Raises UserError for one that transformers does not support."""
         with self._reading(library()) as transformers:
             return transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
 
     def network(self, dtype: torch.dtype, device: torch.device | str) -> nn.Module:
-        """The network without a head, frozen, in evaluation mode.
+        """Return the network without a head, frozen, in evaluation mode.
 
-        Raises UserError for weights that are damaged or another network's; transformers would draw those that lack.
+        Raises UserError for weights that are damaged or another network's; transformers would draw missing ones.
         """
         with self._reading(library()) as transformers:
             network, loaded = transformers.AutoModel.from_pretrained(
@@ -89,12 +92,12 @@ class EncoderCheckpoint:
             raise UserError(
                 f"{self.knob} cannot be read by transformers {transformers.__version__} "
                 f"({first_line(error)}); name the folder of a whole checkpoint "
-                "that this version knows."
+                "that this version reads."
             ) from error
 
 
 def library() -> ModuleType:
-    """transformers. Raises UserError where it is not installed."""
+    """Import transformers. Raises UserError where it is not installed."""
     try:
         import transformers
     except ImportError as error:
@@ -107,7 +110,7 @@ def library() -> ModuleType:
 
 @contextmanager
 def _quiet(transformers: ModuleType) -> Iterator[None]:
-    """Without progress bars, which would stand in the middle of a run's own."""
+    """Switch transformers' progress bars off, which would appear within a run's own."""
     logging = transformers.utils.logging
     was_on = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
@@ -118,7 +121,7 @@ def _quiet(transformers: ModuleType) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _missing(folder: Path, needs: tuple[Part, ...]) -> Iterator[str]:
+def _missing(folder: Path, needs: tuple[CheckpointPart, ...]) -> Iterator[str]:
     if not (folder / CONFIG).exists():
         yield CONFIG
     if "weights" in needs and not (folder / WEIGHTS).exists():
@@ -132,8 +135,8 @@ def _missing(folder: Path, needs: tuple[Part, ...]) -> Iterator[str]:
 
 
 def _fetched(name: str, knob: str, downloads: Path | None) -> Path:
-    """The folder of a repository's files: in the hub's own cache where somebody fetched them, else in `downloads`."""
-    library()  # its absence is to be told first, and it brings the hub's client
+    """Return the folder of a repository's files: in the hub's own cache, else fetched to `downloads`."""
+    library()  # its absence is reported first, and it brings the hub's client
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

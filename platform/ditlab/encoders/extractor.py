@@ -1,4 +1,4 @@
-"""Features made while a model trains or samples, by the encoders that its experiment names."""
+"""Features computed while a model trains or samples, by the encoders that its experiment names."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,78 +16,89 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
-class TextWish:
-    """What a model wants captions encoded as."""
+class TextFeatureShape:
+    """Size of the caption features that a model takes."""
 
     width: int
+    """Features of a token."""
     length: int
+    """Most tokens of a caption."""
 
 
 @dataclass(frozen=True)
-class ImageWish:
-    """What a loss wants images encoded as."""
+class ImageFeatureShape:
+    """Size of the image features that a loss takes."""
 
     width: int
+    """Features of a patch."""
     patch: int
+    """Pixels of a patch's side."""
 
 
-class FeatureMaker:
-    """Opens each encoder at its first use. `text` or `image` None: the model has no use for one."""
+class FeatureExtractor:
+    """Encoders of captions and images, each opened at its first use."""
 
     def __init__(
         self,
         spec: Encoders,
-        text: TextWish | None,
-        image: ImageWish | None,
+        text: TextFeatureShape | None,
+        image: ImageFeatureShape | None,
         device: torch.device,
         downloads: Path | None = None,
         warn: Callable[[str], None] = lambda message: None,
     ) -> None:
+        """Prepare the encoders of a spec. `text` or `image` None: the model and its loss take no such features."""
         self._spec, self._device, self._downloads, self._warn = spec, device, downloads, warn
         self._dtype = DTYPES[spec.precision]
-        self._how: dict[str, Any] = {"cache": spec.cache, "compile": spec.compile, "downloads": downloads}
-        self._text_wish = text if spec.text else None
-        self._image_wish = image if spec.image else None
+        self._options: dict[str, Any] = {"cache": spec.cache, "compile": spec.compile, "downloads": downloads}
+        self._text_shape = text if spec.text else None
+        self._image_shape = image if spec.image else None
         self._text: FrozenTextEncoder | None = None
         self._image: FrozenImageEncoder | None = None
-        self._warned_at = 0  # captions that were cut by then
+        self._warned_at = 0  # captions that were cut by the last warning
 
     @property
-    def makes_text(self) -> bool:
-        return self._text_wish is not None
+    def has_text(self) -> bool:
+        """True if an encoder of captions is named, and the model takes its features."""
+        return self._text_shape is not None
 
     @property
-    def makes_image(self) -> bool:
-        return self._image_wish is not None
+    def has_image(self) -> bool:
+        """True if an encoder of images is named, and the loss takes its features."""
+        return self._image_shape is not None
 
     def check(self, text: bool, image: bool) -> None:
-        """Raises UserError for an encoder that could not be opened, as far as that shows without its weights."""
-        if text and self._text_wish:
-            FrozenTextEncoder.check(self._spec.text or "", self._text_wish.width, downloads=self._downloads)
-        if image and self._image_wish:
-            wish = self._image_wish
-            FrozenImageEncoder.check(self._spec.image or "", wish.width, wish.patch, downloads=self._downloads)
+        """Raise UserError for an encoder that could not be opened, as far as its files without weights show."""
+        if text and self._text_shape:
+            FrozenTextEncoder.check(self._spec.text or "", self._text_shape.width, downloads=self._downloads)
+        if image and self._image_shape:
+            shape = self._image_shape
+            FrozenImageEncoder.check(self._spec.image or "", shape.width, shape.patch, downloads=self._downloads)
 
     def text(self) -> FrozenTextEncoder:
-        """The encoder of captions. Raises UserError where it cannot be opened."""
-        assert self._text_wish is not None, "encoders.text is not named, or nobody wants its features"
+        """Return the encoder of captions. Raises UserError where it cannot be opened."""
+        assert self._text_shape is not None, "encoders.text is not named, or its features are not used"
         if self._text is None:
-            wish, place = self._text_wish, self._spec.text or ""
-            self._text = FrozenTextEncoder.open(place, wish.width, wish.length, self._device, self._dtype, **self._how)
+            shape, place = self._text_shape, self._spec.text or ""
+            self._text = FrozenTextEncoder.open(
+                place, shape.width, shape.length, self._device, self._dtype, **self._options
+            )
         return self._text
 
     def image(self) -> FrozenImageEncoder:
-        """The encoder of images. Raises UserError where it cannot be opened."""
-        assert self._image_wish is not None, "encoders.image is not named, or nobody wants its features"
+        """Return the encoder of images. Raises UserError where it cannot be opened."""
+        assert self._image_shape is not None, "encoders.image is not named, or its features are not used"
         if self._image is None:
-            wish, place = self._image_wish, self._spec.image or ""
-            self._image = FrozenImageEncoder.open(place, wish.width, wish.patch, self._device, self._dtype, **self._how)
+            shape, place = self._image_shape, self._spec.image or ""
+            self._image = FrozenImageEncoder.open(
+                place, shape.width, shape.patch, self._device, self._dtype, **self._options
+            )
         return self._image
 
     def encode_texts(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """`FrozenTextEncoder.encode`, and a word when 1, 10, 100, ... captions have been cut."""
+        """Encode captions as `FrozenTextEncoder.encode`, with a warning once 1, 10, 100, ... of them have been cut."""
         encoder = self.text()
-        made = encoder.encode(texts)
+        features = encoder.encode(texts)
         if encoder.num_truncated >= max(1, 10 * self._warned_at):
             self._warned_at = encoder.num_truncated
             self._warn(
@@ -95,11 +106,12 @@ class FeatureMaker:
                 f"cut to that ({encoder.num_truncated:,} so far); shorten them, or train with a higher "
                 "model.text_length."
             )
-        return made
+        return features
 
     def encode_images(self, images: Tensor, stored: Tensor) -> Tensor:
+        """Encode images as `FrozenImageEncoder.encode`."""
         return self.image().encode(images, stored)
 
     def free_image(self) -> None:
-        """Lets the encoder of images go, and the features that it kept. It would be opened again at its next use."""
+        """Free the encoder of images and its cached features. It is opened again at its next use."""
         self._image = None

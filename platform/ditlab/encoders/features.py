@@ -1,4 +1,4 @@
-"""Features as columns of a store, so that training needs no encoder. Arrays in, arrays out.
+"""Feature columns of a store, so that training needs no encoder. Arrays in, arrays out.
 
     encoder = FrozenTextEncoder.open(place, None, length, device, knob="--encode-text")
     longest = longest_caption(encoder, captions)
@@ -20,30 +20,32 @@ from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.errors import UserError
 
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
-"""(type, shape of a row) by column."""
-COUNTED = 4096  # captions tokenised together
+"""Type and shape of a row, by column."""
+CAPTIONS_AT_A_TIME = 4096
+"""Captions that are tokenised together."""
 
 
 def encoding_device() -> torch.device:
-    """The device that columns are made on: a GPU where there is one."""
+    """Return the device that columns are computed on: a GPU where there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def longest_caption(
     encoder: FrozenTextEncoder, captions: Sequence[str], progress: Callable[[int], None] = lambda num: None
 ) -> int:
-    """Tokens of the longest of all captions, at most the encoder's length: as many as every row's `text` then has.
+    """Return the tokens of the longest caption, at most the encoder's length: the length of every row's `text`.
 
-    `progress` hears how many captions are done.
+    `progress` gets the number of captions that are done.
     """
     longest = 0
-    for start in range(0, len(captions), COUNTED):
-        longest = max(longest, *encoder.num_tokens(captions[start : start + COUNTED]))
-        progress(min(start + COUNTED, len(captions)))
+    for start in range(0, len(captions), CAPTIONS_AT_A_TIME):
+        longest = max(longest, *encoder.num_tokens(captions[start : start + CAPTIONS_AT_A_TIME]))
+        progress(min(start + CAPTIONS_AT_A_TIME, len(captions)))
     return longest
 
 
 def text_shapes(encoder: FrozenTextEncoder, longest: int) -> Shapes:
+    """Return the columns of captions of at most `longest` tokens."""
     return {
         "text": ("float16", (longest, encoder.width)),
         "text_mask": ("bool", (longest,)),
@@ -52,39 +54,42 @@ def text_shapes(encoder: FrozenTextEncoder, longest: int) -> Shapes:
 
 
 def text_columns(encoder: FrozenTextEncoder, captions: Sequence[str], longest: int) -> dict[str, np.ndarray]:
-    """The columns of some captions, none of which has more than `longest` tokens once cut.
+    """Compute the columns of some captions, none of which has more than `longest` tokens once cut.
 
     Raises UserError for a feature that is not finite in its column's type.
     """
-    made = encoder.encode(captions)
-    behind = longest - made["text"].shape[1]
-    made["text"] = pad(made["text"], (0, 0, 0, behind))
-    made["text_mask"] = pad(made["text_mask"], (0, behind))
-    return _columns(made, text_shapes(encoder, longest), "text encoder")
+    features = encoder.encode(captions)
+    behind = longest - features["text"].shape[1]
+    features["text"] = pad(features["text"], (0, 0, 0, behind))
+    features["text_mask"] = pad(features["text_mask"], (0, behind))
+    return _columns(features, text_shapes(encoder, longest), "text encoder")
 
 
 def image_shapes(encoder: FrozenImageEncoder, height: int, width: int) -> Shapes:
+    """Return the columns of images of a size in pixels."""
     num_patches = (height // encoder.patch) * (width // encoder.patch)
     return {"image_features": ("float16", (num_patches, encoder.width))}
 
 
 def image_columns(encoder: FrozenImageEncoder, images: np.ndarray) -> dict[str, np.ndarray]:
-    """The column of some images, (num, 3, H, W) uint8. Raises UserError for a feature that is not finite in float16."""
+    """Compute the column of images (num, 3, H, W) uint8. Raises UserError for a feature not finite in float16."""
     pixels = torch.from_numpy(images).float().div(127.5).sub(1)
     return _columns(
         {"image_features": encoder.encode(pixels)}, image_shapes(encoder, *images.shape[2:]), "image encoder"
     )
 
 
-def _columns(made: dict[str, Tensor], shapes: Shapes, source: str) -> dict[str, np.ndarray]:
+def _columns(features: dict[str, Tensor], shapes: Shapes, source: str) -> dict[str, np.ndarray]:
     columns = {}
     for name, (dtype, shape) in shapes.items():
-        values = made[name].to(getattr(torch, dtype)).cpu()
+        values = features[name].to(getattr(torch, dtype)).cpu()
         assert values.shape[1:] == shape, f"{name} {tuple(values.shape[1:])} is not {shape}"
         if not torch.isfinite(values).all():
-            cause = "the checkpoint is damaged" if not torch.isfinite(made[name]).all() else "they are beyond its range"
+            cause = (
+                "the checkpoint is damaged" if not torch.isfinite(features[name]).all() else "they are beyond its range"
+            )
             raise UserError(
-                f"the {source} gives {name} that are no numbers in {dtype} ({cause}); name another checkpoint, or "
+                f"the {source} gives {name} that is NaN or infinite in {dtype} ({cause}); name another checkpoint, or "
                 "encode in the step (encoders.text, encoders.image)."
             )
         columns[name] = values.numpy()

@@ -7,18 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ditlab.encoders.cache import FeatureCache, content_keys, in_parts
-from ditlab.encoders.checkpoint import Checkpoint
+from ditlab.encoders.cache import FeatureCache, batch_slices, content_keys
+from ditlab.encoders.checkpoint import EncoderCheckpoint
 from ditlab.errors import UserError
 
-AT_ONCE = 64  # images in one pass on a GPU
+IMAGES_AT_A_TIME = 64
+"""Images in one pass on a GPU."""
 ARCHITECTURE = "dinov3_vit"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's red, green and blue in [0, 1], which the encoder was trained to see normalised."""
+"""Mean and deviation of ImageNet's red, green and blue in [0, 1], by which the encoder's inputs are normalised."""
 
 
 class FrozenImageEncoder:
-    """A DINOv3 vision transformer."""
+    """Frozen DINOv3 vision transformer."""
 
     def __init__(self, network: nn.Module, cache: int = 0) -> None:
         self.network = network
@@ -44,8 +45,10 @@ class FrozenImageEncoder:
         knob: str = "encoders.image",
         downloads: Path | None = None,
     ) -> "FrozenImageEncoder":
-        """The encoder at a folder, or of a name on the Hugging Face hub: `width` features a patch of `patch`
-        pixels a side (None: any). The features of `cache` images are kept. Raises UserError as `check` does.
+        """Open the encoder at a folder, or of a name on the Hugging Face hub.
+
+        It has `width` features a patch of `patch` pixels a side (None: any), and keeps the features of `cache` images.
+        Raises UserError as `check` does.
         """
         network = cls.check(place, width, patch, knob, downloads).network(dtype, device)
         if compile:
@@ -55,13 +58,13 @@ class FrozenImageEncoder:
     @staticmethod
     def check(
         place: str, width: int | None, patch: int | None, knob: str = "encoders.image", downloads: Path | None = None
-    ) -> Checkpoint:
-        """The checkpoint, without a look at its weights.
+    ) -> EncoderCheckpoint:
+        """Return the checkpoint, whose weights are not read.
 
-        Raises UserError for one that is not there or not whole, is no DINOv3, or has another width or patch; and where
+        Raises UserError for one that is missing or not whole, is no DINOv3, or has another width or patch; and where
         transformers is not installed.
         """
-        checkpoint = Checkpoint.find(place, knob, ("weights",), downloads)
+        checkpoint = EncoderCheckpoint.find(place, knob, ("weights",), downloads)
         config = checkpoint.config()
         if config.model_type != ARCHITECTURE:
             raise UserError(
@@ -82,10 +85,10 @@ class FrozenImageEncoder:
         return checkpoint
 
     def encode(self, images: Tensor, stored: Tensor | None = None) -> Tensor:
-        """Features of images (num, 3, H, W) in [-1, 1]: (num, patches, width), patches row by row, in the network's
-        type, on its device.
+        """Encode images (num, 3, H, W) in [-1, 1] to (num, patches, width), in the network's type, on its device.
 
-        `stored`: the same images, (num, ...) in the host's memory, which tell cheaply whether one was seen before.
+        Patches are ordered row by row. `stored`: the same images, (num, ...) in the host's memory, from which cache
+        keys are cheap.
         """
         known = images if stored is None else stored
         keys: Sequence[bytes | int] = content_keys(known) if self._cache.entries else range(len(images))
@@ -98,15 +101,15 @@ class FrozenImageEncoder:
 
     @torch.no_grad()  # not inference_mode, whose tensors no backward pass may keep
     def _features(self, images: Tensor) -> list[Tensor]:
-        """(patches, width) of each image."""
+        """Return (patches, width) of each image."""
         rows: list[Tensor] = []
-        for part in in_parts(len(images), self._device, AT_ONCE):
+        for part in batch_slices(len(images), self._device, IMAGES_AT_A_TIME):
             tokens = self.network(pixel_values=normalised(images[part].to(self._device))).last_hidden_state
             rows.extend(tokens[:, self._num_other :].unbind())
         return rows
 
 
 def normalised(images: Tensor) -> Tensor:
-    """Images (num, 3, H, W) from [-1, 1] to [0, 1], then less ImageNet's mean, over its standard deviation."""
+    """Map images (num, 3, H, W) from [-1, 1] to [0, 1], then subtract ImageNet's mean and divide by its deviation."""
     mean, std = (torch.tensor(each, device=images.device).view(3, 1, 1) for each in (MEAN, STD))
     return (images.float() / 2 + 0.5 - mean) / std

@@ -8,15 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from ditlab.encoders.cache import FeatureCache, in_parts
-from ditlab.encoders.checkpoint import Checkpoint
+from ditlab.encoders.cache import FeatureCache, batch_slices
+from ditlab.encoders.checkpoint import EncoderCheckpoint
 from ditlab.errors import UserError
 
-AT_ONCE = 64  # captions in one pass on a GPU
+CAPTIONS_AT_A_TIME = 64
+"""Captions in one pass on a GPU."""
 
 
 class FrozenTextEncoder:
-    """A causal language model without its head, and its tokeniser."""
+    """Frozen causal language model without its head, and its tokeniser."""
 
     def __init__(self, network: nn.Module, tokenizer: Any, length: int, cache: int = 0) -> None:
         self.network = network
@@ -26,7 +27,7 @@ class FrozenTextEncoder:
         self.length = length
         """Most tokens of a caption."""
         self.num_truncated = 0
-        """Captions that were cut to `length` tokens when they were encoded."""
+        """Captions cut to `length` tokens so far."""
         self._tokenizer, self._cache = tokenizer, FeatureCache(cache)
 
     @classmethod
@@ -43,10 +44,10 @@ class FrozenTextEncoder:
         knob: str = "encoders.text",
         downloads: Path | None = None,
     ) -> "FrozenTextEncoder":
-        """The encoder at a folder, or of a name on the Hugging Face hub, whose features are `width` (None: any) wide.
+        """Open the encoder at a folder, or of a name on the Hugging Face hub, of `width` features a token (None: any).
 
-        Captions are cut to `length` tokens. The features of `cache` captions are kept. `knob` is what `place` was given
-        to. Raises UserError as `check` does.
+        Captions are cut to `length` tokens. The features of `cache` captions are kept. `knob` is the setting that holds
+        `place`. Raises UserError as `check` does.
         """
         checkpoint, tokenizer = cls.check(place, width, knob, downloads)
         network = checkpoint.network(dtype, device)
@@ -57,13 +58,13 @@ class FrozenTextEncoder:
     @staticmethod
     def check(
         place: str, width: int | None, knob: str = "encoders.text", downloads: Path | None = None
-    ) -> tuple[Checkpoint, Any]:
-        """The checkpoint and its tokeniser, without a look at the weights.
+    ) -> tuple[EncoderCheckpoint, Any]:
+        """Return the checkpoint, whose weights are not read, and its tokeniser.
 
-        Raises UserError for a checkpoint that is not there or not whole, of another width, or with a tokeniser that
+        Raises UserError for a checkpoint that is missing or not whole, of another width, or with a tokeniser that
         pads on the left or not at all; and where transformers is not installed.
         """
-        checkpoint = Checkpoint.find(place, knob, ("weights", "tokenizer"), downloads)
+        checkpoint = EncoderCheckpoint.find(place, knob, ("weights", "tokenizer"), downloads)
         size = getattr(checkpoint.config(), "hidden_size", None)
         if size is None:
             raise UserError(f"{checkpoint.knob} is no language model: its config.json has no hidden_size; name one.")
@@ -84,7 +85,7 @@ class FrozenTextEncoder:
         return checkpoint, tokenizer
 
     def encode(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """Features of captions, in the network's type, on its device.
+        """Encode captions, in the network's type, on its device.
 
         `text` (num, T, width), the last hidden state of each token, T the longest caption's tokens, zero behind a
         shorter one's; `text_mask` (num, T) bool, true for tokens; `text_pooled` (num, width), the last token's.
@@ -96,7 +97,7 @@ class FrozenTextEncoder:
         return {"text": text, "text_mask": mask, "text_pooled": last_token(text, mask)}
 
     def num_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each caption, at most `length`."""
+        """Count the tokens of each caption, at most `length`."""
         return [min(len(ids), self.length) for ids in self._ids(texts)]
 
     @property
@@ -104,20 +105,20 @@ class FrozenTextEncoder:
         return next(self.network.parameters()).device
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text; of one that has none, the padding token, so that there is one to attend to."""
-        # verbose=False: that a text is longer than the language model was made for is said by `num_truncated`
+        """Return the tokens of each text; for one without any, the padding token, so that there is one to attend to."""
+        # verbose=False: `num_truncated` counts the texts that are too long
         ids: list[list[int]] = self._tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
         return [each or [self._tokenizer.pad_token_id] for each in ids]
 
     @torch.no_grad()  # not inference_mode, whose tensors no backward pass may keep
     def _features(self, texts: Sequence[str]) -> list[Tensor]:
-        """(tokens, width) of each text."""
+        """Return (tokens, width) of each text."""
         ids = self._ids(texts)
         self.num_truncated += sum(len(each) > self.length for each in ids)
         ids = [each[: self.length] for each in ids]
         rows: dict[int, Tensor] = {}
         by_length = sorted(range(len(ids)), key=lambda place: len(ids[place]))  # the least padding
-        for part in in_parts(len(ids), self._device, AT_ONCE):
+        for part in batch_slices(len(ids), self._device, CAPTIONS_AT_A_TIME):
             places = by_length[part]
             padded = self._tokenizer.pad({"input_ids": [ids[place] for place in places]}, return_tensors="pt")
             states = self.network(**padded.to(self._device), use_cache=False).last_hidden_state
@@ -126,5 +127,5 @@ class FrozenTextEncoder:
 
 
 def last_token(states: Tensor, mask: Tensor) -> Tensor:
-    """The state of each row's last token, at mask sum - 1: (num, T, width), (num, T) -> (num, width)."""
+    """Return the state of each row's last token, at mask sum - 1: (num, T, width), (num, T) -> (num, width)."""
     return states[torch.arange(len(states), device=states.device), mask.sum(1) - 1]

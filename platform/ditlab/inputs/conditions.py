@@ -1,6 +1,6 @@
-"""Real rows of a data set as families look at them: batches with what people know of them beside, fixed draws with."""
+"""Conditions of samples, taken from a request and from rows of a data set."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,44 +8,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.contract import DEFAULT_REQUEST, BatchField, RealRows, RowSet, SampleRequest
+from denoisers.contract import DEFAULT_REQUEST, BatchField, RealRows, SampleRequest
 from ditlab.data.splits import DataSplits
-from ditlab.data.stores.manifest import StoredColumn
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.inputs.noise import RowNoise, fixed_noise
+from ditlab.inputs.noise import fixed_noise
+from ditlab.inputs.real_rows import real_rows, rows_without_fields
 
-DEFAULT_NUM = 64
-"""Samples where nobody says how many, and no sampler chooses rows."""
-SCANNED = 4096
-"""Rows whose columns are looked at together for those that a sampler wants."""
+DEFAULT_NUM_SAMPLES = 64
+"""Samples where no number is given, and no sampler selects rows."""
+SCAN_ROWS = 4096
+"""Rows whose columns are read together to find those that a sampler selects."""
 
 
 @dataclass(frozen=True)
 class SampleConditions:
-    """What samples are drawn under."""
+    """Conditions of samples."""
 
     num: int
-    """Samples: as many as were asked for, or as many rows as there are to complete."""
+    """Number of samples: as many as were requested, or as there are rows to complete."""
     tensors: dict[str, Tensor]
     """The sampler's conditions by name, (num, ...) each."""
     rows: RealRows | None = None
-    """The rows that are completed, in the host's memory; None where samples are made from noise alone."""
-
-
-def row_set(view: View, inputs: ModelInputs) -> RowSet:
-    """The view's rows in its own order, bucket by bucket where it has several, as a model takes them, on its device."""
-
-    def batches(size: int) -> Iterator[RealRows]:
-        for piece in view.pieces(size):
-            yield _rows(view, piece.indices, inputs, fixed_noise(piece.first, inputs.device, piece.bucket))
-
-    return RowSet(len(view), batches)
+    """Rows to be completed, in the host's memory; None where samples are made from noise alone."""
 
 
 def rows_for_samples(data: DataSplits) -> View:
-    """The rows that completed samples are shown of: held-out ones, training rows where nothing is held out."""
+    """Return the rows that samples complete: held-out ones, training rows where nothing is held out."""
     return data.held_out if len(data.held_out) else data.train
 
 
@@ -56,102 +46,65 @@ def sample_conditions(
     inputs: ModelInputs,
     request: SampleRequest = DEFAULT_REQUEST,
 ) -> SampleConditions:
-    """The conditions of `num` samples; where the sampler completes rows, of the view's first `num` that it wants; where
-    it takes conditions from rows and the request has no prompts, those of the view's first `num` rows, over and over.
+    """Return the conditions of `num` samples.
 
-    `num` None: all rows of a sampler that chooses among them, DEFAULT_NUM samples of any other. Their fixed draws are
-    those of their places among the wanted ones, so the first k do not depend on `num`. There may be fewer such rows
-    than `num`: `Conditions.num` says. A sampler that completes none needs no view. Where the request brings no encoder
-    of texts, it is that of `inputs`.
+    A sampler that completes rows gets the view's first `num` that it selects; one that takes conditions from rows gets,
+    for a request without prompts, the view's first `num` rows, over and over. `num` None: all rows of a sampler that
+    selects some, DEFAULT_NUM_SAMPLES samples of any other. Fixed draws are those of a row's place among the selected
+    ones, so the first k do not depend on `num`. `SampleConditions.num` is lower than `num` where there are fewer such
+    rows. A sampler that completes none needs no view. A request without an encoder of texts gets that of `inputs`.
 
     Raises:
-        UserError: a condition that the model does not know; no row is wanted.
+        UserError: for a condition that the model does not have, and where no row is selected.
     """
     request = request if request.encode else replace(request, encode=inputs.encode)
+    noise = fixed_noise(0, torch.device("cpu"))
     try:
         if sampler.takes_rows != "completed":
-            num = num or DEFAULT_NUM
+            num = num or DEFAULT_NUM_SAMPLES
             if sampler.takes_rows == "conditions" and view is not None and not request.prompts:
-                rows = _rows(
-                    view, np.arange(num) % len(view), inputs, fixed_noise(0, torch.device("cpu")), sampler.row_fields
-                )
+                rows = real_rows(view, np.arange(num) % len(view), inputs, noise, sampler.row_fields)
                 request = replace(request, rows=rows)
             return SampleConditions(num, sampler.conditions(num, request))
         assert view is not None, "completed rows come from a view"
-        wanted = _wanted(sampler, num, view, inputs.names)
-        if not len(wanted):
-            note = sampler.note(_seen(view, np.arange(len(view)), inputs.names))
+        selected = _selected_rows(sampler, num, view, inputs.names)
+        if not len(selected):
+            note = sampler.note(rows_without_fields(view, np.arange(len(view)), inputs.names))
             raise UserError(
                 f"{view.origin} holds no row that `sampling` would complete{note and f' ({note})'}; take other rows "
                 "(--data train, or a store's folder), or change sampling."
             )
-        rows = _rows(view, wanted, inputs, fixed_noise(0, torch.device("cpu")))
-        return SampleConditions(len(wanted), sampler.conditions(len(wanted), replace(request, rows=rows)), rows)
+        rows = real_rows(view, selected, inputs, noise)
+        return SampleConditions(len(selected), sampler.conditions(len(selected), replace(request, rows=rows)), rows)
     except ValueError as error:
         raise UserError(str(error)) from error
 
 
-def num_rows_chosen(sampler: Any, view: View, fields: Sequence[BatchField]) -> int | None:
-    """How many of all the view's rows the sampler chooses; None where it takes any."""
+def num_selected_rows(sampler: Any, view: View, fields: Sequence[BatchField]) -> int | None:
+    """Count all the view's rows that the sampler selects; None where it takes any."""
     num = 0
-    for _, wanted in _choices(sampler, view, {field.name for field in fields}):
-        if wanted is None:
+    for _, selected in _selections(sampler, view, {field.name for field in fields}):
+        if selected is None:
             return None
-        num += len(wanted)
+        num += len(selected)
     return num
 
 
-def _wanted(sampler: Any, num: int | None, view: View, taken: Collection[str]) -> np.ndarray:
-    """Places in the view of the rows to complete: the first `num`, or as `conditions_of` says where that is None."""
+def _selected_rows(sampler: Any, num: int | None, view: View, fields: Collection[str]) -> np.ndarray:
+    """Return places in the view of the rows to complete: the first `num`, None as in `sample_conditions`."""
     found: list[int] = []
-    for seen, wanted in _choices(sampler, view, taken):
-        if wanted is None:
-            num = num or DEFAULT_NUM
-        found.extend((seen if wanted is None else wanted).tolist())
+    for indices, selected in _selections(sampler, view, fields):
+        if selected is None:
+            num = num or DEFAULT_NUM_SAMPLES
+        found.extend((indices if selected is None else selected).tolist())
         if num and len(found) >= num:
             break
     return np.array(found[:num], dtype=np.int64)
 
 
-def _choices(sampler: Any, view: View, taken: Collection[str]) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-    """Places in the view, SCANNED at a time, and those of them that the sampler chooses (None: it takes any)."""
-    for start in range(0, len(view), SCANNED):
-        indices = np.arange(start, min(start + SCANNED, len(view)))
-        wanted = sampler.select_rows(_seen(view, indices, taken))
-        yield indices, None if wanted is None else indices[wanted]
-
-
-def _seen(view: View, indices: np.ndarray, taken: Collection[str]) -> RealRows:
-    """Rows by their other columns; those that the model takes are not read."""
-    noise = fixed_noise(int(indices[0]) if len(indices) else 0, torch.device("cpu"))
-    return RealRows({}, _columns(view, indices, taken), _names(view.columns), noise)
-
-
-def _rows(
-    view: View,
-    indices: np.ndarray,
-    inputs: ModelInputs,
-    noise: RowNoise,
-    only: Collection[str] | None = None,
-) -> RealRows:
-    """`only`: those of the model's fields that are wanted, where not all are. Rows of several buckets are padded."""
-    wanted = inputs if only is None else inputs.only(only)
-    raw = {field.name: view.padded(field.name, indices) for field in wanted.fields}
-    batch = wanted.prepare_batch(raw, view.columns, noise.device)
-    return RealRows(batch, _columns(view, indices, inputs.names), _names(view.columns), noise)
-
-
-def _columns(view: View, indices: np.ndarray, taken: Collection[str]) -> dict[str, np.ndarray]:
-    return {
-        name: _readable(view.padded(name, indices).numpy(), column)
-        for name, column in view.columns.items()
-        if name not in taken
-    }
-
-
-def _readable(values: np.ndarray, column: StoredColumn) -> np.ndarray:
-    return np.array(column.names)[values] if column.names and column.num_classes is not None else values
-
-
-def _names(columns: Mapping[str, StoredColumn]) -> dict[str, tuple[str, ...]]:
-    return {name: column.names for name, column in columns.items() if column.names and column.num_classes is None}
+def _selections(sampler: Any, view: View, fields: Collection[str]) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """Yield places in the view, SCAN_ROWS at a time, and those of them that the sampler selects (None: any)."""
+    for start in range(0, len(view), SCAN_ROWS):
+        indices = np.arange(start, min(start + SCAN_ROWS, len(view)))
+        selected = sampler.select_rows(rows_without_fields(view, indices, fields))
+        yield indices, None if selected is None else indices[selected]

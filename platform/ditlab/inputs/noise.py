@@ -1,4 +1,4 @@
-"""Keyed randomness: every draw is a function of (seed, stream, step, global micro-batch index, name) alone."""
+"""Keyed random numbers: every draw is a function of (seed, stream, step, global micro-batch index, name) alone."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -7,18 +7,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BLOCK = 64  # rows that `RowNoise` draws at once
+BLOCK = 64
+"""Rows that `RowNoise` draws at once."""
 
 
 def derived_seed(*key: str | int) -> int:
-    """A 63-bit seed from a key; equal keys give equal seeds on every machine."""
+    """Derive a 63-bit seed from a key; equal keys give equal seeds on every machine."""
     digest = hashlib.blake2b("/".join(map(str, key)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 @dataclass(frozen=True)
 class KeyedNoise:
-    """The random numbers of one micro-batch (`denoisers.contract.NoiseSource`).
+    """Random numbers of one micro-batch (`denoisers.contract.NoiseSource`).
 
     One worker that accumulates four micro-batches and four workers with one each draw the same numbers. A slice of a
     micro-batch (`start` to `start + len`) gets its slice of the whole one's numbers. Numbers come from the device's
@@ -27,10 +28,10 @@ class KeyedNoise:
 
     seed: int
     stream: str
-    """`train`, `evaluate`: streams share no numbers."""
+    """Use of the numbers: `train`, `evaluate`. Streams share no numbers."""
     step: int
     micro_index: int
-    """Of the micro-batch within the global batch of its step."""
+    """Index of the micro-batch within the global batch of its step."""
     micro_size: int
     """Samples of the whole micro-batch."""
     device: torch.device
@@ -38,11 +39,11 @@ class KeyedNoise:
     """First sample of this slice within the micro-batch."""
 
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
-        """U[0, 1), float32, shape `shape`."""
+        """Draw U[0, 1), float32, of a shape."""
         return self._draw(torch.rand, name, shape)
 
     def normal(self, name: str, shape: Sequence[int]) -> Tensor:
-        """N(0, 1), float32, shape `shape`."""
+        """Draw N(0, 1), float32, of a shape."""
         return self._draw(torch.randn, name, shape)
 
     def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
@@ -53,14 +54,17 @@ class KeyedNoise:
 
 
 def fixed_noise(first: int, device: torch.device, bucket: int = 0) -> "RowNoise":
-    """The draws of rows from place `first` on among a view's rows of a bucket, the same in every experiment: those of
-    held-out metrics, so that a row's masks are the same ones wherever it is looked at. Buckets share no draws."""
+    """Return the random numbers of held-out metrics, for rows from place `first` on among a view's rows of a bucket.
+
+    They are the same in every experiment, so that a row has the same masks wherever it is evaluated. Buckets share no
+    numbers.
+    """
     return RowNoise(0, f"evaluate/{bucket}" if bucket else "evaluate", first, device)
 
 
 @dataclass(frozen=True)
 class RowNoise:
-    """The random numbers of rows `first`, `first` + 1, ... of a data set, whatever batches they are taken in."""
+    """Random numbers of rows `first`, `first` + 1, ... of a data set, whatever their batches."""
 
     seed: int
     stream: str
@@ -68,15 +72,15 @@ class RowNoise:
     device: torch.device
 
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
-        """U[0, 1), float32, shape `shape`."""
+        """Draw U[0, 1), float32, of a shape."""
         return self._draw("uniform", name, shape)
 
     def normal(self, name: str, shape: Sequence[int]) -> Tensor:
-        """N(0, 1), float32, shape `shape`."""
+        """Draw N(0, 1), float32, of a shape."""
         return self._draw("normal", name, shape)
 
     def _draw(self, distribution: str, name: str, shape: Sequence[int]) -> Tensor:
-        """Slices of whole blocks of rows: a generator a row would cost more than the numbers."""
+        """Draw slices of whole blocks of rows: a generator a row would cost more than the numbers."""
         parts, row, stop = [], self.first, self.first + shape[0]
         while row < stop:
             block, start = divmod(row, BLOCK)

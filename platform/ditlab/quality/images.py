@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from denoisers.contract import BatchField
-from ditlab.data.loading.field_checks import held_out_batches, to_device
-from ditlab.data.loading.order import keyed_permutation
+from ditlab.data.loading.batches import held_out_batches, to_device
+from ditlab.data.loading.permutation import keyed_permutation
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.manifest import StoredColumn
 from ditlab.data.stores.view import View

@@ -1,119 +1,104 @@
-"""What a sweep will take: its trials, and for how long, by what earlier runs or a few timed steps say."""
+"""Forecast of a sweep's duration, from the speed of earlier runs or from a few timed steps."""
 
 import statistics
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.markup import escape
-from rich.table import Table
 
-from ditlab.data.loading.field_checks import held_out_batches
+from ditlab.data.loading.batches import held_out_batches
 from ditlab.data.splits import open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import RowNoise
-from ditlab.reports.formatting import describe_value, format_duration, short_names
+from ditlab.reports.formatting import format_duration
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.reading.loading import load_experiment
-from ditlab.sweeps.prepare import CheckedTrial, ReadySweep
-from ditlab.sweeps.trials import PlannedTrial
+from ditlab.spec.loading import load_experiment
+from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
+from ditlab.sweeps.trials import PastTrial
 from ditlab.tracking.journal.history import metric_history
 from ditlab.tracking.records import list_runs
 
-TIMED_PASSES = 3  # after one that is not counted
-NEWEST = 50  # runs that are looked through for one alike
+TIMED_PASSES = 3  # after a first one that is not counted
+MAX_SEARCHED_RUNS = 50  # newest runs that are searched for one with the same speed
 SAME_SPEED = ("model", "batch", "resources", "engine")
-"""Sections of a spec that decide how fast it trains, as far as a forecast goes; precision is looked at as well."""
+"""Sections of a spec that decide a run's speed, besides its precision."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds of training by trial number, None where nobody can tell from here."""
+    """Expected duration of a sweep."""
 
     seconds: dict[int, float | None]
+    """Training time by trial number; None where the speed is unknown."""
     total: float | None
+    """Duration of what is left of the sweep."""
     lines: list[str]
+    """The forecast in sentences."""
 
-    def as_dict(self, ready: ReadySweep) -> dict[str, Any]:
-        """For `--json`."""
+    def to_dict(self, prepared: PreparedSweep) -> dict[str, Any]:
+        """The forecast as `--json` prints it."""
         trials = [
-            {"number": each.trial.number, "values": each.trial.values, "parameters": each.num_parameters,
-             "steps": each.total_steps, "seconds": self.seconds.get(each.trial.number)}
-            for each in ready.checked
+            {"number": trial.number, "values": trial.values, "parameters": trial.num_parameters,
+             "steps": trial.total_steps, "seconds": self.seconds.get(trial.number)}
+            for trial in prepared.trials
         ]  # fmt: skip
-        return {"trials": trials, "num_trials": ready.num_trials, "concurrent": ready.concurrent, "seconds": self.total}
+        return {
+            "trials": trials,
+            "num_trials": prepared.num_trials,
+            "concurrent": prepared.concurrency.num_trials,
+            "seconds": self.total,
+        }
 
 
-def forecast(ready: ReadySweep) -> Forecast:
-    """Times one pass of each kind of network where no earlier run tells its speed; a GPU's speed only runs can tell."""
+def forecast(prepared: PreparedSweep, past: Sequence[PastTrial] = ()) -> Forecast:
+    """Estimate each trial's duration; `past` are the trials of a sweep that is resumed.
+
+    Without an earlier run of the same speed, a few passes of each kind of network are timed on this machine. The speed
+    of a GPU is only known from earlier runs.
+    """
     speeds: dict[str, tuple[float | None, str]] = {}
     seconds: dict[int, float | None] = {}
-    ended = {one.trial.number for one in ready.past if one.has_ended}
-    trials = ready.checked or [_unknown(ready, number) for number in range(ready.num_trials)]
-    for each in trials:
-        key = _speed_key(each.experiment)
+    ended = {one.trial.number for one in past if one.has_ended}
+    at_once = prepared.concurrency.num_trials
+    for trial in prepared.trials or _unenumerated(prepared):
+        key = _speed_key(trial.experiment)
         if key not in speeds:
-            speeds[key] = _speed(each.experiment, ready.home, ready.concurrent)
+            speeds[key] = _speed(trial.experiment, prepared.home, at_once)
         speed = speeds[key][0]
-        seconds[each.trial.number] = each.total_steps * each.experiment.batch.size / speed if speed else None
+        seconds[trial.number] = trial.total_steps * trial.experiment.batch.size / speed if speed else None
     left = [value for number, value in seconds.items() if number not in ended]
     known = [value for value in left if value is not None]
-    total = sum(known) / ready.concurrent if len(known) == len(left) else None
-    sources = sorted({source for _, source in speeds.values()})
-    lines = [f"expected: {format_duration(total)} with {ready.concurrent} at once, by {', '.join(sources)}"] if total else [
-        f"expected: unknown ({', '.join(sources)})"]  # fmt: skip
-    if ready.sweep.scheduler.kind in ("asha", "median") and total:
-        lines.append(f"scheduler {ready.sweep.scheduler.kind} stops some trials earlier: this is the most it takes")
+    total = sum(known) / at_once if len(known) == len(left) else None
+    sources = ", ".join(sorted({source for _, source in speeds.values()}))
+    duration = f"{format_duration(total)} with {at_once} at once, by {sources}" if total else f"unknown ({sources})"
+    lines = [f"expected: {duration}"]
+    scheduler = prepared.sweep.scheduler.kind
+    if scheduler in ("asha", "median") and total:
+        lines.append(f"scheduler {scheduler} stops some trials earlier: this is the longest it takes")
     return Forecast(seconds, total, lines)
 
 
-def forecast_table(ready: ReadySweep, expected: Forecast) -> Table:
-    """A row a trial; for a search that proposes as it goes, one for all."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    paths = list(ready.sweep.space)
-    heads = ("workers", "parameters", "steps", "time")
-    names = short_names(paths, ("trial", *heads))
-    table.add_column("trial", justify="right", no_wrap=True)
-    for path in paths:
-        table.add_column(names[path], overflow="fold")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    for each in ready.checked:
-        values = each.trial.values
-        table.add_row(
-            str(each.trial.number), *(escape(describe_value(values[path])) if path in values else "" for path in paths),
-            _workers(each.experiment, ready), f"{each.num_parameters:,}", f"{each.total_steps:,}",
-            _time(expected.seconds.get(each.trial.number)),
-        )  # fmt: skip
-    if not ready.checked:
-        axes = [f"{axis.kind}" for axis in ready.sweep.space.values()]
-        table.add_row(f"{ready.num_trials} of", *axes, _workers(ready.experiment, ready), "", f"{ready.total_steps:,}",
-                      _time(expected.seconds.get(0)))  # fmt: skip
-    return table
-
-
-def _workers(experiment: Experiment, ready: ReadySweep) -> str:
-    gpus = experiment.resources.gpus_per_worker
-    each = f"{gpus:g} GPU" if gpus else f"{ready.share.threads} CPU"
-    return f"{experiment.resources.max_workers} x {each}"
-
-
-def _unknown(ready: ReadySweep, number: int) -> CheckedTrial:
-    return CheckedTrial(PlannedTrial(number, "", {}), ready.experiment, 0, ready.total_steps)
+def _unenumerated(prepared: PreparedSweep) -> list[CheckedTrial]:
+    """Stand-ins for trials whose values are not known yet: all train the base."""
+    base, steps = prepared.base, prepared.total_steps
+    return [CheckedTrial(number, {}, base, 0, steps) for number in range(prepared.num_trials)]
 
 
 def _speed_key(experiment: Experiment) -> str:
+    """Key that is equal for experiments that train at the same speed."""
     spec = experiment.to_dict()
     return repr([{**spec[part], "max_failures": 0} for part in SAME_SPEED] + [spec["training"]["precision"]])
 
 
 def _speed(experiment: Experiment, home: Home, concurrent: int) -> tuple[float | None, str]:
-    """(samples a second, how it is known)."""
-    for record in [record for record in list_runs(home) if record.step > 0 and not record.trials][:NEWEST]:
+    """Return (samples a second, source of that figure)."""
+    candidates = [record for record in list_runs(home) if record.step > 0 and not record.trials]
+    for record in candidates[:MAX_SEARCHED_RUNS]:
         folder = home.run(record.run_id)
         if record.family == experiment.model.family and folder.spec.exists():
             found = metric_history(folder).get("train/samples_per_second")
@@ -124,12 +109,12 @@ def _speed(experiment: Experiment, home: Home, concurrent: int) -> tuple[float |
                     shared = 1 if has_own else concurrent  # a run alone had all of a machine's cores
                     return statistics.median(found.values) / shared, "the speed of earlier runs of this kind"
     if experiment.resources.gpus_per_worker:
-        return None, "no earlier run on a GPU tells its speed"
-    return _timed(experiment, home) / concurrent, "timed steps on this machine"
+        return None, "no earlier run on a GPU to take the speed from"
+    return _time_steps(experiment, home) / concurrent, "timed steps on this machine"
 
 
-def _timed(experiment: Experiment, home: Home) -> float:
-    """Samples a second of forward and backward passes on all of this machine's cores."""
+def _time_steps(experiment: Experiment, home: Home) -> float:
+    """Measure samples a second of forward and backward passes on all of this machine's cores."""
     data = open_data(experiment.data, home)
     view = data.train.fullest()
     inputs = ModelInputs.from_experiment(experiment, view.columns, torch.device("cpu"), home=home)
@@ -139,12 +124,8 @@ def _timed(experiment: Experiment, home: Home) -> float:
     batch = inputs.prepare_batch(next(held_out_batches(view, inputs.fields, size, size)), view.columns)
     times = []
     for number in range(TIMED_PASSES + 1):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         losses = objective.loss(network, batch, RowNoise(number, "forecast", 0, torch.device("cpu")))
         sum(losses.values()).backward()
-        times.append(time.perf_counter() - begin)
+        times.append(time.perf_counter() - start)
     return size / statistics.median(times[1:])
-
-
-def _time(seconds: float | None) -> str:
-    return "?" if seconds is None else format_duration(seconds)

@@ -73,7 +73,7 @@ def held_out_metrics(
     two runs can be compared.
     Workers take batches in turn, equally many each (ZeRO-3 gathers parameters on all at once).
     """
-    pieces = list(view.pieces(batch_size, limit))
+    pieces = list(view.batches(batch_size, limit))
     if not pieces:
         return {}
     sums: dict[str, float] = {}

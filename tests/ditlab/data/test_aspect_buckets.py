@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ditlab.data.images.aspect_buckets import AspectBuckets, Size
+from ditlab.data.images.aspect_buckets import AspectBuckets, ImageSize
 
 AT_256 = AspectBuckets(resolution=256, step=64, min_side=64, max_side=512)
 
@@ -49,11 +49,11 @@ def test_images_get_the_size_that_suits_them(image, size):
 
 def test_the_score_is_seven_parts_crop_and_three_parts_missing_area():
     """A 2:1 image in a 4:3 size: a third falls off when it is cropped; 192 x 256 is a quarter less than 256 x 256."""
-    score = AT_256.score(Size(400, 800), Size(192, 256))
+    score = AT_256.score(ImageSize(400, 800), ImageSize(192, 256))
     assert score.cropped == pytest.approx(1 / 3)
     assert score.shortfall == pytest.approx(1 / 4)
     assert score.total == pytest.approx(0.7 / 3 + 0.3 / 4)
-    assert AT_256.score(Size(777, 777), Size(256, 256)).total == 0
+    assert AT_256.score(ImageSize(777, 777), ImageSize(256, 256)).total == 0
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000))
@@ -64,7 +64,7 @@ def test_nothing_is_enlarged_and_no_size_scores_less(height, width):
         assert not fitting and min(height, width) < 64
         return
     assert chosen in fitting
-    image = Size(height, width)
+    image = ImageSize(height, width)
     least = min(AT_256.score(image, size).total for size in fitting)
     assert math.isclose(AT_256.score(image, chosen).total, least, abs_tol=1e-11)
 
@@ -75,4 +75,4 @@ def test_the_crop_in_the_score_is_the_share_that_falls_off(height, width):
     assert chosen is not None
     scale = max(chosen.height / height, chosen.width / width)
     kept = chosen.height * chosen.width / (height * width * scale**2)
-    assert AT_256.score(Size(height, width), chosen).cropped == pytest.approx(1 - kept, abs=1e-9)
+    assert AT_256.score(ImageSize(height, width), chosen).cropped == pytest.approx(1 - kept, abs=1e-9)

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from denoisers.contract import ANY, BatchField
-from ditlab.data import prefetch
+from ditlab.data.loading import prefetch
 from ditlab.data.loading.loader import Loader
 from ditlab.data.loading.order import CHUNK_BATCHES, SampleOrder, epoch_order, worker_micro_indices
 from ditlab.data.stores.view import View
@@ -35,9 +35,9 @@ def test_batches_are_of_one_bucket_and_none_comes_twice(buckets, batch_size, see
     num = batches_of(buckets, batch_size)
     if not num:
         with pytest.raises(UserError, match=rf"batch\.size={batch_size} is larger than the "):
-            SampleOrder.of(view_of(buckets), batch_size, seed)
+            SampleOrder.from_view(view_of(buckets), batch_size, seed)
         return
-    order = SampleOrder.of(view_of(buckets), batch_size, seed)
+    order = SampleOrder.from_view(view_of(buckets), batch_size, seed)
     batches = order.epoch_batches(epoch)
     assert batches.shape == (num, batch_size) and order.batches_per_epoch == num
     assert len(set(batches.reshape(-1).tolist())) == num * batch_size
@@ -51,7 +51,7 @@ def test_batches_are_of_one_bucket_and_none_comes_twice(buckets, batch_size, see
 @given(mixtures, seeds)
 def test_seed_and_epoch_alone_decide_and_a_position_counts_samples(buckets, seed):
     assume(batches_of(buckets, 2))
-    order, again = (SampleOrder.of(view_of(buckets), 2, seed) for _ in range(2))
+    order, again = (SampleOrder.from_view(view_of(buckets), 2, seed) for _ in range(2))
     num = order.batches_per_epoch
     for number in range(2 * num + 1):
         assert np.array_equal(order.indices(number * 2), again.epoch_batches(number // num)[number % num])
@@ -60,14 +60,14 @@ def test_seed_and_epoch_alone_decide_and_a_position_counts_samples(buckets, seed
 
 def test_one_bucket_is_ordered_as_a_plain_store_is():
     for buckets in ([0] * 50, [2] * 50):
-        order = SampleOrder.of(view_of(buckets), 8, seed=3)
+        order = SampleOrder.from_view(view_of(buckets), 8, seed=3)
         assert np.array_equal(order.epoch_batches(4), SampleOrder(50, 8, seed=3).epoch_batches(4))
         assert np.array_equal(order.epoch_batches(4).reshape(-1), epoch_order(3, 4, 50)[:48])
 
 
 def test_sizes_follow_each_other_in_chunks_and_epochs_differ():
     buckets = np.repeat([0, 1, 2], [400, 200, 100])
-    order = SampleOrder.of(view_of(buckets), 5, seed=0)
+    order = SampleOrder.from_view(view_of(buckets), 5, seed=0)
     sizes = [buckets[order.epoch_batches(epoch)[:, 0]] for epoch in (0, 1)]
     for size in sizes:
         assert np.bincount(size).tolist() == [80, 40, 20]
@@ -82,15 +82,15 @@ def test_sizes_follow_each_other_in_chunks_and_epochs_differ():
 
 def test_the_order_of_old_runs_stays():
     """A change of these numbers changes what every resumed run sees next."""
-    order = SampleOrder.of(view_of([0] * 5 + [1] * 6 + [2] * 2), 2, seed=7)
+    order = SampleOrder.from_view(view_of([0] * 5 + [1] * 6 + [2] * 2), 2, seed=7)
     assert order.epoch_batches(3).tolist() == [[2, 1], [4, 0], [12, 11], [7, 9], [8, 10], [6, 5]]
 
 
 def test_a_batch_larger_than_every_bucket_is_refused():
     with pytest.raises(UserError, match=r"batch\.size=8 is larger than the 6 training samples of the commonest of 3"):
-        SampleOrder.of(view_of([0] * 5 + [1] * 6 + [2] * 2), 8, seed=0)
+        SampleOrder.from_view(view_of([0] * 5 + [1] * 6 + [2] * 2), 8, seed=0)
     with pytest.raises(UserError, match=r"batch\.size=14 is larger than the 13 training samples; set"):
-        SampleOrder.of(view_of([0] * 5 + [1] * 6 + [2] * 2), 14, seed=0)
+        SampleOrder.from_view(view_of([0] * 5 + [1] * 6 + [2] * 2), 14, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def whole(view: View, order: SampleOrder, position: int):
 @given(seed=seeds, stopped_after=st.integers(0, 28), depth=st.integers(1, 3))
 def test_workers_take_every_batch_once_and_go_on_where_they_stopped(view, ahead, seed, stopped_after, depth):
     """Two workers before, one after; two epochs of 15 or 14 steps."""
-    order = SampleOrder.of(view, 4, seed)
+    order = SampleOrder.from_view(view, 4, seed)
     steps = 2 * order.batches_per_epoch
     seen: list[int] = []
     with patch.object(prefetch, "AHEAD_BYTES", ahead):
@@ -131,7 +131,7 @@ def test_workers_take_every_batch_once_and_go_on_where_they_stopped(view, ahead,
 
 def test_batches_kept_for_long_keep_their_values(view):
     """Batches of all sizes share memory, which is used again only once nobody holds it."""
-    order = SampleOrder.of(view, 4, seed=5)
+    order = SampleOrder.from_view(view, 4, seed=5)
     with Loader(view, FIELDS, order, 0, 4, range(1), steps=60) as loader:
         kept = [step[0]["image"] for step in loader]
     for number, images in enumerate(kept):

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from denoisers.contract import ANY
-from ditlab.data.importing import write_store
-from ditlab.data.splits import open_data, store_folder
+from ditlab.data.stores.written import write_store
+from ditlab.data.named_stores import store_folder
+from ditlab.data.splits import open_data
 from ditlab.data.stores.bucket_writer import BucketPart, write_buckets
 from ditlab.data.stores.bucketed_store import BucketedStore, open_store
 from ditlab.data.stores.manifest import Column, Source

@@ -6,7 +6,8 @@ from sklearn.datasets import load_digits
 
 from ditlab.data.builtin.captioned_digits import COLOURS, DIGITS
 from ditlab.data.images.captions import cut, decode_captions, encode_captions
-from ditlab.data.splits import hold_out_groups, open_data
+from ditlab.data.loading.hold_out import hold_out_groups
+from ditlab.data.splits import open_data
 from ditlab.data.stores.store import Store
 from ditlab.home import Home
 from ditlab.spec.data import CaptionedDigitsData

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data import python_docs
+from ditlab.data.builtin import python_docs
 from ditlab.data.builtin.python_docs import PythonDocs
-from ditlab.data.splits import hold_out_runs, open_data
-from ditlab.data.text.tokenizer import END_TEXT, store_tokenizer
+from ditlab.data.loading.hold_out import hold_out_runs
+from ditlab.data.splits import open_data
+from ditlab.data.text.store_tokenizer import store_tokenizer
+from ditlab.data.text.tokenizer import END_TEXT
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, TextData
 

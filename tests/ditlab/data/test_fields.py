@@ -7,7 +7,8 @@ import torch
 
 from denoisers.contract import ANY, BatchField, ModelSpec
 from denoisers.dit.spec import DiTSpec
-from ditlab.data.loading.field_checks import check_fields, held_out_batches, to_device
+from ditlab.data.loading.batches import held_out_batches, to_device
+from ditlab.data.loading.field_checks import check_fields
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import zarr
 
-from ditlab.data import get_store
+from ditlab.data.genome import get_zarr
 from ditlab.data.genome.peak_names import parse_peaks
-from ditlab.data.importing import ImportRequest, run_import
+from ditlab.data.import_request import ImportRequest
+from ditlab.data.importing import run_import
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
 from ditlab.spec.importing import GetOptions
@@ -169,8 +170,8 @@ def test_both_formats_and_all_texts_give_one_fingerprint(get, text):
 def test_blocks_chunks_and_strides_do_not_change_the_windows(get, stride, monkeypatch):
     source = Source()
     expected = source.data / np.where(source.data.max(0) > 0, source.data.max(0), 1)
-    monkeypatch.setattr(get_store, "BLOCK_BYTES", 1)  # a chunk of 5 peaks at a time
-    monkeypatch.setattr(get_store, "NAMES_AT_A_TIME", 7)
+    monkeypatch.setattr(get_zarr, "BLOCK_BYTES", 1)  # a chunk of 5 peaks at a time
+    monkeypatch.setattr(get_zarr, "NAMES_AT_A_TIME", 7)
     store = get(source, stride=stride)
     numbers = {name: n for n, name in enumerate(source.peaks)}
     for window in range(len(store)):
@@ -183,17 +184,17 @@ def test_blocks_chunks_and_strides_do_not_change_the_windows(get, stride, monkey
 
 
 def test_each_block_is_read_once_a_pass(get, monkeypatch):
-    monkeypatch.setattr(get_store, "BLOCK_BYTES", 1)
-    read, block = [], get_store.GetStore.block
-    monkeypatch.setattr(get_store.GetStore, "block", lambda self, first: read.append(first) or block(self, first))
+    monkeypatch.setattr(get_zarr, "BLOCK_BYTES", 1)
+    read, block = [], get_zarr.GetZarrStore.block
+    monkeypatch.setattr(get_zarr.GetZarrStore, "block", lambda self, first: read.append(first) or block(self, first))
     get(Source(), stride=2)
     assert read == [0, 5, 10, 15, 20, 25, 30] * 2
 
 
 def test_memory_does_not_grow_with_the_store(get, tmp_path, monkeypatch):
     """Beside coordinates, tens of bytes a peak, where a peak's scores are 400."""
-    monkeypatch.setattr(get_store, "BLOCK_BYTES", 2**18)
-    monkeypatch.setattr(get_store, "NAMES_AT_A_TIME", 1024)
+    monkeypatch.setattr(get_zarr, "BLOCK_BYTES", 2**18)
+    monkeypatch.setattr(get_zarr, "NAMES_AT_A_TIME", 1024)
     monkeypatch.setattr("ditlab.data.genome.region_windows.BATCH_BYTES", 2**18)
     monkeypatch.setattr("ditlab.data.stores.writer.SHARD_BYTES", 2**20)
     motifs = [f"M{n}" for n in range(100)]

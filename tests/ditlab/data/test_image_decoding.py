@@ -7,22 +7,22 @@ import pytest
 from PIL import Image
 
 from ditlab.data.images.aspect_buckets import AspectBuckets
-from ditlab.data.images.decoding import CaptionedImage, Decoded, DecodingRules, Skipped, decode
+from ditlab.data.images.decoding import CaptionedImage, DecodedImage, DecodingRules, SkippedImage, decode
 from ditlab.errors import UserError
 from support.photographs import encoded, smooth
 
 RULES = DecodingRules(AspectBuckets(resolution=64, step=16, min_side=16, max_side=128), caption_length=20)
 
 
-def decoded(content: bytes, caption: bytes = b"a slope") -> Decoded:
+def decoded(content: bytes, caption: bytes = b"a slope") -> DecodedImage:
     answer = decode(RULES, CaptionedImage("here", content, caption))
-    assert isinstance(answer, Decoded), answer
+    assert isinstance(answer, DecodedImage), answer
     return answer
 
 
-def skipped(content: bytes | None, caption: bytes | None = b"a slope") -> Skipped:
+def skipped(content: bytes | None, caption: bytes | None = b"a slope") -> SkippedImage:
     answer = decode(RULES, CaptionedImage("here", content, caption))
-    assert isinstance(answer, Skipped), answer
+    assert isinstance(answer, SkippedImage), answer
     return answer
 
 
@@ -44,7 +44,7 @@ def test_an_image_is_scaled_to_cover_and_cropped_around_its_centre():
         DecodingRules(AspectBuckets(64, 16, 48, 80), 20),
         CaptionedImage("here", encoded(Image.fromarray(columns.astype(np.uint8))), b"a slope"),
     )
-    assert isinstance(one, Decoded) and one.size == (48, 80)
+    assert isinstance(one, DecodedImage) and one.size == (48, 80)
     shown = (np.arange(80) + 0.5) / 80 * (80 / 0.24) + (480 - 80 / 0.24) / 2  # in columns of the original
     assert np.abs(one.pixels - shown * 240 / 480).max() < 2
 
@@ -178,5 +178,5 @@ def test_files_are_read_where_they_lie(tmp_path):
     (tmp_path / "a.png").write_bytes(encoded(smooth(16, 16)))
     (tmp_path / "a.txt").write_text("a slope")
     one = decode(RULES, CaptionedImage("a.png", tmp_path / "a.png", tmp_path / "a.txt"))
-    assert isinstance(one, Decoded) and one.caption == b"a slope"
+    assert isinstance(one, DecodedImage) and one.caption == b"a slope"
     assert np.array_equal(one.pixels, pixels_of(Image.open(io.BytesIO(encoded(smooth(16, 16))))))

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from ditlab.data.images.captions import decode_captions
-from ditlab.data.importing import ImportRequest, run_import
+from ditlab.data.import_request import ImportRequest
+from ditlab.data.importing import run_import
 from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions

@@ -15,13 +15,15 @@ import pytest
 from PIL import Image
 
 from ditlab.data.images.captions import decode_captions
-from ditlab.data.importing import Imported, ImportRequest, run_import, silent
+from ditlab.data.import_request import ImportRequest, ignore_progress
+from ditlab.data.importing import run_import
+from ditlab.data.stores.written import WrittenStore
 from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
 from support.photographs import captioned_folder, encoded, parquet_file, smooth, tar_file
 
-Import = Callable[..., Imported]
+Import = Callable[..., WrittenStore]
 
 SIZES = {"a": (48, 80), "b": (96, 160), "c": (64, 64), "d": (90, 30), "e": (80, 130), "f": (300, 310)}
 """(height, width) by stem. At 64 in steps of 16: a, b and e to 48x80, c and f to 64x64, d to 80x16 or so."""
@@ -31,7 +33,7 @@ SIZES = {"a": (48, 80), "b": (96, 160), "c": (64, 64), "d": (90, 30), "e": (80, 
 def run(home, tmp_path) -> Import:
     """Imports a source at 64 pixels in steps of 16, in this process."""
 
-    def run(source: Path, progress: Any = silent, **options: Any) -> Imported:
+    def run(source: Path, progress: Any = ignore_progress, **options: Any) -> WrittenStore:
         chosen = {"resolution": 64, "patch": 4, "processes": 1, "name": "set"} | options
         request = ImportRequest(home.stores, home.caches, ImagesOptions(source=source, **chosen), progress)
         (imported,) = run_import("images", request)

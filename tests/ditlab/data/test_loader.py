@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from denoisers.contract import BatchField
-from ditlab.data import prefetch
+from ditlab.data.loading import prefetch
 from ditlab.data.loading.loader import Loader
 from ditlab.data.loading.order import SampleOrder, worker_micro_indices
 from ditlab.data.stores.view import View

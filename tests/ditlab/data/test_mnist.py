@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data import download as downloading
+from ditlab.data.remote import download as downloading
 from ditlab.data.images.idx import IMAGES_MAGIC, LABELS_MAGIC, read_idx
 from ditlab.data.importers import mnist
-from ditlab.data.importing import ImportRequest, run_import, silent
+from ditlab.data.import_request import ImportRequest, ignore_progress
+from ditlab.data.importing import run_import
 from ditlab.data.remote.download import download
 from ditlab.errors import UserError
 from ditlab.spec.importing import MnistOptions
@@ -219,16 +220,16 @@ def test_downloads_come_whole_with_progress_and_only_once(mirror, folder):
     assert url == f"{address}/good/x.gz"
     assert (folder / "x.gz").read_bytes() == CONTENT
     assert seen[-1] == ("x.gz", 300_000, 300_000)
-    assert download("x.gz", CONTENT_MD5, [f"{address}/good/"], folder, silent) is None
+    assert download("x.gz", CONTENT_MD5, [f"{address}/good/"], folder, ignore_progress) is None
     assert len(requests) == 1
 
 
 def test_a_broken_download_goes_on_where_it_stopped(mirror, folder):
     address, requests = mirror
     with pytest.raises(UserError, match="connection ended after 100000 of 300000 bytes"):
-        download("x.gz", CONTENT_MD5, [f"{address}/short/"], folder, silent)
+        download("x.gz", CONTENT_MD5, [f"{address}/short/"], folder, ignore_progress)
     assert not (folder / "x.gz").exists()
-    assert download("x.gz", CONTENT_MD5, [f"{address}/good/"], folder, silent) == f"{address}/good/x.gz"
+    assert download("x.gz", CONTENT_MD5, [f"{address}/good/"], folder, ignore_progress) == f"{address}/good/x.gz"
     assert requests[-1] == ("/good/x.gz", "bytes=100000-")
     assert [path.name for path in folder.iterdir()] == ["x.gz"]
     assert (folder / "x.gz").read_bytes() == CONTENT
@@ -237,14 +238,14 @@ def test_a_broken_download_goes_on_where_it_stopped(mirror, folder):
 def test_the_next_mirror_helps_out(mirror, folder):
     address, _ = mirror
     mirrors = [f"{address}/missing/", f"{address}/wrong/", f"{address}/short/", f"{address}/good/"]
-    assert download("x.gz", CONTENT_MD5, mirrors, folder, silent) == f"{address}/good/x.gz"
+    assert download("x.gz", CONTENT_MD5, mirrors, folder, ignore_progress) == f"{address}/good/x.gz"
     assert (folder / "x.gz").read_bytes() == CONTENT
 
 
 def test_a_damaged_remainder_is_not_built_on(mirror, folder):
     address, _ = mirror
     (folder / "x.gz.part").write_bytes(bytes(400_000))
-    assert download("x.gz", CONTENT_MD5, [f"{address}/good/"] * 2, folder, silent) == f"{address}/good/x.gz"
+    assert download("x.gz", CONTENT_MD5, [f"{address}/good/"] * 2, folder, ignore_progress) == f"{address}/good/x.gz"
 
 
 def test_without_a_mirror_the_way_around_is_named(monkeypatch, request_from):

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ditlab.data.named_stores import open_named_store
 from ditlab.data.remote.uploading import upload_store
-from ditlab.data.splits import open_data, open_place
+from ditlab.data.splits import open_data
 from ditlab.data.stores.bucket_manifest import BUCKETS_NAME
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import MANIFEST_NAME
@@ -84,22 +85,22 @@ def test_there_and_back(scheme, kind, place, make_store, home, cache, tmp_path):
     uri = {"s3": place(kind), "memory": f"memory://{tmp_path.name}/{kind}", "file": f"file://{tmp_path}/there"}[scheme]
     upload_store(store, uri)
     said: list[str] = []
-    copy = open_place("data.path", uri, home, say=said.append)
+    copy = open_named_store("data.path", uri, home, notify=said.append)
     assert same_rows(copy, store) and isinstance(copy, BucketedStore) is (kind == "bucketed")
     assert copy.path.parent == cache and copy.path.name.endswith(store.fingerprint[:12])
     (line,) = said
     assert line.startswith(f"data.path={uri}: 0.0 MiB copied to {copy.path} on ") and line.endswith(" s.")
     shutil.rmtree(store.path)
-    open_place("data.path", uri, home, say=said.append)
+    open_named_store("data.path", uri, home, notify=said.append)
     assert len(said) == 1, "a copy that is there is used without a word"
 
 
 def test_a_copy_costs_one_small_request_the_second_time(server, place, make_store, home):
     upload_store(make_store(rows_per_shard=10), place("s"))
-    open_place("data.path", place("s"), home)
+    open_named_store("data.path", place("s"), home)
     assert set(fetched(server).values()) == {1} and len(fetched(server)) == 10
     server.requests.clear()
-    open_place("data.path", place("s"), home)
+    open_named_store("data.path", place("s"), home)
     assert fetched(server) == {} and fetched(server, MANIFEST_NAME) == {MANIFEST_NAME: 1}
 
 
@@ -122,22 +123,22 @@ def test_classes_are_held_out_by_name_from_a_copy(place, home, tmp_path):
 def test_another_store_at_the_place_is_another_copy(place, make_store, home, cache, tmp_path):
     first = make_store()
     upload_store(first, place("s"))
-    old = open_place("data.path", place("s"), home)
+    old = open_named_store("data.path", place("s"), home)
     shutil.rmtree(first.path)
     remote(place("s")).delete("", MANIFEST_NAME)
     new = make_store(seed=1)
     upload_store(new, place("s"))
-    assert same_rows(open_place("data.path", place("s"), home), new)
-    assert len(copies(cache)) == 2 and open_place("x", str(old.path), home).fingerprint == old.fingerprint
+    assert same_rows(open_named_store("data.path", place("s"), home), new)
+    assert len(copies(cache)) == 2 and open_named_store("x", str(old.path), home).fingerprint == old.fingerprint
 
 
 def start(uri: str, home: Home) -> subprocess.Popen[str]:
     """A process that opens the store, on a line of input, and prints its fingerprint."""
     code = (
         "import sys; from pathlib import Path; from ditlab.home import Home;"
-        "from ditlab.data.splits import open_place;"
+        "from ditlab.data.named_stores import open_named_store;"
         "print('ready', flush=True); sys.stdin.readline();"
-        "print(open_place('data.path', sys.argv[1], Home(Path(sys.argv[2]))).fingerprint)"
+        "print(open_named_store('data.path', sys.argv[1], Home(Path(sys.argv[2]))).fingerprint)"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen([sys.executable, "-c", code, uri, str(home.root)], **pipes)
@@ -182,9 +183,9 @@ def test_a_copy_cut_short_is_never_used_and_gone_on_from(server, place, make_sto
     inodes = {path.name: path.stat().st_ino for path in half.glob("shard-*.arrow")}
     assert len(inodes) == 11 and not (half / MANIFEST_NAME).exists()
     with pytest.raises(UserError, match="holds no store"):
-        open_place("data.path", str(half), home)
+        open_named_store("data.path", str(half), home)
     server.requests.clear()
-    assert same_rows(open_place("data.path", place("s"), home), store)
+    assert same_rows(open_named_store("data.path", place("s"), home), store)
     assert fetched(server) == {last: 1}, "what was whole stays"
     assert inodes.items() <= {path.name: path.stat().st_ino for path in half.glob("shard-*.arrow")}.items()
     assert not list(half.glob(".*"))
@@ -238,13 +239,13 @@ def test_what_was_altered_at_the_place_is_refused(way, kind, place, make_store, 
     change(place("s"), *where(store), edit)
     for _ in range(2):
         with pytest.raises(UserError, match=words) as caught:
-            open_place("data.path", place("s"), home)
+            open_named_store("data.path", place("s"), home)
         assert str(caught.value).startswith(f"data.path={place('s')}: ") and "\n" not in str(caught.value)
     assert not cache.exists() or (not list(cache.glob(f"*/{root(store)}")) and not list(cache.glob("**/*.partial")))
     if "shard" in way:
         remote(place("s")).delete(*where(store))  # what the message says
         upload_store(store, place("s"))
-        assert same_rows(open_place("data.path", place("s"), home), store)
+        assert same_rows(open_named_store("data.path", place("s"), home), store)
 
 
 @pytest.mark.parametrize("what", [MANIFEST_NAME, "shard"])
@@ -254,22 +255,22 @@ def test_a_part_that_is_missing_at_the_place(what, place, home, cache, tmp_path)
     folder, name = shard(store)
     remote(place("s")).delete(folder, name if what == "shard" else what)
     with pytest.raises(UserError, match=rf"data\.path=\S+: {folder}/{what}\S* is missing; .*upload the store again"):
-        open_place("data.path", place("s"), home)
+        open_named_store("data.path", place("s"), home)
     assert not list(cache.glob(f"*/{BUCKETS_NAME}"))
     assert upload_store(store, place("s")).sent == 1
-    assert same_rows(open_place("data.path", place("s"), home), store)
+    assert same_rows(open_named_store("data.path", place("s"), home), store)
 
 
 def test_a_copy_that_was_damaged_on_the_node_is_mended(server, place, make_store, home):
     store = make_store(rows_per_shard=30)
     upload_store(store, place("s"))
-    copy = open_place("data.path", place("s"), home)
+    copy = open_named_store("data.path", place("s"), home)
     broken, gone = (copy.path / each.file for each in store.manifest.shards[:2])
     broken.write_bytes(flip(broken.read_bytes()))
     gone.unlink()
     server.requests.clear()
     said: list[str] = []
-    assert same_rows(open_place("data.path", place("s"), home, say=said.append), store)
+    assert same_rows(open_named_store("data.path", place("s"), home, notify=said.append), store)
     assert fetched(server) == {broken.name: 1, gone.name: 1} and "was damaged" in said[0]
 
 
@@ -279,13 +280,13 @@ def test_a_place_that_does_not_answer(server, place, make_store, home, cache):
     store = make_store()
     for name in ("s", "other"):
         upload_store(store, place(name))
-    kept = open_place("data.path", place("s"), home).path
+    kept = open_named_store("data.path", place("s"), home).path
     said: list[str] = []
     server.stop()
     try:
-        assert open_place("data.path", place("s"), home, say=said.append).path == kept
+        assert open_named_store("data.path", place("s"), home, notify=said.append).path == kept
         with pytest.raises(Unreachable, match=r"data\.path=s3://\S+ cannot be read \(.*\); check the address"):
-            open_place("data.path", place("other"), home)
+            open_named_store("data.path", place("other"), home)
     finally:
         server.start()
     (line,) = said
@@ -294,7 +295,7 @@ def test_a_place_that_does_not_answer(server, place, make_store, home, cache):
 
 def test_a_place_without_a_store(place, home, cache):
     with pytest.raises(UserError, match=r"data\.path=s3://\S+ holds no store; put one there with `ditlab data upload"):
-        open_place("data.path", place("nothing"), home)
+        open_named_store("data.path", place("nothing"), home)
     assert not cache.exists()
 
 
@@ -305,16 +306,16 @@ def test_a_full_disk(what, place, make_store, home, tmp_path, monkeypatch):
         store: AnyStore = make_store(rows=100_000, rows_per_shard=10_000, batch=100_000)
     else:
         write(tmp_path / "s", files={"skipped.txt": b"x" * 2_500_000})
-        store = open_place("x", str(tmp_path / "s"), home)
+        store = open_named_store("x", str(tmp_path / "s"), home)
     upload_store(store, place("s"))
     with small_disk(tmp_path / "disk", "1m") as disk:
         monkeypatch.setenv("DITLAB_CACHE", str(disk.path))
         with pytest.raises(UserError, match=r"^data\.path=s3://.* point DITLAB_CACHE at a larger disk") as caught:
-            open_place("data.path", place("s"), home)
+            open_named_store("data.path", place("s"), home)
         assert "\n" not in str(caught.value)
         assert not list(disk.path.rglob("*.partial")) and not list(disk.path.glob(f"stores/*/{root(store)}"))
         disk.resize("20m")
-        assert same_rows(open_place("data.path", place("s"), home), store)
+        assert same_rows(open_named_store("data.path", place("s"), home), store)
 
 
 def test_a_cache_that_cannot_be_written(place, make_store, home, tmp_path, monkeypatch):
@@ -322,13 +323,13 @@ def test_a_cache_that_cannot_be_written(place, make_store, home, tmp_path, monke
     monkeypatch.setenv("DITLAB_CACHE", str(tmp_path / "file"))
     upload_store(make_store(), place("s"))
     with pytest.raises(UserError, match=r"data\.path=s3://.* cannot be copied to .*file/stores/.* DITLAB_CACHE"):
-        open_place("data.path", place("s"), home)
+        open_named_store("data.path", place("s"), home)
 
 
 def test_without_a_cache_of_its_own_the_home_keeps_copies(place, make_store, home, monkeypatch):
     monkeypatch.delenv("DITLAB_CACHE")
     upload_store(make_store(), place("s"))
-    assert open_place("data.path", place("s"), home).path.parent == home.root / "caches" / "stores"
+    assert open_named_store("data.path", place("s"), home).path.parent == home.root / "caches" / "stores"
 
 
 def test_an_upload_overwrites_no_other_store(place, make_store):
@@ -349,13 +350,13 @@ def test_an_upload_that_was_cut_short_goes_on(kind, server, place, make_store, h
     remote(place("s")).delete("", root(store))
     remote(place("s")).delete(*shard(store))
     with pytest.raises(UserError, match="holds no store"):
-        open_place("data.path", place("s"), home)
+        open_named_store("data.path", place("s"), home)
     server.requests.clear()
     again = upload_store(store, place("s"))
     assert (again.outcome, again.sent) == ("uploaded", 1)
     assert not [request for request in server.requests if request.startswith("PUT") and shard(store)[1] not in request
                 and ".json" not in request]  # fmt: skip
-    assert same_rows(open_place("data.path", place("s"), home), store)
+    assert same_rows(open_named_store("data.path", place("s"), home), store)
 
 
 @pytest.mark.parametrize(
@@ -371,8 +372,8 @@ def test_the_lock_of_a_killed_process_ends_with_it(place, make_store, home, cach
     """`flock` belongs to the process, so the file that it leaves holds nobody up."""
     store = make_store()
     upload_store(store, place("s"))
-    path = open_place("data.path", place("s"), home).path
+    path = open_named_store("data.path", place("s"), home).path
     shutil.rmtree(path)
     lock = cache / f".{path.name}.lock"
     os.utime(lock, (0, 0))
-    assert same_rows(open_place("data.path", place("s"), home), store)
+    assert same_rows(open_named_store("data.path", place("s"), home), store)

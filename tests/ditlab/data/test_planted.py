@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from ditlab.data import planted
+from ditlab.data.genome import planted_modules
 from ditlab.data.builtin.motifs import store_name
 from ditlab.data.genome.planted_modules import PlantedModules, feature_names
 from ditlab.data.splits import open_data
@@ -113,7 +113,7 @@ def test_nothing_else_that_was_tried_has_a_lower_error(law, draw, monkeypatch):
     others["least squares on top"] = on_top(optimum, x, mask)
     for constant, value in {"DOMAIN_PEAKS": 6, "PROGRAM_PEAKS": 12, "BACKGROUND": 0.05}.items():
         with monkeypatch.context() as patch:
-            patch.setattr(planted, constant, value)
+            patch.setattr(planted_modules, constant, value)
             others[constant] = PlantedModules(law.spec).predict(x, mask)
     best = error(optimum)
     assert {name: error(other) for name, other in others.items() if error(other) <= best} == {}
@@ -146,7 +146,7 @@ def test_there_is_much_to_learn_that_a_region_beside_does_not_tell(law, draw):
 def test_features_are_sparse_and_in_range(law, draw):
     x, _ = draw
     assert x.dtype == np.float32 and x.min() == 0 and x.max() <= 1
-    assert (x > 0).mean() < 0.3 and x[x > 0].min() >= np.float32(planted.MAGNITUDE[0])
+    assert (x > 0).mean() < 0.3 and x[x > 0].min() >= np.float32(planted_modules.MAGNITUDE[0])
     np.testing.assert_allclose(x.mean(axis=(0, 1)), law.mean.mean(axis=0), atol=0.03)
 
 
@@ -160,8 +160,8 @@ def test_modules_belong_to_pairs_and_a_program_alone_tells_nothing():
 def test_runs_are_as_long_as_they_say():
     stay = PlantedModules(SMALL).transition.reshape(3, 4, 3, 4)
     np.testing.assert_allclose(stay.sum(axis=(2, 3)), 1)
-    np.testing.assert_allclose(1 / (1 - stay[1, 2, 1, :].sum()), planted.DOMAIN_PEAKS)
-    np.testing.assert_allclose(1 / (1 - stay[1, 2, :, 2].sum()), planted.PROGRAM_PEAKS)
+    np.testing.assert_allclose(1 / (1 - stay[1, 2, 1, :].sum()), planted_modules.DOMAIN_PEAKS)
+    np.testing.assert_allclose(1 / (1 - stay[1, 2, :, 2].sum()), planted_modules.PROGRAM_PEAKS)
 
 
 def test_peaks_are_apart_and_about_400_wide(law):
@@ -181,7 +181,7 @@ def test_a_chromosome_is_a_function_of_the_law_alone():
 
 
 def test_the_numbers_of_old_runs_stay():
-    """Whoever changes them raises planted.VERSION, or new runs would read old stores."""
+    """Whoever changes them raises planted_modules.VERSION, or new runs would read old stores."""
     features = PlantedModules(SMALL).features(0)
     assert hashlib.sha256(features.tobytes()).hexdigest()[:16] == FIRST_CHROMOSOME
 

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from ditlab.data.genome.region_windows import ChromosomePeaks, plan_windows, region_columns, window_batches
-from ditlab.data.importing import ImportRequest, kinds, run_import
+from ditlab.data.import_request import ImportRequest
+from ditlab.data.importing import importer_names, run_import
 from ditlab.data.loading.hold_out import hold_out_rows
-from ditlab.data.splits import open_data, store_folder
+from ditlab.data.named_stores import store_folder
+from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
@@ -121,7 +123,7 @@ def test_mnists_test_files_hold_out_a_tenth(home, mnist):
 
 
 def test_an_unknown_kind_is_answered_with_the_known_ones(home):
-    assert kinds() == ["digits", "get", "images", "mnist", "text"]
+    assert importer_names() == ["digits", "get", "images", "mnist", "text"]
     with pytest.raises(UserError, match="no importer 'mnits'; did you mean 'mnist'"):
         run_import("mnits", ImportRequest(home.stores, home.caches, MnistOptions()))
 

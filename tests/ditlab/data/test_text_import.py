@@ -15,8 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from denoisers.contract import BatchField, ModelSpec
-from ditlab.data import documents, text_store, tokenizing
-from ditlab.data.importing import Imported, ImportRequest, run_import
+from ditlab.data.text import documents, token_store, tokenizing
+from ditlab.data.import_request import ImportRequest
+from ditlab.data.importing import run_import
+from ditlab.data.stores.written import WrittenStore
 from ditlab.data.loading.field_checks import check_fields
 from ditlab.data.stores.manifest import Column, Source, TextFacts
 from ditlab.data.stores.store import Store
@@ -24,7 +26,9 @@ from ditlab.data.stores.view import View
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.data.text.documents import TextFiles, pieces
 from ditlab.data.text.huggingface_tokenizer import learn_bpe
-from ditlab.data.text.tokenizer import ByteTokenizer, attach, open_tokenizer, store_tokenizer
+from ditlab.data.text.store_tokenizer import copy_tokenizer, store_tokenizer
+from ditlab.data.text.tokenizer import ByteTokenizer
+from ditlab.data.text.tokenizer_files import open_tokenizer
 from ditlab.data.text.tokenizing import encode
 from ditlab.errors import UserError
 from ditlab.spec.importing import TextOptions
@@ -47,7 +51,7 @@ class Importing:
 
     folder: Path
 
-    def __call__(self, source: Path, length: int = 16, **options: object) -> Imported:
+    def __call__(self, source: Path, length: int = 16, **options: object) -> WrittenStore:
         asked = TextOptions(source=source, length=length, **options)
         (imported,) = run_import("text", ImportRequest(self.folder / "stores", self.folder / "caches", asked))
         return imported
@@ -210,7 +214,7 @@ def test_what_is_held_does_not_grow_with_the_corpus(importing, tmp_path, kind):
 
 
 def test_a_bpe_of_a_large_corpus_learns_from_a_part_of_it(importing, tmp_path, monkeypatch):
-    monkeypatch.setattr(text_store, "LEARNING_BYTES", 100)
+    monkeypatch.setattr(token_store, "LEARNING_BYTES", 100)
     texts = ["common words here", "rare: qqqqqqqqq", "common words here", "common words here"] * 2
     store = importing(write(tmp_path / "corpus", "jsonl", texts), tokenizer="bpe", vocabulary=300).store
     assert all(texts[0][:5] in text or "q" in text for text in texts)
@@ -239,7 +243,7 @@ def test_the_tokenizer_travels_with_the_store(importing, tmp_path):
     store = importing(source, tokenizer="bpe", vocabulary=300).store
     tokenizer = open_tokenizer(store.path)
     assert store.manifest.attachments == {"tokenizer.json": tokenizer.fingerprint}
-    assert attach(store, tmp_path / "run") == tmp_path / "run" / "tokenizer.json"
+    assert copy_tokenizer(store, tmp_path / "run") == tmp_path / "run" / "tokenizer.json"
     assert open_tokenizer(tmp_path / "run").fingerprint == tokenizer.fingerprint
     again = importing(source, tokenizer=str(tmp_path / "run"), name="again").store
     assert again.fingerprint == store.fingerprint and again.manifest.text.tokenizer == str(tmp_path / "run")
@@ -275,7 +279,7 @@ def test_the_tokenizer_is_part_of_the_fingerprint(importing, tmp_path):
 
 def test_a_store_of_other_things_has_no_tokenizer(make_store, tmp_path):
     store = make_store()
-    assert store_tokenizer(store) is None and attach(store, tmp_path / "run") is None
+    assert store_tokenizer(store) is None and copy_tokenizer(store, tmp_path / "run") is None
     assert store.manifest.text is None and store.manifest.attachments == {}
 
 

@@ -14,7 +14,8 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers, processors
 
 from ditlab.data.text.huggingface_tokenizer import HuggingFaceTokenizer, learn_bpe
-from ditlab.data.text.tokenizer import END_TEXT, ByteTokenizer, load_tokenizer, open_tokenizer
+from ditlab.data.text.tokenizer import ByteTokenizer, END_TEXT
+from ditlab.data.text.tokenizer_files import load_tokenizer, open_tokenizer
 from ditlab.errors import UserError
 
 TEXTS = ["the cat sat on the mat\n", "the dog sat on the log\n", "Ünïcödé — ok\n"] * 5

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ditlab.data.images.captions import caption_column, encode_captions
-from ditlab.data.loading.field_checks import to_device
+from ditlab.data.loading.batches import to_device
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
@@ -21,7 +21,8 @@ from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.inputs.model_inputs import ModelInputs, check_inputs
+from ditlab.inputs.checks import check_inputs
+from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.runs.preflight import absolute_paths
 from ditlab.spec.experiment import Experiment, class_for
 from support.tiny_encoders import write_image_encoder, write_text_encoder

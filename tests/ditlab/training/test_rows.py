@@ -10,8 +10,9 @@ from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
-from ditlab.inputs.conditions import sample_conditions, num_rows_chosen, row_set
+from ditlab.inputs.conditions import num_selected_rows, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.inputs.real_rows import row_set
 from ditlab.training.evaluation import held_out_metrics
 
 CPU = torch.device("cpu")
@@ -132,7 +133,7 @@ def test_conditions_are_of_the_first_wanted_rows(view):
 
 
 def test_no_more_rows_are_looked_at_than_needed(view, monkeypatch):
-    monkeypatch.setattr("ditlab.inputs.conditions.SCANNED", 10)
+    monkeypatch.setattr("ditlab.inputs.conditions.SCAN_ROWS", 10)
     sampler = Completing("odd")
     assert sample_conditions(sampler, 7, view, INPUTS).tensors["scores"][:, 0, 0].tolist() == list(range(99, 85, -2))
     assert sampler.seen == 20
@@ -146,13 +147,13 @@ def test_fewer_rows_than_asked_for_and_none(view):
 
 
 def test_without_a_number_a_sampler_that_chooses_gets_all_its_rows(view, monkeypatch):
-    monkeypatch.setattr("ditlab.inputs.conditions.SCANNED", 10)
-    monkeypatch.setattr("ditlab.inputs.conditions.DEFAULT_NUM", 8)
+    monkeypatch.setattr("ditlab.inputs.conditions.SCAN_ROWS", 10)
+    monkeypatch.setattr("ditlab.inputs.conditions.DEFAULT_NUM_SAMPLES", 8)
     assert sample_conditions(Completing("odd"), None, view, INPUTS).num == 50
     assert sample_conditions(Unchoosy("odd"), None, view, INPUTS).num == 8
     assert sample_conditions(Free(), None, None, INPUTS).num == 8
-    assert num_rows_chosen(Completing("odd"), view, FIELDS) == 50
-    assert num_rows_chosen(Unchoosy("odd"), view, FIELDS) is None
+    assert num_selected_rows(Completing("odd"), view, FIELDS) == 50
+    assert num_selected_rows(Unchoosy("odd"), view, FIELDS) is None
 
 
 def test_samplers_that_complete_nothing_need_no_rows(view):

@@ -11,7 +11,7 @@ from ditlab.data.loading.field_checks import check_fields
 from ditlab.data.named_stores import open_named_store
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
-from ditlab.inputs.conditions import DEFAULT_NUM, SampleConditions, num_rows_chosen, rows_for_samples
+from ditlab.inputs.conditions import DEFAULT_NUM_SAMPLES, SampleConditions, num_selected_rows, rows_for_samples
 
 
 def rows_for(
@@ -58,8 +58,8 @@ def remarks(
 ) -> Iterator[str]:
     """Remarks on the rows that are completed: fewer than requested, not all, or a note of the sampler."""
     assert conditions.rows is not None
-    chosen = num_rows_chosen(sampler, view, fields)
-    requested = num or (DEFAULT_NUM if chosen is None else conditions.num)
+    chosen = num_selected_rows(sampler, view, fields)
+    requested = num or (DEFAULT_NUM_SAMPLES if chosen is None else conditions.num)
     if conditions.num < requested:
         yield f"--num {requested}: {view.origin} has {conditions.num} rows to complete; all of them are drawn."
     elif chosen is not None and conditions.num < chosen:

@@ -1,7 +1,7 @@
 """Coloured digits with captions, the smallest text-to-image data: scikit-learn's 8x8 digits, each in several colours.
 
-A row's image and caption are functions of its digit, its class and its colour, so whether a model draws what a caption
-says can be told from the image.
+A row's image and caption are functions of its digit, its class and its colour, so an image shows whether a model
+follows its caption.
 """
 
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
-from ditlab.data.importing import write_store
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source
 from ditlab.data.stores.store import Store
+from ditlab.data.stores.written import write_store
 from ditlab.home import Home
 from ditlab.spec.data import CaptionedDigitsData
 
@@ -27,11 +27,13 @@ COLOURS = {
 }
 """Shares of red, green and blue in the ink; the ground is black."""
 INK = 16
-"""Darkest value of scikit-learn's digits."""
+"""Largest value of scikit-learn's digits."""
 
 
 def open_captioned_digits(spec: CaptionedDigitsData, home: Home, verify: bool = True) -> Store:
-    """The spec's store under `home.stores`, written at its first use: by two processes at once, both write the same.
+    """Open the spec's store under `home.stores`, written at its first use.
+
+    Two processes may write it at once: they write the same files.
 
     Columns: image uint8 (3, size, size) in [0, 255], caption uint8 (bytes,) ("a red seven"), digit and colour int64.
     Rows: digit after digit as scikit-learn has them, each in `spec.colours` colours.
@@ -95,7 +97,7 @@ def _batches(size: int, colours: tuple[str, ...], caption_length: int) -> Iterat
 
 
 def _enlarged(image: np.ndarray, size: int) -> np.ndarray:
-    """An image with values in [0, 1] at (size, size) by bicubic interpolation, uint8."""
+    """Enlarge an image with values in [0, 1] to (size, size) by bicubic interpolation, uint8."""
     from PIL import Image
 
     smooth = Image.fromarray(image.astype(np.float32)).resize((size, size), Image.Resampling.BICUBIC)

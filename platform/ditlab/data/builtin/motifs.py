@@ -1,4 +1,4 @@
-"""The store of generated regions that a spec names, written at its first use."""
+"""Generated regions with planted motif modules."""
 
 import hashlib
 from functools import lru_cache
@@ -7,15 +7,18 @@ import numpy as np
 
 from ditlab.data.genome.planted_modules import VERSION, PlantedModules, chromosome_name, feature_names
 from ditlab.data.genome.region_windows import plan_windows, region_columns, window_batches
-from ditlab.data.importing import write_store
 from ditlab.data.stores.manifest import MANIFEST_NAME, Source
 from ditlab.data.stores.store import Store
+from ditlab.data.stores.written import write_store
 from ditlab.home import Home
 from ditlab.spec.data import HoldOutClasses, MotifsData
 
 
 def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
-    """The spec's store under `home.stores`. Two processes may make it at once: they write the same files."""
+    """Open the spec's store under `home.stores`, written at its first use.
+
+    Two processes may write it at once: they write the same files.
+    """
     path = home.stores / store_name(spec)
     if not (path / MANIFEST_NAME).exists():
         home.ensure()
@@ -40,16 +43,17 @@ def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
 
 
 def last_chromosomes(spec: MotifsData) -> HoldOutClasses:
-    """What is held out unless the spec says otherwise: the last two chromosomes."""
+    """Return the default hold-out of a spec: its last two chromosomes."""
     return HoldOutClasses(column="chromosome", values=tuple(chromosome_names(spec)[-2:]))
 
 
 def chromosome_names(spec: MotifsData) -> list[str]:
+    """Return the names of the spec's chromosomes."""
     return [chromosome_name(index) for index in range(spec.chromosomes)]
 
 
 def store_name(spec: MotifsData) -> str:
-    """`motifs-` and a hash of all that the store's contents depend on."""
+    """Return the store's name: `motifs-` and a hash of all that its contents depend on."""
     return f"motifs-{hashlib.sha256(_law(spec).encode()).hexdigest()[:12]}"
 
 

@@ -1,8 +1,8 @@
-"""The documentation that a Python installation carries, as a corpus: nothing is downloaded.
+"""Documentation of the Python installation as a corpus: nothing is downloaded.
 
-The language reference as `help()` shows it (pydoc_data.topics), and the docstrings of the standard library, read from
-its source files without importing them. It is the same for every installation of one Python version (parts that
-distributions leave out are left out here too), and another for another version.
+It is the language reference as `help()` shows it (pydoc_data.topics), and the docstrings of the standard library, read
+from its source files without importing them. It is the same for every installation of one Python version (parts that
+distributions leave out are left out here too), and differs between versions.
 """
 
 import ast
@@ -13,44 +13,46 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 
-from ditlab.data.importing import silent
+from ditlab.data.import_request import ignore_progress
 from ditlab.data.stores.manifest import MANIFEST_NAME, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.text.documents import Document
-from ditlab.data.text.token_store import TextRequest, write_text_store
+from ditlab.data.text.token_store import TokenStoreRequest, write_token_store
 from ditlab.home import Home
 from ditlab.spec.data import TextData
 
 LEFT_OUT = {"ensurepip", "idlelib", "lib2to3", "pydoc_data", "test", "tests", "tkinter", "turtle", "turtledemo"}
-"""Packages that not every installation has, and tests."""
+"""Packages left out: those that not every installation has, and tests."""
 REPEATED = 80
-"""Paragraphs of so many characters are kept once: the reference and docstrings repeat whole sections."""
-
+"""Characters from which a paragraph is kept only once: the reference and docstrings repeat whole sections."""
 
 Entry = tuple[str, str]
-"""A heading and the text below it."""
+"""Heading and the text below it."""
 
 
 class PythonDocs:
-    """A document each: the topics by name, then the modules by path, their docstrings in the order of the source."""
+    """Corpus of a document for each topic, by name, then for each module, by path, docstrings in source order."""
 
     origin = "data.corpus=python-docs"
 
     def documents(self) -> Iterator[Document]:
-        """Those that say something new."""
+        """Iterate over the documents that have text not seen in earlier ones."""
         yield from ([text] for text in self._texts)
 
     @cached_property
     def _texts(self) -> list[str]:
         seen: set[str] = set()
         documents = (*_topics(), *_modules(Path(sysconfig.get_path("stdlib"))))
-        texts = ("\n\n".join(_news(entries, seen)) for entries in documents)
+        texts = ("\n\n".join(_unseen(entries, seen)) for entries in documents)
         return [text for text in texts if text]
 
 
 def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
-    """The spec's store under `home.stores`, written at its first use: by two processes at once, both write the same."""
-    request = TextRequest(spec.tokenizer, spec.vocabulary, spec.length, knobs="data.", processes=1)
+    """Open the spec's store under `home.stores`, written at its first use.
+
+    Two processes may write it at once: they write the same files.
+    """
+    request = TokenStoreRequest(spec.tokenizer, spec.vocabulary, spec.length, knobs="data.", processes=1)
     name = f"python-docs-{request.label}"
     if not (home.stores / name / MANIFEST_NAME).exists():
         version = platform.python_version()
@@ -61,7 +63,7 @@ def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
             note=f"pydoc_data.topics and the standard library's docstrings of Python {version}; other versions differ",
         )
         description = f"documentation of Python {version} in rows of {spec.length:,} tokens"
-        write_text_store(home.ensure().stores, name, PythonDocs(), request, source, description, silent)
+        write_token_store(home.ensure().stores, name, PythonDocs(), request, source, description, ignore_progress)
     return Store.open(home.stores / name, verify)
 
 
@@ -98,8 +100,8 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[Entry]:
             yield from _docstrings(child, name)
 
 
-def _news(entries: Iterable[Entry], seen: set[str]) -> Iterator[str]:
-    """The entries without what was seen before: the whole text, or long paragraphs of it."""
+def _unseen(entries: Iterable[Entry], seen: set[str]) -> Iterator[str]:
+    """Yield the entries without texts and long paragraphs that were seen before."""
     for heading, text in entries:
         whole, kept = " ".join(text.split()), []
         if whole in seen:

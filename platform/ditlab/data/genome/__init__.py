@@ -1,0 +1,1 @@
+"""Genome: windows of regions, read from the stores of GET or generated."""

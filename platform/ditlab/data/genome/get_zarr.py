@@ -1,4 +1,4 @@
-"""The zarr stores of GET (Fu et al. 2025), formats 2 and 3: checked, and read a block of peaks at a time."""
+"""Zarr stores of GET (Fu et al. 2025), formats 2 and 3: checked, and read a block of peaks at a time."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,44 +10,48 @@ import numpy as np
 
 from ditlab.data.genome.peak_names import Peaks, parse_peaks
 from ditlab.data.genome.zarr_arrays import members, missing_files, open_array, open_group, read_array
-from ditlab.data.importing import Progress
+from ditlab.data.import_request import ImportProgress
 from ditlab.errors import UserError
 
 BLOCK_BYTES = 8 * 2**20
-"""Scores read at a time, unless one of the store's chunks is larger."""
+"""Bytes of scores read at a time, unless one of the store's chunks is larger."""
 NAMES_AT_A_TIME = 65_536
+"""Names of peaks read at a time."""
 KEYS = ("data", "peak_names", "motif_names")
+"""Arrays that every store of GET has."""
 
 
 @dataclass(frozen=True)
-class GetStore:
+class GetZarrStore:
+    """Open zarr store of GET."""
+
     path: Path
     group: Any
-    """zarr's."""
+    """Group of zarr."""
     data: Any
-    """zarr's array of scores, (peaks, motifs)."""
+    """Array of zarr with the scores, (peaks, motifs)."""
     motifs: tuple[str, ...]
     peaks: Peaks
 
     @property
     def format(self) -> int:
-        """Zarr's format, 2 or 3."""
+        """Format of zarr, 2 or 3."""
         return int(self.group.metadata.zarr_format)
 
     @property
     def cell_types(self) -> list[str]:
-        """Those that have accessibilities."""
+        """Cell types that have accessibilities."""
         folder = self.path / "atpm"
         return members(folder) if folder.is_dir() else []
 
     @property
     def missing_chunks(self) -> str:
-        """`3 chunks` (or shards) of `data` without a file: read as zeros, whether left out or lost; empty for none."""
+        """Number of chunks (or shards) of `data` without a file, read as zeros: `3 chunks`; empty for none."""
         num = missing_files(self.path / "data", self.data)
         return f"{num:,} {'shards' if self.data.shards else 'chunks'}" if num else ""
 
     def atpm(self, cell_type: str) -> np.ndarray:
-        """A cell type's accessibility of each peak, float64 (peaks,).
+        """Read a cell type's accessibility of each peak, float64 (peaks,).
 
         Raises UserError for an unknown cell type, another number of peaks, and values that are no accessibilities.
         """
@@ -76,14 +80,14 @@ class GetStore:
 
     @property
     def block_rows(self) -> int:
-        """Peaks that are read at a time: whole chunks, so that none is unpacked twice."""
+        """Peaks read at a time: whole chunks, so that none is unpacked twice."""
         array = self.data
         chunk = (array.shards or array.chunks)[0]
         row_bytes = array.shape[1] * max(4, array.dtype.itemsize)
         return int(chunk * max(1, BLOCK_BYTES // (chunk * row_bytes)))
 
     def block(self, first: int) -> np.ndarray:
-        """The scores of up to `block_rows` peaks from number `first`, float32 (peaks, motifs).
+        """Read the scores of up to `block_rows` peaks from number `first`, float32 (peaks, motifs).
 
         Raises UserError for a chunk that cannot be read, and for scores that are negative, infinite or no numbers.
         """
@@ -99,8 +103,8 @@ class GetStore:
             )
         return values
 
-    def blocks(self, what: str, progress: Progress) -> Iterator[tuple[int, np.ndarray]]:
-        """All scores in turn, with the number of each block's first peak."""
+    def blocks(self, what: str, progress: ImportProgress) -> Iterator[tuple[int, np.ndarray]]:
+        """Iterate over all scores in blocks, with the number of each block's first peak."""
         num = len(self.peaks)
         for first in range(0, num, self.block_rows):
             values = self.block(first)
@@ -115,11 +119,11 @@ class GetStore:
         return f"it has {listed(known)}." if known else "it has none at all; leave --cell-type out."
 
 
-def open_get_store(path: Path, progress: Progress) -> GetStore:
-    """The GET store in a folder.
+def open_get_zarr(path: Path, progress: ImportProgress) -> GetZarrStore:
+    """Open the GET store in a folder.
 
     Raises UserError where zarr is not installed, the folder is no zarr group, a key is missing or cannot be opened,
-    sizes contradict each other, or a peak's name or place is wrong.
+    sizes contradict each other, or a peak's name or position is wrong.
     """
     group = open_group(path)
     there = members(path)
@@ -141,7 +145,7 @@ def open_get_store(path: Path, progress: Progress) -> GetStore:
         raise UserError(
             f"{path}: peak_names has shape {names.shape}, and data has {peaks:,} peaks; it needs a name a peak."
         )
-    return GetStore(path, group, data, motifs, parse_peaks(_names(path, names, progress), f"{path}: peak_names"))
+    return GetZarrStore(path, group, data, motifs, parse_peaks(_names(path, names, progress), f"{path}: peak_names"))
 
 
 def _motif_names(path: Path, array: Any, num: int) -> tuple[str, ...]:
@@ -158,7 +162,7 @@ def _motif_names(path: Path, array: Any, num: int) -> tuple[str, ...]:
     return names
 
 
-def _names(path: Path, array: Any, progress: Progress) -> Iterator[Sequence[str | bytes]]:
+def _names(path: Path, array: Any, progress: ImportProgress) -> Iterator[Sequence[str | bytes]]:
     num = array.shape[0]
     for first in range(0, num, NAMES_AT_A_TIME):
         yield read_array(path, "peak_names", array, slice(first, first + NAMES_AT_A_TIME)).reshape(-1).tolist()
@@ -166,6 +170,6 @@ def _names(path: Path, array: Any, progress: Progress) -> Iterator[Sequence[str 
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:
-    """`a, b, c`, or the first few and how many there are."""
+    """Join names, `a, b, c`, or the first few and the number of the others."""
     names = list(names)
     return ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])} and {len(names) - most} more"

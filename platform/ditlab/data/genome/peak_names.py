@@ -1,4 +1,4 @@
-"""Names of peaks, `chr1:9939-10439`, as chromosomes and coordinates: a million in about a second."""
+"""Peaks parsed from their names, `chr1:9939-10439`: a million in about a second."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ class Peaks:
     """Peaks in the order of their file, each chromosome's together and by ascending start."""
 
     chromosomes: tuple[str, ...]
-    """In the order of the file."""
+    """Names of the chromosomes, in the order of the file."""
     chromosome: np.ndarray
-    """int32 (peaks,), numbers of `chromosomes`, ascending."""
+    """int32 (peaks,), ascending indices into `chromosomes`."""
     start: np.ndarray
     """int64 (peaks,), base pairs."""
     end: np.ndarray
@@ -28,11 +28,11 @@ class Peaks:
         return len(self.start)
 
     def name(self, peak: int) -> str:
-        """`chr1:9939-10439`."""
+        """Return a peak's name, `chr1:9939-10439`."""
         return f"{self.chromosomes[self.chromosome[peak]]}:{self.start[peak]}-{self.end[peak]}"
 
     def by_chromosome(self, rows: np.ndarray) -> tuple[ChromosomePeaks, ...]:
-        """The peaks `rows` (int64, ascending), chromosome by chromosome; a chromosome may be left with none."""
+        """Return the peaks `rows` (int64, ascending) by chromosome; a chromosome may have none."""
         edges = np.searchsorted(self.chromosome[rows], np.arange(len(self.chromosomes) + 1))
         return tuple(
             ChromosomePeaks(name, self.start[rows[low:high]], self.end[rows[low:high]])
@@ -41,7 +41,7 @@ class Peaks:
 
 
 def parse_peaks(parts: Iterable[Sequence[str | bytes]], origin: str) -> Peaks:
-    """Peaks from their names, which come a part at a time.
+    """Parse peaks from their names, which come a part at a time.
 
     Raises UserError, beginning with `origin`, for a name of another form, a peak that ends before it starts, peaks of
     a chromosome that are not together, and peaks that do not ascend along it.
@@ -61,14 +61,14 @@ def parse_peaks(parts: Iterable[Sequence[str | bytes]], origin: str) -> Peaks:
 def _parse(
     part: Sequence[str | bytes], first: int, numbers: dict[str, int], origin: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Chromosome numbers, starts and ends; chromosomes not seen before are added to `numbers`."""
+    """Return chromosome numbers, starts and ends; chromosomes not seen before are added to `numbers`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     try:
         names = pa.array([name.decode() if isinstance(name, bytes) else name for name in part], pa.string())
     except (pa.ArrowException, TypeError, UnicodeDecodeError) as error:
-        raise UserError(f"{origin} holds other things than text ({error}); export them as text again.") from error
+        raise UserError(f"{origin} holds values that are no text ({error}); export them as text again.") from error
     fields = pc.extract_regex(names, PATTERN)
     bad = pc.index(pc.is_valid(fields), False).as_py()
     if bad >= 0:

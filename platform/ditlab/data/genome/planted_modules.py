@@ -17,22 +17,24 @@ from ditlab.data.genome.region_windows import ChromosomePeaks
 from ditlab.spec.data import MotifsData
 
 VERSION = 1
-"""Of the law below: stores that another law made are not taken for this one's."""
+"""Version of the law below, part of a store's name: stores of another law are not used for this one."""
 
 DOMAIN_PEAKS = 12
+"""Average peaks of a run of one domain."""
 PROGRAM_PEAKS = 30
+"""Average peaks of a run of one program."""
 ACTIVE_SHARE = 0.4
-"""Of the domains that make a feature active with a program."""
+"""Share of the domains that make a feature active with a program."""
 ACTIVE = (0.3, 0.6)
-"""An active feature is on with a probability in this range, its own."""
+"""Range of the probabilities that an active feature is on; each feature has its own."""
 BACKGROUND = 0.01
 """Probability that an inactive feature is on."""
 MAGNITUDE = (0.4, 1.0)
-"""A feature that is on is uniform in this range, the low end left out."""
+"""Range of the uniform magnitude of a feature that is on, the low end left out."""
 GAP = 3000
 """Mean of the exponential gaps between peaks, in base pairs."""
 WIDTH = (300, 500)
-"""Of peaks, in base pairs."""
+"""Range of the width of peaks, in base pairs."""
 
 _BLOCK = 4096
 """Peaks whose features are drawn at once: 1,000 features take 32 MiB of random words."""
@@ -40,7 +42,7 @@ _BLOCK = 4096
 
 @dataclass(frozen=True)
 class PlantedModules:
-    """The law that a spec names: draws of it, and its optimal predictor. Everything is a function of the spec alone.
+    """Law of generated regions: draws of it, and its optimal predictor. Everything is a function of the spec alone.
 
     S = domains * programs pairs, pair s = domain * programs + program; C = motifs + 1 features, accessibility last.
     """
@@ -51,8 +53,8 @@ class PlantedModules:
     def on_probability(self) -> np.ndarray:
         """(S, C) float64: the probability that a feature is on in a pair.
 
-        For every program each feature is active with equally many domains, so that a program alone tells nothing
-        about any feature: only the pair does.
+        For every program each feature is active with equally many domains, so that a program alone carries no
+        information about any feature: only the pair does.
         """
         domains, programs, features = self.spec.domains, self.spec.programs, self.spec.motifs + 1
         draws = _Draws(f"{self.spec.seed}/modules")
@@ -64,7 +66,7 @@ class PlantedModules:
     @cached_property
     def transition(self) -> np.ndarray:
         """(S, S) float64: row s holds the probabilities of the next peak's pair. The uniform law is stationary."""
-        return np.kron(_leaving(self.spec.domains, DOMAIN_PEAKS), _leaving(self.spec.programs, PROGRAM_PEAKS))
+        return np.kron(_transitions(self.spec.domains, DOMAIN_PEAKS), _transitions(self.spec.programs, PROGRAM_PEAKS))
 
     @cached_property
     def mean(self) -> np.ndarray:
@@ -72,11 +74,11 @@ class PlantedModules:
         return self.on_probability * (MAGNITUDE[0] + MAGNITUDE[1]) / 2
 
     def chromosome(self, index: int) -> tuple[ChromosomePeaks, np.ndarray]:
-        """Peaks of one chromosome, and their features (peaks, C) float32 in [0, 1]."""
+        """Draw the peaks of one chromosome, and their features (peaks, C) float32 in [0, 1]."""
         return self.peaks(index), self.features(index)
 
     def peaks(self, index: int) -> ChromosomePeaks:
-        """Where a chromosome's peaks lie: gaps are exponential, widths uniform."""
+        """Draw the positions of a chromosome's peaks: gaps are exponential, widths uniform."""
         peaks, draws = self.spec.peaks, _Draws(f"{self.spec.seed}/chromosome/{index}/peaks")
         gaps = np.ceil(-GAP * np.log1p(-draws.uniform((peaks,)))).astype(np.int64)
         widths = draws.integers(WIDTH[1] - WIDTH[0] + 1, (peaks,)) + WIDTH[0]
@@ -84,7 +86,7 @@ class PlantedModules:
         return ChromosomePeaks(name=chromosome_name(index), start=end - widths, end=end)
 
     def features(self, index: int) -> np.ndarray:
-        """A chromosome's features, (peaks, C) float32."""
+        """Draw a chromosome's features, (peaks, C) float32."""
         peaks, draws = self.spec.peaks, _Draws(f"{self.spec.seed}/chromosome/{index}/features")
         states = _walk(draws, self.spec.domains, DOMAIN_PEAKS, peaks) * self.spec.programs
         states += _walk(draws, self.spec.programs, PROGRAM_PEAKS, peaks)
@@ -96,11 +98,10 @@ class PlantedModules:
         return values
 
     def predict(self, x: np.ndarray, mask: np.ndarray, present: np.ndarray | None = None) -> np.ndarray:
-        """E[x | regions that are not masked] of every region, (B, R, C) float64: no predictor has a lower MSE.
+        """Return E[x | regions that are not masked] of every region, (B, R, C) float64: no predictor has a lower MSE.
 
-        x (B, R, C): what it holds at masked regions is not looked at; mask (B, R) bool: True is hidden; present
-        (B, R) bool: False is padding, None says there is none. Regions that are not masked are their own expectation;
-        padding is 0.
+        x (B, R, C): its values at masked regions are not used; mask (B, R) bool: True is hidden; present (B, R) bool:
+        False is padding, None means no padding. Regions that are not masked are their own expectation; padding is 0.
         """
         present = np.ones(mask.shape, bool) if present is None else present
         posterior = self.posterior(x, present & ~mask)
@@ -110,9 +111,9 @@ class PlantedModules:
         return predicted
 
     def posterior(self, x: np.ndarray, seen: np.ndarray) -> np.ndarray:
-        """Law of every region's pair given the seen regions, (B, R, S) float64; seen (B, R) bool."""
+        """Return the posterior of every region's pair given the seen regions, (B, R, S) float64; seen (B, R) bool."""
         on = self.on_probability
-        # Magnitudes have one law in all pairs, so whether a feature is on is all that they tell.
+        # Magnitudes have one law in all pairs, so only whether a feature is on is informative.
         evidence = (x > 0).astype(np.float64) @ np.log(on / (1 - on)).T + np.log1p(-on).sum(axis=1)
         evidence[~seen] = 0
         likelihood = np.exp(evidence - evidence.max(axis=-1, keepdims=True))
@@ -134,39 +135,40 @@ class PlantedModules:
 
 
 def chromosome_name(index: int) -> str:
+    """Return the name of a chromosome, counted from 0: `chr1`."""
     return f"chr{index + 1}"
 
 
 def feature_names(motifs: int) -> tuple[str, ...]:
-    """Names of the C features: `motif-001` and so on, `accessibility` last."""
+    """Return the names of the C features: `motif-001` and so on, `accessibility` last."""
     digits = max(3, len(str(motifs)))
     return (*(f"motif-{number:0{digits}d}" for number in range(1, motifs + 1)), "accessibility")
 
 
-def _leaving(states: int, length: int) -> np.ndarray:
-    """Transitions of a chain that stays for runs of `length` on average, then goes to any other state alike."""
+def _transitions(states: int, length: int) -> np.ndarray:
+    """Return the transitions of a chain that stays for `length` on average, then goes to any other state alike."""
     return np.where(np.eye(states, dtype=bool), 1 - 1 / length, 1 / (length * (states - 1)))
 
 
 def _walk(draws: "_Draws", states: int, length: int, peaks: int) -> np.ndarray:
-    """States of such a chain along the peaks, int64 (peaks,), from its stationary law."""
+    """Draw the states of a chain of `_transitions` along the peaks, int64 (peaks,), from its stationary law."""
     steps = (draws.uniform((peaks,)) < 1 / length) * (1 + draws.integers(states - 1, (peaks,)))
     steps[0] = draws.integers(states, (1,))[0]
     return np.cumsum(steps) % states
 
 
 class _Draws:
-    """Random numbers that belong to a text: Philox's raw words, which NumPy promises for good."""
+    """Random numbers that are a function of a text: Philox's raw words, which NumPy promises for good."""
 
     def __init__(self, key: str):
         digest = hashlib.blake2b(f"ditlab.motifs/{VERSION}/{key}".encode(), digest_size=16).digest()
         self._words = np.random.Philox(key=np.frombuffer(digest, "<u8"))
 
     def uniform(self, shape: tuple[int, ...]) -> np.ndarray:
-        """U[0, 1) float64: the 53 high bits of a word each."""
+        """Draw U[0, 1) float64: the 53 high bits of a word each."""
         words = self._words.random_raw(int(np.prod(shape)))
         return (words >> np.uint64(11)).reshape(shape) * 2.0**-53
 
     def integers(self, below: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Whole numbers in [0, below), int64."""
+        """Draw whole numbers in [0, below), int64."""
         return (self.uniform(shape) * below).astype(np.int64)

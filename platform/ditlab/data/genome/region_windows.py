@@ -12,27 +12,29 @@ if TYPE_CHECKING:  # torch and pyarrow, which an importer's --help can do withou
     from ditlab.data.stores.bucketed_store import AnyStore
 
 MAX_SPAN = 5_000_000
-"""Base pairs that a window may reach over."""
+"""Most base pairs that a window may span."""
 BATCH_BYTES = 16 * 2**20
-"""Features that a batch of windows holds, unless one window is larger."""
-COMPARED = 256
+"""Bytes of features in a batch of windows, unless one window is larger."""
+COMPARED_WINDOWS = 256
 """Windows whose coordinates are compared at a time: at 900 regions, 7 MB."""
 WHOLE_CHROMOSOMES = "hold out whole chromosomes: data.hold_out: {column: chromosome, values: [...]}"
-"""The remedy where windows overlap."""
+"""Remedy where windows overlap."""
 PEAK_NAME = "largest_accessibility"
 PEAK_COLUMN = Column(
     dtype="float64", unit="atpm", description="the window's largest accessibility, by which its others were divided"
 )
-"""Of windows whose accessibilities were measured."""
+"""Column of windows whose accessibilities were measured."""
 
 Features = Callable[[int, int, int], np.ndarray]
-"""`features(chromosome, first, stop)`: float32 (stop - first, features) of that chromosome's peaks `first` to `stop`,
-called once a window, in the windows' order."""
+"""Function `features(chromosome, first, stop)`, called once a window, in the windows' order.
+
+It returns the features of that chromosome's peaks `first` to `stop`, float32 (stop - first, features).
+"""
 
 
 @dataclass(frozen=True)
 class ChromosomePeaks:
-    """The peaks of one chromosome that are to be cut into windows."""
+    """Peaks of one chromosome, to be cut into windows."""
 
     name: str
     start: np.ndarray
@@ -46,19 +48,19 @@ class ChromosomePeaks:
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """Which peaks each window holds. Arrays are int64 (windows,), by chromosome and then along it."""
+    """Peaks of each window. Arrays are int64 (windows,), by chromosome and then along it."""
 
     peaks: tuple[ChromosomePeaks, ...]
     regions: int
-    """Peaks that a window has room for."""
+    """Most peaks of a window."""
     chromosome: np.ndarray
     """Number of the window's chromosome in `peaks`."""
     first: np.ndarray
     """Number of its first peak among those of its chromosome."""
     size: np.ndarray
-    """Peaks that it holds, 1 to `regions`."""
+    """Number of its peaks, 1 to `regions`."""
     dropped: int
-    """Windows left out, as they reach over too many base pairs."""
+    """Windows left out, as they span too many base pairs."""
 
     def __len__(self) -> int:
         return len(self.first)
@@ -67,9 +69,9 @@ class WindowPlan:
 def region_columns(
     regions: int, feature_names: Sequence[str], divisors: Sequence[float], chromosomes: Sequence[str]
 ) -> dict[str, Column]:
-    """The columns of a store whose rows are windows of `regions` peaks.
+    """Return the columns of a store whose rows are windows of `regions` peaks.
 
-    `divisors`: what each feature was divided by, so that its values lie in [0, 1].
+    `divisors`: the number by which each feature was divided, so that its values lie in [0, 1].
     """
     return {
         "regions": Column(
@@ -101,11 +103,11 @@ def region_columns(
 def plan_windows(
     peaks: Sequence[ChromosomePeaks], regions: int, stride: int | None = None, max_span: int = MAX_SPAN
 ) -> WindowPlan:
-    """Cuts each chromosome into windows of `regions` consecutive peaks that begin `stride` (None: `regions`) apart.
+    """Cut each chromosome into windows of `regions` consecutive peaks that begin `stride` (None: `regions`) apart.
 
     A chromosome's last window may hold fewer. With a stride of at most `regions` it ends with the last peak; a longer
-    one leaves peaks between windows out, and maybe the last ones. Windows from whose first start to whose last end it
-    is more than `max_span` base pairs are left out, and counted.
+    one leaves peaks between windows out, and maybe the last ones. Windows with more than `max_span` base pairs from the
+    first start to the last end are left out, and counted.
     """
     stride = stride or regions
     chromosome, first, size, dropped = [], [], [], 0
@@ -123,17 +125,17 @@ def plan_windows(
 
 
 def windows_overlap(store: "AnyStore") -> bool:
-    """Whether any window of a store shares a region with the one before it; false for rows that are no windows.
+    """Return True if any window of a store shares a region with the one before it; False for rows that are no windows.
 
-    A store's windows come by chromosome and along it, so neighbours are all there is to compare: each one's first
-    region with all of the one's before.
+    A store's windows come by chromosome and along it, so only neighbours are compared: the first region of each with
+    all regions of the one before.
     """
     shapes = [store.columns[name].shape if name in store.columns else None for name in ("chromosome", "start", "end")]
     regions = store.columns["regions"].shape[:1] if "regions" in store.columns else None
     if shapes != [(), regions, regions]:
         return False
-    for begin in range(1, len(store), COMPARED):
-        later = np.arange(begin, min(begin + COMPARED, len(store)))
+    for begin in range(1, len(store), COMPARED_WINDOWS):
+        later = np.arange(begin, min(begin + COMPARED_WINDOWS, len(store)))
         chromosome, start, end = (
             [store.gather(name, rows).numpy() for rows in (later - 1, later)] for name in ("chromosome", "start", "end")
         )
@@ -148,7 +150,7 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def window_batches(plan: WindowPlan, num_features: int, features: Features) -> Iterator[dict[str, np.ndarray]]:
-    """The plan's windows as batches for a `StoreWriter` of `region_columns`, some `BATCH_BYTES` at a time."""
+    """Yield the plan's windows as batches for a `StoreWriter` of `region_columns`, some `BATCH_BYTES` at a time."""
     rows = max(1, BATCH_BYTES // (4 * plan.regions * num_features))
     for begin in range(0, len(plan), rows):
         windows = range(begin, min(begin + rows, len(plan)))

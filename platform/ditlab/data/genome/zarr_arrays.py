@@ -1,4 +1,4 @@
-"""Opening and reading zarr's groups and arrays, formats 2 and 3: what zarr raises becomes a message, here alone."""
+"""Groups and arrays of zarr, formats 2 and 3, opened and read with zarr's errors turned into messages."""
 
 import math
 from pathlib import Path
@@ -8,12 +8,12 @@ import numpy as np
 
 from ditlab.errors import UserError, first_line
 
-# What zarr and its codecs raise for damaged metadata, unknown types and codecs, and damaged chunks.
+# Errors of zarr and its codecs for damaged metadata, unknown types and codecs, and damaged chunks.
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError)
 
 
 def open_group(path: Path) -> Any:
-    """The zarr group in a folder. Raises UserError where zarr is not installed, or the folder is none."""
+    """Open the zarr group in a folder. Raises UserError where zarr is not installed, or the folder is no group."""
     try:
         import zarr
     except ImportError as error:
@@ -27,7 +27,7 @@ def open_group(path: Path) -> Any:
 
 
 def open_array(path: Path, group: Any, key: str) -> Any:
-    """The array `key` (`atpm/T`) of the group in `path`. Raises UserError where it cannot be opened."""
+    """Open the array `key` (`atpm/T`) of the group in `path`. Raises UserError where it cannot be opened."""
     try:
         found = group[key]
         is_array = isinstance(found.shape, tuple)
@@ -35,8 +35,8 @@ def open_array(path: Path, group: Any, key: str) -> Any:
         is_array = False
     except UNREADABLE as error:
         raise UserError(
-            f"{path}: {key} cannot be opened ({first_line(error)}); copy the store again, or install what it was written "
-            "with (a codec, a newer zarr)."
+            f"{path}: {key} cannot be opened ({first_line(error)}); copy the store again, or install its codec or a "
+            "newer zarr."
         ) from error
     if not is_array:
         raise UserError(f"{path}: {key} is no array; copy the store again, or name the folder of another.")
@@ -44,7 +44,7 @@ def open_array(path: Path, group: Any, key: str) -> Any:
 
 
 def read_array(path: Path, key: str, array: Any, part: slice) -> np.ndarray:
-    """A part of it. Raises UserError where a chunk cannot be read."""
+    """Read a part of an array. Raises UserError where a chunk cannot be read."""
     try:
         return np.asarray(array[part])
     except UNREADABLE as error:
@@ -53,12 +53,12 @@ def read_array(path: Path, key: str, array: Any, part: slice) -> np.ndarray:
 
 
 def members(folder: Path) -> list[str]:
-    """What a group's folder holds by name, whether or not it can be opened."""
+    """List the members of a group's folder by name, whether or not they can be opened."""
     return sorted(each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
 def missing_files(path: Path, array: Any) -> int:
-    """Chunks of the array in `path` (shards, where it has them) that have no file: zarr reads these as zeros."""
+    """Count the chunks of the array in `path` (shards, where it has them) without a file: zarr reads these as zeros."""
     grid = (math.ceil(num / size) for num, size in zip(array.shape, array.shards or array.chunks, strict=True))
     keys = (array.metadata.encode_chunk_key(place) for place in np.ndindex(*grid))
     return sum(not (path / key).exists() for key in keys)

@@ -1,4 +1,4 @@
-"""The sizes that images of a set are brought to, and which of them an image gets: aspect-ratio buckets."""
+"""Aspect-ratio buckets: the sizes of a set's images, and the size of each image."""
 
 import math
 from dataclasses import dataclass
@@ -6,18 +6,18 @@ from functools import cached_property
 from typing import NamedTuple
 
 ASPECT_WEIGHT = 0.7
-"""Of the aspect ratio's mismatch in an image's score; what is left is the area's."""
+"""Weight of the aspect ratio's mismatch in an image's score; the rest is that of the area."""
 
 
-class Size(NamedTuple):
-    """Of an image, in pixels."""
+class ImageSize(NamedTuple):
+    """Size of an image, in pixels."""
 
     height: int
     width: int
 
 
-class Score(NamedTuple):
-    """How badly a bucket suits an image: see `AspectBuckets.score`."""
+class BucketScore(NamedTuple):
+    """Mismatch of a bucket with an image: see `AspectBuckets`."""
 
     cropped: float
     """Share of the image that is cut off, in [0, 1)."""
@@ -26,15 +26,16 @@ class Score(NamedTuple):
 
     @property
     def total(self) -> float:
+        """Weighted sum of both terms; the bucket with the least is chosen."""
         return ASPECT_WEIGHT * self.cropped + (1 - ASPECT_WEIGHT) * self.shortfall
 
 
 @dataclass(frozen=True)
 class AspectBuckets:
-    """Sizes (H, W) whose sides are multiples of `step`, from `min_side` to `max_side`, with H W <= `resolution`^2.
+    """Sizes (H, W) with sides that are multiples of `step` from `min_side` to `max_side`, and H W <= `resolution`^2.
 
     An image of h x w pixels goes to one of the sizes with H <= h and W <= w, so that nothing is ever enlarged: small
-    images have the small sizes, and one that is smaller than the smallest has none. Of these it takes the size with
+    images have the small sizes, and one smaller than the smallest has none. Of these it takes the size with
     the least score,
 
         score = 0.7 (1 - exp(-|ln(w/h) - ln(W/H)|)) + 0.3 (1 - H W / resolution^2).
@@ -50,22 +51,24 @@ class AspectBuckets:
     max_side: int
 
     @cached_property
-    def sizes(self) -> tuple[Size, ...]:
-        """All there are, by height and then width; none where even the smallest has too large an area."""
+    def sizes(self) -> tuple[ImageSize, ...]:
+        """All sizes, by height and then width; none where even the smallest has too large an area."""
         first = -(-self.min_side // self.step) * self.step
         sides = range(first, self.max_side + 1, self.step)
-        return tuple(Size(height, width) for height in sides for width in sides if height * width <= self.resolution**2)
+        return tuple(
+            ImageSize(height, width) for height in sides for width in sides if height * width <= self.resolution**2
+        )
 
-    def choose(self, height: int, width: int) -> Size | None:
-        """The size for an image of so many pixels; None where it is smaller than every size."""
+    def choose(self, height: int, width: int) -> ImageSize | None:
+        """Return the size for an image; None where it is smaller than every size."""
         fitting = (size for size in self.sizes if size.height <= height and size.width <= width)
-        return min(fitting, default=None, key=lambda size: self._preference(Size(height, width), size))
+        return min(fitting, default=None, key=lambda size: self._preference(ImageSize(height, width), size))
 
-    def score(self, image: Size, bucket: Size) -> Score:
-        """How badly a bucket suits an image."""
+    def score(self, image: ImageSize, bucket: ImageSize) -> BucketScore:
+        """Return the mismatch of a bucket with an image."""
         mismatch = math.log(image.width / image.height) - math.log(bucket.width / bucket.height)
-        return Score(1 - math.exp(-abs(mismatch)), 1 - bucket.height * bucket.width / self.resolution**2)
+        return BucketScore(1 - math.exp(-abs(mismatch)), 1 - bucket.height * bucket.width / self.resolution**2)
 
-    def _preference(self, image: Size, bucket: Size) -> tuple[float, int, int]:
+    def _preference(self, image: ImageSize, bucket: ImageSize) -> tuple[float, int, int]:
         # rounded, so that sizes of equal score compare equal whatever the last bit of a logarithm is
         return round(self.score(image, bucket).total, 12), -bucket.height * bucket.width, bucket.height

@@ -7,18 +7,18 @@ import numpy as np
 from ditlab.data.stores.manifest import Column
 
 CAPTION = "caption"
-"""The column of captions."""
+"""Name of the column of captions."""
 
 
 def caption_column(length: int) -> Column:
-    """Of captions of at most `length` bytes."""
+    """Return the column of captions of at most `length` bytes."""
     return Column(
         dtype="uint8", shape=(length,), num_classes=256, unit="byte", description="caption in UTF-8, 0 behind its end"
     )
 
 
 def cut(caption: bytes, length: int) -> bytes:
-    """The caption's first `length` bytes at most, without a character that the cut would split.
+    """Cut a caption to at most `length` bytes, without a character that the cut would split.
 
     A byte 10xxxxxx continues a UTF-8 character, so a cut in front of one moves back to the character's first byte.
     """
@@ -30,7 +30,7 @@ def cut(caption: bytes, length: int) -> bytes:
 
 
 def encode_captions(captions: Sequence[bytes], length: int) -> np.ndarray:
-    """UTF-8 texts of at most `length` bytes each as rows of a caption column, uint8 (len(captions), length)."""
+    """Encode UTF-8 texts of at most `length` bytes each as rows of a caption column, uint8 (len(captions), length)."""
     rows = np.zeros((len(captions), length), np.uint8)
     for row, caption in zip(rows, captions, strict=True):
         row[: len(caption)] = np.frombuffer(caption, np.uint8)
@@ -38,5 +38,5 @@ def encode_captions(captions: Sequence[bytes], length: int) -> np.ndarray:
 
 
 def decode_captions(rows: np.ndarray) -> list[str]:
-    """The texts of rows of a caption column, (num, length)."""
+    """Decode rows of a caption column, (num, length), to texts."""
     return [row.tobytes().rstrip(b"\0").decode() for row in rows]

@@ -1,5 +1,4 @@
-"""Features of captions and images as columns beside them, made while a set is imported, so that training needs no
-encoder."""
+"""Columns of caption and image features, computed during an import so that training needs no encoder."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ditlab.data.images.aspect_buckets import Size
+from ditlab.data.images.aspect_buckets import ImageSize
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.stores.manifest import Column
 
@@ -31,13 +30,13 @@ class FeatureColumns:
     text: "FrozenTextEncoder | None"
     image: "FrozenImageEncoder | None"
     tokens: int = 0
-    """Of the longest caption."""
+    """Tokens of the longest caption."""
 
     @classmethod
     def open(cls, text: str | None, image: str | None, length: int, patch: int) -> "FeatureColumns":
-        """Encoders by place or name, None for none; on a GPU where there is one, in float32.
+        """Open encoders by folder or name, None for none; on a GPU where there is one, in float32.
 
-        `length`: most tokens of a caption. Raises UserError for an encoder that cannot be had or has other patches.
+        `length`: most tokens of a caption. Raises UserError for an encoder that cannot be opened or has other patches.
         """
         if text is None and image is None:
             return cls(None, None)
@@ -52,15 +51,15 @@ class FeatureColumns:
         )
 
     def measure(self, captions: Iterable[np.ndarray]) -> None:
-        """Takes in all captions, (rows, bytes) at a time: the longest sets the width of `text` in all rows."""
+        """Set the length of `text` to that of the longest of all captions, given (rows, bytes) at a time."""
         if self.text:
             from ditlab.encoders.features import longest_caption
 
             lengths = (longest_caption(self.text, decode_captions(rows)) for rows in captions)
             self.tokens = max(lengths, default=0)
 
-    def columns(self, size: Size) -> Mapping[str, Column]:
-        """Of images of one size."""
+    def columns(self, size: ImageSize) -> Mapping[str, Column]:
+        """Return the columns of images of one size."""
         if self.text is None and self.image is None:
             return {}
         from ditlab.encoders.features import image_shapes, text_shapes
@@ -74,8 +73,8 @@ class FeatureColumns:
             for name, (dtype, shape) in shapes.items()
         }
 
-    def of(self, images: np.ndarray, captions: np.ndarray) -> dict[str, np.ndarray]:
-        """The columns of some rows. Raises UserError for features that are not finite."""
+    def compute(self, images: np.ndarray, captions: np.ndarray) -> dict[str, np.ndarray]:
+        """Compute the columns of some rows. Raises UserError for features that are not finite."""
         if self.text is None and self.image is None:
             return {}
         from ditlab.encoders.features import image_columns, text_columns

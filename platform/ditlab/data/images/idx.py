@@ -17,24 +17,26 @@ IMAGES_MAGIC = 2051
 LABELS_MAGIC = 2049
 """0x0801: unsigned bytes, one size."""
 
-_MEANINGS = {IMAGES_MAGIC: "images", LABELS_MAGIC: "labels"}
+_CONTENT = {IMAGES_MAGIC: "images", LABELS_MAGIC: "labels"}
 
 
 @dataclass(frozen=True)
 class IdxFile:
+    """Content of an idx file."""
+
     values: np.ndarray
     """uint8, in the sizes that the file states."""
     md5: str
-    """Of the file as it lies on disk."""
+    """MD5 of the file on disk."""
     content_md5: str
-    """Of the idx bytes, once a gzipped file is unpacked."""
+    """MD5 of the idx bytes, once a gzipped file is unpacked."""
     gzipped: bool
 
 
 def read_idx(path: Path, magic: int) -> IdxFile:
     """Read an idx file of images (2051) or labels (2049).
 
-    Raises UserError, naming the file and what was found, for another magic number, a truncated file, or more bytes
+    Raises UserError, naming the file and its content, for another magic number, a truncated file, or more bytes
     than its sizes say.
     """
     try:
@@ -55,15 +57,15 @@ def read_idx(path: Path, magic: int) -> IdxFile:
 def _parse(path: Path, content: bytes, magic: int) -> np.ndarray:
     num_sizes = magic & 0xFF
     header = 4 + 4 * num_sizes
-    wanted = f"idx {_MEANINGS[magic]} (magic number {magic})"
+    expected = f"idx {_CONTENT[magic]} (magic number {magic})"
     if len(content) < header:
         raise UserError(
-            f"{path} is truncated: {len(content)} bytes cannot hold the header of {wanted}; fetch it again."
+            f"{path} is truncated: {len(content)} bytes cannot hold the header of {expected}; fetch it again."
         )
     found, *sizes = struct.unpack(f">{1 + num_sizes}I", content[:header])
     if found != magic:
-        meaning = f", which is idx {_MEANINGS[found]}; the two files may be swapped" if found in _MEANINGS else ""
-        raise UserError(f"{path} starts with magic number {found}{meaning}; expected {wanted}.")
+        content_note = f", which is idx {_CONTENT[found]}; the two files may be swapped" if found in _CONTENT else ""
+        raise UserError(f"{path} starts with magic number {found}{content_note}; expected {expected}.")
     size, stated = len(content) - header, math.prod(sizes)
     if size != stated:
         problem = "is truncated" if size < stated else "is longer than it says"

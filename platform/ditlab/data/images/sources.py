@@ -1,4 +1,4 @@
-"""Where images with captions come from: a folder of files, WebDataset tars, Parquet. All are read as streams."""
+"""Sources of images with captions: a folder of files, WebDataset tars, Parquet. All are read as streams."""
 
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -14,48 +14,50 @@ from ditlab.errors import UserError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
+IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 PARQUET_ROWS = 16
-"""Read at a time: an image each."""
+"""Rows read at a time: an image each."""
 
 
 class ImageSource(Protocol):
-    """Images with captions that can be gone through, in an order that is always the same."""
+    """Iterable over images with captions, in an order that is always the same."""
 
     @property
     def caption_place(self) -> str:
-        """Where a caption should be, for messages: `a .txt file of the same stem`."""
+        """Place of a caption, for messages: `a .txt file of the same stem`."""
         ...
 
     @property
     def num(self) -> int | None:
-        """Images; None where only reading tells."""
+        """Number of images; None where it is unknown before they are read."""
         ...
 
     @property
     def files(self) -> Sequence[Path]:
-        """Those that are read."""
+        """Files that are read."""
         ...
 
     def __iter__(self) -> Iterator[CaptionedImage]:
-        """Raises UserError for a file that cannot be read and a column that is not there."""
+        """Iterate over images. Raises UserError for a file that cannot be read and a missing column."""
         ...
 
 
 def open_image_source(source: Path, image_column: str, caption_column: str) -> ImageSource:
-    """The images of a file, or of a folder searched to its depth; what begins with a dot is left out.
+    """Open the images of a file, or of a folder searched to its depth without names that begin with a dot.
 
     Raises UserError where there are none, and for a folder of several kinds of files.
     """
     root = source if source.is_dir() else source.parent
     found = [source] if source.is_file() else sorted(file for file in source.rglob("*") if _is_visible(file, source))
-    images = [file for file in found if file.suffix.lower() in IMAGES]
+    images = [file for file in found if file.suffix.lower() in IMAGE_SUFFIXES]
     tars = [file for file in found if file.suffix == ".tar"]
     tables = [file for file in found if file.suffix == ".parquet"]
     kinds = {"images": images, ".tar files": tars, ".parquet files": tables}
     held = [kind for kind, files in kinds.items() if files]
     if not held:
-        raise UserError(f"--source={source} holds no {', '.join(IMAGES)}, .tar or .parquet file; name one that does.")
+        raise UserError(
+            f"--source={source} holds no {', '.join(IMAGE_SUFFIXES)}, .tar or .parquet file; name one that does."
+        )
     if len(held) > 1:
         raise UserError(f"--source={source} holds {' and '.join(held)}; name a folder of one kind, or a single file.")
     if images:
@@ -105,7 +107,7 @@ class TarFiles:
                 raise UserError(f"{file} is no tar that can be read ({error}); copy it again.") from error
 
     def _of_tar(self, tar: tarfile.TarFile, name: str) -> Iterator[CaptionedImage]:
-        members = (member for member in tar if member.isfile() and _extension(member) in (*IMAGES, ".txt"))
+        members = (member for member in tar if member.isfile() and _extension(member) in (*IMAGE_SUFFIXES, ".txt"))
         for _, group in groupby(members, _key):
             contents = {member.name: _content(tar, member) for member in group}  # in a stream, members are read in turn
             caption = next((content for path, content in contents.items() if path.endswith(".txt")), None)
@@ -120,7 +122,7 @@ def _key(member: tarfile.TarInfo) -> str:
 
 
 def _extension(member: tarfile.TarInfo) -> str:
-    """All behind the name's first dot: `a.seg.png` is no image of its own but something about `a`."""
+    """Return all behind the name's first dot: `a.seg.png` is no image of its own but something about `a`."""
     name = PurePosixPath(member.name).name
     return "." + name.partition(".")[2].lower() if not name.startswith(".") else ""
 
@@ -133,7 +135,7 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 @dataclass(frozen=True)
 class ParquetFiles:
-    """Parquet with a column of image bytes, or of Hugging Face's {bytes, path}, and a column of captions."""
+    """Parquet files with a column of image bytes, or of Hugging Face's {bytes, path}, and a column of captions."""
 
     root: Path
     files: Sequence[Path]
@@ -175,7 +177,7 @@ class ParquetFiles:
         )
 
     def _captions(self, column: "pa.Array", file: Path) -> "pa.Array":
-        """As bytes, which nothing has checked yet."""
+        """Return captions as bytes, not yet checked to be UTF-8."""
         import pyarrow as pa
 
         kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)

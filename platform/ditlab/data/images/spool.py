@@ -1,4 +1,4 @@
-"""Decoded images aside on disk, by size, until all are decoded: what a set's columns are is known then."""
+"""Spool of decoded images on disk, by size, until all are decoded and a set's columns are known."""
 
 import shutil
 import uuid
@@ -8,34 +8,34 @@ from types import TracebackType
 
 import numpy as np
 
-from ditlab.data.images.aspect_buckets import Size
+from ditlab.data.images.aspect_buckets import ImageSize
 from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
-from ditlab.data.images.decoding import Decoded
+from ditlab.data.images.decoding import DecodedImage
 from ditlab.data.images.feature_columns import FeatureColumns
-from ditlab.data.importing import Progress
+from ditlab.data.import_request import ImportProgress
 from ditlab.data.stores.bucket_writer import PARTIAL, BucketPart
 from ditlab.data.stores.manifest import Column
 from ditlab.errors import UserError
 
 BATCH_BYTES = 4 * 2**20
-"""Pixels that are read back at a time, unless one image has more."""
+"""Bytes of pixels that are read back at a time, unless one image has more."""
 
 
 class ImageSpool:
-    """Two files for each size in a folder of its own below a store's: pixels, and captions padded to one length.
+    """Two files for each size in a folder of their own below a store's: pixels, and captions padded to one length.
 
-    Keeps sources from being decoded twice. The folder is made with the first image and gone when the body ends.
+    It keeps sources from being decoded twice. The folder is made with the first image and removed when the body ends.
     """
 
     def __init__(self, store: Path, caption_length: int):
-        self.rows: dict[Size, int] = {}
-        """Images by size."""
+        self.rows: dict[ImageSize, int] = {}
+        """Number of images by size."""
         self._store, self._folder = store, store / f"{PARTIAL}{uuid.uuid4().hex}"
         self._padded = caption_length
         self._longest = 0
         """Bytes of the longest caption so far."""
         self._written = 0
-        """Images that were read back."""
+        """Images read back so far."""
 
     def __enter__(self) -> "ImageSpool":
         return self
@@ -52,10 +52,11 @@ class ImageSpool:
 
     @property
     def pixel_bytes(self) -> int:
+        """Bytes of all pixels."""
         return sum(rows * 3 * height * width for (height, width), rows in self.rows.items())
 
-    def add(self, image: Decoded) -> None:
-        """Append an image to those of its size. Raises UserError where the disk refuses."""
+    def add(self, image: DecodedImage) -> None:
+        """Append an image to those of its size. Raises UserError where the folder cannot be written."""
         caption = encode_captions([image.caption], self._padded)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -71,22 +72,22 @@ class ImageSpool:
         self._longest = max(self._longest, len(image.caption))
 
     def captions(self) -> Iterator[np.ndarray]:
-        """All captions, uint8 (rows, bytes of the longest) at a time."""
+        """Iterate over all captions, uint8 (rows, bytes of the longest) at a time."""
         for size in self.rows:
             yield from (batch[CAPTION] for batch in self._batches(size))
 
-    def part(self, size: Size, features: FeatureColumns, progress: Progress) -> BucketPart:
-        """The images of one size in the order that they came: columns image and caption, and those of features."""
+    def part(self, size: ImageSize, features: FeatureColumns, progress: ImportProgress) -> BucketPart:
+        """Return the images of one size in the order of `add`: columns image and caption, and those of features."""
 
         def batches() -> Iterator[dict[str, np.ndarray]]:
             for batch in self._batches(size):
-                yield batch | features.of(batch["image"], batch[CAPTION])
+                yield batch | features.compute(batch["image"], batch[CAPTION])
                 self._written += len(batch["image"])
                 progress("writing", self._written, len(self), "images")
 
         return BucketPart(*size, {**self._columns(size), **features.columns(size)}, batches)
 
-    def _columns(self, size: Size) -> Mapping[str, Column]:
+    def _columns(self, size: ImageSize) -> Mapping[str, Column]:
         return {
             "image": Column(
                 dtype="uint8",
@@ -98,7 +99,7 @@ class ImageSpool:
             CAPTION: caption_column(self._longest),
         }
 
-    def _batches(self, size: Size) -> Iterator[dict[str, np.ndarray]]:
+    def _batches(self, size: ImageSize) -> Iterator[dict[str, np.ndarray]]:
         image_bytes = 3 * size.height * size.width
         at_once = max(1, BATCH_BYTES // image_bytes)
         with self._file(size, "pixels").open("rb") as pixels, self._file(size, "captions").open("rb") as captions:
@@ -107,5 +108,5 @@ class ImageSpool:
                 padded = np.fromfile(captions, np.uint8, len(images) * self._padded).reshape(-1, self._padded)
                 yield {"image": images, CAPTION: padded[:, : self._longest]}
 
-    def _file(self, size: Size, kind: str) -> Path:
+    def _file(self, size: ImageSize, kind: str) -> Path:
         return self._folder / f"{size.height}x{size.width}.{kind}"

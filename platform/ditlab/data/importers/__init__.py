@@ -1,8 +1,8 @@
-"""Importers: a file each, named as `ditlab data import` names it; each imports its format's library inside.
+"""Importers: a module each, named as in `ditlab data import NAME`; each imports its format's library inside.
 
-An importer's module has what can be asked of it, whose fields become the command's flags, and one function:
+An importer's module has a spec of its options, whose fields become the command's flags, and one function:
 
     OPTIONS = MnistOptions  # of ditlab.spec.importing
 
-    def run(request: ImportRequest[MnistOptions]) -> list[Imported]: ...
+    def run(request: ImportRequest[MnistOptions]) -> list[WrittenStore]: ...
 """

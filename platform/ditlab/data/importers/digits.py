@@ -1,45 +1,14 @@
-"""The 1,797 handwritten 8x8 digits that scikit-learn carries (UCI: Alpaydin and Kaynak 1998)."""
+"""Importer of scikit-learn's handwritten digits."""
 
-import numpy as np
-
-from ditlab.data.importing import Imported, ImportRequest, write_store
-from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.import_request import ImportRequest
+from ditlab.data.stores.written import WrittenStore
 from ditlab.spec.importing import DigitsOptions
 
 OPTIONS = DigitsOptions
 
-STORE_NAME = "digits"
 
-COLUMNS = {
-    "image": Column(
-        dtype="uint8", shape=(1, 8, 8), value_range=(0, 16), unit="pixel intensity", description="channel, row, column"
-    ),
-    "label": Column(dtype="int64", num_classes=10, unit="class index", description="the digit"),
-}
+def run(request: ImportRequest[DigitsOptions]) -> list[WrittenStore]:
+    """Write the store `digits`: see `builtin.digits.write_digits`."""
+    from ditlab.data.builtin.digits import write_digits  # brings torch, which --help can do without
 
-
-def run(request: ImportRequest[DigitsOptions]) -> list[Imported]:
-    """Write `digits`: image uint8 (1, 8, 8) in [0, 16], label int64."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    batch = {
-        "image": digits.images.astype(np.uint8)[:, None],  # whole numbers held as float64
-        "label": digits.target.astype(np.int64),
-    }
-    source = Source(
-        kind="digits",
-        citation="E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998), test part",
-        license="CC BY 4.0 (UCI Machine Learning Repository)",
-        note="embedded in scikit-learn (sklearn.datasets.load_digits)",
-    )
-    return [
-        write_store(
-            request.out / STORE_NAME,
-            COLUMNS,
-            [batch],
-            name=STORE_NAME,
-            description="1,797 handwritten digits, 8x8 grey values",
-            source=source,
-        )
-    ]
+    return [write_digits(request.out)]

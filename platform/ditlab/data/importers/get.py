@@ -1,12 +1,11 @@
-"""GET's regions by motifs (Fu et al. 2025), from a zarr store: windows of peaks, each motif over its largest score."""
+"""Importer of GET's regions by motifs (Fu et al. 2025): windows of peaks, each motif over its largest score."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from ditlab.data.genome.get_zarr import GetStore, listed, open_get_store
+from ditlab.data.genome.get_zarr import GetZarrStore, listed, open_get_zarr
 from ditlab.data.genome.region_windows import (
     PEAK_COLUMN,
     PEAK_NAME,
@@ -16,8 +15,10 @@ from ditlab.data.genome.region_windows import (
     region_columns,
     window_batches,
 )
-from ditlab.data.importing import Imported, ImportRequest, Progress, write_store
+from ditlab.data.import_request import ImportProgress, ImportRequest
 from ditlab.data.stores.manifest import Source
+from ditlab.data.stores.plain_names import folder_name
+from ditlab.data.stores.written import WrittenStore, write_store
 from ditlab.errors import UserError
 from ditlab.spec.importing import GetOptions
 
@@ -25,26 +26,26 @@ OPTIONS = GetOptions
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The peaks that are imported."""
+class KeptPeaks:
+    """Peaks that are imported."""
 
     rows: np.ndarray
-    """int64, ascending: their numbers in the source."""
+    """int64, ascending numbers of the peaks in the source."""
     accessibility: np.ndarray | None
     """float64 (kept,), above 0, to be divided by its largest in a window; None where it is 1 everywhere."""
 
 
-def run(request: ImportRequest[GetOptions]) -> list[Imported]:
+def run(request: ImportRequest[GetOptions]) -> list[WrittenStore]:
     """Write one store of windows: see `region_windows.region_columns`; the last feature is accessibility.
 
-    Reads the scores twice, first for each motif's largest over the kept peaks, then for the windows; what is held in
-    memory is a block of scores, and 40 bytes or so a peak. Everything about the source is checked before the first
-    byte is written. Raises UserError for what is wrong with it, and where every window is dropped.
+    Reads the scores twice, first for each motif's largest over the kept peaks, then for the windows; memory holds a
+    block of scores, and 40 bytes or so a peak. Everything about the source is checked before the first byte is written.
+    Raises UserError for a damaged source, and where every window is dropped.
     """
     options = request.options
     if options.accessibility == "atpm" and options.cell_type is None:
         raise UserError("--accessibility=atpm needs a cell type; give --cell-type, or leave --accessibility out.")
-    source = open_get_store(options.source, request.progress)
+    source = open_get_zarr(options.source, request.progress)
     kept = _keep(source, options)
     plan = plan_windows(source.peaks.by_chromosome(kept.rows), options.regions, options.stride, options.max_span)
     if not len(plan):
@@ -74,9 +75,9 @@ def run(request: ImportRequest[GetOptions]) -> list[Imported]:
     ]
 
 
-def _keep(source: GetStore, options: GetOptions) -> Kept:
+def _keep(source: GetZarrStore, options: GetOptions) -> KeptPeaks:
     if options.cell_type is None:
-        return Kept(np.arange(len(source.peaks)), None)
+        return KeptPeaks(np.arange(len(source.peaks)), None)
     atpm = source.atpm(options.cell_type)
     rows = np.flatnonzero(atpm)
     if not len(rows):
@@ -84,11 +85,11 @@ def _keep(source: GetStore, options: GetOptions) -> Kept:
             f"--cell-type={options.cell_type}: all {len(atpm):,} peaks of {source.path} have an atpm of zero in it, so "
             "none is left; choose another cell type."
         )
-    return Kept(rows, None if options.accessibility == "ones" else atpm[rows])
+    return KeptPeaks(rows, None if options.accessibility == "ones" else atpm[rows])
 
 
-def _divisors(source: GetStore, rows: np.ndarray, progress: Progress) -> np.ndarray:
-    """Each motif's largest score over the peaks `rows`, float32 (motifs,); 1 for a motif that is zero everywhere."""
+def _divisors(source: GetZarrStore, rows: np.ndarray, progress: ImportProgress) -> np.ndarray:
+    """Return each motif's largest score over the peaks `rows`, float32 (motifs,); 1 for a motif that is always zero."""
     keep = np.zeros(len(source.peaks), bool)
     keep[rows] = True
     largest = np.zeros(len(source.motifs), np.float32)
@@ -98,17 +99,17 @@ def _divisors(source: GetStore, rows: np.ndarray, progress: Progress) -> np.ndar
     return np.where(largest > 0, largest, np.float32(1))
 
 
-class _Scores:
-    """The kept peaks' scores over the divisors, read block by block as windows come to need them."""
+class _ScoreBlocks:
+    """Scores of the kept peaks over the divisors, read block by block as windows need them."""
 
-    def __init__(self, source: GetStore, rows: np.ndarray, divisors: np.ndarray):
+    def __init__(self, source: GetZarrStore, rows: np.ndarray, divisors: np.ndarray):
         self._source, self._rows, self._divisors = source, rows, divisors
         self._held = np.zeros((0, len(divisors)), np.float32)
         self._first = 0
-        """Number, among the kept peaks, of the first that is held."""
+        """Number, among the kept peaks, of the first in `_held`."""
 
     def between(self, first: int, stop: int) -> np.ndarray:
-        """Those of the kept peaks `first` to `stop`, float32 (peaks, motifs); `first` never falls."""
+        """Return the scores of kept peaks `first` to `stop`, float32 (peaks, motifs); `first` must never decrease."""
         self._held = self._held[first - self._first :]
         self._first = first
         while self._first + len(self._held) < stop:
@@ -116,7 +117,7 @@ class _Scores:
         return self._held[: stop - first]
 
     def _next_block(self, kept: int) -> np.ndarray:
-        """The kept peaks from number `kept` to the end of its block."""
+        """Read the scores of the kept peaks from number `kept` to the end of its block."""
         size = self._source.block_rows
         begin = int(self._rows[kept]) // size * size
         end = int(np.searchsorted(self._rows, begin + size))
@@ -125,13 +126,13 @@ class _Scores:
 
 
 def _batches(
-    plan: WindowPlan, source: GetStore, kept: Kept, divisors: np.ndarray, progress: Progress
+    plan: WindowPlan, source: GetZarrStore, kept: KeptPeaks, divisors: np.ndarray, progress: ImportProgress
 ) -> Iterator[dict[str, np.ndarray]]:
-    scores = _Scores(source, kept.rows, divisors)
+    scores = _ScoreBlocks(source, kept.rows, divisors)
     offsets = np.cumsum([0, *(len(along) for along in plan.peaks)])
     done = 0
     largest: list[float] = []
-    """Of the windows of the batch that is being made."""
+    """Largest accessibilities of the windows of the current batch."""
 
     def features(chromosome: int, first: int, stop: int) -> np.ndarray:
         begin, end = int(offsets[chromosome]) + first, int(offsets[chromosome]) + stop
@@ -152,11 +153,11 @@ def _batches(
 
 
 def _default_name(cell_type: str | None) -> str:
-    """`get-CELL_TYPE`, what a folder's name should not hold replaced by `_`."""
-    return "get" if cell_type is None else "get-" + re.sub(r"[^A-Za-z0-9._-]+", "_", cell_type)
+    """Return `get-CELL_TYPE`, or `get`."""
+    return "get" if cell_type is None else f"get-{folder_name(cell_type)}"
 
 
-def _note(source: GetStore, options: GetOptions, kept: Kept, plan: WindowPlan) -> str:
+def _note(source: GetZarrStore, options: GetOptions, kept: KeptPeaks, plan: WindowPlan) -> str:
     num = len(source.peaks)
     parts = [f"read from {source.path.name} (zarr format {source.format})"]
     if options.cell_type is None:

@@ -1,4 +1,4 @@
-"""Images with captions, brought to a few sizes by aspect ratio: a folder of files, WebDataset tars, or Parquet."""
+"""Importer of images with captions, scaled to a few sizes by aspect ratio."""
 
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -8,24 +8,25 @@ from functools import partial
 from pathlib import Path
 
 from ditlab.data.images.aspect_buckets import AspectBuckets
-from ditlab.data.images.decoding import Decoded, DecodingRules, Reason, Skipped, decode
+from ditlab.data.images.decoding import DecodedImage, DecodingRules, Reason, SkippedImage, decode
 from ditlab.data.images.feature_columns import FeatureColumns
 from ditlab.data.images.sources import ImageSource, open_image_source
 from ditlab.data.images.spool import ImageSpool
-from ditlab.data.importing import Imported, ImportRequest
+from ditlab.data.import_request import ImportRequest
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.stores.bucket_writer import refuse_plain_store, write_buckets
 from ditlab.data.stores.manifest import Source
-from ditlab.data.text.token_store import folder_name
+from ditlab.data.stores.plain_names import folder_name
+from ditlab.data.stores.written import WrittenStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
 
 OPTIONS = ImagesOptions
 
 NOTED = 20
-"""Skipped images that the store's notes name; its list names all."""
+"""Skipped images named in the store's notes; its list names all."""
 SKIPPED_NAME = "skipped.txt"
-WORDS: dict[Reason, str] = {
+REASON_NAMES: dict[Reason, str] = {
     "missing_caption": "missing caption",
     "unreadable": "unreadable",
     "too_small": "too small",
@@ -34,30 +35,30 @@ WORDS: dict[Reason, str] = {
 
 
 @dataclass
-class Tally:
-    """What was left out or changed."""
+class DecodingSummary:
+    """Images left out and captions cut."""
 
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedImage] = field(default_factory=list)
     captions_cut: int = 0
 
     @property
     def facts(self) -> dict[str, int]:
-        """Counts by name; none for what did not happen."""
-        reasons = Counter(WORDS[each.reason] for each in self.skipped)
+        """Counts above 0, by name."""
+        reasons = Counter(REASON_NAMES[each.reason] for each in self.skipped)
         return dict(sorted(reasons.items())) | ({"captions cut": self.captions_cut} if self.captions_cut else {})
 
     def lines(self) -> Iterator[str]:
-        """A line for each skipped image."""
-        return (f"{each.name}: {WORDS[each.reason]} ({each.detail})" for each in self.skipped)
+        """Iterate over lines for people, one for each skipped image."""
+        return (f"{each.name}: {REASON_NAMES[each.reason]} ({each.detail})" for each in self.skipped)
 
 
-def run(request: ImportRequest[ImagesOptions]) -> list[Imported]:
+def run(request: ImportRequest[ImagesOptions]) -> list[WrittenStore]:
     """Write one bucketed store: image uint8 (3, height, width) in [0, 255], caption uint8 (bytes of the longest,), and
-    the features that are asked for (`FeatureColumns`).
+    the features of the encoders that the options name (`FeatureColumns`).
 
-    Which size an image gets: `AspectBuckets`. Images are decoded once, in processes, to pixels of that size, so that
+    `AspectBuckets` gives each image its size. Images are decoded once, in processes, to pixels of that size, so that
     training decodes nothing; rows of one size keep the source's order, whatever the number of processes. Raises
-    UserError for what is wrong with the source, and for what the options refuse.
+    UserError for a damaged source, and for images that the options refuse to skip.
     """
     options = request.options
     rules = DecodingRules(_buckets(options), options.caption_length)
@@ -67,11 +68,11 @@ def run(request: ImportRequest[ImagesOptions]) -> list[Imported]:
     # a token has a byte at least, so this length cuts no caption a second time
     features = FeatureColumns.open(options.encode_text, options.encode_images, options.caption_length, options.patch)
     with ImageSpool(request.out / name, options.caption_length) as spool:
-        tally = _decode(source, rules, spool, request)
+        summary = _decode(source, rules, spool, request)
         if not len(spool):
-            raise _nothing_usable(options.source, tally)
+            raise _nothing_usable(options.source, summary)
         features.measure(spool.captions())
-        lines = list(tally.lines())
+        lines = list(summary.lines())
         return [
             write_buckets(
                 request.out / name,
@@ -79,7 +80,7 @@ def run(request: ImportRequest[ImagesOptions]) -> list[Imported]:
                 name=name,
                 description=f"{len(spool):,} images with captions in {len(spool.rows)} sizes",
                 source=Source(kind="images", license="not stated", note=_note(options, spool)),
-                facts=tally.facts,
+                facts=summary.facts,
                 notes=lines[:NOTED],
                 files={SKIPPED_NAME: "".join(f"{line}\n" for line in lines).encode()} if lines else {},
             )
@@ -88,19 +89,19 @@ def run(request: ImportRequest[ImagesOptions]) -> list[Imported]:
 
 def _decode(
     source: ImageSource, rules: DecodingRules, spool: ImageSpool, request: ImportRequest[ImagesOptions]
-) -> Tally:
-    """Brings all that can be used into the spool."""
-    tally = Tally()
+) -> DecodingSummary:
+    """Decode all images of a source into the spool."""
+    summary = DecodingSummary()
     with closing(_decoded(source, rules, request.options.processes)) as images:
         for done, image in enumerate(images, start=1):
-            if isinstance(image, Skipped):
-                _refuse(image, source, request.options)
-                tally.skipped.append(image)
+            if isinstance(image, SkippedImage):
+                _check_skip(image, source, request.options)
+                summary.skipped.append(image)
             else:
                 spool.add(image)
-                tally.captions_cut += image.caption_was_cut
+                summary.captions_cut += image.caption_was_cut
             request.progress("decoding", done, source.num, "images")
-    return tally
+    return summary
 
 
 def _buckets(options: ImagesOptions) -> AspectBuckets:
@@ -118,14 +119,14 @@ def _buckets(options: ImagesOptions) -> AspectBuckets:
 
 def _decoded(
     source: ImageSource, rules: DecodingRules, processes: int | None
-) -> Generator[Decoded | Skipped, None, None]:
+) -> Generator[DecodedImage | SkippedImage, None, None]:
     processes = processes or fitting_processes(sum(file.stat().st_size for file in source.files))
     work = partial(decode, rules)
     yield from map(work, source) if processes == 1 else in_processes(work, source, processes, "decodes")
 
 
-def _refuse(image: Skipped, source: ImageSource, options: ImagesOptions) -> None:
-    """Raises UserError where the options do not want such an image skipped."""
+def _check_skip(image: SkippedImage, source: ImageSource, options: ImagesOptions) -> None:
+    """Raise UserError where the options refuse to skip such an image."""
     if image.reason == "missing_caption" and options.missing_caption == "refuse":
         raise UserError(
             f"{image.name} has {image.detail}; write one into {source.caption_place}, or give --missing-caption skip."
@@ -134,12 +135,12 @@ def _refuse(image: Skipped, source: ImageSource, options: ImagesOptions) -> None
         raise UserError(f"{image.name} cannot be decoded ({image.detail}); replace it, or give --unreadable skip.")
 
 
-def _nothing_usable(source: Path, tally: Tally) -> UserError:
-    if not tally.skipped:
+def _nothing_usable(source: Path, summary: DecodingSummary) -> UserError:
+    if not summary.skipped:
         return UserError(f"--source={source} holds no image; name files that hold some.")
-    counts = ", ".join(f"{number:,} {word}" for word, number in tally.facts.items())
+    counts = ", ".join(f"{number:,} {word}" for word, number in summary.facts.items())
     return UserError(
-        f"--source={source} holds no image that can be used ({counts}), the first being {next(tally.lines())}; name "
+        f"--source={source} holds no image that can be used ({counts}), the first being {next(summary.lines())}; name "
         "other files, or for small images lower --resolution and --step."
     )
 

@@ -1,4 +1,4 @@
-"""MNIST (LeCun, Cortes and Burges 1998) and what shares its format, from idx files in a folder or by download."""
+"""Importer of MNIST (LeCun, Cortes and Burges 1998) and data sets in its format, from a folder or by download."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,9 +8,10 @@ from typing import Literal
 import numpy as np
 
 from ditlab.data.images.idx import IMAGES_MAGIC, LABELS_MAGIC, IdxFile, read_idx
-from ditlab.data.importing import Imported, ImportRequest, write_store
+from ditlab.data.import_request import ImportRequest
 from ditlab.data.remote.download import download
 from ditlab.data.stores.manifest import Column, Source, SourceFile
+from ditlab.data.stores.written import WrittenStore, write_store
 from ditlab.errors import UserError
 from ditlab.spec.importing import MnistOptions
 
@@ -34,21 +35,22 @@ COLUMNS = {
 }
 
 BATCH_ROWS = 8192
+"""Rows written at a time."""
 
 
 @dataclass(frozen=True)
-class Published:
-    """One of MNIST's files as it was published."""
+class PublishedFile:
+    """File of MNIST as it was published."""
 
     stem: str
     """File name without .gz."""
     gz_md5: str
-    """Of the .gz file."""
+    """MD5 of the .gz file."""
     idx_md5: str | None
-    """Of the unpacked file; None where no published one is known."""
+    """MD5 of the unpacked file; None where no published one is known."""
 
     def find(self, folder: Path) -> Path | None:
-        """The file in a folder, gzipped or not, under its own name or with the dot that some unpackers put in it."""
+        """Find the file in a folder, gzipped or not, under its own name or with the dot of some unpackers."""
         dotted = self.stem.replace("-idx", ".idx")
         names = (f"{self.stem}.gz", self.stem, f"{dotted}.gz", dotted)
         return next((folder / name for name in names if (folder / name).is_file()), None)
@@ -56,17 +58,17 @@ class Published:
 
 SPLITS = {
     "train": (
-        Published("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873", None),
-        Published("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432", None),
+        PublishedFile("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873", None),
+        PublishedFile("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432", None),
     ),
     "test": (
-        Published("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
-        Published("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
+        PublishedFile("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
+        PublishedFile("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
     ),
 }
 
 
-def run(request: ImportRequest[MnistOptions]) -> list[Imported]:
+def run(request: ImportRequest[MnistOptions]) -> list[WrittenStore]:
     """Write `mnist-train` and `mnist-test`, or the one whose files `request.options.source` holds.
 
     Columns: image uint8 (1, 28, 28) in [0, 255], label int64. Raises UserError for missing, damaged or mismatched
@@ -74,9 +76,9 @@ def run(request: ImportRequest[MnistOptions]) -> list[Imported]:
     """
     urls = {} if request.options.source else _download(request)
     folder = request.options.source or request.cache / "mnist"
-    found = {split: (images.find(folder), labels.find(folder)) for split, (images, labels) in SPLITS.items()}
+    pairs = {split: (images.find(folder), labels.find(folder)) for split, (images, labels) in SPLITS.items()}
     imported = []
-    for split, (images, labels) in found.items():
+    for split, (images, labels) in pairs.items():
         if images and labels:
             imported.append(_import_split(split, images, labels, urls, request))
         elif images or labels:
@@ -89,7 +91,7 @@ def run(request: ImportRequest[MnistOptions]) -> list[Imported]:
 
 
 def _download(request: ImportRequest[MnistOptions]) -> dict[str, str]:
-    """Bring the four .gz files into the cache; URLs by file name of those not there before."""
+    """Download the four .gz files into the cache; return URLs by file name of those not there before."""
     urls = {}
     names = [f"{file.stem}.gz" for pair in SPLITS.values() for file in pair]
     for file in (file for pair in SPLITS.values() for file in pair):
@@ -108,7 +110,7 @@ def _download(request: ImportRequest[MnistOptions]) -> dict[str, str]:
 
 def _import_split(
     split: str, images: Path, labels: Path, urls: dict[str, str], request: ImportRequest[MnistOptions]
-) -> Imported:
+) -> WrittenStore:
     files = [read_idx(images, IMAGES_MAGIC), read_idx(labels, LABELS_MAGIC)]
     pixels, classes = files[0].values, files[1].values
     if pixels.shape[1:] != (28, 28):
@@ -137,8 +139,8 @@ def _import_split(
     )
 
 
-def _check(path: Path, file: IdxFile, published: Published) -> Literal["md5", "unknown"]:
-    """Whether a file is MNIST's: as the .gz file, or unpacked where that digest is published."""
+def _check(path: Path, file: IdxFile, published: PublishedFile) -> Literal["md5", "unknown"]:
+    """Compare a file with the published one: as .gz, or unpacked where that digest is published."""
     if file.md5 == published.gz_md5 or file.content_md5 == published.idx_md5:
         return "md5"
     if published.idx_md5 is None and not file.gzipped:

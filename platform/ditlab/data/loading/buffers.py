@@ -1,4 +1,4 @@
-"""Memory for gathered rows, used again once nobody holds it."""
+"""Pool of memory for gathered rows."""
 
 import math
 import sys
@@ -21,12 +21,12 @@ class BufferPool:
         self._elements = elements
         self._dtype = torch.empty(0, dtype=dtype).numpy().dtype
         self._num = num
-        """Buffers kept; where more are held at once, the rest is ordinary memory."""
+        """Most buffers in the pool; where more are in use at once, the rest is ordinary memory."""
         self._buffers: list[np.ndarray] = []
         self._lock = threading.Lock()
 
     def take(self, shape: tuple[int, ...]) -> Tensor:
-        """Uninitialised."""
+        """Return an uninitialised tensor of a shape."""
         elements = math.prod(shape)
         with self._lock:
             for buffer in self._buffers:

@@ -1,17 +1,17 @@
-"""Which rows of a store train, and which are held out."""
+"""Split of a store's rows into training and held-out rows."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from ditlab.data.loading.order import keyed_permutation
+from ditlab.data.loading.permutation import keyed_permutation
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.errors import UserError, nearest
 from ditlab.spec.data import HoldOutClasses
 
 
 def hold_out_rows(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """(training rows, held-out rows) of a store of `length` rows, int64.
+    """Return (training rows, held-out rows) of a store of `length` rows, int64.
 
     The choice depends on the store's length alone, never on an experiment's seed: held-out figures of two experiments
     compare the same samples. A larger share holds out all that a smaller one does. Training rows are ascending;
@@ -24,16 +24,18 @@ def hold_out_rows(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 RUN_ROWS = 16
+"""Rows of a run in a small store."""
 MOST_RUNS = 1000
+"""Runs that a large store is cut into."""
 
 
 def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """(training rows, held-out rows) of a text's store of `length` rows, int64: held out are runs of neighbours.
+    """Return (training rows, held-out rows) of a text store of `length` rows, int64, held out in runs of neighbours.
 
     Neighbouring rows share documents, phrases and, at their seam, a sentence. Of rows held out at random nearly every
     one would have both neighbours in training; of a run of n, two have one. A single run, as the last tenth, would be
     one place of a sorted corpus; so the rows are cut into equal runs, RUN_ROWS long or a MOST_RUNS-th of all, and runs
-    are drawn until the share is full. All else is as `hold_out_rows` says.
+    are drawn until the share is full. All else is as in `hold_out_rows`.
     """
     runs = np.array_split(np.arange(length), min(MOST_RUNS, max(1, length // RUN_ROWS)))
     order = np.concatenate([runs[run] for run in keyed_permutation("ditlab.hold-out-runs", len(runs))])
@@ -43,10 +45,10 @@ def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def hold_out_groups(length: int, share: float, group: int) -> tuple[np.ndarray, np.ndarray]:
-    """(training rows, held-out rows) of a store of `length` rows, int64: held out are whole groups of `group` rows.
+    """Return (training rows, held-out rows) of a store of `length` rows, int64, held out in groups of `group` rows.
 
     Rows of one group, neighbours in the store, belong together, as the same digit in several colours does. The share
-    is one of groups. All else is as `hold_out_rows` says.
+    is one of groups. All else is as in `hold_out_rows`.
     """
     assert length % group == 0, (length, group)
     train, held_out = (
@@ -56,10 +58,10 @@ def hold_out_groups(length: int, share: float, group: int) -> tuple[np.ndarray, 
 
 
 def hold_out_classes(store: AnyStore, classes: HoldOutClasses) -> tuple[np.ndarray, np.ndarray]:
-    """(training rows, held-out rows) of a store, int64: held out are all rows whose class is one of `classes`.
+    """Return (training rows, held-out rows) of a store, int64; rows of the classes in `classes` are held out.
 
     Training rows are ascending; held-out rows are shuffled, by their number alone. Raises UserError for a column that
-    holds no class indices, for a class that it does not know, and where nothing trains or nothing is held out.
+    holds no class indices, for an unknown class, and where no row is left to train on or none is held out.
     """
     knob, column = f"data.hold_out.column={classes.column}", store.columns.get(classes.column)
     indexed = [name for name, each in store.columns.items() if each.num_classes is not None and not each.shape]
@@ -84,11 +86,11 @@ def hold_out_classes(store: AnyStore, classes: HoldOutClasses) -> tuple[np.ndarr
 
 
 def hold_out_evenly(lengths: Sequence[int], share: float) -> tuple[np.ndarray, np.ndarray]:
-    """(training rows, held-out rows) of a store whose buckets have these lengths, int64: each bucket gives its share.
+    """Return (training rows, held-out rows) of a store with buckets of these lengths, int64, the same share of each.
 
-    The k-th of n rows of a bucket, in an order of the bucket's own, stands at (k + 1/2)/n; held out are the rows that
-    stand first, and in this order, so that every bucket gives its share of the first few, too. All else is as
-    `hold_out_rows` says.
+    The k-th of n rows of a bucket, in an order of the bucket's own, is placed at (k + 1/2)/n; the rows of lowest place
+    are held out, in this order, so that every bucket has its share of the first few, too. All else is as in
+    `hold_out_rows`.
     """
     total = sum(lengths)
     rows, places = np.empty(total, np.int64), np.empty(total)

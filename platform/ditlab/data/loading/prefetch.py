@@ -1,4 +1,4 @@
-"""Gathering ahead: hand-overs of several steps' rows, computed by other threads while the consumer is busy."""
+"""Prefetching: threads gather the rows of coming steps while the consumer is busy."""
 
 import math
 from collections import deque
@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from ditlab.data.loading.buffers import BufferPool
-from ditlab.data.loading.order import SampleOrder
-from ditlab.data.stores.view import View
+from ditlab.data.loading.worker_batches import WorkerBatches
 
-HandOver = dict[str, Tensor]
-"""Several steps' rows by column, (steps * rows a step, *shape)."""
+StepBlock = dict[str, Tensor]
+"""Rows of several consecutive steps by column, (steps * rows a step, *shape)."""
 
-AHEAD_BYTES = 6_400_000
+BLOCK_BYTES = 6_400_000
 """A thread gathers steps together up to this size. Waking a thread costs up to 100 microseconds on idle virtual cores,
 ten steps of small images; 1.6 MB reached 0.6 of the throughput that this does, and 12.8 MB no more."""
 
@@ -26,71 +25,59 @@ NUM_THREADS = 2
 
 
 class Prefetcher:
-    """An iterator over the hand-overs of one worker from a position on.
+    """Iterator over the step blocks of one worker from a position on.
 
-    A few threads gather up to `depth` hand-overs ahead, each hand-over by one of them.
+    A few threads gather up to `depth` blocks ahead, each block by one of them.
     """
 
-    def __init__(
-        self,
-        view: View,
-        columns: list[str],
-        order: SampleOrder,
-        position: int,
-        micro_size: int,
-        micro_indices: np.ndarray,
-        steps: int | None,
-        depth: int,
-        pin: bool,
-    ):
+    def __init__(self, batches: WorkerBatches, position: int, *, steps: int | None, depth: int, pin: bool):
         if depth < 1:
             raise ValueError(f"depth={depth} must be at least 1")
-        self._view, self._columns, self._order = view, columns, order
-        self._micro_size, self._micro_indices = micro_size, micro_indices
-        self._depth, self._pin = depth, pin
-        rows_a_step = micro_size * len(micro_indices)
+        self._batches, self._depth, self._pin = batches, depth, pin
+        view = batches.view
         parts = [part.columns for part in view.store.parts]
-        step_bytes = [rows_a_step * sum(part[name].row_bytes for name in columns) for part in parts]
-        self._steps_ahead = [max(1, AHEAD_BYTES // each) for each in step_bytes]
-        """Steps of a hand-over at most, by bucket."""
+        step_bytes = [batches.step_rows * sum(part[name].row_bytes for name in batches.columns) for part in parts]
+        self._block_steps = [max(1, BLOCK_BYTES // each) for each in step_bytes]
+        """Most steps of a block, by bucket."""
         self._buffers = {
             name: BufferPool(
-                rows_a_step * max(map(mul, self._steps_ahead, (part[name].row_elements for part in parts))),
+                batches.step_rows * max(map(mul, self._block_steps, (part[name].row_elements for part in parts))),
                 getattr(torch, view.columns[name].dtype),
                 num=depth + 2,  # those that wait or are being filled, and two that the consumer is at
             )
-            for name in columns
+            for name in batches.columns
         }
         self._threads = ThreadPoolExecutor(
             NUM_THREADS,
             thread_name_prefix="ditlab-loader",
-            # pinned memory belongs to a thread's current device, which is the first one unless it is told
+            # pinned memory belongs to a thread's current device, by default the first one
             initializer=partial(torch.cuda.set_device, torch.cuda.current_device()) if pin else None,
         )
+        order = batches.order
         self._epoch, self._batch = divmod(order.batch_number(position), order.batches_per_epoch)
         self._steps_left = math.inf if steps is None else steps
         self._rows: np.ndarray | None = None
         """Store rows of this worker in the current epoch, (batches, rows a step)."""
         self._bucket_of = np.empty(0, np.int64)
-        """The bucket of each of these batches, (batches,)."""
-        self._upcoming = self._threads.submit(self._epoch_rows, self._epoch)
-        """Those of the epoch that comes next."""
-        self._pending: deque[Future[HandOver]] = deque()
+        """Bucket of each of these batches, (batches,)."""
+        self._next_rows = self._threads.submit(batches.epoch_rows, self._epoch)
+        """Store rows of the next epoch, in the making."""
+        self._pending: deque[Future[StepBlock]] = deque()
         self._fill()
 
-    def __next__(self) -> HandOver:
+    def __next__(self) -> StepBlock:
         if not self._pending:
             raise StopIteration
         try:
-            hand_over = self._pending.popleft().result()
+            block = self._pending.popleft().result()
         except BaseException:
             self.close()
             raise
         self._fill()
-        return hand_over
+        return block
 
     def close(self) -> None:
-        """End the threads, once they have finished what they are at. What was gathered is dropped."""
+        """End the threads once they have finished their current block, and drop all gathered rows."""
         self._threads.shutdown(cancel_futures=True)
         self._pending.clear()
         self._steps_left = 0
@@ -100,18 +87,18 @@ class Prefetcher:
             self._pending.append(self._threads.submit(self._gather, rows))
 
     def _take_rows(self) -> np.ndarray | None:
-        """Store rows of the next hand-over's steps, int64, within one epoch and one bucket; None after the last."""
+        """Return the store rows of the next block, int64, within one epoch and one bucket; None after the last."""
         if self._steps_left == 0:
             return None
         if self._rows is None or self._batch == len(self._rows):
             if self._rows is not None:
                 self._epoch, self._batch = self._epoch + 1, 0
-            self._rows = self._upcoming.result()
-            self._bucket_of = self._view.store.bucket_of(self._rows[:, 0])
+            self._rows = self._next_rows.result()
+            self._bucket_of = self._batches.view.store.bucket_of(self._rows[:, 0])
             if self._steps_left > len(self._rows) - self._batch:
-                self._upcoming = self._threads.submit(self._epoch_rows, self._epoch + 1)
+                self._next_rows = self._threads.submit(self._batches.epoch_rows, self._epoch + 1)
         bucket = self._bucket_of[self._batch]
-        ahead = self._bucket_of[self._batch : self._batch + self._steps_ahead[bucket]]
+        ahead = self._bucket_of[self._batch : self._batch + self._block_steps[bucket]]
         others = np.flatnonzero(ahead != bucket)
         taken = int(min(others[0] if len(others) else len(ahead), self._steps_left))
         rows = self._rows[self._batch : self._batch + taken].reshape(-1)
@@ -119,21 +106,11 @@ class Prefetcher:
         self._steps_left -= taken
         return rows
 
-    def _gather(self, rows: np.ndarray) -> HandOver:
-        return {name: self._gather_column(name, rows) for name in self._columns}
-
-    def _gather_column(self, name: str, rows: np.ndarray) -> Tensor:
-        store = self._view.store
-        column = store.parts[store.bucket_of(rows[:1])[0]].columns[name]
-        shape = (len(rows), *column.shape)
-        if self._pin:
-            out = torch.empty(shape, dtype=getattr(torch, column.dtype), pin_memory=True)
-        else:
-            out = self._buffers[name].take(shape)
-        return store.gather(name, rows, out)
-
-    def _epoch_rows(self, epoch: int) -> np.ndarray:
-        """The store rows that this worker takes in an epoch, (batches, rows a step)."""
-        batches = self._order.epoch_batches(epoch)
-        mine = batches.reshape(len(batches), -1, self._micro_size)[:, self._micro_indices]
-        return self._view.rows[mine.reshape(len(batches), -1)]
+    def _gather(self, rows: np.ndarray) -> StepBlock:
+        part, part_rows = self._batches.view.store.locate(rows)
+        block = {}
+        for name in self._batches.columns:
+            shape, dtype = (len(rows), *part.columns[name].shape), getattr(torch, part.columns[name].dtype)
+            out = torch.empty(shape, dtype=dtype, pin_memory=True) if self._pin else self._buffers[name].take(shape)
+            block[name] = part.gather(name, part_rows, out)
+        return block

@@ -1,0 +1,1 @@
+"""Remote: stores behind a URI, copied to a node or uploaded, and downloads."""

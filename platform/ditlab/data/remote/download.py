@@ -1,4 +1,4 @@
-"""Downloads that go on where they stopped, from the first mirror that answers."""
+"""Download from the first mirror that answers, continued where it stopped."""
 
 import hashlib
 import http.client
@@ -7,20 +7,20 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from ditlab.data.importing import Progress
+from ditlab.data.import_request import ImportProgress
 from ditlab.errors import UserError
 
-TIMEOUT = 20.0
+MIRROR_TIMEOUT = 20.0
 """Seconds without an answer or a byte before a mirror is given up."""
-CHUNK = 64 * 1024
+CHUNK_BYTES = 64 * 1024
 
 
-def download(name: str, md5: str, mirrors: Sequence[str], folder: Path, progress: Progress) -> str | None:
-    """Bring `folder/name`, whose MD5 is known, from the first of the mirrors (URL prefixes ending in /) that has it.
+def download(name: str, md5: str, mirrors: Sequence[str], folder: Path, progress: ImportProgress) -> str | None:
+    """Download `folder/name`, whose MD5 is known, from the first of the mirrors (URL prefixes ending in /) that has it.
 
     Returns the URL it came from, or None where it was there already. Bytes go to `name.part`, which the next mirror or
-    the next attempt goes on from; the file takes its name once its MD5 is right. Raises UserError when no mirror gives
-    the file, with each one's reason.
+    the next attempt continues; the file takes its name once its MD5 is right. Raises UserError when no mirror gives
+    the file, with the reason for each.
     """
     target, part = folder / name, folder / f"{name}.part"
     if target.exists() and _md5(target) == md5:
@@ -38,20 +38,20 @@ def download(name: str, md5: str, mirrors: Sequence[str], folder: Path, progress
         if found == md5:
             part.replace(target)
             return url
-        part.unlink()  # not what was published: nothing to go on from
+        part.unlink()  # not the published file: nothing to continue
         reasons.append(f"{url}: its MD5 is {found}, expected {md5}")
     raise UserError(f"{name} could not be downloaded ({'; '.join(reasons)}).")
 
 
-def _fetch(url: str, part: Path, progress: Progress) -> None:
-    """Append to `part` what it lacks of the file at `url`."""
+def _fetch(url: str, part: Path, progress: ImportProgress) -> None:
+    """Append the missing rest of the file at `url` to `part`."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
-        answer = urllib.request.urlopen(request, timeout=TIMEOUT)
+        answer = urllib.request.urlopen(request, timeout=MIRROR_TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return  # nothing beyond what is here: the MD5 decides
+            return  # nothing beyond these bytes: the MD5 decides
         raise
     with answer, part.open("ab") as sink:
         if answer.status != http.client.PARTIAL_CONTENT:
@@ -59,7 +59,7 @@ def _fetch(url: str, part: Path, progress: Progress) -> None:
             have = 0
         length = answer.headers.get("Content-Length")
         total = have + int(length) if length else None
-        while chunk := answer.read(CHUNK):
+        while chunk := answer.read(CHUNK_BYTES):
             sink.write(chunk)
             have += len(chunk)
             progress(part.stem, have, total)

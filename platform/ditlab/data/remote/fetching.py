@@ -1,4 +1,4 @@
-"""Bringing the files of a store from behind a URI into a folder: hashed on the way, the manifest last."""
+"""Fetching of a store's files from a URI into a folder: hashed on the way, the manifest last."""
 
 import hashlib
 import shutil
@@ -7,40 +7,45 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ditlab.data.stores.files import AGAIN, StoreContents, StoreFile
+from ditlab.data.stores.files import UPLOAD_AGAIN, StoreContents, StoreFile
 from ditlab.errors import UserError
 from ditlab.storage.files import flush_to_disk, sync_folder, write_durably
 from ditlab.storage.remote import RemoteFiles
 
-AT_ONCE = 8
-"""Files: an object store answers one reader with some 50 to 100 MB/s."""
+PARALLEL_FILES = 8
+"""Files transferred at a time: an object store answers one reader with some 50 to 100 MB/s."""
 
 
 class Fetch:
-    """One copy in the making. A file takes its name once its size and SHA-256 are those of the manifest, so what a
-    killed copy left is gone on from. One at a time in a folder."""
+    """Fetch of one store into a folder; only one may run in a folder at a time.
+
+    A file takes its name once its size and SHA-256 are those of the manifest, so a copy that was killed is continued.
+    """
 
     def __init__(self, files: RemoteFiles, folder: Path, place: str):
-        """`place` begins every message: the knob and the URI."""
+        """Prepare a fetch; `place`, the knob and the URI, begins every message."""
         self._files, self._folder, self._place = files, folder, place
         self._stop = threading.Event()
 
     def run(self, contents: StoreContents) -> None:
-        """Raises UserError for what the place does not give as the manifests say, OSError for what the disk refuses."""
+        """Fetch all missing files, then place the manifests.
+
+        Raises UserError for files that are missing there or differ from the manifests, OSError where the disk refuses.
+        """
         for below in {"", *(file.folder for file in contents.files)}:
             (self._folder / below).mkdir(parents=True, exist_ok=True)
         missing = [file for file in contents.files if not _is_there(self._folder / file.folder / file.name, file)]
-        self._check_room(sum(file.size or 0 for file in missing))
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        self._check_free_space(sum(file.size or 0 for file in missing))
+        with ThreadPoolExecutor(PARALLEL_FILES) as pool:
             try:
-                list(pool.map(self._bring, missing))
+                list(pool.map(self._fetch, missing))
             finally:
-                self._stop.set()  # after an error or Ctrl-C, nobody waits for files half-way
+                self._stop.set()  # after an error or Ctrl-C, do not wait for unfinished files
         for folder, name, content in contents.manifests:
             sync_folder(self._folder / folder)
             write_durably(self._folder / folder / name, content)
 
-    def _check_room(self, needed: int) -> None:
+    def _check_free_space(self, needed: int) -> None:
         free = shutil.disk_usage(self._folder).free
         if needed > free:
             raise UserError(
@@ -48,7 +53,7 @@ class Fetch:
                 "free; make room there, or point DITLAB_CACHE at a larger disk of this node."
             )
 
-    def _bring(self, file: StoreFile) -> None:
+    def _fetch(self, file: StoreFile) -> None:
         target = self._folder / file.folder / file.name
         partial = target.with_name(f".{target.name}.partial")
         digest, size = hashlib.sha256(), 0
@@ -70,7 +75,9 @@ class Fetch:
 
     def _chunks(self, file: StoreFile) -> Iterator[bytes]:
         name = f"{file.folder}/{file.name}".lstrip("/")
-        with self._files.named(f"does not give {name}", "check the network and the credentials in the environment"):
+        with self._files.translating_errors(
+            f"does not give {name}", "check the network and the credentials in the environment"
+        ):
             try:
                 yield from self._files.chunks(file.folder, file.name)
             except FileNotFoundError:
@@ -84,17 +91,17 @@ class Fetch:
             more = "more than " if size > file.size else ""
             raise UserError(
                 f"{self._place}: {name} was altered: it has {more}{min(size, file.size):,} bytes, and the manifest "
-                f"says {file.size:,}; {AGAIN}."
+                f"says {file.size:,}; {UPLOAD_AGAIN}."
             )
         if file.sha256 and digest != file.sha256:
             raise UserError(
                 f"{self._place}: {name} was altered: its SHA-256 is {digest[:16]}..., and the manifest says "
-                f"{file.sha256[:16]}...; {AGAIN}."
+                f"{file.sha256[:16]}...; {UPLOAD_AGAIN}."
             )
 
 
 def _is_there(path: Path, file: StoreFile) -> bool:
-    """Whether a file that an earlier copy left is the one."""
+    """Return True if a file of an earlier copy has the manifest's size and SHA-256."""
     if not file.sha256 or not path.is_file() or file.size not in (None, path.stat().st_size):
         return False
     with path.open("rb") as content:

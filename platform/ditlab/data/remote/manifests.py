@@ -1,4 +1,4 @@
-"""Places of stores that are named by a URI."""
+"""Manifests of stores behind a URI."""
 
 from pathlib import Path
 
@@ -14,7 +14,10 @@ READ_REMEDY = "check the address, the network and the credentials in the environ
 
 
 def open_files(knob: str, uri: str) -> RemoteFiles:
-    """Raises UserError, naming the knob, for what is no URI, holds a secret, or no library here understands."""
+    """Open the files below a URI.
+
+    Raises UserError, naming the knob, for a text that is no URI, holds a secret, or has a scheme without a library.
+    """
     try:
         refuse_storage(knob, uri)
     except ValueError as error:
@@ -25,23 +28,23 @@ def open_files(knob: str, uri: str) -> RemoteFiles:
 
 
 def open_root(knob: str, uri: str) -> tuple[RemoteFiles, RootManifest]:
-    """The place that a URI names, and its store's own manifest.
+    """Open the files below a URI, and read the root manifest of the store there.
 
     Raises UserError as `open_files` does, for a place without a store and for an altered manifest; Unreachable where
     the place does not answer.
     """
     files = open_files(knob, uri)
-    with files.named("cannot be read", READ_REMEDY):
+    with files.translating_errors("cannot be read", READ_REMEDY):
         root = read_root(files.read, f"{knob}={uri}")
     if root is None:
         raise UserError(f"{knob}={uri} holds no store; put one there with `ditlab data upload STORE {uri}`.")
     return files, root
 
 
-def describe_place(knob: str, uri: str) -> AnyStore:
-    """The store at a URI by its manifests alone: it can be asked for everything but rows. Raises as `open_root`."""
+def describe_store(knob: str, uri: str) -> AnyStore:
+    """Return the store at a URI without its rows, of which only the manifests are read. Raises as `open_root` does."""
     files, root = open_root(knob, uri)
-    with files.named("cannot be read", READ_REMEDY):
+    with files.translating_errors("cannot be read", READ_REMEDY):
         contents = read_contents(files.read, root, f"{knob}={uri}")
     if isinstance(root.manifest, StoreManifest):
         return Store(Path(uri), root.manifest)

@@ -1,4 +1,4 @@
-"""Putting a store at a URI: files first, the manifest last."""
+"""Upload of a store to a URI: files first, the manifest last."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -6,38 +6,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ditlab.data.remote.fetching import AT_ONCE
+from ditlab.data.remote.fetching import PARALLEL_FILES
 from ditlab.data.remote.manifests import READ_REMEDY, open_files
 from ditlab.data.stores.bucketed_store import AnyStore
-from ditlab.data.stores.files import Contents, StoreFile, read_contents, read_root
+from ditlab.data.stores.files import StoreContents, StoreFile, read_contents, read_root
 from ditlab.data.stores.manifest import MANIFEST_NAME
 from ditlab.errors import UserError
 from ditlab.storage.remote import RemoteFiles
 
 KNOB = "URI"
-CHUNK = 8 << 20
+CHUNK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Uploaded:
-    """What an upload did."""
+class UploadResult:
+    """Result of an upload."""
 
     outcome: Literal["uploaded", "unchanged"]
     """`unchanged`: the same store was there, every file of it."""
     sent: int
-    """Files."""
+    """Number of files that were sent."""
     size: int
     """Bytes of all shards."""
 
 
-def upload_store(store: AnyStore, uri: str) -> Uploaded:
-    """Puts an open store, which should have been verified, at a URI; one cut short is gone on from.
+def upload_store(store: AnyStore, uri: str) -> UploadResult:
+    """Upload an open store, which should have been verified, to a URI; an upload that was cut short is continued.
 
     Raises UserError where another store lies there, and where nothing can be written there.
     """
     remote = open_files(KNOB, uri)
     contents = _contents_of(store)
-    with remote.named("cannot be read", READ_REMEDY):
+    with remote.translating_errors("cannot be read", READ_REMEDY):
         there = read_root(remote.read, f"{KNOB}={uri}")
         if there and there.manifest.fingerprint != store.fingerprint:
             raise UserError(
@@ -46,17 +46,17 @@ def upload_store(store: AnyStore, uri: str) -> Uploaded:
             )
         missing = _missing(remote, contents, is_known=there is not None)
     if there and not missing:
-        return Uploaded("unchanged", 0, contents.size)
+        return UploadResult("unchanged", 0, contents.size)
     remedy = "check the bucket, its permissions and the credentials in the environment"
-    with remote.named("cannot be written", remedy):
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+    with remote.translating_errors("cannot be written", remedy):
+        with ThreadPoolExecutor(PARALLEL_FILES) as pool:
             list(pool.map(lambda file: _send(remote, store.path, file), missing))
         for folder, name, content in contents.manifests:
-            remote.place(folder, name, content)
-    return Uploaded("uploaded", len(missing), contents.size)
+            remote.replace(folder, name, content)
+    return UploadResult("uploaded", len(missing), contents.size)
 
 
-def _contents_of(store: AnyStore) -> Contents:
+def _contents_of(store: AnyStore) -> StoreContents:
     def read(folder: str, name: str) -> bytes:
         return (store.path / folder / name).read_bytes()
 
@@ -65,9 +65,12 @@ def _contents_of(store: AnyStore) -> Contents:
     return read_contents(read, root, str(store.path))
 
 
-def _missing(remote: RemoteFiles, contents: Contents, is_known: bool) -> list[StoreFile]:
-    """Files to send. Without a manifest that says so (`is_known`), a file there is this one only where its name holds
-    its content's hash, as writers name shards."""
+def _missing(remote: RemoteFiles, contents: StoreContents, is_known: bool) -> list[StoreFile]:
+    """List the files to send.
+
+    Without the store's manifest there (`is_known`), a file counts as sent only where its name holds its content's hash,
+    as the names of shards do.
+    """
     sizes = {folder: remote.sizes(folder) for folder in {"", *(folder for folder, _, _ in contents.parts)}}
 
     def is_there(file: StoreFile) -> bool:
@@ -81,7 +84,7 @@ def _missing(remote: RemoteFiles, contents: Contents, is_known: bool) -> list[St
 def _send(remote: RemoteFiles, path: Path, file: StoreFile) -> None:
     def chunks() -> Iterator[bytes]:
         with (path / file.folder / file.name).open("rb") as content:
-            while chunk := content.read(CHUNK):
+            while chunk := content.read(CHUNK_BYTES):
                 yield chunk
 
     remote.write(file.folder, file.name, chunks())

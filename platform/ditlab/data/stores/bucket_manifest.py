@@ -1,4 +1,4 @@
-"""What a bucketed store says about itself: the records of `buckets.json`, and its columns as one."""
+"""Manifest of a bucketed store: the records of `buckets.json`, and columns merged over buckets."""
 
 import hashlib
 import json
@@ -9,76 +9,82 @@ from typing import Literal
 from pydantic import Field
 
 from denoisers.contract import ANY
-from ditlab.data.stores.manifest import Record, Source, Statistics, StoredColumn, TextFacts
+from ditlab.data.stores.manifest import ColumnStatistics, ManifestRecord, Source, StoredColumn, TextFacts
 from ditlab.data.stores.plain_names import PlainName
 
 BUCKETS_NAME = "buckets.json"
 
 
-class Bucket(Record):
-    """One store of images of one size, in a folder below the bucketed store's."""
+class Bucket(ManifestRecord):
+    """Store of images of one size, in a folder below the bucketed store's."""
 
     folder: PlainName
-    """Named after its size and its contents: `256x192-1a2b3c4d`."""
+    """Folder named after size and contents: `256x192-1a2b3c4d`."""
     height: int
-    """Pixels."""
+    """Height in pixels."""
     width: int
-    """Pixels."""
+    """Width in pixels."""
     rows: int
     fingerprint: str
-    """Of the store in the folder."""
+    """Fingerprint of the store in the folder."""
 
     @property
     def size(self) -> str:
+        """Size as text: `256x192`."""
         return size_name(self.height, self.width)
 
 
-class BucketsManifest(Record):
-    """`buckets.json`: written last, so a bucketed store exists once it does."""
+class BucketsManifest(ManifestRecord):
+    """Contents of `buckets.json`, which is written last: a bucketed store exists once it does."""
 
     format: Literal["ditlab-buckets"] = "ditlab-buckets"
     version: Literal[1] = 1
     name: PlainName
     description: str
     buckets: tuple[Bucket, ...]
-    """By area, then height. Rows are numbered bucket after bucket."""
+    """Buckets by area, then height. Rows are numbered bucket after bucket."""
     source: Source
     facts: dict[str, int] = Field(default_factory=dict)
-    """Counts of what the importer left out or changed, by name: `too small`."""
+    """Counts of images that the importer left out or changed, by reason: `too small`."""
     notes: tuple[str, ...] = ()
-    """What a person should know about this import, a line each."""
+    """Remarks on this import, for people, a line each."""
     files: dict[str, PlainName] = Field(default_factory=dict)
-    """Lists for people beside this file: what each is called, and the name of the file that holds it."""
+    """Lists for people beside this file: the name of the file that holds each, by the list's name."""
     fingerprint: str
-    """See `buckets_fingerprint`."""
+    """Fingerprint of the contents: see `buckets_fingerprint`."""
 
     @property
     def rows(self) -> int:
+        """Rows of all buckets."""
         return sum(bucket.rows for bucket in self.buckets)
 
     @property
     def text(self) -> TextFacts | None:
-        """Buckets hold images, no tokens of a text."""
+        """None: buckets hold images, no tokens of a text."""
         return None
 
     @property
     def attachments(self) -> Mapping[str, str]:
-        """Nothing beside a bucket's shards is needed to understand its columns."""
+        """No attachments: a bucket's columns need none."""
         return {}
 
 
 def size_name(height: int, width: int) -> str:
+    """Return a size as text: `256x192`."""
     return f"{height}x{width}"
 
 
 def buckets_fingerprint(buckets: Iterable[Bucket]) -> str:
-    """SHA-256 (hex) over sizes and fingerprints of the buckets in their order; names, facts and notes do not enter."""
+    """Return the SHA-256 (hex) of the buckets' sizes and fingerprints in their order.
+
+    Names, facts and notes do not enter.
+    """
     content = [[bucket.height, bucket.width, bucket.fingerprint] for bucket in buckets]
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
 
 def merged_column(parts: Sequence[StoredColumn]) -> StoredColumn:
-    """One column out of the buckets' own: axes whose sizes differ are ANY, statistics are those of all rows.
+    """Merge a column's buckets: axes whose sizes differ are ANY, statistics are those of all rows.
 
     `parts` must agree in all but sizes.
     """
@@ -95,12 +101,12 @@ def merged_column(parts: Sequence[StoredColumn]) -> StoredColumn:
     )
 
 
-def _merged_statistics(parts: Sequence[Statistics]) -> Statistics:
+def _merged_statistics(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
     count = sum(part.count for part in parts)
     mean = math.fsum(part.count * part.mean for part in parts) / count
     squares = math.fsum(part.count * (part.std**2 + (part.mean - mean) ** 2) for part in parts)
     counts = [part.class_counts for part in parts if part.class_counts is not None]
-    return Statistics(
+    return ColumnStatistics(
         count=count,
         min=min(part.min for part in parts),
         max=max(part.max for part in parts),

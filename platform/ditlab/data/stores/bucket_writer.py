@@ -1,4 +1,4 @@
-"""Writing bucketed stores: a store for each image size, the manifest last."""
+"""Writer of bucketed stores: a store for each image size, the manifest last."""
 
 import hashlib
 import json
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ditlab.data.importing import WrittenStore, WriteOutcome
 from ditlab.data.stores.bucket_manifest import (
     BUCKETS_NAME,
     Bucket,
@@ -23,6 +22,7 @@ from ditlab.data.stores.bucket_manifest import (
 )
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source
 from ditlab.data.stores.manifest_parsing import read_record
+from ditlab.data.stores.written import WriteOutcome, WrittenStore
 from ditlab.errors import UserError
 from ditlab.storage.files import sync_folder, write_durably
 
@@ -30,23 +30,23 @@ if TYPE_CHECKING:  # torch and pyarrow, which an importer's --help can do withou
     from ditlab.data.stores.store import Store
 
 PARTIAL = ".partial-"
-"""How folders begin that hold what an import has not finished; the next import that ends well removes them."""
-OURS = re.compile(rf"\d+x\d+-[0-9a-f]{{8}}|{re.escape(PARTIAL)}[0-9a-f]{{32}}")
-"""All folders of a bucketed store."""
+"""Prefix of folders of unfinished imports; the next import that succeeds removes them."""
+BUCKET_FOLDER = re.compile(rf"\d+x\d+-[0-9a-f]{{8}}|{re.escape(PARTIAL)}[0-9a-f]{{32}}")
+"""Pattern of the names of a bucketed store's folders."""
 
 
 @dataclass(frozen=True)
 class BucketPart:
-    """The images of one size, as an importer hands them over."""
+    """Images of one size to be written as a bucket."""
 
     height: int
-    """Pixels."""
+    """Height in pixels."""
     width: int
-    """Pixels."""
+    """Width in pixels."""
     columns: Mapping[str, Column]
-    """In all parts the same but for sizes."""
+    """Columns, in all parts the same but for sizes."""
     batches: Callable[[], Iterable[Mapping[str, np.ndarray]]]
-    """The rows, one at least: every column as (rows, *shape). Called once."""
+    """Function that yields the rows, one at least: every column as (rows, *shape). Called once."""
 
 
 def write_buckets(
@@ -60,14 +60,15 @@ def write_buckets(
     notes: Sequence[str] = (),
     files: Mapping[str, bytes] | None = None,
 ) -> WrittenStore:
-    """Write a bucketed store, and tell whether it is new, differs from the one that lay there, or equals it.
+    """Write a bucketed store in place of an older one, if any.
 
     All buckets are written aside, then take folders that carry their contents' hash, and then the manifest takes the
     old one's place in a single rename: until that happens, and whatever ends the import, the old store stays whole.
-    Only then do its folders go, and those that killed imports have left. A bucket that is there already stays, unless
-    it is damaged. `files` are lists for people, by name; they are no part of the fingerprint. One import at a time.
+    Its folders and those that killed imports have left are removed after that. A bucket that is there already stays,
+    unless it is damaged. `files` are lists for people, by name; they are no part of the fingerprint. Only one import at
+    a time may write to a folder.
 
-    Raises UserError for a plain store in the folder, for what `StoreWriter` refuses, and where the disk refuses.
+    Raises UserError for a plain store in the folder, for a folder that cannot be written, and as `StoreWriter` does.
     """
     parts = sorted(parts, key=lambda part: (part.height * part.width, part.height))
     assert len({(part.height, part.width) for part in parts}) == len(parts) > 0, "one part for each size"
@@ -103,16 +104,16 @@ def write_buckets(
         if path.exists() and not any(path.iterdir()):
             path.rmdir()
     _remove_strays(path, manifest, before)
-    return _imported(path, before, any(moved))
+    return _written(path, before, any(moved))
 
 
 def refuse_plain_store(path: Path) -> None:
-    """Raises UserError where the folder holds a store without buckets, which one with buckets does not replace."""
+    """Raise UserError where the folder holds a store without buckets, which one with buckets does not replace."""
     if (path / MANIFEST_NAME).exists():
         raise UserError(f"{path} holds a store without buckets; choose another name, or remove that folder.")
 
 
-def _imported(path: Path, before: BucketsManifest | None, moved: bool) -> WrittenStore:
+def _written(path: Path, before: BucketsManifest | None, moved: bool) -> WrittenStore:
     from ditlab.data.stores.bucketed_store import BucketedStore
 
     store = BucketedStore.open(path, verify=False)
@@ -123,7 +124,7 @@ def _imported(path: Path, before: BucketsManifest | None, moved: bool) -> Writte
 
 
 def _manifest(path: Path) -> BucketsManifest | None:
-    """That of the store which lies there; None where none does, or none that can be read."""
+    """Return the manifest of the store in a folder; None where there is none that can be read."""
     try:
         return read_record(path / BUCKETS_NAME, BucketsManifest)
     except UserError:
@@ -152,7 +153,7 @@ def _bucket(part: BucketPart, store: "Store") -> Bucket:
 
 
 def _move(store: "Store", path: Path, bucket: Bucket) -> bool:
-    """Give a store its folder, unless that holds the same one intact; tells whether it did."""
+    """Move a store to its folder, unless that holds the same one intact. Return True if it was moved."""
     from ditlab.data.stores.store import Store
 
     folder = path / bucket.folder
@@ -166,16 +167,16 @@ def _move(store: "Store", path: Path, bucket: Bucket) -> bool:
 
 
 def _hashed_name(file: str, content: bytes) -> str:
-    """`skipped-1a2b3c4d.txt`, so that a list which changes leaves the old store's in place."""
+    """Return a name with the content's hash, `skipped-1a2b3c4d.txt`: a new list leaves the old store's in place."""
     name = PurePath(file)
     return f"{name.stem}-{hashlib.sha256(content).hexdigest()[:8]}{name.suffix}"
 
 
 def _remove_strays(path: Path, manifest: BucketsManifest, before: BucketsManifest | None) -> None:
-    """What the new manifest does not name: open maps of it stay valid."""
+    """Remove folders and files that the new manifest does not name; open maps of them stay valid."""
     named = {bucket.folder for bucket in manifest.buckets} | set(manifest.files.values())
     for folder in path.iterdir():
-        if folder.is_dir() and OURS.fullmatch(folder.name) and folder.name not in named:
+        if folder.is_dir() and BUCKET_FOLDER.fullmatch(folder.name) and folder.name not in named:
             shutil.rmtree(folder, ignore_errors=True)
     for file in set(before.files.values() if before else ()) - named:
         (path / file).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Reading bucketed stores: images of several sizes, an ordinary store for each."""
+"""Bucketed store: images of several sizes, an ordinary store for each size."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,19 +9,19 @@ from torch import Tensor
 
 from ditlab.data.stores.bucket_manifest import BUCKETS_NAME, BucketsManifest, merged_column
 from ditlab.data.stores.manifest import MANIFEST_NAME
-from ditlab.data.stores.manifest_parsing import parse_buckets, read_bytes
+from ditlab.data.stores.manifest_parsing import parse_buckets_manifest, read_manifest_bytes
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
 
 
 class BucketedStore:
-    """An open bucketed store. Rows are numbered bucket after bucket, and read within one bucket at a time."""
+    """Open bucketed store. Rows are numbered bucket after bucket, and read within one bucket at a time."""
 
     def __init__(self, path: Path, manifest: BucketsManifest, parts: Sequence[Store]):
         self.path = path
         self.manifest = manifest
         self.parts = tuple(parts)
-        """The buckets, by area."""
+        """Buckets, by area."""
         names = self.parts[0].columns
         assert all(part.columns.keys() == names.keys() for part in parts), "buckets hold different columns"
         self.columns = {name: merged_column([part.columns[name] for part in parts]) for name in names}
@@ -31,64 +31,73 @@ class BucketedStore:
     @classmethod
     def open(cls, path: Path, verify: bool = True) -> "BucketedStore":
         """Open the bucketed store in a folder. Raises UserError as `Store.open` does, whose `verify` this is."""
-        manifest = parse_buckets(read_bytes(path / BUCKETS_NAME), str(path / BUCKETS_NAME))
+        manifest = parse_buckets_manifest(read_manifest_bytes(path / BUCKETS_NAME), str(path / BUCKETS_NAME))
         parts = [Store.open(path / bucket.folder, verify) for bucket in manifest.buckets]
         for bucket, part in zip(manifest.buckets, parts, strict=True):
             if (part.fingerprint, len(part)) != (bucket.fingerprint, bucket.rows):
                 raise UserError(
-                    f"{part.path} is not the store that {BUCKETS_NAME} beside it means; import the data again."
+                    f"{part.path} is not the store that {BUCKETS_NAME} beside it names; import the data again."
                 )
         return cls(path, manifest, parts)
 
     @property
     def name(self) -> str:
+        """Name in the manifest."""
         return self.manifest.name
 
     @property
     def fingerprint(self) -> str:
-        """Of the contents: see `bucket_manifest.buckets_fingerprint`."""
+        """Fingerprint of the contents: see `bucket_manifest.buckets_fingerprint`."""
         return self.manifest.fingerprint
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
     def bucket_of(self, rows: np.ndarray) -> np.ndarray:
-        """The number in `parts` of each row's bucket, int64 (len(rows),)."""
+        """Return the number in `parts` of each row's bucket, int64 (len(rows),)."""
         return np.searchsorted(self._ends, rows, side="right")
 
     def tensor(self, column: str) -> Tensor:
-        """The whole column, (rows, *shape), copied; of columns that have one shape in all buckets."""
+        """Return a copy of the whole column, (rows, *shape), which must have one shape in all buckets."""
         return torch.cat([part.tensor(column) for part in self.parts])
 
-    def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
-        """The given rows of a column in the given order, (len(rows), *the bucket's shape), copied into `out` if given.
+    def locate(self, rows: np.ndarray) -> tuple[Store, np.ndarray]:
+        """Return the bucket that holds the given rows, and their numbers in it.
 
         `rows`: int64, in [0, len(store)), all of one bucket.
         """
         if not len(rows):
-            return self.parts[0].gather(column, rows, out)
+            return self.parts[0], rows
         bucket = int(self.bucket_of(rows[:1])[0])
-        start = int(self._ends[bucket]) - len(self.parts[bucket])
-        inside = rows - start
-        assert inside.min() >= 0 and inside.max() < len(self.parts[bucket]), "rows of several buckets"
-        return self.parts[bucket].gather(column, inside, out)
+        part = self.parts[bucket]
+        part_rows = rows - (int(self._ends[bucket]) - len(part))
+        assert part_rows.min() >= 0 and part_rows.max() < len(part), "rows of several buckets"
+        return part, part_rows
+
+    def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
+        """Copy the given rows of a column, all of one bucket, in the given order: (len(rows), *the bucket's shape).
+
+        `rows`: int64, in [0, len(store)); `out`: tensor to copy into.
+        """
+        part, part_rows = self.locate(rows)
+        return part.gather(column, part_rows, out)
 
 
 AnyStore = Store | BucketedStore
 
 
 def holds_store(path: Path) -> bool:
-    """Whether a store, bucketed or not, lies in a folder."""
+    """Return True if a folder holds a store, bucketed or not."""
     return _is_there(path / BUCKETS_NAME) or _is_there(path / MANIFEST_NAME)
 
 
 def open_store(path: Path, verify: bool = True) -> AnyStore:
-    """The store in a folder, bucketed or not. Raises UserError as `Store.open` does, whose `verify` this is."""
+    """Open the store in a folder, bucketed or not. Raises UserError as `Store.open` does, whose `verify` this is."""
     return BucketedStore.open(path, verify) if _is_there(path / BUCKETS_NAME) else Store.open(path, verify)
 
 
 def _is_there(file: Path) -> bool:
-    """No as well for a path that the file system refuses: too long, or below a folder that may not be read."""
+    """Return True if a file exists; False for a path that the file system refuses (too long, unreadable folder)."""
     try:
         return file.exists()
     except OSError:

@@ -1,96 +1,103 @@
-"""Every file of a store, by its manifests alone: what to fetch, what to send, in which order."""
+"""Files of a store in the order of their transfer, listed from its manifests alone."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ditlab.data.stores.bucket_manifest import BUCKETS_NAME, BucketsManifest
-from ditlab.data.stores.manifest import MANIFEST_NAME, Manifest
-from ditlab.data.stores.manifest_parsing import parse_buckets, parse_manifest
+from ditlab.data.stores.manifest import MANIFEST_NAME, StoreManifest
+from ditlab.data.stores.manifest_parsing import parse_buckets_manifest, parse_manifest
 from ditlab.errors import UserError
 
-Read = Callable[[str, str], bytes]
-"""A small file's bytes, by folder (`""`: the store's own) and name. Raises FileNotFoundError where there is none."""
+ReadFile = Callable[[str, str], bytes]
+"""Function that returns a small file's bytes, by folder (`""`: the store's own) and name.
+
+Raises FileNotFoundError where there is none.
+"""
 
 
-AGAIN = "delete what lies there, and upload the store again with `ditlab data upload`"
+UPLOAD_AGAIN = "delete what lies there, and upload the store again with `ditlab data upload`"
 
 
 @dataclass(frozen=True)
 class StoreFile:
-    """A file of a store that is no manifest."""
+    """File of a store that is no manifest."""
 
     folder: str
-    """That of a bucket; empty: the store's own."""
+    """Folder of the bucket; empty: the store's own."""
     name: str
     size: int | None = None
-    """Bytes; None where no manifest says it: of attachments and lists for people."""
+    """Size in bytes; None where no manifest has it: for attachments and lists for people."""
     sha256: str = ""
-    """Empty where no manifest says it: of lists for people."""
+    """SHA-256 (hex); empty where no manifest has it: for lists for people."""
 
 
 @dataclass(frozen=True)
-class Root:
-    """A store's own manifest, and the bytes that it was read from."""
+class RootManifest:
+    """Manifest in a store's own folder, and the bytes that it was read from."""
 
     name: str
     content: bytes
-    manifest: Manifest | BucketsManifest
+    manifest: StoreManifest | BucketsManifest
 
 
 @dataclass(frozen=True)
-class Contents:
-    """What a store is made of. It is whole once its root is there: files first, then parts, then the root."""
+class StoreContents:
+    """Manifests and files of a store.
 
-    root: Root
-    parts: tuple[tuple[str, bytes, Manifest], ...]
-    """Of a bucketed store: each bucket's folder and manifest."""
+    They are placed in this order: files, the buckets' manifests, the root manifest. A store is whole once the last is
+    there.
+    """
+
+    root: RootManifest
+    parts: tuple[tuple[str, bytes, StoreManifest], ...]
+    """Folder, manifest bytes and manifest of each bucket of a bucketed store."""
     files: tuple[StoreFile, ...]
 
     @property
     def size(self) -> int:
-        """Bytes of all files whose size a manifest says."""
+        """Bytes of all files whose size a manifest has."""
         return sum(file.size or 0 for file in self.files)
 
     @property
     def manifests(self) -> Iterator[tuple[str, str, bytes]]:
-        """Folder, name and content of each manifest, in the order that they are placed in."""
+        """Folder, name and content of each manifest, in the order in which they are placed."""
         for folder, content, _ in self.parts:
             yield folder, MANIFEST_NAME, content
         yield "", self.root.name, self.root.content
 
 
-def read_root(read: Read, place: str) -> Root | None:
-    """The manifest of the store at a place; None where there is none. Raises UserError where it was altered."""
+def read_root(read: ReadFile, place: str) -> RootManifest | None:
+    """Read the root manifest of a store; None where there is none. Raises UserError where it was altered."""
     for name in (MANIFEST_NAME, BUCKETS_NAME):
         try:
             content = read("", name)
         except FileNotFoundError:
             continue
-        parse = parse_manifest if name == MANIFEST_NAME else parse_buckets
-        return Root(name, content, parse(content, f"{place}: {name}", AGAIN))
+        parse = parse_manifest if name == MANIFEST_NAME else parse_buckets_manifest
+        return RootManifest(name, content, parse(content, f"{place}: {name}", UPLOAD_AGAIN))
     return None
 
 
-def read_contents(read: Read, root: Root, place: str) -> Contents:
-    """All that belongs to the store with this root. Raises UserError for a bucket's manifest missing or altered."""
-    if isinstance(root.manifest, Manifest):
-        return Contents(root, (), tuple(_files("", root.manifest)))
+def read_contents(read: ReadFile, root: RootManifest, place: str) -> StoreContents:
+    """List the store with this root manifest. Raises UserError where a bucket's manifest is missing or altered."""
+    if isinstance(root.manifest, StoreManifest):
+        return StoreContents(root, (), tuple(_files("", root.manifest)))
     parts, files = [], [StoreFile("", name) for name in root.manifest.files.values()]
     for bucket in root.manifest.buckets:
         name = f"{bucket.folder}/{MANIFEST_NAME}"
         try:
             content = read(bucket.folder, MANIFEST_NAME)
         except FileNotFoundError:
-            raise UserError(f"{place}: {name} is missing; {AGAIN}.") from None
-        manifest = parse_manifest(content, f"{place}: {name}", AGAIN)
+            raise UserError(f"{place}: {name} is missing; {UPLOAD_AGAIN}.") from None
+        manifest = parse_manifest(content, f"{place}: {name}", UPLOAD_AGAIN)
         if (manifest.fingerprint, manifest.rows) != (bucket.fingerprint, bucket.rows):
-            raise UserError(f"{place}: {name} is not the store that {root.name} means; {AGAIN}.")
+            raise UserError(f"{place}: {name} is not the store that {root.name} names; {UPLOAD_AGAIN}.")
         parts.append((bucket.folder, content, manifest))
         files.extend(_files(bucket.folder, manifest))
-    return Contents(root, tuple(parts), tuple(files))
+    return StoreContents(root, tuple(parts), tuple(files))
 
 
-def _files(folder: str, manifest: Manifest) -> Iterator[StoreFile]:
+def _files(folder: str, manifest: StoreManifest) -> Iterator[StoreFile]:
     for shard in manifest.shards:
         yield StoreFile(folder, shard.file, shard.bytes, shard.sha256)
     for name, sha256 in manifest.attachments.items():

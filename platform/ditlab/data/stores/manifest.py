@@ -1,4 +1,4 @@
-"""What a store says about itself: the records of `store.json`, and the fingerprint of its contents."""
+"""Manifest of a store: the records of `store.json`, and the fingerprint of its contents."""
 
 import hashlib
 import json
@@ -18,31 +18,31 @@ FORMAT_VERSION = 1
 DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
 
 
-class Record(BaseModel):
+class ManifestRecord(BaseModel):
     """Base of the manifest's records: frozen, unknown keys refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-class Column(Record):
-    """A column of fixed-shape tensors, as whoever writes a store declares it."""
+class Column(ManifestRecord):
+    """Column of fixed-shape tensors, as declared by the writer of a store."""
 
     dtype: DType
     """Element type in the store; batches keep it until they are on the device."""
     shape: tuple[int, ...] = ()
-    """Per row; () is a scalar."""
+    """Shape of a row; () is a scalar."""
     value_range: tuple[float, float] | None = None
     """Lowest and highest value that can occur: (0, 255) for 8-bit images. Null where no range is meant."""
     num_classes: int | None = None
     """For class indices: values lie in [0, num_classes), and the manifest counts them."""
     unit: str = ""
-    """What the numbers mean: `pixel intensity`, `class index`."""
+    """Meaning of the numbers: `pixel intensity`, `class index`."""
     description: str = ""
     """A sentence for people."""
     names: tuple[str, ...] = ()
-    """Of each class for class indices, else of each entry along the last axis; empty where they have none."""
+    """Names of the classes for class indices, else of the entries along the last axis; empty where they have none."""
     divisors: tuple[float, ...] = ()
-    """What the importer divided each entry along the last axis by, 1 where it did not; empty where it divided none."""
+    """Divisors by which the importer divided the entries along the last axis, 1 where it did not; empty for none."""
 
     @model_validator(mode="after")
     def _range_is_ordered(self) -> "Column":
@@ -55,8 +55,8 @@ class Column(Record):
         entries = self.shape[-1] if self.shape else 0
         named = entries if self.num_classes is None else self.num_classes
         if self.names and len(self.names) != named:
-            what = "along the last axis" if self.num_classes is None else "classes"
-            raise ValueError(f"names holds {len(self.names)}, and the column has {named} {what}")
+            where = "along the last axis" if self.num_classes is None else "classes"
+            raise ValueError(f"names holds {len(self.names)}, and the column has {named} {where}")
         if len(set(self.names)) != len(self.names):
             twice = next(name for name, times in Counter(self.names).items() if times > 1)
             raise ValueError(f"names holds '{twice}' more than once")
@@ -68,6 +68,7 @@ class Column(Record):
 
     @property
     def row_elements(self) -> int:
+        """Elements of a row."""
         return math.prod(self.shape)
 
     @property
@@ -77,32 +78,33 @@ class Column(Record):
 
     @property
     def row_bytes(self) -> int:
+        """Bytes of a row on disk."""
         return self.row_elements * self.stored_dtype.itemsize
 
 
-class Statistics(Record):
-    """Of all elements of a column, over all rows."""
+class ColumnStatistics(ManifestRecord):
+    """Statistics of all elements of a column, over all rows."""
 
     count: int
-    """Elements: rows times elements a row."""
+    """Number of elements: rows times elements a row."""
     min: float
     max: float
     mean: float
     std: float
     """Population standard deviation."""
     class_counts: tuple[int, ...] | None = None
-    """Elements by class, for columns with `num_classes`."""
+    """Number of elements by class, for columns with `num_classes`."""
 
 
 class StoredColumn(Column):
-    """A column as it lies in a store."""
+    """Column of a written store, with statistics and content hash."""
 
-    statistics: Statistics
+    statistics: ColumnStatistics
     sha256: str
-    """Of the column's elements, row by row, little-endian: the same however the rows are cut into shards."""
+    """Hash of the column's elements, row by row, little-endian: the same however the rows are cut into shards."""
 
 
-class Shard(Record):
+class StoreShard(ManifestRecord):
     """One Arrow IPC file of one record batch."""
 
     file: PlainName
@@ -111,53 +113,53 @@ class Shard(Record):
     sha256: str
 
 
-class SourceFile(Record):
-    """A file that an importer read."""
+class SourceFile(ManifestRecord):
+    """File that an importer read."""
 
     name: str
     md5: str
-    """Of the file as it was read."""
+    """MD5 of the file as it was read."""
     check: Literal["md5", "unknown", "skipped"]
-    """`md5`: equals the published one. `unknown`: none is published for this form. `skipped`: the user asked so."""
+    """`md5`: equals the published one. `unknown`: none is published for this form. `skipped`: by the user."""
     url: str | None = None
-    """Where it was downloaded from; null for a local file."""
+    """URL that it was downloaded from; null for a local file."""
 
 
-class Source(Record):
-    """Where the samples come from."""
+class Source(ManifestRecord):
+    """Origin of the samples."""
 
     kind: str
     """The importer: `digits`, `mnist`."""
     files: tuple[SourceFile, ...] = ()
     citation: str = ""
     license: str = ""
-    """What is known of the licence."""
+    """Licence, as far as it is known."""
     note: str = ""
-    """Anything a person should know about this import."""
+    """Remarks on this import, for people."""
 
 
-class TextFacts(Record):
-    """Of a store of tokens: the text that they stand for."""
+class TextFacts(ManifestRecord):
+    """Facts about the text of a token store."""
 
     tokenizer: str
-    """As people know it: `bytes`, `bpe of 4,096`, `gpt2`."""
+    """Name of the tokeniser for people: `bytes`, `bpe of 4,096`, `gpt2`."""
     documents: int
-    """Those that hold any text; each is followed by one end token."""
+    """Documents that hold any text; each is followed by one end token."""
     bytes: int
-    """Of all documents in UTF-8. End tokens stand for none."""
+    """Bytes of all documents in UTF-8. End tokens stand for none."""
     tokens: int
-    """Of all documents, end tokens included, before the last incomplete row was dropped."""
+    """Tokens of all documents, end tokens included, before the last incomplete row was dropped."""
     dropped: int
     """Tokens of that last row: fewer than a row has."""
 
     @property
     def bytes_per_token(self) -> float:
-        """Average UTF-8 bytes that a token stands for: bits a byte are bits a token over this."""
+        """Average UTF-8 bytes a token: bits a byte are bits a token divided by this."""
         return self.bytes / self.tokens
 
 
-class Manifest(Record):
-    """`store.json`: written last, so a store exists once it does."""
+class StoreManifest(ManifestRecord):
+    """Contents of `store.json`, which is written last: a store exists once it does."""
 
     format: Literal["ditlab-store"] = "ditlab-store"
     version: Literal[1] = 1
@@ -165,23 +167,24 @@ class Manifest(Record):
     description: str
     rows: int
     columns: dict[str, StoredColumn]
-    shards: tuple[Shard, ...]
+    shards: tuple[StoreShard, ...]
     source: Source
     text: TextFacts | None = None
-    """Of a store of tokens; null for any other."""
+    """Facts about the text of a token store; null for any other store."""
     attachments: dict[PlainName, str] = Field(default_factory=dict)
     """Files beside the shards that the columns need to be understood, by name, with their SHA-256: the tokeniser."""
     fingerprint: str
-    """See `content_fingerprint`."""
+    """Fingerprint of the contents: see `content_fingerprint`."""
 
 
 def content_fingerprint(
     rows: int, columns: Mapping[str, StoredColumn], attachments: Mapping[str, str] | None = None
 ) -> str:
-    """SHA-256 (hex) over what training can see of a store: per column its content hash, dtype, shape, range, classes.
+    """Return the SHA-256 (hex) of all that training can see of a store.
 
-    Names enter where there are any, as rows can be held out by the name of a class, and so do attachments, as they say
-    what numbers mean. Path, time, shard cuts, pyarrow's version and the texts for people do not.
+    Per column these are content hash, dtype, shape, value range and number of classes. Names enter where there are any,
+    as rows can be held out by the name of a class, and so do attachments, as they define the meaning of the numbers.
+    Path, time, shard cuts, pyarrow's version and the texts for people do not.
     """
     visible = {
         name: {

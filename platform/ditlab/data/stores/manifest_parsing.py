@@ -1,4 +1,4 @@
-"""Reading the manifest in a store's folder."""
+"""Parsing of manifests, with checks of version and fingerprint."""
 
 import json
 import re
@@ -14,13 +14,13 @@ from ditlab.errors import UserError, first_line
 RecordType = TypeVar("Kind", bound=ManifestRecord)
 
 
-def read_record(file: Path, kind: type[RecordType]) -> RecordType:
-    """The record of a kind in a file. Raises UserError where it is missing, unreadable or of another version."""
-    return parse_record(read_bytes(file), kind, str(file))
+def read_record(file: Path, record_type: type[RecordType]) -> RecordType:
+    """Read the record in a file. Raises UserError where it is missing, unreadable or of another version."""
+    return parse_record(read_manifest_bytes(file), record_type, str(file))
 
 
-def read_bytes(file: Path) -> bytes:
-    """Those of a manifest. Raises UserError where there is none."""
+def read_manifest_bytes(file: Path) -> bytes:
+    """Read a manifest's bytes. Raises UserError where there is none."""
     try:
         return file.read_bytes()
     except OSError as error:
@@ -30,33 +30,36 @@ def read_bytes(file: Path) -> bytes:
         ) from None
 
 
-AGAIN = "import the data again with `ditlab data import`"
+IMPORT_AGAIN = "import the data again with `ditlab data import`"
 
 
-def parse_record(content: bytes, kind: type[RecordType], place: str, remedy: str = AGAIN) -> RecordType:
-    """The record in a file's bytes. Raises UserError, naming the place, where they hold none or another version's, or
-    name a file outside the store."""
+def parse_record(content: bytes, record_type: type[RecordType], place: str, remedy: str = IMPORT_AGAIN) -> RecordType:
+    """Parse the record in a file's bytes.
+
+    Raises UserError, naming the place, where they hold no record or one of another version, or name a file outside the
+    store.
+    """
     try:
         version = json.loads(content)["version"]
         if version != FORMAT_VERSION:
             raise UserError(
                 f"{place} is of format version {version}, and this ditlab reads version {FORMAT_VERSION}; {remedy}."
             )
-        return kind.model_validate_json(content)
+        return record_type.model_validate_json(content)
     except (ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's and json's are ValueErrors
         raise UserError(f"{place} is not a store's manifest ({_problem(error)}); {remedy}.") from error
 
 
-def parse_manifest(content: bytes, place: str, remedy: str = AGAIN) -> StoreManifest:
-    """That of a store of one shape. Raises UserError as `parse_record` does, and where it was altered."""
+def parse_manifest(content: bytes, place: str, remedy: str = IMPORT_AGAIN) -> StoreManifest:
+    """Parse the manifest of a plain store. Raises UserError as `parse_record` does, and where it was altered."""
     manifest = parse_record(content, StoreManifest, place, remedy)
     if content_fingerprint(manifest.rows, manifest.columns, manifest.attachments) != manifest.fingerprint:
         raise _altered(place, "columns", remedy)
     return manifest
 
 
-def parse_buckets(content: bytes, place: str, remedy: str = AGAIN) -> BucketsManifest:
-    """That of a bucketed store. Raises UserError as `parse_record` does, and where it was altered."""
+def parse_buckets_manifest(content: bytes, place: str, remedy: str = IMPORT_AGAIN) -> BucketsManifest:
+    """Parse the manifest of a bucketed store. Raises UserError as `parse_record` does, and where it was altered."""
     manifest = parse_record(content, BucketsManifest, place, remedy)
     if not manifest.buckets or buckets_fingerprint(manifest.buckets) != manifest.fingerprint:
         raise _altered(place, "buckets", remedy)

@@ -1,11 +1,11 @@
-"""Statistics of a column, batch by batch."""
+"""Running statistics of a column, updated batch by batch."""
 
 import hashlib
 import math
 
 import numpy as np
 
-from ditlab.data.stores.manifest import Column, Statistics, StoredColumn
+from ditlab.data.stores.manifest import Column, ColumnStatistics, StoredColumn
 from ditlab.errors import UserError
 
 
@@ -26,7 +26,7 @@ class RunningStatistics:
         self._class_counts = None if column.num_classes is None else np.zeros(column.num_classes, np.int64)
 
     def add(self, values: np.ndarray) -> None:
-        """Take in a batch, (rows, *shape), C-contiguous. Raises UserError for values that the column cannot hold."""
+        """Add a batch, (rows, *shape), C-contiguous. Raises UserError for values that the column cannot hold."""
         low, high = float(values.min()), float(values.max())
         self._refuse_bad_values(low, high)
         self._min, self._max = min(self._min, low), max(self._max, high)
@@ -57,8 +57,8 @@ class RunningStatistics:
             )
 
     def stored_column(self) -> StoredColumn:
-        """The column with what was seen of it."""
-        statistics = Statistics(
+        """Return the column with the statistics of all batches so far."""
+        statistics = ColumnStatistics(
             count=self._count,
             min=self._min,
             max=self._max,

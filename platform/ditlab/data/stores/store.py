@@ -1,4 +1,4 @@
-"""Reading Arrow stores: memory-mapped, checked, without copies."""
+"""Arrow store: memory-mapped, checked, read without copies."""
 
 import hashlib
 import mmap
@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn, StoreManifest, StoreShard
-from ditlab.data.stores.manifest_parsing import parse_manifest, read_bytes
+from ditlab.data.stores.manifest_parsing import parse_manifest, read_manifest_bytes
 from ditlab.errors import UserError, first_line
 
 
 class Store:
-    """An open Arrow store. Every shard is mapped once; tensors share the map's pages.
+    """Open Arrow store. Every shard is mapped once; tensors share the map's pages.
 
     The maps are private (copy on write): a tensor written to by mistake changes nothing on disk.
     """
 
     def __init__(self, path: Path, manifest: StoreManifest):
-        """Of a manifest alone, whose rows nobody reads; `open` is for all else."""
+        """Make a store of a manifest alone, whose rows cannot be read; use `open` for one with rows."""
         self.path = path
         self.manifest = manifest
         self._shards: list[dict[str, Tensor]] = []
@@ -46,38 +46,44 @@ class Store:
 
     @property
     def name(self) -> str:
+        """Name in the manifest."""
         return self.manifest.name
 
     @property
     def columns(self) -> Mapping[str, StoredColumn]:
+        """Columns by name."""
         return self.manifest.columns
 
     @property
     def fingerprint(self) -> str:
-        """Of the contents: see `manifest.content_fingerprint`."""
+        """Fingerprint of the contents: see `manifest.content_fingerprint`."""
         return self.manifest.fingerprint
 
     @property
     def parts(self) -> "tuple[Store, ...]":
-        """The stores of one shape each that it is made of: itself. A bucketed store has more."""
+        """Stores of one shape each that it consists of: itself. A bucketed store has more."""
         return (self,)
 
     def bucket_of(self, rows: np.ndarray) -> np.ndarray:
-        """The number in `parts` of each row's store, int64 (len(rows),): 0."""
+        """Return the number in `parts` of each row's store, int64 (len(rows),): 0."""
         return np.zeros(len(rows), np.int64)
+
+    def locate(self, rows: np.ndarray) -> "tuple[Store, np.ndarray]":
+        """Return the one of `parts` that holds the given rows, and their numbers in it: this store and `rows`."""
+        return self, rows
 
     def __len__(self) -> int:
         return self.manifest.rows
 
     def tensor(self, column: str) -> Tensor:
-        """The whole column, (rows, *shape): the map itself in a store of one shard, else a copy."""
+        """Return the whole column, (rows, *shape): the map itself in a store of one shard, else a copy."""
         parts = [shard[column] for shard in self._shards]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
-        """The given rows of a column in the given order, (len(rows), *shape), copied into `out` where given.
+        """Copy the given rows of a column in the given order: (len(rows), *shape).
 
-        `rows`: int64, in [0, len(store)).
+        `rows`: int64, in [0, len(store)); `out`: tensor to copy into.
         """
         if len(self._shards) == 1:
             return _take(self._shards[0][column], rows, out)
@@ -94,9 +100,9 @@ class Store:
 
 
 def read_manifest(path: Path) -> StoreManifest:
-    """`store.json` of the store in a folder. Raises UserError where it is missing, unreadable or of another version."""
+    """Read the `store.json` in a folder. Raises UserError where it is missing, unreadable or of another version."""
     file = path / MANIFEST_NAME
-    return parse_manifest(read_bytes(file), str(file))
+    return parse_manifest(read_manifest_bytes(file), str(file))
 
 
 _REMEDY = "remove the store's folder and import the data again with `ditlab data import`."
@@ -128,14 +134,14 @@ def _check_digest(file: Path, sha256: str) -> None:
 
 
 def _map_shard(file: Path, shard: StoreShard, columns: Mapping[str, StoredColumn]) -> dict[str, Tensor]:
-    """Tensors over a shard's memory map, (shard.rows, *shape) each. They keep the map alive.
+    """Return tensors over a shard's memory map, (shard.rows, *shape) each, which keep the map alive.
 
-    Raises UserError where the file is no Arrow file of these columns, although the manifest vouches for it.
+    Raises UserError where the file is no Arrow file of these columns, although its size is that of the manifest.
     """
     try:
         return _tensors(file, shard, columns)
     except (pa.ArrowException, ValueError, LookupError, AttributeError, TypeError, RuntimeError) as error:
-        raise UserError(f"{file} holds other things than its manifest says ({first_line(error)}); {_REMEDY}") from error
+        raise UserError(f"{file} does not hold the columns of its manifest ({first_line(error)}); {_REMEDY}") from error
 
 
 def _tensors(file: Path, shard: StoreShard, columns: Mapping[str, StoredColumn]) -> dict[str, Tensor]:
@@ -159,7 +165,7 @@ def _tensors(file: Path, shard: StoreShard, columns: Mapping[str, StoredColumn])
 
 
 def _take(values: Tensor, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
-    """`values[rows]` on the calling thread, without the GIL.
+    """Return `values[rows]`, computed on the calling thread without the GIL.
 
     torch.index_select would bring up a team of OpenMP threads in the loader's thread, beside the training step's:
     where the cores are taken, each of its barriers was seen to wait for milliseconds.

@@ -1,4 +1,4 @@
-"""A view: some rows of a store, in an order of its own."""
+"""View: some rows of a store, in an order of its own."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,8 +13,8 @@ from ditlab.data.stores.manifest import StoredColumn
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Some rows of a view that are of one shape, so that they make a batch."""
+class BatchRows:
+    """Rows of a view of one shape, which make a batch."""
 
     indices: np.ndarray
     """int64 places in the view, ascending."""
@@ -26,17 +26,20 @@ class Piece:
 
 @dataclass(frozen=True)
 class View:
+    """Some rows of a store, in an order of their own."""
+
     store: AnyStore
     rows: np.ndarray
     """int64 row numbers of the store, (len(view),)."""
     origin: str
-    """How the experiment names this data, for messages: `data.kind=digits`."""
+    """Name of these data in messages, as the experiment gives it: `data.kind=digits`."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def columns(self) -> Mapping[str, StoredColumn]:
+        """Columns of the store by name."""
         return self.store.columns
 
     @property
@@ -44,15 +47,15 @@ class View:
         """Number of each row's bucket in the store's `parts`, int64 (len(view),): 0 in a plain store."""
         return self.store.bucket_of(self.rows)
 
-    def gather(self, column: str, indices: np.ndarray, out: Tensor | None = None) -> Tensor:
-        """The view's rows at `indices` (int64, in [0, len(view))), (len(indices), *shape), in the store's dtype.
+    def gather(self, column: str, indices: np.ndarray) -> Tensor:
+        """Return the view's rows at `indices` (int64, in [0, len(view))), (len(indices), *shape), in the store's dtype.
 
         All must be of one bucket.
         """
-        return self.store.gather(column, self.rows[indices], out)
+        return self.store.gather(column, self.rows[indices])
 
     def padded(self, column: str, indices: np.ndarray) -> Tensor:
-        """As `gather`, of rows of any buckets: those shorter than the longest have zeros behind their end."""
+        """Return rows as `gather` does, of any buckets; those shorter than the longest are padded with zeros."""
         groups = _groups(self.store.bucket_of(self.rows[indices]))
         if len(groups) <= 1:
             return self.gather(column, indices)
@@ -65,23 +68,24 @@ class View:
             out[inside] = parts[bucket]
         return torch.from_numpy(out)
 
-    def pieces(self, size: int, limit: int | None = None) -> Iterator[Piece]:
-        """The view's first `limit` rows (None: all) in pieces of up to `size` rows of one bucket, bucket by bucket.
+    def batches(self, size: int, limit: int | None = None) -> Iterator[BatchRows]:
+        """Cut the view's first `limit` rows (None: all) into batches of up to `size` rows of one bucket.
 
-        Within a bucket the rows keep the view's order, and a row's `bucket` and place there depend on neither number.
+        Buckets come one after the other. Within a bucket the rows keep the view's order, and a row's `bucket` and place
+        there depend on neither number.
         """
         for bucket, places in _groups(self.buckets[:limit]).items():
             for first in range(0, len(places), size):
-                yield Piece(places[first : first + size], bucket, first)
+                yield BatchRows(places[first : first + size], bucket, first)
 
     def fullest(self) -> "View":
-        """The view's rows of the bucket that has most of them; all rows of a plain store."""
+        """Return the view's rows of the bucket that has most of them; all rows of a plain store."""
         groups = _groups(self.buckets)
         return replace(self, rows=self.rows[max(groups.values(), key=len)]) if groups else self
 
 
 def _groups(buckets: np.ndarray) -> dict[int, np.ndarray]:
-    """Places by bucket number, both ascending, int64 each."""
+    """Return places by bucket number, both ascending, int64 each."""
     order = np.argsort(buckets, kind="stable")
     numbers, starts = np.unique(buckets[order], return_index=True)
     return dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True)) if len(order) else {}

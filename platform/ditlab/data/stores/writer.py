@@ -1,29 +1,36 @@
-"""Writing Arrow stores: bounded memory, durable shards, the manifest last."""
+"""Writer of Arrow stores: bounded memory, durable shards, the manifest last."""
 
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column, StoreManifest, StoreShard, Source, TextFacts, content_fingerprint
+from ditlab.data.stores.manifest import (
+    MANIFEST_NAME,
+    Column,
+    Source,
+    StoreManifest,
+    StoreShard,
+    TextFacts,
+    content_fingerprint,
+)
 from ditlab.data.stores.plain_names import plain_name
 from ditlab.data.stores.statistics import RunningStatistics
 from ditlab.errors import UserError
 from ditlab.storage.files import flush_to_disk, sync_folder, write_durably
 
 SHARD_BYTES = 256 * 2**20
-"""Size that shards are cut at unless the writer is told a row limit: what a writer holds in memory."""
+"""Size of a shard where no row limit is given: the memory that a writer takes."""
 
 
 class StoreWriter:
-    """Writes a store from batches, holding one shard in memory.
+    """Writer of a store from batches, which holds one shard in memory.
 
         with StoreWriter(path, {"image": Column(...), "label": Column(...)}, name=..., source=...) as writer:
             writer.append({"image": images, "label": labels})
@@ -33,8 +40,8 @@ class StoreWriter:
     processes that write the same rows write the same files. When the body raises, nothing of it is left. Attachments
     (bytes by file name) keep their names: one that changes takes its place right before the manifest does.
 
-    Raises UserError for values that a column cannot hold, for no rows at all, and where the disk refuses; ValueError
-    for a name, of the store or an attachment, that leads elsewhere.
+    Raises UserError for values that a column cannot hold, for no rows at all, and for a folder that cannot be written;
+    ValueError for a name, of the store or an attachment, that leads to another folder.
     """
 
     def __init__(
@@ -50,9 +57,9 @@ class StoreWriter:
     ):
         self.path = path
         self.text: TextFacts | None = None
-        """Of tokens; whoever writes them sets it before the body ends."""
+        """Facts about the text of a token store; to be set before the body ends."""
         self.manifest: StoreManifest | None = None
-        """What was written, once the body has ended well."""
+        """Manifest of the written store, once the body has ended without an error."""
         self._columns = dict(columns)
         self._name, self._source, self._description = plain_name(name), source, description
         self._attachments = {plain_name(file): content for file, content in (attachments or {}).items()}
@@ -74,7 +81,7 @@ class StoreWriter:
         return self
 
     def append(self, batch: Mapping[str, np.ndarray | Tensor]) -> None:
-        """Add rows: every column as (rows, *shape) in its own dtype."""
+        """Append rows: every column as (rows, *shape) in its own dtype."""
         arrays = {name: self._checked(name, batch[name]) for name in self._columns}
         if set(batch) != set(arrays) or len({len(a) for a in arrays.values()}) != 1:
             raise ValueError(f"a batch needs exactly the columns {sorted(arrays)}, all of one length")
@@ -114,29 +121,16 @@ class StoreWriter:
             )
         return np.ascontiguousarray(array).view(column.stored_dtype)
 
-    def _temporary_file(self) -> Path:
+    def _cut_shard(self) -> None:
+        """Write the buffered rows as one record batch, so that every column of a shard is one contiguous buffer."""
+        arrays = [_arrow_array(c, self._buffers[n][: self._filled]) for n, c in self._columns.items()]
         file = self.path / f".{uuid.uuid4().hex}.partial"
         self._temporary.append(file)
-        return file
-
-    def _durable(self, write: Callable[[BinaryIO], object]) -> Path:
-        """A temporary file with what is written into it, on disk for good."""
-        file = self._temporary_file()
-        with file.open("wb") as sink:
-            write(sink)
-            flush_to_disk(sink)
-        return file
-
-    def _cut_shard(self) -> None:
-        """Write the rows held as one record batch, so that every column of a shard is one contiguous buffer."""
-        arrays = [_arrow_array(c, self._buffers[n][: self._filled]) for n, c in self._columns.items()]
-
-        def write(sink: BinaryIO) -> None:
-            with pa.ipc.new_file(sink, self._schema) as stream:
-                stream.write_batch(pa.record_batch(arrays, schema=self._schema))
-
         try:
-            file = self._durable(write)
+            with file.open("wb") as sink:
+                with pa.ipc.new_file(sink, self._schema) as stream:
+                    stream.write_batch(pa.record_batch(arrays, schema=self._schema))
+                flush_to_disk(sink)
             with file.open("rb") as written:
                 digest = hashlib.file_digest(written, "sha256").hexdigest()
         except OSError as error:
@@ -190,7 +184,7 @@ class StoreWriter:
 def _arrow_field(name: str, column: Column) -> pa.Field:
     element = pa.from_numpy_dtype(column.stored_dtype)
     arrow_type = pa.fixed_shape_tensor(element, column.shape) if column.shape else element
-    meaning = column.model_dump_json(exclude={"shape"})  # Arrow's type tells it
+    meaning = column.model_dump_json(exclude={"shape"})  # part of Arrow's type
     return pa.field(name, arrow_type, nullable=False, metadata={"ditlab.column": meaning})
 
 

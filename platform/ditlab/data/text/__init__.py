@@ -1,0 +1,1 @@
+"""Text: documents, tokenisers, and stores of tokens."""

@@ -1,4 +1,4 @@
-"""Documents out of text files, JSON lines and Parquet: streamed, and cut into pieces that are tokenised one by one."""
+"""Documents of text files, JSON lines and Parquet: streamed, and cut into pieces that are tokenised one by one."""
 
 import codecs
 import json
@@ -12,31 +12,31 @@ from ditlab.data.parquet import parquet_batches
 from ditlab.errors import UserError, nearest
 
 READ_BYTES = 2**20
-"""Of a text file at a time."""
+"""Bytes of a text file that are read at a time."""
 PARQUET_ROWS = 64
-"""Of a Parquet file at a time: a web page each, a few hundred kilobytes together."""
+"""Rows of a Parquet file that are read at a time: a web page each, a few hundred kilobytes together."""
 PIECE_LENGTH = 2**18
-"""Characters of a document that are tokenised at once."""
+"""Most characters of a document that are tokenised at once."""
 
 Document = Iterable[str]
-"""The text of a document, in blocks of any size."""
+"""Text of a document, in blocks of any size."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A part of a document."""
+class TextPiece:
+    """Part of a document."""
 
     text: str
     last: bool
-    """Of its document: an end token follows."""
+    """True for the last piece of its document: an end token follows."""
 
 
-def pieces(document: Document) -> Iterator[Piece]:
-    """Cut a document of any size into pieces of up to PIECE_LENGTH characters; one without text gives none.
+def pieces(document: Document) -> Iterator[TextPiece]:
+    """Cut a document of any size into pieces of up to PIECE_LENGTH characters; none for a document without text.
 
-    Where the cuts lie depends on the text alone. A piece ends at a line's end between two characters that are no
-    space, where the usual pre-tokenisers cut as well, so that the pieces give the tokens of the whole; where a piece
-    has no such place, it ends before a lone space; where it has none either, anywhere.
+    The cuts depend on the text alone. A piece ends at a line's end between two characters that are no space, where the
+    usual pre-tokenisers cut as well, so that the pieces give the tokens of the whole; where a piece has no such place,
+    it ends before a lone space; where it has none either, anywhere.
     """
     rest = ""
     for block in document:
@@ -44,10 +44,10 @@ def pieces(document: Document) -> Iterator[Piece]:
             rest += block[start : start + PIECE_LENGTH]
             while len(rest) > PIECE_LENGTH:
                 stop = _cut(rest)
-                yield Piece(rest[:stop], last=False)
+                yield TextPiece(rest[:stop], last=False)
                 rest = rest[stop:]
     if rest:
-        yield Piece(rest, last=True)
+        yield TextPiece(rest, last=True)
 
 
 def _cut(text: str) -> int:
@@ -62,7 +62,7 @@ def _cut(text: str) -> int:
 
 @dataclass(frozen=True)
 class TextFiles:
-    """The documents of a file or of a folder, sorted by path and searched to its depth.
+    """Documents of a file or of a folder, which is searched to its depth and sorted by path.
 
     `.txt`: a file is a document. `.jsonl`: one a line, under a key. `.parquet`: one a row, in a column. UTF-8; a byte
     order mark at a file's start is left out.
@@ -73,12 +73,12 @@ class TextFiles:
 
     @property
     def origin(self) -> str:
-        """How messages name the corpus."""
+        """Name of the corpus in messages."""
         return f"--source={self.source}"
 
     @cached_property
     def files(self) -> list[Path]:
-        """Raises UserError where there are none."""
+        """Files of documents. Raises UserError where there are none."""
         if self.source.is_file():
             if self.source.suffix not in _READERS:
                 raise UserError(f"{self.origin} is no {_KNOWN} file; rename it, or name another.")
@@ -89,9 +89,9 @@ class TextFiles:
         return found
 
     def documents(self) -> Iterator[Document]:
-        """One after the other, in blocks; each is to be used up before the next.
+        """Iterate over the documents, each in blocks that must be used up before the next.
 
-        Raises UserError for a file that cannot be read, is not UTF-8, or holds other things than documents.
+        Raises UserError for a file that cannot be read, is not UTF-8, or holds anything but documents.
         """
         for file in self.files:
             try:
@@ -178,7 +178,7 @@ def _checked(value: object, key: str, place: str) -> str:
 
 
 def not_utf8(file: Path | str, start: int, error: UnicodeDecodeError) -> UserError:
-    """What to tell of text that begins at offset `start` of a file, or of what else `file` names."""
+    """Return the error for bytes that are not UTF-8, in text that begins at offset `start` of a file or other place."""
     return UserError(
         f"{file} is not UTF-8: byte {error.object[error.start]:#04x} at offset {start + error.start} (from 0); "
         "convert it, for one with `iconv -f latin1 -t utf-8`."

@@ -10,19 +10,22 @@ from ditlab.data.text.tokenizer import END_TEXT, Tokenizer
 from ditlab.errors import UserError, first_line
 
 END_TOKENS = (END_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>", "[SEP]")
-"""Names of the token that ends a document, the first that a tokeniser has: its file does not say which one does."""
+"""Names of the token that ends a document; the first that a tokeniser has is taken, as its file names none."""
 SMALLEST_BPE = 257
-"""The 256 bytes and the end token."""
+"""Smallest vocabulary of a BPE: the 256 bytes and the end token."""
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """Text alone is tokenised: no template adds tokens, nothing is cut or padded, and the name of a special token in
-    the text gives the tokens of its letters."""
+    """Tokeniser of a `tokenizer.json`, applied to text alone.
+
+    No template adds tokens, nothing is cut or padded, and the name of a special token in the text gives the tokens of
+    its letters.
+    """
 
     def __init__(self, content: bytes, origin: str):
-        """`content`: of a `tokenizer.json`; `origin` names it in messages.
+        """Make the tokeniser of a `tokenizer.json` with this content; `origin` names it in messages.
 
-        Raises UserError for one that cannot be read, that has no end token, and where the library is not installed.
+        Raises UserError for one that cannot be read or has no end token, and where the library is not installed.
         """
         library = _library()
         try:
@@ -44,7 +47,7 @@ class HuggingFaceTokenizer(Tokenizer):
         super().__init__(kind=kind, vocabulary=max(known.values()) + 1, end=end, content=content)
 
     def ids(self, text: str) -> np.ndarray:
-        """The text's tokens, (tokens,) in `dtype`."""
+        """Return the text's tokens, (tokens,) in `dtype`."""
         return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, self.dtype)
 
     def _text(self, ids: list[int]) -> str:
@@ -52,10 +55,10 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 def learn_bpe(texts: Iterable[str], vocabulary: int) -> HuggingFaceTokenizer:
-    """Byte-level BPE (Sennrich et al. 2016; Radford et al. 2019) of `vocabulary` tokens, learned from texts.
+    """Learn a byte-level BPE (Sennrich et al. 2016; Radford et al. 2019) of `vocabulary` tokens from texts.
 
     The end token is 0 and the 256 bytes follow, so that no text is out of the vocabulary. A small corpus may give
-    fewer tokens than were asked for. The same texts give the same tokeniser.
+    fewer tokens than `vocabulary`. The same texts give the same tokeniser.
     """
     if vocabulary < SMALLEST_BPE:
         raise UserError(f"a BPE of {vocabulary} tokens is too small; it takes the 256 bytes and the end token.")
@@ -74,7 +77,7 @@ def learn_bpe(texts: Iterable[str], vocabulary: int) -> HuggingFaceTokenizer:
 
 
 def fetch_tokenizer(name: str) -> HuggingFaceTokenizer:
-    """A tokeniser by its name on the Hugging Face hub, or from its cache on this machine.
+    """Fetch a tokeniser by its name on the Hugging Face hub, or from the hub's cache on this machine.
 
     Raises UserError where it cannot be fetched.
     """

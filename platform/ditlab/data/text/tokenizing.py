@@ -1,4 +1,4 @@
-"""Tokens of a corpus: pieces of documents to ids in any number of processes, ids to rows of one length.
+"""Tokenising of a corpus: pieces of documents to ids in any number of processes, ids to rows of one length.
 
 The processes that tokenise import this module, which needs neither torch nor pyarrow.
 """
@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from ditlab.data.processes import in_processes
-from ditlab.data.text.documents import PIECE_LENGTH, Piece
-from ditlab.data.text.tokenizer import Tokenizer, load_tokenizer
+from ditlab.data.text.documents import PIECE_LENGTH, TextPiece
+from ditlab.data.text.tokenizer import Tokenizer
+from ditlab.data.text.tokenizer_files import load_tokenizer
 
 
-def encode(pieces: Iterable[Piece], tokenizer: Tokenizer, processes: int = 1) -> Iterator[np.ndarray]:
-    """Tokens of the pieces in their order, (tokens,) in the tokeniser's dtype, an end token behind each document.
+def encode(pieces: Iterable[TextPiece], tokenizer: Tokenizer, processes: int = 1) -> Iterator[np.ndarray]:
+    """Tokenise pieces in their order: (tokens,) in the tokeniser's dtype, an end token behind each document.
 
     Every number of processes gives the same tokens. Raises UserError where a process is killed.
     """
@@ -24,11 +25,11 @@ def encode(pieces: Iterable[Piece], tokenizer: Tokenizer, processes: int = 1) ->
 
 
 class Packer:
-    """Cuts a stream of tokens into rows of `length`; the last incomplete row is dropped."""
+    """Cutter of a stream of tokens into rows of `length`; the last incomplete row is dropped."""
 
     def __init__(self, length: int):
         self.tokens = 0
-        """Taken in so far."""
+        """Tokens taken in so far."""
         self._length = length
 
     @property
@@ -37,7 +38,7 @@ class Packer:
         return self.tokens % self._length
 
     def rows(self, stream: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """(rows, length) at a time, at least one row, in the stream's dtype."""
+        """Yield (rows, length) at a time, at least one row, in the stream's dtype."""
         parts: list[np.ndarray] = []
         held = 0
         for part in stream:
@@ -51,9 +52,9 @@ class Packer:
                 parts, held = [joined[whole:].copy()], held - whole  # a copy: a view keeps all of `joined`
 
 
-def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Pieces by about PIECE_LENGTH characters, as many short documents cost less together."""
-    group: list[Piece] = []
+def _groups(pieces: Iterable[TextPiece]) -> Iterator[list[TextPiece]]:
+    """Group pieces to about PIECE_LENGTH characters, as many short documents cost less together."""
+    group: list[TextPiece] = []
     length = 0
     for piece in pieces:
         group.append(piece)
@@ -65,13 +66,13 @@ def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
         yield group
 
 
-def _encode_group(tokenizer: Tokenizer, group: list[Piece]) -> np.ndarray:
+def _encode_group(tokenizer: Tokenizer, group: list[TextPiece]) -> np.ndarray:
     end = np.array([tokenizer.end], tokenizer.dtype)
     return np.concatenate([part for piece in group for part in (tokenizer.ids(piece.text), end[: piece.last])])
 
 
 _tokenizer: Tokenizer
-"""Of a process that tokenises."""
+"""Tokeniser of a process that tokenises."""
 
 
 def _start(content: bytes) -> None:
@@ -79,5 +80,5 @@ def _start(content: bytes) -> None:
     _tokenizer = load_tokenizer(content, "the tokeniser")
 
 
-def _encode_in_process(group: list[Piece]) -> np.ndarray:
+def _encode_in_process(group: list[TextPiece]) -> np.ndarray:
     return _encode_group(_tokenizer, group)

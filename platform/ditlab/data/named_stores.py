@@ -1,0 +1,31 @@
+"""Stores named by a user: by a URI, a folder's path or a plain name."""
+
+from pathlib import Path
+
+from ditlab.data.remote.node_copy import Notify, open_remote_store, write_to_stderr
+from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
+from ditlab.home import Home
+from ditlab.spec.uris import is_uri
+
+
+def open_named_store(
+    knob: str, name: str, home: Home, verify: bool = True, notify: Notify = write_to_stderr
+) -> AnyStore:
+    """Open the store that a user names by a URI, a folder's path or a plain name.
+
+    `knob` is the setting that holds the name; `verify` and `notify` are as in `splits.open_data`. Raises UserError for
+    a store that is missing (with the command that makes it) or altered.
+    """
+    if is_uri(name):
+        return open_remote_store(knob, name, home, verify, notify)
+    return open_store(store_folder(name, home), verify)
+
+
+def store_folder(name: str, home: Home) -> Path:
+    """Return the absolute folder of a store: one in the working directory or, for a plain name, below `home.stores`.
+
+    A store in the working directory comes first; a folder there without a store hides no store of the home's.
+    """
+    here, known = Path(name).expanduser().resolve(), home.stores / name
+    is_plain = len(Path(name).parts) == 1
+    return known if is_plain and holds_store(known) and not holds_store(here) else here

@@ -1,0 +1,64 @@
+"""Writing a store in place of an older one, and the difference that it makes."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from ditlab.data.stores.bucket_manifest import BUCKETS_NAME
+from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, TextFacts
+from ditlab.errors import UserError
+
+if TYPE_CHECKING:  # torch and pyarrow, which an importer's --help can do without
+    from ditlab.data.stores.bucketed_store import AnyStore
+
+WriteOutcome = Literal["written", "replaced", "unchanged"]
+
+
+@dataclass(frozen=True)
+class WrittenStore:
+    """Store on disk after a write."""
+
+    store: "AnyStore"
+    outcome: WriteOutcome
+    """`written`: no store was there before; `replaced`: another one was; `unchanged`: one of the same content."""
+
+
+def write_store(
+    path: Path,
+    columns: Mapping[str, Column],
+    batches: Iterable[Mapping[str, np.ndarray]],
+    *,
+    name: str,
+    description: str,
+    source: Source,
+    text: Callable[[], TextFacts] | None = None,
+    attachments: Mapping[str, bytes] | None = None,
+) -> WrittenStore:
+    """Write a plain store in place of an older one, if any.
+
+    A store of the same content is written again too: that repairs altered shards and costs less than a comparison.
+    `text` is called once all batches are written. Raises UserError for a bucketed store in the folder, and as
+    `StoreWriter` does.
+    """
+    from ditlab.data.stores.store import Store
+    from ditlab.data.stores.writer import StoreWriter
+
+    if (path / BUCKETS_NAME).exists():
+        raise UserError(f"{path} holds a store with buckets; choose another name, or remove that folder.")
+    existed = (path / MANIFEST_NAME).exists()
+    try:
+        before = Store.open(path).fingerprint
+    except UserError:
+        before = None
+    with StoreWriter(
+        path, columns, name=name, description=description, source=source, attachments=attachments
+    ) as writer:
+        for batch in batches:
+            writer.append(batch)
+        writer.text = text() if text else None
+    store = Store.open(path, verify=False)
+    outcome: WriteOutcome = "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
+    return WrittenStore(store, outcome)

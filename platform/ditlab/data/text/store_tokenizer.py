@@ -1,0 +1,40 @@
+"""Tokeniser that a store of tokens carries."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from denoisers.contract import TextCodec
+from ditlab.data.text.tokenizer import TOKENIZER_NAME, Tokenizer
+from ditlab.data.text.tokenizer_files import open_tokenizer
+
+if TYPE_CHECKING:  # torch and pyarrow, which the processes that tokenise can do without
+    from ditlab.data.stores.bucketed_store import AnyStore
+
+
+def store_tokenizer(store: "AnyStore") -> Tokenizer | None:
+    """Read a store's tokeniser; None where it has none. Raises UserError as `open_tokenizer` does."""
+    return open_tokenizer(store.path) if TOKENIZER_NAME in store.manifest.attachments else None
+
+
+def text_codec(tokenizer: Tokenizer, bytes_per_token: float | None = None) -> TextCodec:
+    """Wrap a tokeniser for model families."""
+    return TextCodec(tokenizer.encode, tokenizer.decode, tokenizer.vocabulary, tokenizer.end, bytes_per_token)
+
+
+def store_codec(store: "AnyStore") -> TextCodec | None:
+    """Return the codec of a store's tokens; None without a tokeniser. Raises UserError as `open_tokenizer` does."""
+    tokenizer, text = store_tokenizer(store), store.manifest.text
+    return None if tokenizer is None else text_codec(tokenizer, text.bytes_per_token if text else None)
+
+
+def copy_tokenizer(store: "AnyStore", folder: Path) -> Path | None:
+    """Copy a store's tokeniser into the folder of a run or of an export; return None where the store has none.
+
+    No library is needed, whatever the tokeniser. Raises OSError where the folder cannot be written.
+    """
+    if TOKENIZER_NAME not in store.manifest.attachments:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / TOKENIZER_NAME
+    file.write_bytes((store.path / TOKENIZER_NAME).read_bytes())
+    return file
