@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from ditlab.data.images.captions import caption_column, encode_captions
 from ditlab.data.images.feature_columns import FeatureColumns
 from ditlab.data.stores.manifest import Column
-from ditlab.engine.recompute import keep_less
+from ditlab.engine.recompute import checkpoint_activations
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment, class_for
@@ -141,7 +141,7 @@ def prepare(size: Size, folder: Path, batch: int, recomputed: bool) -> Callable[
     network: Any = plain.family.build_network(plain.model)
     objective: Any = plain.family.build_objective(plain.objective, plain.model)
     if recomputed:
-        keep_less(network.checkpointed_modules(), recomputed=True, offloaded=False)
+        checkpoint_activations(network.checkpointed_modules(), recomputed=True, offloaded=False)
     stored = rows(size, folder, batch, encoded=True)
     inputs = ModelInputs.from_experiment(plain, stored.columns, CPU)
 

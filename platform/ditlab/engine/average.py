@@ -12,8 +12,8 @@ from ditlab.spec.optimisation import Ema
 SLICE = 2**24  # values exchanged at once with the average: 64 MiB
 
 
-class Average:
-    """Follows the weights from inside the optimiser's step, when state kept in files is in memory anyway.
+class WeightAverage:
+    """Exponential moving average, updated inside the optimiser's step, when state kept in files is in memory anyway.
 
     The average itself is in memory always, beside the masters: on the device, or on the CPU where they are offloaded.
     A step that is left out leaves it as it was.
@@ -32,13 +32,13 @@ class Average:
         partitions.adam.register_step_post_hook(self._follow)
 
     def begin(self, step: int) -> None:
-        """Sets the decay of optimiser step `step`, from 0."""
+        """Set the decay of optimiser step `step` (from 0)."""
         if self._spec is not None:
             # Karras-style warm-up of the average, or a short run would sample from its start.
             self._weight = 1 - min(self._spec.decay, (1 + step) / (10 + step))
 
     def _follow(self, adam: torch.optim.Optimizer, *_: Any) -> None:
-        """After Adam has stepped: DeepSpeed calls it once a group of partitions, with these alone in its groups."""
+        """Update the averages of the partitions that Adam has just stepped; DeepSpeed steps one group at a time."""
         masters = [flat.detach() for group in adam.param_groups for flat in group["params"]]
         averages = [self._flats[self._index[id(flat)]] for group in adam.param_groups for flat in group["params"]]
         if masters:
@@ -46,11 +46,11 @@ class Average:
             torch._foreach_lerp_(averages, masters, [weight] * len(masters))
 
     def tensors(self, index: int) -> dict[str, Tensor]:
-        """`ema` of one flat, where there is an average."""
+        """Return the `ema` of one flat; nothing without an average."""
         return {"ema": self._flats[index]} if self._flats else {}
 
     def exchange(self) -> None:
-        """Swaps weights and average, a slice at a time: a copy of the whole partition might not fit."""
+        """Swap weights and average, a slice at a time: a copy of the whole partition might not fit."""
         if not self._flats:
             return
         with self._partitions.rewriting() as indices:

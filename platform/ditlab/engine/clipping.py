@@ -1,4 +1,4 @@
-"""ZClip: where to clip a gradient norm, judged by the norms before it (Kumar et al. 2025, arXiv:2504.02507).
+"""ZClip: adaptive clipping by statistics of earlier gradient norms (Kumar et al. 2025, arXiv:2504.02507).
 
 Plain arithmetic on the norm as a number, so it has to be read from the device: one wait for the GPU a step, which
 clipping at a fixed norm does without. A step whose gradient is not finite never comes here.
@@ -13,7 +13,7 @@ PREFIX = "clip."
 
 
 class NormStatistics:
-    """Mean and variance of the norms so far, and the limit that they set for the next one."""
+    """Mean and variance of earlier gradient norms, and the limit that they set for the next one."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -21,22 +21,22 @@ class NormStatistics:
         self.variance = 0.0
 
     def limit(self, norm: float) -> float:
-        """What to clip a gradient of this finite norm to, infinite for none; then the norm enters the statistics."""
+        """Return the norm to clip a gradient of this finite norm to, infinite for none; then count the norm."""
         raise NotImplementedError
 
     def state(self) -> dict[str, float]:
-        """What the next limit depends on."""
+        """Return the numbers that the next limit depends on."""
         return {f"{PREFIX}{name}": float(value) for name, value in vars(self).items() if not name.startswith("_")}
 
     def load(self, scalars: Mapping[str, float]) -> None:
-        """Takes up a saved state; where there is none, as after a change of clipping, statistics begin anew."""
+        """Load a saved state; statistics start over where there is none, as after a change of clipping."""
         self.count = int(scalars.get(f"{PREFIX}count", 0))
         self.mean = scalars.get(f"{PREFIX}mean", 0.0)
         self.variance = scalars.get(f"{PREFIX}variance", 0.0)
 
 
 class ZScore(NormStatistics):
-    """The published form, with reciprocal clipping: the further out a norm, the closer to the mean it is clipped."""
+    """Published form of ZClip, with reciprocal clipping: the further out a norm, the closer to the mean its limit."""
 
     def __init__(self, spec: ZClip) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class ZScore(NormStatistics):
 
 
 class Ratio(NormStatistics):
-    """At most so many times the moving average of the clipped norms. The first norm starts it, unclipped."""
+    """Limit at a multiple of the moving average of clipped norms; the first norm starts the average, unclipped."""
 
     def __init__(self, spec: RatioZClip) -> None:
         super().__init__()
@@ -77,5 +77,5 @@ class Ratio(NormStatistics):
 
 
 def statistics(spec: AdaptiveClip) -> NormStatistics:
-    """Fresh statistics for a clipping spec."""
+    """Return fresh statistics for a clipping spec."""
     return ZScore(spec) if isinstance(spec, ZClip) else Ratio(spec)

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration for an experiment, and DeepSpeed itself around a module."""
+"""DeepSpeed's configuration for an experiment, and its initialisation around a module."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ from ditlab.spec.experiment import Experiment
 def configuration(
     experiment: Experiment, rank: Rank, micro_size: int, accumulation: int, swap: Path | None
 ) -> dict[str, Any]:
-    """What DeepSpeed is told. Gradients are neither clipped nor measured by it: `engine.update` does both."""
+    """Build DeepSpeed's configuration, without clipping or norms of gradients: `engine.update` does both."""
     precision, zero = experiment.training.precision, experiment.engine.zero
     config: dict[str, Any] = {
         "train_batch_size": micro_size * accumulation * rank.world_size,
@@ -56,7 +56,7 @@ def _zero(zero: Zero, rank: Rank, swap: Path | None) -> dict[str, Any]:
 
 
 def initialize(module: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], rank: Rank) -> Any:
-    """DeepSpeed's engine. Raises UserError for a precision or a kind of offload that this machine cannot do."""
+    """Create DeepSpeed's engine. Raises UserError for a precision or offload that this machine does not support."""
     os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "warning")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""The process group: gloo on CPU, NCCL on CUDA, with or without a launcher."""
+"""Process groups: gloo on CPU, NCCL on CUDA, with or without a launcher."""
 
 import os
 import tempfile
@@ -13,7 +13,7 @@ from torch import distributed
 
 @dataclass(frozen=True)
 class Rank:
-    """One worker's place among all."""
+    """Rank of a worker, its device, and the size of its group."""
 
     rank: int
     world_size: int
@@ -29,7 +29,7 @@ class Rank:
 
 @contextmanager
 def single_process(use_gpu: bool, timeout: float = 1800.0) -> Iterator[Rank]:
-    """A process group of one, made without a launcher or a network port."""
+    """Create a process group of one, without a launcher or a network port."""
     rank = current_rank(use_gpu, rank=0, world_size=1, local_rank=0, timeout=timeout)
     with tempfile.TemporaryDirectory() as folder:
         distributed.init_process_group(
@@ -43,7 +43,7 @@ def single_process(use_gpu: bool, timeout: float = 1800.0) -> Iterator[Rank]:
 
 
 def release_process_group() -> None:
-    """Ends the process group, with what DeepSpeed remembers of it where DeepSpeed was used."""
+    """Destroy the process group, and DeepSpeed's handle of it where DeepSpeed was used."""
     from deepspeed import comm
 
     if comm.comm.cdb is not None:
@@ -54,15 +54,17 @@ def release_process_group() -> None:
 
 
 def limit_collectives(timeout: float) -> None:
-    """Groups that are made from now on give up after `timeout` seconds: DeepSpeed names no limit for its own, and
-    torch's is 30 minutes over gloo and 10 over NCCL."""
+    """Set the timeout of process groups that are created from now on.
+
+    DeepSpeed sets none for its own, and torch's is 30 minutes over gloo and 10 over NCCL.
+    """
     limit = timedelta(seconds=timeout)
     for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
         setattr(distributed.distributed_c10d, name, limit)  # no public way exists
 
 
 def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int, timeout: float = 1800.0) -> Rank:
-    """Names this process's device, and tells DeepSpeed's accelerator layer which one it is."""
+    """Select this process's device, for DeepSpeed's accelerator layer too, and return its rank."""
     # DeepSpeed looks for hardware by itself; a CPU run on a machine with GPUs must not be moved onto them.
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if use_gpu else "cpu")
     os.environ["LOCAL_RANK"] = str(local_rank)
@@ -76,11 +78,11 @@ def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int, tim
 
 
 class PeerLost(RuntimeError):
-    """Another worker is gone."""
+    """Loss of contact with another worker."""
 
 
 def is_peer_loss(error: BaseException) -> bool:
-    """Whether a collective failed because another worker is gone: a consequence, whose cause lies there."""
+    """Return True if a collective failed because another worker is gone: the cause lies there."""
     if isinstance(error, distributed.DistError | PeerLost):
         return True
     words = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
@@ -88,10 +90,10 @@ def is_peer_loss(error: BaseException) -> bool:
 
 
 class ControlChannel:
-    """Small agreements between workers (stop now? mean loss), on the CPU whatever the device, so no GPU waits.
+    """Small collectives between workers (stop requests, mean losses), on the CPU whatever the device: no GPU waits.
 
-    A thread beside the step loop takes a channel of its own (`private`): two threads on one would mix their words up.
-    All workers make their channels in the same order.
+    A thread beside the step loop takes a `private` channel: two threads on one would mix up their messages. All workers
+    create their channels in the same order.
     """
 
     def __init__(self, rank: Rank, private: bool = False) -> None:
@@ -101,7 +103,7 @@ class ControlChannel:
         self._group = distributed.new_group(backend="gloo", timeout=limit) if needs_group else None
 
     def largest(self, *values: int) -> list[int]:
-        """Elementwise maximum over workers. All must call, with equally many values."""
+        """Return the elementwise maximum over workers. All must call, with equally many values."""
         if self.world_size == 1:
             return list(values)
         votes = torch.tensor(values)
@@ -109,7 +111,7 @@ class ControlChannel:
         return votes.tolist()
 
     def mean(self, values: list[float]) -> list[float]:
-        """Elementwise mean over workers. All must call, with equally many values."""
+        """Return the elementwise mean over workers. All must call, with equally many values."""
         if self.world_size == 1:
             return values
         sums = torch.tensor(values, dtype=torch.float64)
@@ -117,11 +119,11 @@ class ControlChannel:
         return (sums / self.world_size).tolist()
 
     def sum(self, values: list[float]) -> list[float]:
-        """Elementwise sum over workers. All must call, with equally many values."""
+        """Return the elementwise sum over workers. All must call, with equally many values."""
         return [value * self.world_size for value in self.mean(values)]
 
     def gather(self, thing: object) -> list[object]:
-        """Every worker's thing, in order of rank. All must call."""
+        """Return every worker's object, in order of rank. All must call."""
         if self.world_size == 1:
             return [thing]
         things: list[object] = [None] * self.world_size
@@ -129,11 +131,12 @@ class ControlChannel:
         return things
 
     def close(self) -> None:
-        """Gives back what a private channel took. For an orderly end: who lost touch with the others just ends."""
+        """Destroy the channel's process group, after an orderly end only: with lost workers this would block."""
         if self._group is not None:
             distributed.destroy_process_group(self._group)
             self._group = None
 
     def barrier(self) -> None:
+        """Wait for all workers."""
         if self.world_size > 1:
             distributed.barrier(group=self._group)

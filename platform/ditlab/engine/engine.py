@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO behind a small interface: forward and backward, step, average, state by named pieces."""
+"""DeepSpeed ZeRO behind a small interface: forward and backward, step, average, state by parameter slices."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -9,22 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ditlab.engine.average import Average
+from ditlab.engine.average import WeightAverage
 from ditlab.engine.configuration import configuration, initialize
 from ditlab.engine.distributed import Rank
 from ditlab.engine.gradients import GradientNorm
-from ditlab.engine.partitions import Partitions, Piece
-from ditlab.engine.recompute import keep_less
+from ditlab.engine.partitions import ParameterSlice, Partitions
+from ditlab.engine.recompute import checkpoint_activations
 from ditlab.engine.release import release
 from ditlab.engine.swapping import swap_folder
 from ditlab.engine.update import Update
 from ditlab.spec.experiment import Experiment
 
-PieceReader = Callable[[str, str, int, int], Tensor]
+SliceReader = Callable[[str, str, int, int], Tensor]
 
 
 class TrainingModule(nn.Module):
-    """What DeepSpeed wraps: the network and the objective's own modules, entered through one forward.
+    """Module that DeepSpeed wraps: the network and the objective's own modules, entered through one forward.
 
     Every forward pass begins at this root, as ZeRO-3 gathers parameters by hooks that start there.
     """
@@ -38,7 +38,7 @@ class TrainingModule(nn.Module):
         self._weights = objective.weights
 
     def forward(self, job: str, *inputs: Any, **named: Any) -> Any:
-        """`loss`: (weighted sum, components) of (batch, noise source). `network`: the network's own forward pass."""
+        """Compute `loss`, (weighted sum, components) of (batch, noise source), or the `network`'s own forward pass."""
         if job == "network":
             return self.network(*inputs, **named)
         components = self._loss(self.network, *inputs)
@@ -47,14 +47,14 @@ class TrainingModule(nn.Module):
 
 
 class Engine:
-    """Trains a `TrainingModule` under an experiment's precision, ZeRO stage, offload, clipping and averaging.
+    """Trainer of a `TrainingModule` under an experiment's precision, ZeRO stage, offload, clipping and averaging.
 
     Another engine may be built around the same module once this one is closed, after an exception too; it begins with
     fresh state, so carry `state()` over with `load_state`, cloned before `close`. `micro_size` and `accumulation` are
     the samples of one forward pass and the forward passes of one step on each worker (the experiment's by default).
     `swap` is the folder for state kept in files where the experiment names none.
 
-    Raises UserError where the device cannot compute in the precision asked for, or keep state where it was asked to.
+    Raises UserError where the device does not support the experiment's precision or offload.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Engine:
         network: Any = module.network
         if spec.activation_checkpointing or spec.activation_offload == "cpu":
             modules = network.checkpointed_modules()
-            keep_less(modules, spec.activation_checkpointing, spec.activation_offload == "cpu")
+            checkpoint_activations(modules, spec.activation_checkpointing, spec.activation_offload == "cpu")
         if spec.compile:
             network.compile()
         self._swap = swap_folder(spec.zero, swap) if spec.zero.offload == "nvme" else None
@@ -98,26 +98,27 @@ class Engine:
         self.partitions = Partitions(self._engine, self.stage)
         self._gradient_norm = GradientNorm(self._engine, self.stage, spec.zero.offload != "none", rank.world_size)
         self._update = Update(self.partitions.adam, experiment.training.clip)
-        self._average = Average(self.partitions, self._update, experiment.training.ema)
+        self._average = WeightAverage(self.partitions, self._update, experiment.training.ema)
 
     def forward_backward(
         self, batch: Mapping[str, Tensor], noise_source: Any, last: bool, weight: float = 1.0
     ) -> dict[str, Tensor]:
-        """One micro-batch, the step's `last` or not; the step's gradient is the mean over workers and their passes.
+        """Run one micro-batch forward and backward; the step's gradient is the mean over workers and their passes.
 
-        Its gradient counts `weight` times in that mean; 0 is a filler, whose gradient is zero whatever its loss.
+        `last` marks the step's last pass. The pass's gradient counts `weight` times in that mean; 0 is a filler, whose
+        gradient is zero whatever its loss.
         Returns the loss components, and `loss`, their weighted sum: detached scalars, as if `weight` were 1.
         """
         total, components = self._engine("loss", batch, noise_source)
-        with self._silenced() if weight == 0 else nullcontext():
+        with self._zero_gradients() if weight == 0 else nullcontext():
             self._engine.backward(total if weight == 1 else total * weight)
         if not last:
             self._engine.step()  # only counts: DeepSpeed updates at the accumulation boundary
         return {"loss": total.detach(), **{name: value.detach() for name, value in components.items()}}
 
     @contextmanager
-    def _silenced(self) -> Iterator[None]:
-        """Inside, every parameter's gradient is zero: 0 times a loss of NaN would not be."""
+    def _zero_gradients(self) -> Iterator[None]:
+        """Replace every parameter's gradient by zero, inside: 0 times a loss of NaN would be NaN."""
         hooks = [each.register_hook(torch.zeros_like) for each in self._module.parameters()]
         try:
             yield
@@ -133,7 +134,8 @@ class Engine:
         the global gradient norm before clipping, not finite where the gradient was not. Waits for a GPU only where
         clipping is adaptive or state is offloaded, or for float16's own check of overflow.
         """
-        self.partitions.set_learning_rate(lr)
+        for group in self.partitions.adam.param_groups:
+            group["lr"] = lr
         with torch.no_grad():
             norm = self._gradient_norm.measure()
             self._update.prepare(norm, healthy)
@@ -142,15 +144,15 @@ class Engine:
         return norm
 
     def network(self, *inputs: Any, **named: Any) -> Any:
-        """The network's forward pass alone. With ZeRO-3 every worker must call it equally often."""
+        """Run the network's forward pass alone. With ZeRO-3 every worker must call it equally often."""
         return self._engine.module("network", *inputs, **named)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Inside: averaged weights where there is an average, evaluation mode, no gradients, nothing compiled anew.
+        """Switch to averaged weights where there is an average, evaluation mode, no gradients and no recompilation.
 
-        A sampler asks for many shapes, and after eight of them torch.compile would leave the training step's uncompiled
-        as well. An error inside ends the run, so no weight is put back: that takes every worker, and the others are
+        A sampler uses many shapes, and after eight of them torch.compile would leave the training step's uncompiled as
+        well. An error inside ends the run, so no weight is put back: that takes every worker, and the others are
         elsewhere.
         """
         self._engine.eval()
@@ -160,27 +162,27 @@ class Engine:
         self._average.exchange()
         self._engine.train()
 
-    def state(self) -> Iterator[tuple[str, Piece, Tensor]]:
-        """(field, piece, flat float32 values) of this worker: `master`, both moments, `ema`."""
+    def state(self) -> Iterator[tuple[str, ParameterSlice, Tensor]]:
+        """Yield (field, slice, flat float32 values) of this worker, for `master`, both moments and `ema`."""
         for index in range(len(self.partitions.flats)):
             with self.partitions.resident(index):
                 copied = self.partitions.swapped(index)  # or the values would go with their buffers
                 for field, piece, values in self._pieces(index):
                     yield field, piece, values.clone() if copied else values
 
-    def _pieces(self, index: int) -> Iterator[tuple[str, Piece, Tensor]]:
+    def _pieces(self, index: int) -> Iterator[tuple[str, ParameterSlice, Tensor]]:
         for field, flat in {**self.partitions.tensors(index), **self._average.tensors(index)}.items():
-            for piece in self.partitions.pieces_of[index]:
+            for piece in self.partitions.slices_of[index]:
                 yield field, piece, piece.of(flat)
 
     def scalars(self) -> dict[str, float]:
-        """State that every worker holds alike: Adam's step count, the loss scale's, adaptive clipping's."""
+        """Return the state that is equal on every worker: Adam's step count, the loss scale's, adaptive clipping's."""
         scaler = getattr(self._engine.optimizer, "loss_scaler", None) if self._engine.fp16_enabled() else None
         scale = {f"loss_scale.{key}": float(getattr(scaler, key)) for key in _SCALER_STATE} if scaler else {}
         return {"adam_step": float(self.partitions.adam_step), **scale, **self._update.state()}
 
-    def load_state(self, read: PieceReader, scalars: Mapping[str, float], has_ema: bool) -> None:
-        """Takes up a saved state. `read(field, name, start, stop)` gives float32 values, whatever wrote them."""
+    def load_state(self, read: SliceReader, scalars: Mapping[str, float], has_ema: bool) -> None:
+        """Load a saved state; `read(field, name, start, stop)` returns float32 values, whatever wrote them."""
         with self.partitions.rewriting() as indices:
             for index in indices:
                 for field, piece, values in self._pieces(index):
@@ -194,7 +196,7 @@ class Engine:
                 setattr(self._engine.optimizer.loss_scaler, key, int(scalars[f"loss_scale.{key}"]))
 
     def close(self) -> None:
-        """Lets go of the module. Safe in whatever state an exception left the engine."""
+        """Release the module. Safe in whatever state an exception left the engine."""
         self._engine.destroy()
         release(self._module)
         self._delete_swap()

@@ -1,4 +1,4 @@
-"""The norm of the whole gradient, wherever ZeRO keeps its parts; no GPU waits for it unless state is offloaded.
+"""Norm of the whole gradient, wherever ZeRO keeps its parts; no GPU waits for it unless state is offloaded.
 
 DeepSpeed's own norm waits for the GPU at every step of stage 3, so it is taken out there. Touches DeepSpeed's private
 names; `tests/ditlab/engine` fails when they move.
@@ -12,7 +12,7 @@ from torch import Tensor, distributed
 
 
 class GradientNorm:
-    """Measures the gradient between the last backward pass of a step and the step."""
+    """Norm of the gradient, measured between the last backward pass of a step and its update."""
 
     def __init__(self, engine: Any, stage: int, offloaded: bool, world_size: int) -> None:
         self._engine, self._optimizer = engine, engine.optimizer
@@ -25,10 +25,10 @@ class GradientNorm:
             self._optimizer.scaled_global_norm = lambda: torch.zeros(())
 
     def measure(self) -> Tensor:
-        """L2, 0-dim, float32, alike on all workers; NaN or infinite where any part of the gradient is."""
+        """Return the L2 norm, 0-dim, float32, equal on all workers; NaN or infinite where any part of it is."""
         scale = self._optimizer.loss_scale if self._engine.fp16_enabled() else 1.0
         if self._offloaded:
-            # Measured by DeepSpeed on its way to the CPU. It says -1 for what is not finite.
+            # Measured by DeepSpeed on its way to the CPU. It returns -1 for a gradient that is not finite.
             norms = torch.stack([norm.float().cpu() for norm in self._norms()])
             return torch.where(norms < 0, math.nan, norms).norm() / scale
         if self._stage == 0:

@@ -1,8 +1,8 @@
-"""Where DeepSpeed keeps float32 master weights and Adam's moments, as slices of named parameters.
+"""Partitions of float32 master weights and Adam's moments in DeepSpeed, as slices of named parameters.
 
-ZeRO flattens parameters into partitions whose layout depends on stage and number of workers. Seen as pieces
-`name[start:stop]` of flattened parameters, the state is the same for every layout, and a checkpoint made of such pieces
-loads into any other. Stages 0 to 3 differ only in where the pieces lie; this file is the one place that knows.
+ZeRO flattens parameters into partitions whose layout depends on stage and number of workers. As slices
+`name[start:stop]` of flattened parameters, the state is the same for every layout, and a checkpoint made of such slices
+loads into any other. Stages 0 to 3 differ only in the location of the slices, which this file alone computes.
 Touches DeepSpeed's private names; `tests/ditlab/engine` fails when they move.
 """
 
@@ -18,8 +18,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
-class Piece:
-    """`flats[flat][offset : offset + stop - start]` is the flattened parameter `name[start:stop]`."""
+class ParameterSlice:
+    """Slice `name[start:stop]` of a flattened parameter, at `flats[flat][offset : offset + stop - start]`."""
 
     name: str
     start: int
@@ -32,8 +32,11 @@ class Piece:
 
 
 class Partitions:
-    """This worker's share of master weights and moments. `flats` stay the same tensor objects for the engine's life;
-    where they are kept in files, those tensors are empty but inside `resident`."""
+    """This worker's partitions of master weights and moments.
+
+    `flats` stay the same tensor objects for the engine's life; where they are kept in files, those tensors are empty
+    except inside `resident`.
+    """
 
     def __init__(self, engine: Any, stage: int) -> None:
         self._optimizer = engine.optimizer
@@ -41,9 +44,9 @@ class Partitions:
         names = {parameter: name for name, parameter in engine.module.named_parameters()}
         layout = {0: _whole, 1: _sliced, 2: _sliced, 3: _sharded}[stage]
         self.flats, pieces = layout(engine.optimizer, names)
-        self.pieces_of: list[list[Piece]] = [[] for _ in self.flats]
+        self.slices_of: list[list[ParameterSlice]] = [[] for _ in self.flats]
         for piece in pieces:
-            self.pieces_of[piece.flat].append(piece)
+            self.slices_of[piece.flat].append(piece)
         self.adam = engine.optimizer if stage == 0 else engine.optimizer.optimizer
         for index, flat in enumerate(self.flats):
             # Adam makes its state at the first step; made here, a checkpoint from before it is like any other.
@@ -54,16 +57,17 @@ class Partitions:
                 }
 
     def masters(self) -> list[Tensor]:
+        """Return the master weights, flat by flat."""
         return [flat.detach() for flat in self.flats]
 
     def tensors(self, index: int) -> dict[str, Tensor]:
-        """One flat's `master` and moments."""
+        """Return one flat's `master` and moments."""
         state = self.adam.state[self.flats[index]]
         return {"master": self.flats[index].detach(), **{moment: state[moment] for moment in MOMENTS}}
 
     @property
     def adam_step(self) -> int:
-        """Updates applied so far (a step that was left out does not count)."""
+        """Number of updates applied so far; a step that was left out does not count."""
         return int(self.adam.state[self.flats[0]]["step"].item()) if self.flats else 0
 
     @adam_step.setter
@@ -71,17 +75,13 @@ class Partitions:
         for flat in self.flats:
             self.adam.state[flat]["step"].fill_(value)
 
-    def set_learning_rate(self, lr: float) -> None:
-        for group in self.adam.param_groups:
-            group["lr"] = lr
-
     def swapped(self, index: int) -> bool:
-        """Whether a flat and its moments are kept in files."""
+        """Return True if a flat and its moments are kept in files."""
         return self._stage == 3 and self._optimizer._swappable_optimizer_subgroup(index)
 
     @contextmanager
     def resident(self, index: int, rewritten: bool = False) -> Iterator[None]:
-        """Inside, a flat and its moments are in memory; what is `rewritten` there stays."""
+        """Hold a flat and its moments in memory, and write them back where they are `rewritten` inside."""
         swapped = self.swapped(index)
         if swapped:
             self._optimizer._optimizer_states_and_gradient_swap_in(index)
@@ -93,8 +93,10 @@ class Partitions:
 
     @contextmanager
     def rewriting(self) -> Iterator[Iterator[int]]:
-        """Iterates over flats, in memory one at a time, whose master weights may be written; at the end the weights
-        that the network computes with follow them."""
+        """Iterate over flats, in memory one at a time, whose master weights may be written.
+
+        At the end the weights that the network computes with are updated from them.
+        """
         if self._stage == 3:
             self._optimizer.checkpoint_event_prologue()
         with torch.no_grad():
@@ -112,14 +114,14 @@ class Partitions:
                     self._optimizer._reassign_or_swap_out_partitioned_parameters(index)
 
 
-def _whole(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], list[Piece]]:
-    """Stage 0: the parameters themselves, on every worker; each worker counts as the owner of all."""
+def _whole(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], list[ParameterSlice]]:
+    """Lay out stage 0: the parameters themselves, on every worker; each worker counts as the owner of all."""
     flats = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return flats, [Piece(names[flat], 0, flat.numel(), index, 0) for index, flat in enumerate(flats)]
+    return flats, [ParameterSlice(names[flat], 0, flat.numel(), index, 0) for index, flat in enumerate(flats)]
 
 
-def _sliced(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], list[Piece]]:
-    """Stages 1 and 2: each group is one flat buffer, cut into equal ranges, one a worker; they cut through parameters.
+def _sliced(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], list[ParameterSlice]]:
+    """Lay out stages 1 and 2: each group is a flat buffer, cut into equal ranges, one a worker, across parameters.
 
     A parameter's place in the buffer is read from its address, which holds whatever order and padding DeepSpeed chose.
     """
@@ -131,12 +133,12 @@ def _sliced(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], lis
             begin = (parameter.data_ptr() - buffer.data_ptr()) // buffer.element_size()
             start, stop = max(begin, low), min(begin + parameter.numel(), high)
             if start < stop:
-                pieces.append(Piece(names[parameter], start - begin, stop - begin, index, start - low))
+                pieces.append(ParameterSlice(names[parameter], start - begin, stop - begin, index, start - low))
     return flats, pieces
 
 
-def _sharded(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], list[Piece]]:
-    """Stage 3: each parameter is cut into equal shards, one a worker, the last one padded; shards lie end to end."""
+def _sharded(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], list[ParameterSlice]]:
+    """Lay out stage 3: each parameter is cut into equal shards, one a worker, the last padded, stored end to end."""
     flats, pieces = list(optimizer.fp32_partitioned_groups_flat), []
     rank = torch.distributed.get_rank()
     for index, group in enumerate(optimizer.fp16_groups):
@@ -145,6 +147,6 @@ def _sharded(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], li
             shard = parameter.partition_numel()
             start, stop = rank * shard, min((rank + 1) * shard, parameter.ds_numel)
             if start < stop:
-                pieces.append(Piece(names[parameter], start, stop, index, offset))
+                pieces.append(ParameterSlice(names[parameter], start, stop, index, offset))
             offset += shard
     return flats, pieces

@@ -1,5 +1,7 @@
-"""Keeping fewer activations on the device: recomputed in the backward pass (Chen et al. 2016, arXiv:1604.06174), or
-waiting for it in the host's memory. In place: names of parameters stay what they were."""
+"""Activation checkpointing (Chen et al. 2016, arXiv:1604.06174), and activations offloaded to host memory.
+
+Both change modules in place: names of parameters stay what they were.
+"""
 
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -10,15 +12,19 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 
-def keep_less(modules: Iterable[nn.Module], recomputed: bool, offloaded: bool) -> None:
-    """Makes modules forget their activations and compute them again in the backward pass (`recomputed`), and keep what
-    they do keep, for recomputed ones their inputs, in the host's memory (`offloaded`). Once is enough for each."""
+def checkpoint_activations(modules: Iterable[nn.Module], recomputed: bool, offloaded: bool) -> None:
+    """Recompute activations of modules in the backward pass (`recomputed`), and keep tensors on the host (`offloaded`).
+
+    With both, the inputs of the recomputed modules are kept on the host. A module is changed once only.
+    """
     for module in modules:
-        if not isinstance(module.forward, _KeepsLess):
-            module.forward = _KeepsLess(module.forward, recomputed, offloaded)
+        if not isinstance(module.forward, _CheckpointedForward):
+            module.forward = _CheckpointedForward(module.forward, recomputed, offloaded)
 
 
-class _KeepsLess:
+class _CheckpointedForward:
+    """Forward pass of a module that recomputes or offloads its activations."""
+
     def __init__(self, forward: Any, recomputed: bool, offloaded: bool) -> None:
         self._forward, self._recomputed, self._offloaded = forward, recomputed, offloaded
 

@@ -1,4 +1,4 @@
-"""Gives a module back after DeepSpeed, in whatever state an exception left it, so that another engine can take it.
+"""Release of a module from DeepSpeed, in whatever state an exception left it, for the next engine.
 
 Parameters of ZeRO-3 stay partitioned, which the next ZeRO-3 engine expects of them. Touches DeepSpeed's private names;
 `tests/ditlab/engine` fails when they move.
@@ -10,7 +10,7 @@ from torch import nn
 
 
 def release(module: nn.Module) -> None:
-    """Forgets gradients, and everything that a forward or backward pass cut short had under way."""
+    """Drop gradients, and finish or drop the transfers of a pass that an exception interrupted."""
     inflight: Any = getattr(module, "ds_inflight_param_registry", None)
     if inflight is not None:
         for handle in list(inflight.values()):

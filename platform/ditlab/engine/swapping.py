@@ -1,4 +1,4 @@
-"""What DeepSpeed needs to keep state in files: its asynchronous I/O extension, compiled at the first use."""
+"""Offload of state to files: DeepSpeed's asynchronous I/O extension, compiled at the first use, and its folder."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ INSTEAD = "or set engine.zero.offload to cpu"
 
 
 def check_swapping() -> None:
-    """Raises UserError where DeepSpeed's extension cannot be built, naming what is missing.
+    """Raise UserError where DeepSpeed's extension cannot be built, naming the missing package.
 
     The build takes some minutes, once: it is kept in TORCH_EXTENSIONS_DIR.
     """
@@ -28,15 +28,15 @@ def check_swapping() -> None:
             )
     if not AsyncIOBuilder().is_compatible(verbose=False):
         raise UserError(
-            "engine.zero.offload=nvme needs the headers of libaio, which this machine has not; "
+            "engine.zero.offload=nvme needs the headers of libaio, which this machine lacks; "
             f"install the Debian package libaio-dev, {INSTEAD}."
         )
 
 
 def swap_folder(zero: Zero, own: Path | None) -> Path:
-    """A new folder of this engine's, below `engine.zero.nvme_path` or the run's `own`; two runs may share a disk.
+    """Create this engine's folder below `engine.zero.nvme_path` or the run's `own`; two runs may share a disk.
 
-    What processes of this machine that are no more left there is deleted. Raises UserError where it cannot be made.
+    Deletes folders of dead processes of this machine. Raises UserError where the folder cannot be created.
     """
     base = Path(zero.nvme_path) if zero.nvme_path else own
     if base is None:
@@ -55,10 +55,11 @@ def swap_folder(zero: Zero, own: Path | None) -> Path:
 
 
 def _alive(process: str) -> bool:
+    """Return True unless the process, given by its number, is dead."""
     try:
         os.kill(int(process), 0)
     except ProcessLookupError:
         return False
     except (ValueError, PermissionError):
-        return True  # not ours to judge
+        return True  # another user's process, or no number
     return True

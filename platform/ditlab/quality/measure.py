@@ -74,7 +74,7 @@ class QualityReference:
         tick: Callable[[], None] = ignore,
         from_captions: bool = False,
     ) -> "QualityReference":
-        """Compute the reference, with agreement if `from_captions`. Calls `tick` all along; raises as `quality` does."""
+        """Compute the reference, with agreement if `from_captions`. Calls `tick` often; raises as `quality` does."""
         real, device = real_images(basis.data), torch.device(device)
         classifiers = _classifiers(basis, real, home, device, warn, tick, from_captions)
         spaces = []

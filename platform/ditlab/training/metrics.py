@@ -88,7 +88,7 @@ class MetricLog:
 
     def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter) -> None:
         self._experiment, self._total_steps = run.experiment, run.plan.total_steps
-        self._rank, self._reporter = rank, reporter
+        self._is_first, self._world_size, self._reporter = rank.is_first, rank.world_size, reporter
         self.steps = StepMetrics(rank.world_size)
         self.throughput = ThroughputMeter(run.experiment.batch.size)
         self.monitor = NonFiniteMonitor(run.experiment)
@@ -99,7 +99,7 @@ class MetricLog:
 
     def discard_pending(self) -> None:
         """Discard steps that are done again after a roll-back, as they are measured again."""
-        self.bad_step, self.steps = 0, StepMetrics(self._rank.world_size)
+        self.bad_step, self.steps = 0, StepMetrics(self._world_size)
 
     def read_steps(self, current_step: int, wait: bool = False) -> None:
         """Check every step whose numbers have arrived (every step with `wait`), and report those that are due.
@@ -119,7 +119,7 @@ class MetricLog:
             else:
                 self.monitor.record(read.step, loss, norm)
                 self._skip(read.step)
-            if self._rank.is_first and (read.is_logged or not is_finite):
+            if self._is_first and (read.is_logged or not is_finite):
                 self._reporter.metrics(read.step, values)
         if self.throughput.is_report_due(current_step == self._total_steps):
             self.report_progress(current_step, "training", self.throughput.samples_per_second)
@@ -127,12 +127,12 @@ class MetricLog:
     def add_evaluation(self, step: int, values: dict[str, float]) -> None:
         """Take in and report the metrics of an evaluation after `step` steps."""
         self._update(values)
-        if self._rank.is_first and values:
+        if self._is_first and values:
             self._reporter.metrics(step, values)
 
     def report_progress(self, step: int, phase: Phase, speed: float = 0.0) -> None:
         """Report the progress at `step`; `speed` in samples per second gives the time left."""
-        if self._rank.is_first:
+        if self._is_first:
             left = (self._total_steps - step) * self._experiment.batch.size / speed if speed else None
             self._reporter.progress(TrainingProgress(step, self._total_steps, speed, dict(self.latest), phase, left))
 
@@ -149,6 +149,6 @@ class MetricLog:
         """Note a non-finite step for a roll-back, or report that its update was left out."""
         if self._experiment.training.non_finite.policy == "rollback":
             self.bad_step = self.bad_step or step  # the first one: those after it are done again
-        elif self._rank.is_first:
+        elif self._is_first:
             self._reporter.warn(f"step {step} was left out: its loss or gradient was NaN or infinite.")
             self._reporter.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": str(self.monitor.num_skipped)})

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ditlab.engine.distributed import single_process
-from ditlab.engine.recompute import keep_less
+from ditlab.engine.recompute import checkpoint_activations
 from ditlab.errors import UserError
 from support.engines import Pass, engine_for, run_step
 from support.workers import newest, tiny, train_here
@@ -62,7 +62,7 @@ def test_a_module_keeps_what_it_is_told_to():
     def packed(recomputed, offloaded):
         module = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 4))
         if recomputed or offloaded:
-            keep_less([module], recomputed, offloaded)
+            checkpoint_activations([module], recomputed, offloaded)
         seen = []
 
         def note(tensor):

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from denoisers.pixelhdm.family import FAMILY
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSpec
 from ditlab.engine.distributed import single_process
 from ditlab.engine.engine import Engine, TrainingModule
@@ -39,12 +40,12 @@ def traced(stage):
     torch.manual_seed(0)
     spec = PixelHDMSpec(**SIZES, text_encoder="learned", text_length=4, text_depth=1)
     # at a weight that shows in the norm
-    objective = PixelHDMObjectiveSpec(weights={"alignment": 50.0}, alignment_block=1, alignment_width=6).build(spec)
+    objective = FAMILY.build_objective(PixelHDMObjectiveSpec(weights={"alignment": 50.0}, alignment_block=1, alignment_width=6), spec)
     plain = {"image": torch.rand(2, 3, 16, 16) * 2 - 1, "caption": torch.full((2, 4), 65)}
     features = {"image_features": torch.randn(2, 4, 6)}
     trace = Trace([], [])
     with single_process(use_gpu=False) as rank:
-        network = spec.build()
+        network = FAMILY.build_network(spec)
         engine = Engine(TrainingModule(network, objective), tiny(engine__zero={"stage": stage}), rank, 2, 1)
         rooted = RootedNetwork(engine, network, lambda: None)
         for step in range(STEPS):
