@@ -1,7 +1,7 @@
-"""The manifest of a checkpoint: what it says of itself, and bytes that are a function of it.
+"""The manifest of a checkpoint, and its bytes, which are a function of its fields.
 
 Every byte counts: a manifest is read by parsing it, writing it again and comparing, so that not even a changed space
-passes; and it ends with the SHA-256 of all that stands before.
+passes; and it ends with the SHA-256 of everything before.
 """
 
 import hashlib
@@ -23,24 +23,24 @@ _SHARD = re.compile(r"shard-\d{5,}-of-\d{5,}-[0-9a-f]{8}\.safetensors")
 
 
 class DamagedCheckpoint(UserError):
-    """A checkpoint is not what was written; an earlier one may be whole."""
+    """A checkpoint differs from what was written; an earlier one may be whole."""
 
 
 @dataclass(frozen=True)
 class ShardDigest:
-    """What a shard's file must be."""
+    """Size and hash of a shard's file."""
 
     size: Natural
     """Bytes."""
     sha256: str
-    """Of the file's bytes, in hexadecimal."""
+    """Hash of the file's bytes, in hexadecimal."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)
 class CheckpointManifest:
-    """What a checkpoint says of itself. The step loop fills all but `pieces` and `shards`."""
+    """Description of a checkpoint. The step loop fills in all fields but `pieces` and `shards`."""
 
     step: Natural
     """Optimiser steps done."""
@@ -50,17 +50,17 @@ class CheckpointManifest:
     """The experiment, resolved."""
     spec_hash: str
     scalars: dict[str, float]
-    """Engine state that is no tensor: Adam's step count, the loss scale."""
+    """Numbers of the engine's state: Adam's step count, the loss scale."""
     shapes: dict[str, list[Natural]]
     """Shape of each parameter and buffer, by name (`network....`, `objective....`)."""
     buffers: list[str]
-    """Which of them are persistent buffers."""
+    """Names of the persistent buffers among them."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Latest value of each metric, by its MLflow name."""
     pieces: list[ShardPiece] = field(default_factory=list)
-    """(shard, field, name, start, stop); the tensor in the shard is called `field/name/start`."""
+    """(shard, field, name, start, stop); the shard holds the tensor under the key `field/name/start`."""
     shards: dict[str, ShardDigest] = field(default_factory=dict)
-    """Every shard by its file's name."""
+    """Digest of every shard, by its file's name."""
     format: int = FORMAT
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -70,13 +70,15 @@ class CheckpointManifest:
         return _serialised(asdict(self))
 
     @classmethod
-    def from_bytes(cls, raw: bytes, place: str) -> "Manifest":
-        """Reads what `to_bytes` wrote. Raises Damaged, naming `place`, for anything else."""
+    def from_bytes(cls, raw: bytes, place: str) -> "CheckpointManifest":
+        """Parse the bytes that `to_bytes` wrote. Raises DamagedCheckpoint, naming `place`, for anything else."""
         try:
             content = json.loads(raw)
             written = content.pop("format", None)
             if written != FORMAT:
-                raise DamagedCheckpoint(f"{place}: checkpoint format {str(written)[:20]} is not {FORMAT}, the one known here.")
+                raise DamagedCheckpoint(
+                    f"{place}: checkpoint format {str(written)[:20]} is not {FORMAT}, the one known here."
+                )
             del content["digest"]
             content["format"] = written
             if _serialised(content) != raw:
@@ -101,12 +103,12 @@ def _serialised(content: dict[str, Any]) -> bytes:
 
 
 def is_shard(name: str) -> bool:
-    """Whether a file's name is one that a shard can have: it leads to no other folder."""
+    """Return True if a file's name is a shard's, which leads to no other folder."""
     return _SHARD.fullmatch(name) is not None
 
 
 def shard_name(rank: int, world_size: int, attempt: str) -> str:
-    """`attempt` (eight hexadecimal digits) is new for each save: no file is ever written twice."""
+    """The name of a shard's file; `attempt` (eight hexadecimal digits) is new for each save: no name is used twice."""
     return f"shard-{rank:05d}-of-{world_size:05d}-{attempt}.safetensors"
 
 
@@ -116,11 +118,12 @@ def folder_of(step: int) -> str:
 
 
 def is_step(folder: str) -> bool:
-    """Only what `folder_of` gives: a copy that somebody put beside them (`step-00000200.bak`) is theirs."""
+    """Return True if a folder's name is one that `folder_of` gives, unlike a user's copy (`step-00000200.bak`)."""
     return re.fullmatch(r"step-[0-9]+", folder) is not None and folder_of(step_of(folder)) == folder
 
 
 def step_of(folder: str) -> int:
+    """The step in the name of a checkpoint's folder."""
     return int(folder.removeprefix("step-"))
 
 

@@ -1,4 +1,4 @@
-"""Reading one checkpoint, and finding out whether it is what was written."""
+"""Reading one checkpoint, and checking that it is what was written."""
 
 import hashlib
 import math
@@ -21,9 +21,9 @@ from ditlab.storage.remote import RemoteFiles
 
 
 class CheckpointReader:
-    """A committed checkpoint, opened. Raises Damaged, a UserError, where manifest or shards are not what was written.
+    """Reader of one committed checkpoint. Raises DamagedCheckpoint where files differ from what was written.
 
-    A remote shard is copied into a temporary folder (TMPDIR) when it is first needed, and goes with `close`.
+    A remote shard is copied into a temporary folder (TMPDIR) when it is first needed, and deleted by `close`.
     """
 
     def __init__(self, files: LocalFiles | RemoteFiles, folder: str, verify: bool = True) -> None:
@@ -50,7 +50,7 @@ class CheckpointReader:
         self.close()
 
     def close(self) -> None:
-        """Deletes what was copied to this machine. What was read stays valid."""
+        """Delete the shards copied to this machine; tensors that were read stay valid."""
         self._open.clear()
         self._local.clear()
         if self._copies:
@@ -63,17 +63,23 @@ class CheckpointReader:
             with self._reaching(MANIFEST):
                 raw = self._files.read(self._folder, MANIFEST)
         except FileNotFoundError:
-            raise DamagedCheckpoint(f"{self.location}: no {MANIFEST}, so no finished checkpoint; name another one.") from None
+            raise DamagedCheckpoint(
+                f"{self.location}: no {MANIFEST}, so no finished checkpoint; name another one."
+            ) from None
         except OSError as error:
-            raise DamagedCheckpoint(f"{place} cannot be read ({first_line(error)}); use an earlier checkpoint.") from None
+            raise DamagedCheckpoint(
+                f"{place} cannot be read ({first_line(error)}); use an earlier checkpoint."
+            ) from None
         manifest = CheckpointManifest.from_bytes(raw, place)
         if folder_of(manifest.step) != self._folder:
-            raise DamagedCheckpoint(f"{place} is that of step {manifest.step}; name the folder {folder_of(manifest.step)}.")
+            raise DamagedCheckpoint(
+                f"{place} is that of step {manifest.step}; name the folder {folder_of(manifest.step)}."
+            )
         return manifest
 
     @contextmanager
     def _reaching(self, name: str) -> Iterator[None]:
-        """A store that cannot be reached says nothing about a checkpoint."""
+        """Raise Unreachable for errors of a remote store, which prove no damage of a checkpoint."""
         if isinstance(self._files, LocalFiles):
             yield
             return
@@ -88,7 +94,7 @@ class CheckpointReader:
             ) from error
 
     def _verified(self, name: str) -> Path:
-        """A shard on this machine whose every byte has been hashed. Raises Damaged for another hash or size."""
+        """The path on this machine of a shard, after hashing it. Raises DamagedCheckpoint for another hash or size."""
         expected = self.manifest.shards[name]
         try:
             if isinstance(self._files, LocalFiles):
@@ -100,7 +106,9 @@ class CheckpointReader:
                     path, size, digest = self._fetch(self._files, name)
         except OSError as error:
             reason = "missing" if isinstance(error, FileNotFoundError) else first_line(error)
-            raise DamagedCheckpoint(f"{self.location}/{name} cannot be read ({reason}); use an earlier checkpoint.") from None
+            raise DamagedCheckpoint(
+                f"{self.location}/{name} cannot be read ({reason}); use an earlier checkpoint."
+            ) from None
         if size != expected.size or digest != expected.sha256:
             raise DamagedCheckpoint(
                 f"{self.location}/{name} was altered (its SHA-256 differs; {size} bytes, {expected.size} were written);"
@@ -138,11 +146,11 @@ class CheckpointReader:
         return {key: sorted(pieces) for key, pieces in index.items()}
 
     def has(self, kind: str) -> bool:
-        """Whether any piece of a field (`ema`) is there."""
+        """Return True if the checkpoint holds any piece of a field (`ema`)."""
         return any(key[0] == kind for key in self._index)
 
     def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
-        """Values `start` to `stop` of a flattened tensor, from however many pieces they lie in."""
+        """Values `start` to `stop` of a flattened tensor, joined from its pieces."""
         if start == stop:
             return torch.empty(0)
         parts, position = [], start
@@ -152,7 +160,9 @@ class CheckpointReader:
                 parts.append(self._values(shard, f"{kind}/{name}/{low}", position - low, end - low))
                 position = end
         if position != stop:
-            raise DamagedCheckpoint(f"{self.location}: {kind} of {name} is not whole ({position} of {stop} values found).")
+            raise DamagedCheckpoint(
+                f"{self.location}: {kind} of {name} is not whole ({position} of {stop} values found)."
+            )
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _values(self, shard: str, key: str, start: int, stop: int) -> Tensor:
@@ -167,7 +177,7 @@ class CheckpointReader:
         return values
 
     def weights(self, averaged: bool = True, prefix: str = "network.") -> dict[str, Tensor]:
-        """Whole float32 tensors of the network by name, from the average where asked for and there is one."""
+        """Whole float32 tensors of the network by name, averaged ones if `averaged` and the checkpoint has them."""
         kind = "ema" if averaged and self.has("ema") else "master"
         tensors = {}
         for name, shape in self.manifest.shapes.items():

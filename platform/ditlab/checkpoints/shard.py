@@ -1,4 +1,4 @@
-"""A worker's share of the state as a safetensors file, written in one pass that hashes what it writes.
+"""One worker's part of the state as a safetensors file, written and hashed in one pass.
 
 The format: eight bytes of header length, a JSON header, the tensors' bytes one after the other (safetensors reads and
 checks it). The library's own writer takes a path and no stream, and its file would have to be read again for its hash.
@@ -16,7 +16,7 @@ from torch import Tensor
 from ditlab.checkpoints.manifest import ShardDigest
 
 CHUNK = 8 << 20
-"""Bytes written at a time: an upload's part, and few enough to stay in a processor's cache while they are hashed."""
+"""Bytes written at a time: one part of an upload, and few enough to stay in a processor's cache for the hash."""
 
 TensorKey = tuple[str, str, int]
 """(field, name, start)."""
@@ -27,8 +27,8 @@ _NAMES = {
 }  # fmt: skip
 
 
-def header(tensors: Sequence[tuple[TensorKey, Tensor]]) -> bytes:
-    """What stands before the tensors' bytes."""
+def encode_header(tensors: Sequence[tuple[TensorKey, Tensor]]) -> bytes:
+    """The bytes of the file before the tensors' bytes."""
     entries, offset = {}, 0
     for (field, name, start), tensor in tensors:
         end = offset + tensor.nbytes
@@ -42,37 +42,38 @@ def header(tensors: Sequence[tuple[TensorKey, Tensor]]) -> bytes:
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the host, not copied."""
+    """View the bytes of a contiguous tensor on the host."""
     return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
 
 
-class HashingChunks:
-    """Passes chunks on and knows their hash and size when all have passed."""
+class HashedChunks:
+    """Chunks of regions of bytes, hashed as they are iterated over."""
 
     def __init__(self, regions: Iterable[bytes | memoryview]) -> None:
-        self._regions, self._size, self._digest = regions, 0, hashlib.sha256()
+        self._regions, self._size, self._hash = regions, 0, hashlib.sha256()
 
     def __iter__(self) -> Iterator[memoryview]:
         for region in self._regions:
             view = memoryview(region)
             for start in range(0, len(view), CHUNK):
                 chunk = view[start : start + CHUNK]
-                self._digest.update(chunk)
+                self._hash.update(chunk)
                 self._size += len(chunk)
                 yield chunk
 
     @property
-    def shard(self) -> ShardDigest:
-        return ShardDigest(self._size, self._digest.hexdigest())
+    def digest(self) -> ShardDigest:
+        """Size and hash of all chunks so far."""
+        return ShardDigest(self._size, self._hash.hexdigest())
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether a tensor holds neither NaN nor an infinity."""
+    """Return True if a tensor holds neither NaN nor an infinity."""
     if not tensor.dtype.is_floating_point or tensor.numel() == 0:
         return True
     if tensor.is_cuda or tensor.dtype == torch.bfloat16:
         return all(map(math.isfinite, (float(end) for end in torch.aminmax(tensor))))
-    # numpy uses one thread; torch would take those that the step loop computes with. Both ends are NaN where one value
+    # numpy uses one thread; torch would take the threads of the step loop. Both ends are NaN where one value
     # is, and no mask of the tensor's size is made.
     values = tensor.detach().reshape(-1).numpy()
     with np.errstate(invalid="ignore"):

@@ -1,7 +1,7 @@
-"""A worker's state on the host: as it was at a step, while the next steps change it.
+"""Staging of a worker's state on the host: as it was at a step, while the next steps change it.
 
-One buffer for all of it, laid out as the shard's file is, kept from save to save: memory that has been touched once is
-copied into at full speed, and pinned where the state lies on a GPU.
+One buffer holds all of it, laid out as the shard's file is, and is kept from save to save: copies into memory that was
+touched before run at full speed. It is pinned where the state lies on a GPU.
 """
 
 import os
@@ -14,30 +14,30 @@ from torch import Tensor
 
 from ditlab.checkpoints.shard import TensorKey, raw_bytes
 
-Tensors = Sequence[tuple[TensorKey, Tensor]]
+KeyedTensors = Sequence[tuple[TensorKey, Tensor]]
 
-COPIERS = min(4, os.cpu_count() or 1)
-"""Threads that copy. torch's own threads meet after each tensor: on a busy machine that took thirty times as long."""
+NUM_COPIERS = min(4, os.cpu_count() or 1)
+"""Threads for copying. torch's own threads meet after each tensor: on a busy machine that took thirty times as long."""
 
 
 class HostCopy:
-    """A copy of a worker's tensors in host memory: one more time the bytes of its share of the state."""
+    """A copy of a worker's tensors in host memory, as large as the worker's part of the state."""
 
     def __init__(self) -> None:
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._views: list[tuple[TensorKey, Tensor]] = []
-        self._copiers = ThreadPoolExecutor(COPIERS, thread_name_prefix="checkpoint-copier")
+        self._copiers = ThreadPoolExecutor(NUM_COPIERS, thread_name_prefix="checkpoint-copier")
 
-    def reserve(self, tensors: Tensors) -> None:
-        """Takes and touches the memory for tensors of these sizes."""
+    def reserve(self, tensors: KeyedTensors) -> None:
+        """Allocate and touch the memory for tensors of these sizes."""
         needed = sum(tensor.nbytes for _, tensor in tensors)
         if needed > self._buffer.numel():
             self._views, self._buffer = [], torch.empty(0, dtype=torch.uint8)  # the old one goes before the new comes
             pinned = any(tensor.is_cuda for _, tensor in tensors)
             self._buffer = torch.empty(needed, dtype=torch.uint8, pin_memory=pinned).zero_()
 
-    def take(self, tensors: Tensors) -> None:
-        """Copies; when it returns, the tensors may change."""
+    def take(self, tensors: KeyedTensors) -> None:
+        """Copy tensors, which may change when this returns."""
         self.reserve(tensors)
         views, offset = [], 0
         for key, tensor in tensors:
@@ -49,13 +49,14 @@ class HostCopy:
         for view, tensor in on_gpu:
             view.copy_(tensor.reshape(-1), non_blocking=True)
         on_host = [pair for pair in pairs if not pair[1].is_cuda]
-        list(self._copiers.map(_copy, [on_host[first::COPIERS] for first in range(COPIERS)]))
+        list(self._copiers.map(_copy, [on_host[first::NUM_COPIERS] for first in range(NUM_COPIERS)]))
         if on_gpu:
             torch.cuda.current_stream().synchronize()
         self._views = views
 
     @property
-    def tensors(self) -> Tensors:
+    def tensors(self) -> KeyedTensors:
+        """Flattened copies of the tensors."""
         return self._views
 
     def regions(self) -> Iterator[memoryview]:
@@ -69,17 +70,19 @@ def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
 
 
 class InPlace:
-    """The tensors themselves, for a step loop that waits: no memory but that of the largest one on a GPU."""
+    """The tensors themselves, for a step loop that waits: needs no memory but for one GPU tensor at a time."""
 
     def __init__(self) -> None:
-        self.tensors: Tensors = ()
+        self.tensors: KeyedTensors = ()
 
-    def reserve(self, tensors: Tensors) -> None:
-        """Nothing to take."""
+    def reserve(self, tensors: KeyedTensors) -> None:
+        """Do nothing: no memory is needed."""
 
-    def take(self, tensors: Tensors) -> None:
+    def take(self, tensors: KeyedTensors) -> None:
+        """Keep references to the tensors."""
         self.tensors = tensors
 
     def regions(self) -> Iterator[memoryview]:
+        """The bytes of each tensor, in order."""
         for _, tensor in self.tensors:
             yield raw_bytes(tensor.detach().contiguous().cpu())

@@ -1,4 +1,4 @@
-"""Where a run's checkpoints lie, which of them count, and which of them go."""
+"""A run's checkpoints: their location, the committed ones among them, and pruning."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -13,6 +13,8 @@ from ditlab.spec.uris import is_uri, refuse_storage
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.remote import RemoteFiles
 
+_KNOB = "checkpoint.storage"
+
 
 @dataclass(frozen=True)
 class CheckpointStore:
@@ -22,25 +24,25 @@ class CheckpointStore:
 
     @classmethod
     def at(cls, location: str | Path) -> "CheckpointStore":
-        """A folder's path, or a URI that pyarrow.fs or fsspec opens. Raises UserError for what neither understands."""
+        """Open a store by path or URI. Raises UserError for a URI that neither pyarrow nor fsspec understands."""
         try:
-            refuse_storage("checkpoint.storage", str(location))
+            refuse_storage(_KNOB, str(location))
         except ValueError as error:
             raise UserError(str(error)) from None
         if isinstance(location, Path) or not is_uri(location):
-            return cls(LocalFiles(Path(location).expanduser().absolute()))
-        files = RemoteFiles.open("checkpoint.storage", location)
+            return cls(LocalFiles(Path(location).expanduser().absolute(), _KNOB))
+        files = RemoteFiles.open(_KNOB, location)
         if files.filesystem.type_name == "local":  # file://: it can be fsynced
-            return cls(LocalFiles(Path(files.path)))
+            return cls(LocalFiles(Path(files.path), _KNOB))
         return cls(files)
 
     def child(self, name: str) -> "CheckpointStore":
-        """The store below this one, such as a run's in a place that holds many."""
+        """The store in a folder of this one, such as a run's among the stores of many."""
         return CheckpointStore(self.files.child(name))
 
     @property
     def location(self) -> str:
-        """What `at` makes this store of."""
+        """Path or URI of the store, from which `at` opens it."""
         return self.files.location
 
     def location_of(self, step: int) -> str:
@@ -48,29 +50,29 @@ class CheckpointStore:
         return self.files.location_of(folder_of(step))
 
     def check_writable(self) -> None:
-        """Writes a file and deletes it. Raises UserError that names `checkpoint.storage` where that fails."""
-        self.files.probe()
+        """Write a file and delete it. Raises UserError that names `checkpoint.storage` where that fails."""
+        self.files.check_writable()
 
     def steps(self) -> list[int]:
-        """Steps whose checkpoints are committed, oldest first; whether they are whole shows when they are opened."""
+        """Steps of committed checkpoints, oldest first; only opening one checks that it is whole."""
         return committed(self._listing())
 
     def last_step(self) -> int:
-        """Step of the newest checkpoint whose manifest is what was written, shards unseen; -1 where there is none."""
+        """Step of the newest checkpoint with an undamaged manifest, shards unread; -1 where there is none."""
         for step in reversed(self.steps()):
             with suppress(DamagedCheckpoint), self.open(step, verify=False) as reader:
                 return reader.manifest.step
         return -1
 
     def open(self, step: int, verify: bool = True) -> CheckpointReader:
-        """One checkpoint. With `verify`, each shard is hashed first; without, a remote one still is, when fetched.
+        """Open one checkpoint. With `verify`, each shard is hashed first; without, a remote one still is, when fetched.
 
         Raises UserError where it is not there, not whole, or the store cannot be reached.
         """
         return CheckpointReader(self.files, folder_of(step), verify)
 
     def newest(self, warn: Callable[[str], None] | None = None) -> CheckpointReader | None:
-        """The newest whole checkpoint; a damaged one is passed over and reported through `warn`.
+        """Open the newest whole checkpoint; a damaged one is passed over and reported through `warn`.
 
         None where there is none. Raises UserError where the store cannot be read: that is no reason to start anew.
         """
@@ -85,10 +87,10 @@ class CheckpointStore:
         return None
 
     def prune(self, keep: int, newest_step: int) -> list[int]:
-        """Deletes all but the `keep` committed checkpoints up to `newest_step`, and unfinished ones before those.
+        """Delete all but the `keep` committed checkpoints up to `newest_step`, and unfinished ones before those.
 
-        Later ones than `newest_step`, which has just been written, are those that a resume passed over as damaged:
-        they count for nothing, or they would drive out whole ones. Returns the steps whose folders are gone.
+        Checkpoints later than `newest_step`, which has just been written, were passed over as damaged by a resume:
+        they do not count, or they would displace whole ones. Returns the steps whose folders are gone.
         """
         listing = self._listing()
         kept = [step for step in committed(listing) if step <= newest_step][-keep:]
@@ -100,12 +102,12 @@ class CheckpointStore:
         return gone
 
     def _listing(self) -> dict[str, dict[str, int]]:
-        with self.files.named("cannot be read", "check that it can be reached and may be read from here"):
+        with self.files.translating_errors("cannot be read", "check that it can be reached and may be read from here"):
             return self.files.listing()
 
 
 def open_checkpoint(location: str | Path) -> CheckpointReader:
-    """The checkpoint at a path or URI that ends with `step-...`. Raises UserError where there is none."""
+    """Open the checkpoint at a path or URI that ends with `step-...`. Raises UserError where there is none."""
     text = str(location)
     if is_uri(text):
         parts = urlsplit(text)
@@ -119,4 +121,5 @@ def open_checkpoint(location: str | Path) -> CheckpointReader:
 
 
 def committed(listing: Mapping[str, Mapping[str, int]]) -> list[int]:
+    """Steps of the folders with a manifest, oldest first."""
     return sorted(step_of(folder) for folder, files in listing.items() if is_step(folder) and MANIFEST in files)

@@ -1,4 +1,4 @@
-"""One save of one worker: write, agree, commit. Nothing here raises but what the other workers' silence does."""
+"""Transaction that saves one checkpoint: write, agree, commit. Only the failure of another worker raises."""
 
 import secrets
 import time
@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, ShardDigest, ShardPiece, folder_of, shard_name
-from ditlab.checkpoints.shard import HashingChunks, header, is_finite
+from ditlab.checkpoints.shard import HashedChunks, encode_header, is_finite
 from ditlab.checkpoints.staging import HostCopy, InPlace
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import first_line
 
-SaveFailureKind = Literal["not_finite", "write", "not_shared", "lost_worker"]
-PATIENCE = 15.0
-"""Seconds until a worker's file counts as unseen: NFS may remember for a while that a file was not there."""
+VISIBILITY_TIMEOUT = 15.0
+"""Seconds until another worker's file counts as missing: NFS may remember for a while that a file was not there."""
 
+SaveFailureKind = Literal["not_finite", "write", "not_shared", "lost_worker"]
 
 _REMEDY: dict[SaveFailureKind, str] = {
     "not_finite": "training diverged; lower optimizer.lr or training.clip.max_norm",
@@ -26,69 +26,72 @@ _REMEDY: dict[SaveFailureKind, str] = {
 
 
 class SaveFailed(Exception):
-    """Why a checkpoint was not saved, on no worker, in one sentence; earlier ones are as they were."""
+    """A checkpoint was saved on no worker; its message gives the reason and the remedy. Earlier ones are untouched."""
 
-    def __init__(self, kind: SaveFailureKind, step: int, why: str) -> None:
-        super().__init__(kind, step, why)
-        self.kind, self.step, self.why = kind, step, why
+    def __init__(self, kind: SaveFailureKind, step: int, reason: str) -> None:
+        super().__init__(kind, step, reason)
+        self.kind, self.step, self.reason = kind, step, reason
 
     def __str__(self) -> str:
-        return f"the checkpoint of step {self.step} was not saved ({self.why}); {_REMEDY[self.kind]}."
+        return f"the checkpoint of step {self.step} was not saved ({self.reason}); {_REMEDY[self.kind]}."
 
 
 @dataclass(frozen=True)
-class Receipt:
-    """What a worker says of its shard: its name, hash and pieces, or why there is none."""
+class ShardReceipt:
+    """One worker's report on its shard: name, digest and pieces, or the reason why there is none."""
 
     name: str
-    shard: ShardDigest | None = None
+    digest: ShardDigest | None = None
     pieces: tuple[ShardPiece, ...] = ()
     failure: tuple[SaveFailureKind, str] | None = None
 
 
 @dataclass(frozen=True)
 class CommitResult:
-    """How a save ended, the same on every worker."""
+    """Result of a save, the same on every worker."""
 
     error: SaveFailed | None = None
     note: str | None = None
-    """What went wrong after the checkpoint was there."""
+    """A problem after the checkpoint was complete."""
     keep_shards: bool = True
-    """Whether a manifest is there that names this save's shards, or may be."""
+    """True if a manifest that names this save's shards exists, or may exist."""
 
 
 class SaveTransaction:
-    """One save of one worker, in the saver's thread."""
+    """One worker's part in saving one checkpoint, run in the saver's thread."""
 
-    def __init__(self, store: CheckpointStore, rank: int, world_size: int, keep: int, manifest: CheckpointManifest) -> None:
+    def __init__(
+        self, store: CheckpointStore, rank: int, world_size: int, keep: int, manifest: CheckpointManifest
+    ) -> None:
         self.store, self.rank, self.world_size, self.keep, self.manifest = store, rank, world_size, keep, manifest
         self.folder = folder_of(manifest.step)
         self.shard = shard_name(rank, world_size, secrets.token_hex(4))
 
-    def write(self, state: HostCopy | InPlace) -> Receipt:
-        """Checks the state, writes this worker's shard and syncs it."""
+    def write(self, state: HostCopy | InPlace) -> ShardReceipt:
+        """Check the state for NaN and infinities, and write it as this worker's shard, on disk when this returns."""
         try:
             for (field, name, _), tensor in state.tensors:
                 # A buffer may be a mask of infinities; the rest of the state is of finite numbers.
                 if field != "buffer" and not is_finite(tensor):
-                    return Receipt(self.shard, failure=("not_finite", f"{field} of {name} holds NaN or an infinity"))
-            hashed = HashingChunks(_parts(state))
-            self.store.files.write(self.folder, self.shard, hashed)
+                    reason = f"{field} of {name} holds NaN or an infinity"
+                    return ShardReceipt(self.shard, failure=("not_finite", reason))
+            chunks = HashedChunks(_regions(state))
+            self.store.files.write(self.folder, self.shard, chunks)
             pieces = tuple(
                 (self.shard, field, name, start, start + tensor.numel())
                 for (field, name, start), tensor in state.tensors
             )
-            return Receipt(self.shard, hashed.shard, pieces)
-        except Exception as error:  # whatever it is, the other workers wait to hear of it
-            return Receipt(self.shard, failure=("write", _reason(error)))
+            return ShardReceipt(self.shard, chunks.digest, pieces)
+        except Exception as error:  # of any class: the other workers wait for this receipt
+            return ShardReceipt(self.shard, failure=("write", _reason(error)))
 
-    def refused(self, error: Exception) -> Receipt:
-        """What a worker says that could not even copy its state."""
-        why = f"no host memory for a copy of the state, {first_line(error)}; checkpoint.write=blocking needs none"
-        return Receipt(self.shard, failure=("write", why))
+    def failed_copy(self, error: Exception) -> ShardReceipt:
+        """The receipt of a worker that could not even copy its state."""
+        reason = f"no host memory for a copy of the state, {first_line(error)}; checkpoint.write=blocking needs none"
+        return ShardReceipt(self.shard, failure=("write", reason))
 
-    def refusal(self, receipts: list[Receipt]) -> SaveFailed | None:
-        """What the workers that have no shard say, in one sentence."""
+    def failure_of(self, receipts: list[ShardReceipt]) -> SaveFailed | None:
+        """The failures of workers without a shard, in one sentence; None if every worker has one."""
         failures = [(rank, *receipt.failure) for rank, receipt in enumerate(receipts) if receipt.failure]
         if not failures:
             return None
@@ -99,27 +102,27 @@ class SaveTransaction:
             "write", self.manifest.step, "; ".join(f"worker {rank}: {reason}" for rank, _, reason in failures[:3])
         )
 
-    def commit(self, receipts: list[Receipt], before_commit: Callable[[], None] | None) -> CommitResult:
-        """On the first worker, after all have written: the checkpoint exists once the manifest is placed."""
+    def commit(self, receipts: list[ShardReceipt], before_commit: Callable[[], None] | None) -> CommitResult:
+        """Commit on the first worker, after all have written: the checkpoint exists once its manifest does."""
         content = b""
         try:
             if before_commit:
                 before_commit()
-            if unseen := self._unseen(receipts):
-                return CommitResult(SaveFailed("not_shared", self.manifest.step, unseen), keep_shards=False)
+            if missing := self._missing_shard(receipts):
+                return CommitResult(SaveFailed("not_shared", self.manifest.step, missing), keep_shards=False)
             content = replace(
                 self.manifest,
                 pieces=[piece for receipt in receipts for piece in receipt.pieces],
-                shards={receipt.name: receipt.shard for receipt in receipts if receipt.shard},
+                shards={receipt.name: receipt.digest for receipt in receipts if receipt.digest},
             ).to_bytes()
-            self.store.files.place(self.folder, MANIFEST, content)
-        except Exception as error:  # whatever it is, the other workers wait to hear of it
+            self.store.files.replace(self.folder, MANIFEST, content)
+        except Exception as error:  # of any class: the other workers wait for this result
             failed = SaveFailed("write", self.manifest.step, f"worker {self.rank}: {_reason(error)}")
-            return CommitResult(failed, keep_shards=self._may_be_placed(content))
-        return CommitResult(note=self._tidy({receipt.name for receipt in receipts}))
+            return CommitResult(failed, keep_shards=self._may_be_committed(content))
+        return CommitResult(note=self._delete_old({receipt.name for receipt in receipts}))
 
     def discard(self) -> None:
-        """Removes this worker's shard of a save that failed."""
+        """Delete this worker's shard of a save that failed."""
         try:
             self.store.files.delete(self.folder, self.shard)
             self.store.files.delete_folder_if_empty(self.folder)
@@ -127,8 +130,9 @@ class SaveTransaction:
             # No manifest names it, and pruning takes it with its folder.
             return
 
-    def _unseen(self, receipts: list[Receipt]) -> str | None:
-        deadline = time.monotonic() + PATIENCE
+    def _missing_shard(self, receipts: list[ShardReceipt]) -> str | None:
+        """Wait until this worker sees every shard; the reason if one stays missing for `VISIBILITY_TIMEOUT` seconds."""
+        deadline = time.monotonic() + VISIBILITY_TIMEOUT
         while True:
             sizes = self.store.files.sizes(self.folder)
             wrong = [r for r, receipt in enumerate(receipts) if sizes.get(receipt.name) != _size(receipt)]
@@ -141,8 +145,8 @@ class SaveTransaction:
                 )
             time.sleep(0.2)
 
-    def _may_be_placed(self, content: bytes) -> bool:
-        """Whether a commit that failed may have left its manifest, as when only the folder's fsync did."""
+    def _may_be_committed(self, content: bytes) -> bool:
+        """Return True if a failed commit may have left its manifest, as when only the folder's fsync failed."""
         try:
             return self.store.files.read(self.folder, MANIFEST) == content
         except FileNotFoundError:
@@ -150,8 +154,8 @@ class SaveTransaction:
         except Exception:
             return True
 
-    def _tidy(self, names: set[str]) -> str | None:
-        """Deletes what earlier attempts at this step left, and the oldest checkpoints."""
+    def _delete_old(self, names: set[str]) -> str | None:
+        """Delete the files of earlier attempts at this step, and the oldest checkpoints; returns a note on failure."""
         try:
             for name in self.store.files.sizes(self.folder):
                 if name not in names and name != MANIFEST and name.startswith(("shard-", MANIFEST)):
@@ -162,14 +166,14 @@ class SaveTransaction:
         return None
 
 
-def _parts(state: HostCopy | InPlace) -> Iterator[bytes | memoryview]:
-    yield header(state.tensors)
+def _regions(state: HostCopy | InPlace) -> Iterator[bytes | memoryview]:
+    yield encode_header(state.tensors)
     yield from state.regions()
 
 
-def _size(receipt: Receipt) -> int:
-    assert receipt.shard
-    return receipt.shard.size
+def _size(receipt: ShardReceipt) -> int:
+    assert receipt.digest
+    return receipt.digest.size
 
 
 def _reason(error: Exception) -> str:

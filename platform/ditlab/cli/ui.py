@@ -25,7 +25,7 @@ from ditlab.cli.common import emit, json_option, say
 )  # fmt: skip
 @click.option(
     "--database", metavar="URI", envvar="MLFLOW_BACKEND_STORE_URI", show_envvar=True,
-    help="postgresql://USER@HOST/DATABASE, sqlite:///FILE; default: DITLAB_HOME's. Give a password only in the variable.",
+    help="postgresql://USER@HOST/DATABASE, sqlite:///FILE; default: DITLAB_HOME's. A password only in the variable.",
 )  # fmt: skip
 @click.option(
     "--artifacts", metavar="URI", help="s3://BUCKET/PATH or a folder, to which clients send files through this server; "

@@ -1,6 +1,6 @@
-"""Places named by a URI: opened once for everybody who reads or writes there, with the knob's name in each message.
+"""Files, local or behind a URI, that checkpoints and data are read from and written to.
 
-`opening.open_uri` finds the library for a scheme; `remote.RemoteFiles` are the files below a URI, two levels deep;
-`failures` holds what a place that does not answer raises. Credentials come from the environment, as the library of each
-scheme reads them.
+`files` writes durably; `local.LocalFiles` and `remote.RemoteFiles` are the files below a folder or URI, two levels
+deep, whose errors name the setting; `opening.open_uri` finds the library for a scheme. Credentials come from the
+environment, as the library of each scheme reads them.
 """

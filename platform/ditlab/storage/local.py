@@ -1,4 +1,4 @@
-"""A run's checkpoint folder on a file system of this machine: what is written stays written."""
+"""The files below a folder of this machine, written durably."""
 
 import os
 import secrets
@@ -15,26 +15,34 @@ from ditlab.storage.files import flush_to_disk, sync_folder
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """Files two levels deep: `folder/name` below `path`. OSErrors go through to the caller."""
+    """Files two levels deep: `folder/name` below `path`; the folder `""` is `path` itself.
+
+    Every method raises OSError, but for `check_writable` and `translating_errors`.
+    """
 
     path: Path
+    knob: str
+    """Its setting, for messages: `checkpoint.storage`."""
 
     @property
     def location(self) -> str:
+        """The folder's path."""
         return str(self.path)
 
     def location_of(self, folder: str) -> str:
+        """The path of a folder below this one."""
         return str(self.path / folder)
 
     def child(self, name: str) -> "LocalFiles":
-        return LocalFiles(self.path / name)
+        """The files below a folder of this one."""
+        return LocalFiles(self.path / name, self.knob)
 
-    def probe(self) -> None:
-        """Raises UserError where nothing can be written."""
-        writable_folder(self.path, f"checkpoint.storage={self.path}", "name a folder that every worker can write into")
+    def check_writable(self) -> None:
+        """Write a file and delete it. Raises UserError where that fails."""
+        writable_folder(self.path, f"{self.knob}={self.path}", "name a folder that every worker can write into")
 
     def listing(self) -> dict[str, dict[str, int]]:
-        """Folder -> file -> bytes. Of folders only: a file beside them is somebody else's."""
+        """Size in bytes of every file, by folder and name; files beside the folders are not ours, and left out."""
         found = {}
         for folder in _entries(self.path):
             if folder.is_dir():
@@ -42,7 +50,7 @@ class LocalFiles:
         return found
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """File -> bytes in one folder; what is no plain file is left out."""
+        """Size in bytes of every plain file in one folder, by name."""
         found = {}
         for entry in _entries(self.path / folder):
             with suppress(FileNotFoundError):  # another process prunes
@@ -51,17 +59,17 @@ class LocalFiles:
         return found
 
     def read(self, folder: str, name: str) -> bytes:
-        """A small file's bytes."""
+        """Read a small file."""
         return plain_file(self.path / folder / name).read_bytes()
 
     def chunks(self, folder: str, name: str, size: int = 8 << 20) -> Iterator[bytes]:
-        """A file's bytes, `size` at a time."""
+        """Read a file, `size` bytes at a time."""
         with plain_file(self.path / folder / name).open("rb") as file:
             while chunk := file.read(size):
                 yield chunk
 
     def write(self, folder: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
-        """A new file, on disk when this returns; nothing of it is left where that fails."""
+        """Write a new file, on disk when this returns; nothing of it is left where that fails."""
         target = self.path / folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -77,8 +85,8 @@ class LocalFiles:
                 target.unlink()
             raise
 
-    def place(self, folder: str, name: str, content: bytes) -> None:
-        """A small file, whole or not at all, in the place of an older one of that name."""
+    def replace(self, folder: str, name: str, content: bytes) -> None:
+        """Write a small file, whole or not at all, in place of an older one of that name."""
         partial = f"{name}.{secrets.token_hex(4)}.partial"
         self.write(folder, partial, [content])
         parent = self.path / folder
@@ -91,28 +99,29 @@ class LocalFiles:
         sync_folder(parent)
 
     def delete(self, folder: str, name: str) -> None:
+        """Delete a file, if it exists."""
         (self.path / folder / name).unlink(missing_ok=True)
 
     def delete_folder(self, folder: str) -> None:
+        """Delete a folder and its files."""
         shutil.rmtree(self.path / folder)
 
     def delete_folder_if_empty(self, folder: str) -> None:
+        """Delete a folder without files."""
         with suppress(OSError):
             (self.path / folder).rmdir()
 
     @contextmanager
-    def named(self, what: str, remedy: str) -> Iterator[None]:
-        """Turns OSErrors into Unreachable, which names the knob."""
+    def translating_errors(self, problem: str, remedy: str) -> Iterator[None]:
+        """Turn OSErrors of the body into Unreachable, whose message names the knob."""
         try:
             yield
         except OSError as error:
-            raise Unreachable(
-                f"checkpoint.storage={self.path} {what} ({error.strerror or error}); {remedy}."
-            ) from error
+            raise Unreachable(f"{self.knob}={self.path} {problem} ({error.strerror or error}); {remedy}.") from error
 
 
 def plain_file(path: Path) -> Path:
-    """The path itself. Raises OSError where it is a folder, a pipe or anything else that is no file of bytes."""
+    """Return `path` if it is a file of bytes. Raises OSError for a folder, a pipe or the like."""
     path.stat()
     if not path.is_file():
         raise OSError(f"{path.name} is no plain file")

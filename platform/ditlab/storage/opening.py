@@ -1,4 +1,4 @@
-"""From a URI to a file system: pyarrow's own where it has one for the scheme, else fsspec's."""
+"""The file system of a URI: pyarrow's own where it has one for the scheme, else fsspec's."""
 
 from typing import Any
 
@@ -6,8 +6,11 @@ from ditlab.errors import Unreachable, UserError, first_line
 
 
 def open_uri(knob: str, uri: str) -> tuple[Any, str]:
-    """A `pyarrow.fs.FileSystem`, and the path in it. Raises UserError for a URI that no library here understands, and
-    Unreachable where the library asks the place itself and hears nothing."""
+    """Open a URI as a `pyarrow.fs.FileSystem`, and return it with the path in it.
+
+    Raises UserError for a URI that no library here understands, and Unreachable where the library connects at once and
+    gets no answer.
+    """
     from pyarrow import ArrowInvalid
     from pyarrow.fs import FileSystem
 

@@ -1,7 +1,6 @@
 """The files below a URI: object stores and other file systems that pyarrow or fsspec can open.
 
-An object appears whole or not at all when its upload ends, so a manifest that is there vouches for files that are
-there.
+An object appears whole or not at all when its upload ends, so a manifest that exists proves that its files exist.
 """
 
 import secrets
@@ -15,14 +14,14 @@ from ditlab.errors import Unreachable, UserError, first_line
 from ditlab.storage.opening import open_uri
 
 WHOLE_OBJECTS = ("s3", "gcs", "abfs")
-"""pyarrow's file systems without folders: an object replaces another in one go."""
+"""pyarrow's file systems without folders, where an object replaces another in a single operation."""
 
 
 @dataclass(frozen=True)
 class RemoteFiles:
     """Files two levels deep: `folder/name` below `path` of `filesystem`; the folder `""` is `path` itself.
 
-    The libraries' errors go through, but for `probe` and inside `named`.
+    Every method raises its library's errors, but for `check_writable` and `translating_errors`.
     """
 
     filesystem: Any
@@ -30,37 +29,39 @@ class RemoteFiles:
     location: str
     """The URI."""
     knob: str
-    """What it was given by, for messages: `checkpoint.storage`, `data.path`."""
+    """Its setting, for messages: `checkpoint.storage`, `data.path`."""
 
     @classmethod
     def open(cls, knob: str, uri: str) -> "RemoteFiles":
-        """Raises UserError for a URI that no library here understands."""
+        """Open a URI. Raises UserError for one that no library here understands."""
         filesystem, path = open_uri(knob, uri)
         if not path.strip("/"):
             raise UserError(f"{knob}={uri} names no bucket or folder; write scheme://bucket/prefix.")
         return cls(filesystem, path.rstrip("/"), uri, knob)
 
     def location_of(self, folder: str) -> str:
+        """The URI of a folder below this one."""
         parts = urlsplit(self.location)
         return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{folder}"))
 
     def child(self, name: str) -> "RemoteFiles":
+        """The files below a folder of this one."""
         return RemoteFiles(self.filesystem, self._at(name), self.location_of(name), self.knob)
 
     def _at(self, *names: str) -> str:
         return "/".join((self.path, *filter(None, names)))
 
-    def probe(self) -> None:
-        """Raises UserError where nothing can be written."""
+    def check_writable(self) -> None:
+        """Write a file and delete it. Raises UserError where that fails."""
         name = f"probe-{secrets.token_hex(4)}"
-        with self.named(
+        with self.translating_errors(
             "cannot be written", "check the bucket, its permissions and the credentials in the environment"
         ):
             self.write("", name, [b"ditlab"])
             self.filesystem.delete_file(self._at(name))
 
     def listing(self) -> dict[str, dict[str, int]]:
-        """Folder -> file -> bytes."""
+        """Size in bytes of every file, by folder and name."""
         found: dict[str, dict[str, int]] = {}
         for folder, name, size in self._files(self.path):
             if folder:
@@ -68,7 +69,7 @@ class RemoteFiles:
         return found
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """File -> bytes in one folder."""
+        """Size in bytes of every file in one folder, by name."""
         return {name: size for below, name, size in self._files(self._at(folder)) if not below}
 
     def _files(self, base: str) -> Iterator[tuple[str, str, int]]:
@@ -85,19 +86,19 @@ class RemoteFiles:
                 yield folder, name, info.size
 
     def read(self, folder: str, name: str) -> bytes:
-        """A small file's bytes."""
+        """Read a small file."""
         with self.filesystem.open_input_stream(self._at(folder, name), compression=None) as stream:
             content: bytes = stream.read()
             return content
 
     def chunks(self, folder: str, name: str, size: int = 8 << 20) -> Iterator[bytes]:
-        """A file's bytes, `size` at a time."""
+        """Read a file, `size` bytes at a time."""
         with self.filesystem.open_input_stream(self._at(folder, name), compression=None) as stream:
             while chunk := stream.read(size):
                 yield chunk
 
     def write(self, folder: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
-        """A new file, in the store when this returns; nothing of it is left where that fails."""
+        """Write a new file, in the store when this returns; nothing of it is left where that fails."""
         parent = self._at(folder)
         if self.filesystem.type_name not in WHOLE_OBJECTS:
             self.filesystem.create_dir(parent, recursive=True)
@@ -110,8 +111,8 @@ class RemoteFiles:
                 self.delete(folder, name)
             raise
 
-    def place(self, folder: str, name: str, content: bytes) -> None:
-        """A small file, whole or not at all, in the place of an older one of that name."""
+    def replace(self, folder: str, name: str, content: bytes) -> None:
+        """Write a small file, whole or not at all, in place of an older one of that name."""
         if self.filesystem.type_name in WHOLE_OBJECTS:
             with self.filesystem.open_output_stream(self._at(folder, name), compression=None) as stream:
                 stream.write(content)
@@ -122,24 +123,27 @@ class RemoteFiles:
         self.filesystem.move(self._at(folder, partial), self._at(folder, name))
 
     def delete(self, folder: str, name: str) -> None:
+        """Delete a file, if it exists."""
         with suppress(FileNotFoundError):
             self.filesystem.delete_file(self._at(folder, name))
 
     def delete_folder(self, folder: str) -> None:
+        """Delete a folder and its files, if it exists."""
         with suppress(FileNotFoundError):
             self.filesystem.delete_dir(self._at(folder))
 
     def delete_folder_if_empty(self, folder: str) -> None:
+        """Delete a folder without files."""
         if not self.sizes(folder):
             with suppress(OSError):
                 self.delete_folder(folder)
 
     @contextmanager
-    def named(self, what: str, remedy: str) -> Iterator[None]:
-        """Turns whatever the store's library raises into Unreachable, which names the knob."""
+    def translating_errors(self, problem: str, remedy: str) -> Iterator[None]:
+        """Turn errors of the store's library in the body into Unreachable, whose message names the knob."""
         try:
             yield
         except UserError:
             raise
         except Exception as error:  # each of fsspec's libraries has exceptions of its own
-            raise Unreachable(f"{self.knob}={self.location} {what} ({first_line(error)}); {remedy}.") from error
+            raise Unreachable(f"{self.knob}={self.location} {problem} ({first_line(error)}); {remedy}.") from error

@@ -29,7 +29,10 @@ def test_the_average_is_the_closed_form(tmp_path, decay):
     experiment = tiny(training={"steps": 5, "ema": {"decay": decay}}, checkpoint={"every": 1, "keep": 9})
     train_here(experiment, tmp_path / "home", tmp_path / "run")
     torch.manual_seed(derived_seed(experiment.seed, "weights"))
-    average = {name: value.detach().clone() for name, value in experiment.family.build_network(experiment.model).named_parameters()}
+    average = {
+        name: value.detach().clone()
+        for name, value in experiment.family.build_network(experiment.model).named_parameters()
+    }
     store = CheckpointStore.at(tmp_path / "run")
     assert store.steps() == [1, 2, 3, 4, 5]
     for step in range(5):

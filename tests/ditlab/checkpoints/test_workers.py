@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-import ditlab.checkpoints.transaction as saving
+from ditlab.checkpoints import transaction
 from ditlab.checkpoints.store import CheckpointStore
 from support.checkpoints import WEIGHT, is_step, manifest, save, shard_of, state
 from support.saving_workers import saver_of, workers
@@ -44,7 +44,7 @@ def _story(rank: int, world_size: int, place: str) -> None:
     assert failed.kind == "not_finite" and "master of network.weight" in str(failed.error)
 
     # One that writes where the others do not see it.
-    saving.PATIENCE = 0.3
+    transaction.VISIBILITY_TIMEOUT = 0.3
     if rank == 1:
         saver.store = CheckpointStore.at(Path(place, "elsewhere"))
     failed = saved(4)

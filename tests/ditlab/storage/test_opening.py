@@ -25,7 +25,7 @@ def test_files_of_the_place_itself_and_one_folder_below(scheme, tmp_path):
     files = RemoteFiles.open("data.path", scheme.format(folder=tmp_path / "place"))
     files.write("", "own", [b"1", b"23"])
     files.write("below", "own", [b"4567"])
-    files.place("", "own", b"89")
+    files.replace("", "own", b"89")
     assert files.sizes("") == {"own": 2} and files.sizes("below") == {"own": 4}
     assert files.read("", "own") == b"89" and b"".join(files.chunks("below", "own", 3)) == b"4567"
     assert files.listing() == {"below": {"own": 4}}
@@ -37,6 +37,6 @@ def test_what_a_library_raises_names_the_knob_inside_named(tmp_path):
     files = RemoteFiles.open("data.path", f"file://{tmp_path}")
     with (
         pytest.raises(Unreachable, match=r"data\.path=file://.* cannot be read \(.*\); look there\."),
-        files.named("cannot be read", "look there"),
+        files.translating_errors("cannot be read", "look there"),
     ):
         files.read("", "nothing")

@@ -11,7 +11,7 @@ from ditlab.runs.start import start_run
 from ditlab.cli.runs import runs
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.loading import load_experiment
 from ditlab.tracking.access import check_access
 from ditlab.tracking.tracker import RunTracker
 from support.served import PASSWORD, Served, account, served

@@ -48,9 +48,7 @@ class ServerOptions:
 class MlflowServer:
     """A server that starts on entering the context and ends with it; SIGTERM to this process ends it as Ctrl-C does."""
 
-    def __init__(
-        self, home: Home, host: str = "127.0.0.1", port: int = 5000, options: ServerOptions | None = None
-    ) -> None:
+    def __init__(self, home: Home, host: str, port: int, options: ServerOptions) -> None:
         """Raises UserError where the port cannot be listened on."""
         self.home, self.host, self.port, self.options = home, host, port, options
         self._hosts = allowed_hosts(self.options.hosts, host, port)

@@ -6,7 +6,7 @@ import pytest
 
 from ditlab.errors import RunFailed, UserError
 from ditlab.runs.lifecycle import RunLifecycle
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.loading import load_experiment
 from ditlab.tracking.journal.reader import read_records
 from ditlab.tracking.records import create_run, read_record
 from ditlab.training.reporting import RunOutcome
