@@ -1,28 +1,75 @@
-"""Model families by name: every `denoisers/NAME/family.py` on the package's path. No central list, no torch."""
+"""Model families by name. No central list, no torch.
 
-import importlib
-from functools import cache
+A family is a folder `denoisers/NAME/` on the Python path whose `family.py` defines `FAMILY`, or an entry point NAME of
+the group `denoisers.families` in any installed package, which names such an object.
+"""
+
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import denoisers
 from denoisers.contract import Family, ModelSpec
+from denoisers.plugins import BUILT_IN, Plugin, PluginGroup
 
 AnyFamily = Family[Any, Any, Any]
 
 
-@cache
 def families() -> dict[str, AnyFamily]:
-    """Return every family by name, sorted."""
-    names = {module.parent.name for folder in denoisers.__path__ for module in Path(folder).glob("*/family.py")}
-    found = {}
-    for name in sorted(names):
-        family = importlib.import_module(f"denoisers.{name}.family").FAMILY
-        assert family.name == name, f"denoisers/{name}/family.py calls its family '{family.name}'"
-        found[name] = family
-    return found
+    """Return every family by name, sorted. Warns of those whose code cannot be used."""
+    return FAMILIES.load_all()
+
+
+def family_names() -> list[str]:
+    """Return the names of all families, sorted, without importing their code."""
+    return FAMILIES.names()
+
+
+def find_family(name: str) -> AnyFamily | None:
+    """Return the family of a name; None where there is none. Raises PluginError where its code cannot be used."""
+    return FAMILIES.load(name)
 
 
 def family_of(model: ModelSpec) -> AnyFamily:
     """Return the family of a model spec."""
-    return families()[model.family]
+    family = find_family(model.family)
+    assert family is not None, f"there is no family {model.family}"
+    return family
+
+
+def built_in_families() -> list[AnyFamily]:
+    """Return the families of this package."""
+    return [family for name in _built_in() if (family := find_family(name))]
+
+
+def _folders() -> Iterator[Plugin]:
+    """Yield the families in folders of the package's path; the first folder of a name hides those after it."""
+    own, known = Path(denoisers.__file__).parent, set()
+    for folder in map(Path, denoisers.__path__):
+        for module in sorted(folder.glob("*/family.py")):
+            name = module.parent.name
+            if name not in known:
+                known.add(name)
+                package = BUILT_IN if folder == own else ""
+                yield Plugin(name, f"denoisers.{name}.family:FAMILY", package, folder=str(module.parent))
+
+
+def _check(name: str, family: Any) -> AnyFamily:
+    if not isinstance(family, Family):
+        raise ValueError(f"it is a {type(family).__name__}, not an instance of denoisers.contract.Family")
+    if family.name != name or family.model.model_fields["family"].default != name:
+        raise ValueError(
+            f"its name is '{family.name}' and its model.family '{family.model.model_fields['family'].default}', which "
+            f"must both be '{name}'"
+        )
+    family.objective(), family.sampling()  # their fields have defaults
+    return family
+
+
+def _built_in() -> list[str]:
+    return [plugin.name for plugin in _folders() if plugin.package == BUILT_IN]
+
+
+FAMILIES: PluginGroup[AnyFamily] = PluginGroup(
+    "denoisers.families", "model family", _check, folders=_folders, reserved=_built_in
+)

@@ -1,4 +1,4 @@
-"""Pictures of PixelHDM: samples of held-out captions, how they come about, open gates, weights of frequencies."""
+"""Figures of PixelHDM: samples of held-out captions, their trajectories, attention gates, frequency weights."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from denoisers.processes.flow.linear_path import interpolate
 NUM_SAMPLES = 16
 NUM_TRAJECTORIES = 4
 GATE_TIMES = (0.1, 0.5, 0.9)
-"""Mostly noise, half of it, hardly any."""
+"""Mostly noise, half noise, hardly any noise."""
 NUM_GATED = 8
-"""Images that gates are averaged over."""
+"""Most images over which gates are averaged."""
 
 
 def draw_samples(inputs: FigureInputs) -> Figure:
-    """`samples`: one of each of the batch's first captions, at the size that the sampler is set to."""
-    return inputs.sampler.show(_sampled(inputs, NUM_SAMPLES))
+    """Draw `samples`: one for each of the batch's first captions, at the sampler's size."""
+    return inputs.sampler.show(_draw(inputs, NUM_SAMPLES))
 
 
 def draw_trajectory(inputs: FigureInputs) -> Figure:
-    """`trajectory`: a few samples at several times from noise to image, and all of it as an animation."""
-    samples = _sampled(inputs, NUM_TRAJECTORIES, trajectory=True)
+    """Draw `trajectory`: a few samples at several times from noise to image, and at all times as an animation."""
+    samples = _draw(inputs, NUM_TRAJECTORIES, trajectory=True)
     assert samples.trajectory is not None and isinstance(inputs.sampler, PixelHDMSampler)
     times = inputs.sampler.times().tolist()
     projected = [1.0] if inputs.sampler.spec.final_projection else []
@@ -45,9 +45,9 @@ def draw_trajectory(inputs: FigureInputs) -> Figure:
 
 
 def draw_attention_gates(inputs: FigureInputs) -> Figure:
-    """`attention_gates`: how open each head's gate is in every block of both paths, at three times.
+    """Draw `attention_gates`: the mean gate of each head in every block of both paths, at three times.
 
-    Means over the patches of the batch's first images, noised; padded text has no part in them.
+    Means over the patches of the batch's first images, noised; text is left out.
     """
     network = inputs.network
     assert isinstance(network, PixelHDM)
@@ -58,7 +58,7 @@ def draw_attention_gates(inputs: FigureInputs) -> Figure:
     batch = {name: values[:NUM_GATED] for name, values in inputs.batch.items()}
     image = batch["image"]
     noise = torch.randn(image.shape, generator=inputs.generator, device=inputs.generator.device).to(image)
-    by_time = [_open_gates(network, list(paths.values()), batch, noise, time) for time in GATE_TIMES]
+    by_time = [_mean_gates(network, list(paths.values()), batch, noise, time) for time in GATE_TIMES]
     panels = [
         _gates_panel(by_time[number][path], f"{name}, t = {time:g}")
         for path, name in enumerate(paths)
@@ -73,12 +73,12 @@ def _gates_panel(gates: np.ndarray, title: str) -> Heatmap:
 
 
 def draw_frequency_weights(_inputs: FigureInputs, quality: int) -> Figure:
-    """`frequency_weights`: fixed by the quality, so training changes nothing in it."""
+    """Draw `frequency_weights`, which depend on the quality alone, not on training."""
     return frequency_weights_figure(quality)
 
 
 def frequency_weights_figure(quality: int) -> Figure:
-    """What JPEG divides coefficients by before it rounds, and how much the frequency loss counts their errors."""
+    """Draw JPEG's quantisation steps, and the frequency loss's weights of coefficients' errors."""
     steps, weights = quantisation_tables(quality), frequency_weights(quality).numpy()
     axes = ("horizontal frequency", "vertical frequency")
     largest_step = float(max(table.max() for table in steps))
@@ -94,7 +94,7 @@ def frequency_weights_figure(quality: int) -> Figure:
 
 
 def static_figures() -> Mapping[str, Figure]:
-    """`frequency_weights`, at the default quality: the one that needs no weights."""
+    """Draw `frequency_weights` at the default quality, which needs no weights."""
     return {"frequency_weights": frequency_weights_figure(FrequencySpec().quality)}
 
 
@@ -103,11 +103,11 @@ FIGURES: Mapping[str, FigureMaker] = {
     "trajectory": draw_trajectory,
     "attention_gates": draw_attention_gates,
 }
-"""Those that the objective's settings do not change."""
+"""Makers that do not depend on the objective's spec."""
 
 
-def _sampled(inputs: FigureInputs, most: int, trajectory: bool = False) -> Samples:
-    """Samples of the batch's first captions: at most so many, and no more than are drawn at once."""
+def _draw(inputs: FigureInputs, most: int, trajectory: bool = False) -> Samples:
+    """Draw samples of the batch's first captions: at most `most`, and no more than one batch of the sampler."""
     sampler = inputs.sampler
     assert isinstance(sampler, PixelHDMSampler)
     num = min(most, len(inputs.batch["image"]), sampler.max_batch_size or most)
@@ -118,17 +118,17 @@ def _sampled(inputs: FigureInputs, most: int, trajectory: bool = False) -> Sampl
     return sampler.sample(inputs.network, conditions, num, inputs.generator, trajectory)
 
 
-def _open_gates(
+def _mean_gates(
     network: PixelHDM, paths: list[list[GatedAttention]], batch: Mapping[str, Tensor], noise: Tensor, time: float
 ) -> list[np.ndarray]:
-    """Of every path, mean gates (blocks, heads) in a forward pass at this time."""
+    """Mean gates (blocks, heads) of every path in a forward pass at one time."""
     num_patches = noise[0, 0].numel() // network.spec.patch_size**2
-    found: dict[nn.Module, Tensor] = {}
+    means: dict[nn.Module, Tensor] = {}
 
     def keep(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         assert isinstance(module, GatedAttention)
         gates = module.gates(args[0][:, -num_patches:])  # text, where there is any, stands first
-        found[module] = gates.float().mean((0, 1, 3))
+        means[module] = gates.float().mean((0, 1, 3))
 
     handles = [attention.register_forward_pre_hook(keep) for path in paths for attention in path]
     try:
@@ -137,4 +137,4 @@ def _open_gates(
     finally:
         for handle in handles:
             handle.remove()
-    return [torch.stack([found[attention] for attention in path]).cpu().numpy() for path in paths]
+    return [torch.stack([means[attention] for attention in path]).cpu().numpy() for path in paths]

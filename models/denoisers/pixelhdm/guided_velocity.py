@@ -1,4 +1,4 @@
-"""The network as solvers see it: a velocity of images, led by texts.
+"""Guided velocity of images: the network under a text and classifier-free guidance, for solvers.
 
 B batch, H and W height and width in pixels.
 """
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from denoisers.pixelhdm.sample_conditions import NEGATIVE, TEXT_FIELDS
-from denoisers.processes.flow.guidance import Conditions, Guidance, guided
+from denoisers.processes.flow.guidance import Conditions, Guidance, guided_prediction
 from denoisers.processes.flow.linear_path import point_velocity
 
-NUMBERS_AT_ONCE = 2**28
-"""Modulations of pixels in one pixel block, in one pass of the network: 1 GiB in float32. These and what is made with
-them take most memory: 42 images of 256x256 at once, guided ones half as many."""
+MAX_MODULATIONS = 2**28
+"""Most values of one pixel block's modulations in a forward pass: 1 GiB in float32. These, and the tensors computed
+with them, take most memory: 42 images of 256x256 in a pass, half as many with guidance."""
 
 
 @dataclass(frozen=True)
@@ -28,38 +28,40 @@ class GuidedVelocity:
     network: Callable[..., Tensor]
     """PixelHDM, compiled or not."""
     dtype: torch.dtype
-    """Of its weights."""
+    """Dtype of the network's weights."""
     prediction: Literal["velocity", "image"]
-    """What it answers."""
+    """The network's output."""
     pixel_width: int
     guidance: Guidance
     conditions: Conditions
-    """The text fields of all samples; those that begin with `negative_`, where there are any, are led away from, else
-    the null condition is."""
+    """Text fields of all samples. Guidance leads away from those that begin with `negative_`, if there are any, else
+    from the null condition."""
 
     def __call__(self, x: Tensor, t: Tensor) -> Tensor:
-        """(B, 3, H, W) at the scalar time t -> the same shape: conditional and unconditional in one pass."""
-        asked, others = self._asked_and_others()
+        """Compute the velocity of (B, 3, H, W) at the scalar time t, conditional and negative ones in one pass."""
+        conditional, negative = self._conditional_and_negative()
         scale = self.guidance.scale_at(float(t))
-        return guided(self._predict, x, t.to(x).expand(len(x)), asked, others, scale, self.guidance.rescale)
+        times = t.to(x).expand(len(x))
+        return guided_prediction(self._predict, x, times, conditional, negative, scale, self.guidance.rescale)
 
-    def _asked_and_others(self) -> tuple[Conditions, Conditions]:
+    def _conditional_and_negative(self) -> tuple[Conditions, Conditions]:
+        """Return the text's conditions, and those that guidance leads away from."""
         names = [name for fields in TEXT_FIELDS.values() for name in fields if name in self.conditions]
         text = {name: self.conditions[name] for name in names}
         if NEGATIVE + names[0] in self.conditions:
             return text, {name: self.conditions[NEGATIVE + name] for name in names}
-        some = text[names[0]]
-        keep = torch.ones(len(some), dtype=torch.bool, device=some.device)
+        first = text[names[0]]
+        keep = torch.ones(len(first), dtype=torch.bool, device=first.device)
         return text | {"keep": keep}, text | {"keep": ~keep}
 
     def _predict(self, x: Tensor, t: Tensor, conditions: Conditions) -> Tensor:
-        limit = max(1, NUMBERS_AT_ONCE // (6 * self.pixel_width * x.shape[2] * x.shape[3]))
+        limit = max(1, MAX_MODULATIONS // (6 * self.pixel_width * x.shape[2] * x.shape[3]))
         parts = []
         for first in range(0, len(x), limit):
-            some = slice(first, first + limit)
-            condition = {name: values[some] for name, values in conditions.items()}
+            part = slice(first, first + limit)
+            condition = {name: values[part] for name, values in conditions.items()}
             keep = condition.pop("keep", None)
-            parts.append(self.network(x[some].to(self.dtype), t[some], condition, keep).float())
+            parts.append(self.network(x[part].to(self.dtype), t[part], condition, keep).float())
         output = torch.cat(parts)
         if self.prediction == "velocity":
             return output

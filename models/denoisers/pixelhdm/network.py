@@ -21,49 +21,49 @@ from denoisers.pixelhdm.model_spec import CHANNELS, PixelHDMSpec
 from denoisers.pixelhdm.patch_path import (
     BottleneckEmbedding,
     LearnedPositions,
-    axes_rope,
+    build_patch_block,
+    build_rope,
     image_positions,
-    patch_block,
     text_positions,
 )
 from denoisers.pixelhdm.pixel_path import PixelBlock, TokenCompaction
-from denoisers.pixelhdm.text_encoder import TextCondition, TextEncoder, null_where_dropped
+from denoisers.pixelhdm.text_encoder import TextCondition, TextEncoder, drop_captions
 
 TIME_SCALE = 1000.0
 EMBEDDING_STD = 0.02
 
 
 class Prediction(NamedTuple):
-    """What the network says of a noisy image, and what it made of it half way."""
+    """The network's output, and the tokens of patches behind one of its patch blocks."""
 
     output: Tensor
     """(B, 3, H, W)."""
     features: Tensor
-    """(B, N, D): the patches' tokens behind one of the patch blocks."""
+    """(B, N, D)."""
 
 
 class Rotations(NamedTuple):
-    """What turns the tokens of each path; None where positions are learned."""
+    """Rotations of the tokens of each path; None where positions are learned."""
 
     joint: Rotation | None
-    """Of text and patches, by their places in both."""
+    """Rotation of text and patches in the patch path."""
     image: Rotation | None
-    """Of patches alone."""
+    """Rotation of patches in the pixel path."""
 
 
 class PixelHDM(nn.Module):
-    """Predicts the velocity, or the image, at (x, t) of what a caption says."""
+    """Network that predicts the velocity, or the image, at (x, t) under a caption."""
 
     def __init__(self, spec: PixelHDMSpec) -> None:
         super().__init__()
         self.spec = spec
         self.text_encoder = TextEncoder(spec) if spec.text_encoder == "learned" else None
         self.positions = LearnedPositions(spec) if spec.positions == "learned" else None
-        self.rope = axes_rope(spec) if spec.positions == "mrope" else None
+        self.rope = build_rope(spec) if spec.positions == "mrope" else None
         self.patch_embedding = BottleneckEmbedding(spec)
         self.pixel_embedding = nn.Linear(CHANNELS, spec.pixel_width)
         self.time = TimeEmbedding(spec.time_width, spec.width, TIME_SCALE, denominator="half")
-        self.patch_blocks = nn.ModuleList(patch_block(spec) for _ in range(spec.patch_depth))
+        self.patch_blocks = nn.ModuleList(build_patch_block(spec) for _ in range(spec.patch_depth))
         self.pixel_blocks = nn.ModuleList(PixelBlock(spec) for _ in range(spec.pixel_depth))
         self.output_norm = nn.RMSNorm(spec.pixel_width, eps=spec.norm_eps)
         self.head = nn.Linear(spec.pixel_width, CHANNELS)
@@ -77,10 +77,10 @@ class PixelHDM(nn.Module):
         keep: Tensor | None = None,
         features_after: int | None = None,
     ) -> Tensor | Prediction:
-        """x (B, 3, H, W) at times t (B,) in [0, 1] -> the prediction (B, 3, H, W), in the weights' dtype.
+        """Predict (B, 3, H, W), in the weights' dtype, for x (B, 3, H, W) at times t (B,) in [0, 1].
 
-        `condition` holds the text's batch fields by name; where `keep` (B,) bool is false, the null condition stands in
-        for it. With `features_after` the tokens of patches behind that patch block, counted from 1, are returned too.
+        `condition` holds the text's batch fields by name; where `keep` (B,) bool is false, the null condition replaces
+        it. With `features_after` the tokens of patches behind that patch block, counted from 1, are returned too.
         Raises ValueError for images and texts of sizes that the network does not take.
         """
         spec = self.spec
@@ -93,18 +93,18 @@ class PixelHDM(nn.Module):
         tokens = torch.cat((text.features, self.patch_embedding(patches)), dim=1)  # (B, T + N, D)
         if self.positions is not None:
             tokens = tokens + self.positions(length, rows, columns)
-        present = torch.cat((text.present, text.present.new_ones(tokens.shape[0], rows * columns)), dim=1)
-        by = self.rotations(text.present, rows, columns)
+        key_mask = torch.cat((text.mask, text.mask.new_ones(tokens.shape[0], rows * columns)), dim=1)
+        rotations = self.rotations(text.mask, rows, columns)
         time = self.time(t)
         features = None
         for number, block in enumerate(self.patch_blocks, start=1):
-            tokens = block(tokens, time, by.joint, present)
+            tokens = block(tokens, time, rotations.joint, key_mask)
             if number == features_after:
                 features = tokens[:, length:]
-        told = tokens[:, length:] + (time + text.pooled)[:, None]
+        s_cond = tokens[:, length:] + (time + text.pooled)[:, None]
         pixels = self.pixel_embedding(patches.unflatten(-1, (-1, CHANNELS)))  # (B, N, P * P, pixel width)
         for block in self.pixel_blocks:
-            pixels = block(pixels, told, by.image)
+            pixels = block(pixels, s_cond, rotations.image)
         colours = self.head(self.output_norm(pixels)).flatten(2)  # (B, N, P * P * 3)
         output = unpatchify(colours, spec.patch_size, rows, CHANNELS)
         if features_after is None:
@@ -113,7 +113,7 @@ class PixelHDM(nn.Module):
         return Prediction(output, features)
 
     def text(self, condition: Mapping[str, Tensor], keep: Tensor | None = None) -> TextCondition:
-        """What the batch fields of the text say, with the null condition where `keep` (B,) is false."""
+        """Read the text's batch fields, with the null condition where `keep` (B,) is false."""
         name = "text" if self.text_encoder is None else "caption"
         if condition[name].shape[1] > self.spec.text_length:
             raise ValueError(
@@ -126,16 +126,16 @@ class PixelHDM(nn.Module):
             dtype = self.head.weight.dtype
             features, pooled = condition["text"].to(dtype), condition["text_pooled"].to(dtype)
             text = TextCondition(features, condition["text_mask"], pooled)
-        return text if keep is None else null_where_dropped(text, keep)
+        return text if keep is None else drop_captions(text, keep)
 
-    def rotations(self, present: Tensor, rows: int, columns: int) -> Rotations:
-        """Of the tokens behind texts whose tokens are `present` (B, T): text first, then patches row by row."""
+    def rotations(self, text_mask: Tensor, rows: int, columns: int) -> Rotations:
+        """Look up the rotations of text tokens, padded where `text_mask` (B, T) is false, and of patches row by row."""
         if self.rope is None:
             return Rotations(None, None)
         dtype = torch.promote_types(self.head.weight.dtype, torch.float32)
-        num, length = present.shape
-        lengths = present.sum(dim=1)
-        text = text_positions(length, num, present.device)
+        num, length = text_mask.shape
+        lengths = text_mask.sum(dim=1)
+        text = text_positions(length, num, text_mask.device)
         joint = torch.cat((text, image_positions(rows, columns, lengths)), dim=1)
         alone = image_positions(rows, columns, lengths.new_zeros(1))
         return Rotations(self.rope(joint, dtype), self.rope(alone, dtype))
@@ -158,8 +158,8 @@ class PixelHDM(nn.Module):
 
 
 def initialise(network: nn.Module) -> None:
-    """Xavier uniform for Linears, without bias; normal for embeddings; then again what that has overwritten: biases of
-    the modulations, gates of attention, the way back of the compactions."""
+    """Initialise Linears by Xavier uniform, biases to 0, embeddings normally; then once more the weights that this
+    overwrites: biases of the modulations, gates of attention, the compactions' expansions."""
     for module in network.modules():
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
@@ -169,4 +169,4 @@ def initialise(network: nn.Module) -> None:
             nn.init.normal_(module.weight, std=EMBEDDING_STD)
     for module in network.modules():
         if isinstance(module, SixWayAdaLN | GatedAttention | TokenCompaction):
-            module.start()
+            module.initialise()

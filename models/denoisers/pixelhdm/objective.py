@@ -15,32 +15,32 @@ from torch.nn import functional
 
 from denoisers.contract import NoiseSource
 from denoisers.figure_makers import FigureDrawer, FigureMaker
+from denoisers.loss_components import components_of
 from denoisers.pixelhdm.alignment import Alignment
 from denoisers.pixelhdm.figures import FIGURES, draw_frequency_weights
-from denoisers.pixelhdm.spec import IMAGE_FEATURES, PixelHDMObjectiveSpec, PixelHDMSpec
+from denoisers.pixelhdm.spec import IMAGE_FEATURES, PixelHDMObjectiveSpec, PixelHDMSpec, PixelHDMWeights
 from denoisers.processes.flow.frequency_loss import frequency_error, frequency_weights
 from denoisers.processes.flow.linear_path import interpolate, point_velocity, velocity_target
 from denoisers.processes.flow.spec import DCT_BLOCK
+from denoisers.processes.time_quarters import draw_times, mean_over_quarters, quarter_names
 
 EVALUATION_EPS = 0.05
-"""Held-out times keep this far from 0 and 1, whatever the training's: they are those that samples go through."""
-NUM_QUARTERS = 4
-QUARTERS = tuple(f"velocity_t{quarter}" for quarter in range(NUM_QUARTERS))
+"""Distance of held-out times from 0 and 1, whatever the training's: they are the times of sampling."""
 
 
 class Noised(NamedTuple):
-    """Images on their way from noise."""
+    """Noised images and their velocities."""
 
     t: Tensor
     """(B,)."""
     z_t: Tensor
     """(B, 3, H, W)."""
     velocity: Tensor
-    """What the network should find: (B, 3, H, W)."""
+    """The network's target: (B, 3, H, W)."""
 
 
 class PixelHDMObjective(FigureDrawer):
-    """Trains `network(z_t, t, condition, ...)` to predict x - eps, or x."""
+    """Regression of x - eps, or x, by `network(z_t, t, condition, ...)`."""
 
     def __init__(self, spec: PixelHDMObjectiveSpec, model: PixelHDMSpec) -> None:
         self.weights: dict[str, float] = spec.weights.model_dump()
@@ -51,15 +51,16 @@ class PixelHDMObjective(FigureDrawer):
             "frequency_weights": partial(draw_frequency_weights, quality=spec.frequency.quality),
         }
         self._spec, self._model = spec, model
+        self._others = components_of(spec.weights, PixelHDMWeights)
         self._conditions = [field.name for field in model.batch_fields() if field.name != "image"]
         self._frequency_weights = frequency_weights(spec.frequency.quality)
-        # Other sides may be no whole blocks, which is an error where the loss needs them.
+        # Images of other patch sizes may not divide into blocks, which is an error if the loss needs them.
         self._has_blocks = spec.weights.frequency > 0 or model.patch_size % DCT_BLOCK == 0
 
     def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
-        """Components with a weight above 0; `alignment` only where the batch holds `image_features`.
+        """Compute the components with a weight above 0; `alignment` only if the batch holds `image_features`.
 
-        Draws `time`, `noise` and `condition_dropout`, under which a sample loses its text.
+        Draws `time`, `noise` and `condition_dropout`, by which samples lose their text.
 
         Raises:
             ValueError: images that do not divide into the frequency loss's blocks; features of other patches.
@@ -71,41 +72,43 @@ class PixelHDMObjective(FigureDrawer):
         active = [name for name, weight in self.weights.items() if weight > 0]
         errors = self._errors(network, batch, noised, keep, active)
         if self.modules is not None and "alignment" not in errors:
-            some = next(iter(errors))
-            errors[some] = errors[some] + self._idle(errors[some])
+            first = next(iter(errors))
+            errors[first] = errors[first] + self._zero_alignment(errors[first])
         return errors
 
     @torch.no_grad()
     def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
-        """The components, and `velocity_t0` (nearest to noise) .. `velocity_t3` (to the image) by quarter of time.
+        """Compute the components, and `velocity_t0` (nearest to noise) .. `velocity_t3` by quarter of time.
 
         Every image is seen once in each quarter of [0.05, 0.95), so every figure is a mean over the whole batch,
-        whatever its size; no text is dropped. `alignment` is there where its weight is above 0 and the batch holds
-        `image_features`, `frequency` where images divide into its blocks. Costs four forward passes.
+        whatever its size; no text is dropped. `alignment` is included if its weight is above 0 and the batch holds
+        `image_features`, `frequency` if images divide into its blocks. Costs four forward passes.
         """
         image = batch["image"]
-        quarters = []
-        for quarter in range(NUM_QUARTERS):
-            uniform = noise_source.uniform(f"time_t{quarter}", (len(image),))
-            t = EVALUATION_EPS + (1 - 2 * EVALUATION_EPS) * (quarter + uniform) / NUM_QUARTERS
+
+        def errors(quarter: int) -> dict[str, Tensor]:
+            t = EVALUATION_EPS + (1 - 2 * EVALUATION_EPS) * draw_times(noise_source, quarter, len(image))
             noised = _noise(image, noise_source.normal(f"noise_t{quarter}", image.shape), t)
-            quarters.append(self._errors(network, batch, noised, None, self._measured()))
-        means = {name: torch.stack([errors[name] for errors in quarters]).mean() for name in quarters[0]}
-        return means | {name: errors["velocity"] for name, errors in zip(QUARTERS, quarters, strict=True)}
+            return self._errors(network, batch, noised, None, self._measured())
+
+        return mean_over_quarters(errors, "velocity")
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return the means of `metrics` as they are."""
         return dict(means)
 
     def metric_names(self) -> Sequence[str]:
-        return (*self._measured(), *QUARTERS)
+        """Return the names of `metrics`."""
+        return (*self._measured(), *quarter_names("velocity"))
 
     def retired_fields(self, step: int) -> Collection[str]:
-        """`image_features` from step `alignment_until` on."""
+        """Return `image_features` from step `alignment_until` on."""
         return (IMAGE_FEATURES,) if self.modules is not None and step >= self._spec.alignment_until else ()
 
     def _measured(self) -> list[str]:
+        """Components of `metrics`."""
         measured = {"velocity": True, "frequency": self._has_blocks, "alignment": self.modules is not None}
-        return [name for name, is_measured in measured.items() if is_measured]
+        return [*(name for name, is_measured in measured.items() if is_measured), *self._others]
 
     def _errors(
         self,
@@ -115,12 +118,12 @@ class PixelHDMObjective(FigureDrawer):
         keep: Tensor | None,
         names: Iterable[str],
     ) -> dict[str, Tensor]:
-        """Errors of the network at z_t by name, in float32 or better whatever the parameters' dtype."""
+        """Compute the network's errors at z_t by name, in float32 or better whatever the parameters' dtype."""
         self._spec.check_shapes(self._model, {name: tuple(values.shape[1:]) for name, values in batch.items()})
         aligns = "alignment" in names and IMAGE_FEATURES in batch
         condition = {name: batch[name] for name in self._conditions}
-        found = network(noised.z_t, noised.t, condition, keep, self._spec.alignment_block if aligns else None)
-        velocity = self._velocity(found.output if aligns else found, noised)
+        predicted = network(noised.z_t, noised.t, condition, keep, self._spec.alignment_block if aligns else None)
+        velocity = self._velocity(predicted.output if aligns else predicted, noised)
         target = noised.velocity.to(velocity.dtype)
         errors = {}
         if "velocity" in names:
@@ -130,7 +133,8 @@ class PixelHDMObjective(FigureDrawer):
         if aligns:
             assert self.modules is not None
             num_rows = target.shape[2] // self._model.patch_size
-            errors["alignment"] = self.modules(found.features, batch[IMAGE_FEATURES], num_rows)
+            errors["alignment"] = self.modules(predicted.features, batch[IMAGE_FEATURES], num_rows)
+        errors |= {name: component(velocity, target) for name, component in self._others.items() if name in names}
         return errors
 
     def _velocity(self, output: Tensor, noised: Noised) -> Tensor:
@@ -139,16 +143,16 @@ class PixelHDMObjective(FigureDrawer):
             return output
         return point_velocity(noised.z_t, noised.t.view(-1, 1, 1, 1), output, noise_at=0)
 
-    def _idle(self, like: Tensor) -> Tensor:
-        """0, with a gradient of 0 for the alignment's parameters, on the device of `like`.
+    def _zero_alignment(self, like: Tensor) -> Tensor:
+        """A loss of 0, with a gradient of 0 for the alignment's parameters, on the device of `like`.
 
-        ZeRO-3 would go on with the last gradient of parameters that a backward pass leaves out, and count it in the
-        norm. It needs to see a forward pass, of one patch here.
+        ZeRO-3 would keep the last gradient of parameters that a backward pass leaves out, and count it in the norm. It
+        needs a forward pass, here of one patch.
         """
         assert self.modules is not None
         tokens, features = (like.new_zeros(1, 1, each) for each in (self._model.width, self._spec.alignment_width))
-        nothing: Tensor = 0 * self.modules(tokens, features, num_rows=1)
-        return nothing
+        zero: Tensor = 0 * self.modules(tokens, features, num_rows=1)
+        return zero
 
 
 def _noise(image: Tensor, noise: Tensor, t: Tensor) -> Noised:

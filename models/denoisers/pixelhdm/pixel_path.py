@@ -1,4 +1,4 @@
-"""The pixel path: detail, pixel by pixel, told by the patch path what to show.
+"""The pixel path: detail, pixel by pixel, conditioned on the patch path.
 
 B batch, N patches, M = P * P pixels of a patch, D width of the patch path, W width of a pixel.
 """
@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from denoisers.layers.adaln import GatedModulation
 from denoisers.layers.rope import Rotation
-from denoisers.layers.sandwich_block import BranchModulation, SixWayAdaLN
+from denoisers.layers.sandwich_block import SixWayAdaLN
 from denoisers.layers.swiglu import SwiGLU
 from denoisers.pixelhdm.model_spec import PixelHDMSpec
-from denoisers.pixelhdm.patch_path import attention
+from denoisers.pixelhdm.patch_path import build_attention
 
 EXPAND_GAIN = 0.1
-"""Xavier gain of a compaction's way back: a pixel block starts near the identity."""
+"""Xavier gain of a compaction's expansion: a pixel block starts near the identity."""
 
 
 class PixelwiseAdaLN(nn.Module):
@@ -28,10 +29,10 @@ class PixelwiseAdaLN(nn.Module):
         super().__init__()
         self.pixels = spec.patch_size**2
         self.expand = nn.Linear(spec.width, self.pixels * spec.pixel_width, bias=False)
-        self.six_way = SixWayAdaLN(spec.pixel_width, spec.pixel_width, gamma=spec.adaln_init_gain)
+        self.six_way = SixWayAdaLN(spec.pixel_width, spec.pixel_width, initial_scale=spec.adaln_init_gain)
 
-    def forward(self, condition: Tensor) -> tuple[BranchModulation, BranchModulation]:
-        """(B, N, D) -> the compaction's modulation and the SwiGLU's, each (B, N, M, W)."""
+    def forward(self, condition: Tensor) -> tuple[GatedModulation, GatedModulation]:
+        """Compute the compaction's modulation and the SwiGLU's, each (B, N, M, W), from the condition (B, N, D)."""
         return self.six_way(self.expand(condition).unflatten(-1, (self.pixels, -1)))
 
 
@@ -44,25 +45,25 @@ class TokenCompaction(nn.Module):
         self.residual = spec.pixel_residual
         self.compress = nn.Linear(patch_width, spec.width, bias=False)
         self.norm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
-        self.attention = attention(spec)
+        self.attention = build_attention(spec)
         self.post_norm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
         self.expand = nn.Linear(spec.width, patch_width, bias=False)
-        self.start()
+        self.initialise()
 
-    def start(self) -> None:
-        """Puts the way back to where it starts: small."""
+    def initialise(self) -> None:
+        """Initialise the expansion with a small gain."""
         nn.init.xavier_uniform_(self.expand.weight, gain=EXPAND_GAIN)
 
-    def forward(self, x: Tensor, by: Rotation | None) -> Tensor:
-        """(B, N, M, W) -> the same shape."""
+    def forward(self, x: Tensor, rope: Rotation | None) -> Tensor:
+        """Transform (B, N, M, W) to the same shape."""
         tokens = self.norm(self.compress(x.flatten(2)))
-        tokens = self.post_norm(self.attention(tokens, by))
+        tokens = self.post_norm(self.attention(tokens, rope))
         detail = self.expand(tokens).view_as(x)
         return x + detail if self.residual == "double" else detail
 
 
 class PixelBlock(nn.Module):
-    """x + alpha branch((1 + gamma) norm(x) + beta), for a token compaction and a SwiGLU, which share the norm."""
+    """x + gate branch((1 + scale) norm(x) + shift), for a token compaction and a SwiGLU, which share the norm."""
 
     def __init__(self, spec: PixelHDMSpec) -> None:
         super().__init__()
@@ -71,10 +72,10 @@ class PixelBlock(nn.Module):
         self.compaction = TokenCompaction(spec)
         self.mlp = SwiGLU(spec.pixel_width, spec.pixel_mlp_width)
 
-    def forward(self, x: Tensor, condition: Tensor, by: Rotation | None = None) -> Tensor:
-        """x (B, N, M, W), condition (B, N, D) -> (B, N, M, W)."""
-        compacting, feeding = self.adaln(condition)
-        h = (1 + compacting.gamma) * self.norm(x) + compacting.beta
-        x = x + compacting.alpha * self.compaction(h, by)
-        h = (1 + feeding.gamma) * self.norm(x) + feeding.beta
-        return x + feeding.alpha * self.mlp(h)
+    def forward(self, x: Tensor, condition: Tensor, rope: Rotation | None = None) -> Tensor:
+        """Transform x (B, N, M, W) under the condition (B, N, D)."""
+        compaction, mlp = self.adaln(condition)
+        h = (1 + compaction.scale) * self.norm(x) + compaction.shift
+        x = x + compaction.gate * self.compaction(h, rope)
+        h = (1 + mlp.scale) * self.norm(x) + mlp.shift
+        return x + mlp.gate * self.mlp(h)

@@ -1,7 +1,7 @@
-"""What samples are asked to be, as tensors: texts, sizes, seeds, an image to start from.
+"""Conditions of samples as tensors: texts, sizes, seeds, an image to start from.
 
-Every tensor has a row a sample, so that samples can be drawn some at a time. Texts travel twice: as the batch fields
-that the network takes, and as bytes (`prompt`, `negative_prompt`), which are for people.
+Every tensor has a row for each sample, so that samples can be drawn in batches. Texts are held twice: as the network's
+batch fields, and as bytes (`prompt`, `negative_prompt`) for people.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from denoisers.pixelhdm.model_spec import PixelHDMSpec
 from denoisers.pixelhdm.text_encoder import caption_bytes
 
 NEGATIVE = "negative_"
-"""Begins the names of the batch fields of the text that samples are led away from."""
+"""Prefix of the batch fields of the negative prompt."""
 TEXT_FIELDS = {"learned": ("caption",), "frozen": ("text", "text_mask", "text_pooled")}
 """Batch fields of a text, by `model.text_encoder`."""
 TOKENWISE = ("caption", "text", "text_mask")
-"""Those with an axis of tokens, behind that of samples. Its padding is 0."""
+"""Batch fields with an axis of tokens, behind that of samples. Its padding is 0."""
 
 
-class Texts:
-    """Texts as a model takes them."""
+class TextConditions:
+    """Conversion of texts to a model's conditions."""
 
     def __init__(self, model: PixelHDMSpec) -> None:
         self._model = model
         self.fields = TEXT_FIELDS[model.text_encoder]
 
-    def read(self, texts: Sequence[str], request: SampleRequest) -> dict[str, Tensor]:
-        """The batch fields of texts, (number of texts, ...) each.
+    def encode(self, texts: Sequence[str], request: SampleRequest) -> dict[str, Tensor]:
+        """Return the batch fields of texts, (number of texts, ...) each.
 
-        Raises ValueError where a frozen encoder is needed and the request has none.
+        Raises ValueError if a frozen encoder is needed and the request has none.
         """
         if self._model.text_encoder == "learned":
             return {"caption": caption_bytes(texts, self._model.text_length).tokens}
@@ -47,49 +47,49 @@ class Texts:
         return {name: encoded[name] for name in self.fields}
 
     def of_prompts(self, prompts: Sequence[str], which: Tensor, request: SampleRequest) -> dict[str, Tensor]:
-        """The texts of samples, each of which shows one of `prompts`; `which` (num,) says which."""
-        found = {name: values[which] for name, values in self.read(prompts, request).items()}
-        return found | {"prompt": to_bytes(prompts)[which]}
+        """Return the texts of samples: sample i shows prompt `which[i]`; `which` (num,)."""
+        conditions = {name: values[which] for name, values in self.encode(prompts, request).items()}
+        return conditions | {"prompt": to_bytes(prompts)[which]}
 
     def of_rows(self, rows: RealRows, num: int) -> dict[str, Tensor]:
-        """The texts of the first `num` rows."""
-        found = {name: rows.batch[name][:num] for name in self.fields}
-        if "caption" in found:
-            return found | {"prompt": found["caption"]}
+        """Return the texts of the first `num` rows."""
+        conditions = {name: rows.batch[name][:num] for name in self.fields}
+        if "caption" in conditions:
+            return conditions | {"prompt": conditions["caption"]}
         captions = rows.columns.get("caption")
-        return found if captions is None else found | {"prompt": torch.from_numpy(captions[:num]).long()}
+        return conditions if captions is None else conditions | {"prompt": torch.from_numpy(captions[:num]).long()}
 
-    def with_negative(self, found: Mapping[str, Tensor], text: str, request: SampleRequest) -> dict[str, Tensor]:
-        """Conditions with those of the text that all samples are led away from, as many tokens long."""
-        both = dict(found)
-        for name, other in self.read([text], request).items():
-            values = found[name]
+    def with_negative(self, conditions: Mapping[str, Tensor], text: str, request: SampleRequest) -> dict[str, Tensor]:
+        """Add the batch fields of a negative prompt to conditions, both padded to the same number of tokens."""
+        both = dict(conditions)
+        for name, negative in self.encode([text], request).items():
+            values = conditions[name]
             if name in TOKENWISE:
-                length = max(values.shape[1], other.shape[1])
-                values, other = _padded(values, length), _padded(other, length)
-            both |= {name: values, NEGATIVE + name: other.to(values).expand_as(values)}
+                length = max(values.shape[1], negative.shape[1])
+                values, negative = _padded(values, length), _padded(negative, length)
+            both |= {name: values, NEGATIVE + name: negative.to(values).expand_as(values)}
         return both | {"negative_prompt": to_bytes([text]).expand(len(values), -1)}
 
 
 def to_bytes(texts: Sequence[str]) -> Tensor:
-    """Whole texts as UTF-8: (number of texts, longest) int64, 0 behind the end."""
+    """Encode whole texts as UTF-8: (number of texts, longest) int64, 0 behind the end."""
     return caption_bytes(texts, max(len(text.encode()) for text in texts)).tokens
 
 
 def to_texts(tokens: Tensor) -> list[str]:
-    """The texts that `to_bytes` gives."""
+    """Decode the bytes of `to_bytes`."""
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in tokens.tolist()]
 
 
-def seeds_from(first: int, places: Tensor) -> Tensor:
-    """Seeds (num,) int64 of samples at these places among their prompt's: the first's, and on from there."""
+def seeds_from(first: int, index: Tensor) -> Tensor:
+    """Seeds (num,) int64 of samples: `first` plus each one's index among its prompt's samples."""
     if not 0 <= first < 2**62:
         raise ValueError(f"seed={first} must lie between 0 and 2^62 - 1; name another.")
-    return first + places
+    return first + index
 
 
 def start_image(request: SampleRequest, size: tuple[int, int], num: int) -> dict[str, Tensor]:
-    """`start` (num, 3, height, width) and `strength` (num,) float64; {} where samples start from noise."""
+    """Return `start` (num, 3, height, width) and `strength` (num,) float64; {} if samples start from noise."""
     if not 0 < request.strength <= 1:
         raise ValueError(
             f"strength={request.strength:g} must lie above 0 and be at most 1: the share of the way from noise that "
@@ -109,5 +109,5 @@ def start_image(request: SampleRequest, size: tuple[int, int], num: int) -> dict
 
 
 def _padded(values: Tensor, length: int) -> Tensor:
-    """(num, tokens, ...) with zeros behind its tokens, up to `length`."""
+    """Pad (num, tokens, ...) with zeros to `length` tokens."""
     return functional.pad(values, (*(0, 0) * (values.ndim - 2), 0, length - values.shape[1]))

@@ -1,4 +1,4 @@
-"""Sampled images for people: a grid with captions, and files that tell what each was drawn with."""
+"""Sampled images for people: a grid with captions, and image files with the settings of each."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from denoisers.pixelhdm.spec import PixelHDMSamplingSpec
 from denoisers.processes.flow.figures import to_pictures
 
 MAX_COLUMNS = 16
-"""Of a grid with a row a prompt."""
+"""Most columns of a grid with a row for each prompt."""
 
 
 def sample_grid(samples: Samples) -> Figure:
-    """The samples with their prompts; several prompts with several images get a row each."""
+    """Draw the samples with their prompts; several prompts with several images get a row each."""
     prompts = _texts(samples, "prompt")
     runs = [len(list(same)) for _, same in groupby(prompts)]
     in_rows = len(runs) > 1 and 1 < runs[0] <= MAX_COLUMNS
@@ -26,7 +26,7 @@ def sample_grid(samples: Samples) -> Figure:
 
 
 def picture_files(samples: Samples, spec: PixelHDMSamplingSpec) -> list[Picture]:
-    """A picture a sample, and under which settings its seed gives it again."""
+    """Make a picture of each sample, with the settings under which its seed reproduces it."""
     pixels = np.rint(255 * to_pictures(samples.values)).astype(np.uint8)
     height, width = pixels.shape[1:3]
     common = {
@@ -54,5 +54,5 @@ def picture_files(samples: Samples, spec: PixelHDMSamplingSpec) -> list[Picture]
 
 
 def _texts(samples: Samples, name: str) -> list[str]:
-    """One a sample, or none."""
+    """One text for each sample, or none."""
     return to_texts(samples.conditions[name]) if name in samples.conditions else []

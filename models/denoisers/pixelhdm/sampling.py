@@ -1,4 +1,4 @@
-"""PixelHDM's sampler: images of any size from noise at t = 0, or from an image, led by texts.
+"""PixelHDM's sampler: images of any size from noise at t = 0, or from an image, guided by texts.
 
 B batch, H and W height and width in pixels.
 """
@@ -15,7 +15,7 @@ from denoisers.checks import check_no_label
 from denoisers.contract import DEFAULT_REQUEST, Picture, SampleRequest, Samples
 from denoisers.figures import Figure
 from denoisers.pixelhdm.guided_velocity import GuidedVelocity
-from denoisers.pixelhdm.sample_conditions import Texts, seeds_from, start_image
+from denoisers.pixelhdm.sample_conditions import TextConditions, seeds_from, start_image
 from denoisers.pixelhdm.sample_pictures import picture_files, sample_grid
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
 from denoisers.processes.flow.dpm_solvers import dpmpp_2m, dpmpp_2s
@@ -31,15 +31,15 @@ SOLVERS: dict[str, Solver] = {
     "midpoint": Solver(midpoint, order=2, evaluations=2),
     "dpmpp_2s": Solver(dpmpp_2s, order=2, evaluations=2),
 }
-TOLD = ("prompt", "negative_prompt", "seed", "strength")
-"""Conditions that samples keep: what people want to know of them, and nothing large."""
+KEPT_CONDITIONS = ("prompt", "negative_prompt", "seed", "strength")
+"""Conditions that samples keep, for people: small ones."""
 
 
 class PixelHDMSampler:
-    """Images (num, 3, H, W), each from the noise of a seed of its own, which `Samples.conditions` tell."""
+    """Sampler of images (num, 3, H, W), each from the noise of its own seed, which `Samples.conditions` hold."""
 
     draws_per_prompt = True
-    max_batch_size: int | None = None  # `GuidedVelocity` bounds what the network is given at once
+    max_batch_size: int | None = None  # `GuidedVelocity` bounds the network's batch
 
     def __init__(self, spec: PixelHDMSamplingSpec, model: PixelHDMSpec, objective: PixelHDMObjectiveSpec) -> None:
         self.spec = spec
@@ -47,7 +47,7 @@ class PixelHDMSampler:
         self.takes_rows: Literal["none", "conditions", "completed"] = "none" if spec.prompts else "conditions"
         self._model = model
         self._prediction = objective.prediction
-        self._texts = Texts(model)
+        self._texts = TextConditions(model)
         self.row_fields = self._texts.fields
         self._guidance = Guidance(
             spec.guidance, spec.guidance_schedule, spec.min_scale, spec.interval, rescale=spec.rescale
@@ -55,11 +55,11 @@ class PixelHDMSampler:
         self._compiled: tuple[nn.Module, nn.Module] | None = None
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
-        """The network's text fields of `num` samples, `size` (num, 2), and what else the request asks for.
+        """Return the network's text fields of `num` samples, `size` (num, 2), and the request's other conditions.
 
-        Prompts get equally many samples each, in order (the last ones fewer, where `num` is no multiple); they are the
-        request's, else the spec's, else the captions of the rows. `negative_...` are the fields of the negative prompt,
-        `seed` (num,) is told if the request's is, `start` and `strength` if there is an image to start from.
+        Prompts get equally many samples each, in order (the last ones fewer, if `num` is no multiple); they are the
+        request's, else the spec's, else the captions of the rows. `negative_...` are the fields of the negative prompt;
+        `seed` (num,) is included if the request has one, `start` and `strength` with an image to start from.
 
         Raises:
             ValueError: a label, a prompt at a place, an empty or too long text, no prompt at all; a text without the
@@ -71,16 +71,16 @@ class PixelHDMSampler:
         prompts, negative = self._prompts(request), self._negative(request)
         each = -(-num // len(prompts)) if prompts else num
         if prompts:
-            found = self._texts.of_prompts(prompts, torch.arange(num) // each, request)
+            conditions = self._texts.of_prompts(prompts, torch.arange(num) // each, request)
         elif request.rows is not None:
-            found = self._texts.of_rows(request.rows, num)
+            conditions = self._texts.of_rows(request.rows, num)
         else:
             raise ValueError("no prompt was given, and there are no captions to take in its place; name a prompt.")
         if negative is not None:
-            found = self._texts.with_negative(found, negative, request)
+            conditions = self._texts.with_negative(conditions, negative, request)
         if request.seed is not None:
-            found["seed"] = seeds_from(request.seed, torch.arange(num) % each)
-        return found | {"size": torch.tensor([size]).expand(num, 2)} | start_image(request, size, num)
+            conditions["seed"] = seeds_from(request.seed, torch.arange(num) % each)
+        return conditions | {"size": torch.tensor([size]).expand(num, 2)} | start_image(request, size, num)
 
     def _prompts(self, request: SampleRequest) -> Sequence[str]:
         for prompt in request.prompts:
@@ -89,9 +89,9 @@ class PixelHDMSampler:
                     f"prompt={prompt.text!r} was placed at token {prompt.position}, and a picture has no places for "
                     "text; leave the place out."
                 )
-        asked = [prompt.text for prompt in request.prompts]
-        self._model.check_texts("prompt", asked)
-        return asked or self.spec.prompts
+        texts = [prompt.text for prompt in request.prompts]
+        self._model.check_texts("prompt", texts)
+        return texts or self.spec.prompts
 
     def _negative(self, request: SampleRequest) -> str | None:
         if request.negative_prompt is None:
@@ -113,7 +113,7 @@ class PixelHDMSampler:
         generator: torch.Generator,
         trajectory: bool = False,
     ) -> Samples:
-        """`num` images, (num, 3, H, W) float32 on the network's device.
+        """Draw `num` images, (num, 3, H, W) float32 on the network's device.
 
         An image is a function of its seed and its conditions, whatever the batch and the device (up to rounding).
         Frames: noise (with `start`, the noised image), one a step, one of the final projection.
@@ -134,11 +134,11 @@ class PixelHDMSampler:
         if spec.final_projection:
             x = x + (1 - times[-1]) * velocity(x, times[-1])
             record(x)
-        kept = {name: conditions[name] for name in TOLD if name in conditions} | {"seed": torch.tensor(seeds)}
+        kept = {name: conditions[name] for name in KEPT_CONDITIONS if name in conditions} | {"seed": torch.tensor(seeds)}
         return Samples(x, kept, torch.stack(frames) if trajectory else None)
 
     def times(self, strength: float = 1.0) -> Tensor:
-        """The grid t_i = eps + (i / N) (1 - 2 eps), or its last part of N strength steps, float64 on the CPU."""
+        """Times t_i = eps + (i / N) (1 - 2 eps), or the last N strength steps of it, float64 on the CPU."""
         eps = self.spec.eps
         steps = max(1, round(strength * self.spec.steps))
         return torch.linspace(eps + (1 - strength) * (1 - 2 * eps), 1 - eps, steps + 1, dtype=torch.float64)
@@ -154,7 +154,7 @@ class PixelHDMSampler:
         )
 
     def _forward(self, network: nn.Module) -> nn.Module:
-        """The network, compiled once where the spec says so. The network itself stays as it is."""
+        """Return the network, compiled once if the spec says so. The network itself is unchanged."""
         if not self.spec.compile:
             return network
         if self._compiled is None or self._compiled[0] is not network:
@@ -163,9 +163,9 @@ class PixelHDMSampler:
         return self._compiled[1]
 
     def show(self, samples: Samples) -> Figure:
-        """A grid of images with their prompts; several prompts with several images get a row each."""
+        """Draw a grid of images with their prompts; several prompts with several images get a row each."""
         return sample_grid(samples)
 
     def pictures(self, samples: Samples) -> Sequence[Picture]:
-        """Every image with all that it was drawn with."""
+        """Return every image with its settings."""
         return picture_files(samples, self.spec)

@@ -38,7 +38,7 @@ class PixelHDMWeights(Spec):
 
     @model_validator(mode="after")
     def _some_weight(self) -> PixelHDMWeights:
-        if not (self.velocity or self.frequency):
+        if not any(getattr(self, name) for name in type(self).model_fields if name != "alignment"):
             raise ValueError(
                 "objective.weights.velocity and objective.weights.frequency are both 0, so nothing trains the output; "
                 "set objective.weights.velocity to 1."
@@ -64,6 +64,8 @@ class PixelHDMLogitNormalTime(LogitNormalTime):
 class PixelHDMObjectiveSpec(ObjectiveSpec):
     """Velocity regression of z_t = t x + (1 - t) eps, x data and eps noise, with two losses beside it."""
 
+    component_prediction = "velocity"
+
     weights: PixelHDMWeights = PixelHDMWeights()
     """Weight of each loss component."""
     time: Annotated[UniformTime | PixelHDMLogitNormalTime, Field(discriminator="kind")] = PixelHDMLogitNormalTime()
@@ -81,7 +83,7 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
 
     @model_validator(mode="after")
     def _times_keep_from_data(self) -> PixelHDMObjectiveSpec:
-        if self.prediction == "image" and not (isinstance(self.time, LogitNormalTime) and self.time.eps > 0):
+        if self.prediction == "image" and self.time.bounds[1] >= 1:
             raise ValueError(
                 "objective.prediction=image divides by 1 - t, which these objective.time let come near 0; set "
                 "objective.time to {kind: logit_normal, eps: 0.05}, or objective.prediction to velocity."

@@ -1,4 +1,4 @@
-"""What the network is told of a caption, and the small encoder of bytes that can be trained to tell it.
+"""Text conditions of the network, and the small encoder of bytes that is trained along with it.
 
 B batch, T tokens, D width.
 """
@@ -16,37 +16,37 @@ from denoisers.layers.mrope import AxisTable
 from denoisers.layers.rope import Rotation
 from denoisers.layers.swiglu import SwiGLU
 from denoisers.pixelhdm.model_spec import NUM_BYTES, PixelHDMSpec
-from denoisers.pixelhdm.patch_path import attention
+from denoisers.pixelhdm.patch_path import build_attention
 
 PADDING = 0
 
 
 class TextCondition(NamedTuple):
-    """Captions as the network takes them."""
+    """Captions as inputs of the network."""
 
     features: Tensor
-    """(B, T, D), of each token."""
-    present: Tensor
+    """(B, T, D): a feature for each token."""
+    mask: Tensor
     """(B, T) bool: false for padding, which stands behind a caption."""
     pooled: Tensor
-    """(B, D), of each caption as a whole."""
+    """(B, D): a feature for each caption."""
 
 
-def null_where_dropped(text: TextCondition, keep: Tensor) -> TextCondition:
-    """The null condition where `keep` (B,) bool is false: one token of zeros, and zeros as the whole.
+def drop_captions(text: TextCondition, keep: Tensor) -> TextCondition:
+    """Replace captions where `keep` (B,) bool is false by the null condition: one token of zeros, zeros as `pooled`.
 
-    One token, not none or as many as there were: so it is the same condition whatever prompt it stands for.
+    One token, neither none nor as many as the caption's: so the null condition is the same for every prompt.
     """
     first = torch.arange(text.features.shape[1], device=keep.device) == 0
     return TextCondition(
         torch.where(keep[:, None, None], text.features, 0),
-        torch.where(keep[:, None], text.present, first),
+        torch.where(keep[:, None], text.mask, first),
         torch.where(keep[:, None], text.pooled, 0),
     )
 
 
 class CaptionBytes(NamedTuple):
-    """Captions as the learned encoder takes them."""
+    """Captions as inputs of the learned encoder."""
 
     tokens: Tensor
     """(num, longest) int64: bytes of UTF-8, 0 behind the end. `longest` is at least 1."""
@@ -55,7 +55,7 @@ class CaptionBytes(NamedTuple):
 
 
 def caption_bytes(texts: Sequence[str], length: int) -> CaptionBytes:
-    """Captions in bytes, those of more than `length` cut where a character ends."""
+    """Encode captions as bytes; captions of more than `length` are cut where a character ends."""
     whole = [text.encode() for text in texts]
     kept = [text[:length].decode(errors="ignore").encode() for text in whole]
     longest = max([1, *map(len, kept)])
@@ -69,18 +69,18 @@ class TextBlock(nn.Module):
     def __init__(self, spec: PixelHDMSpec) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
-        self.attention: GatedAttention = attention(spec)
+        self.attention: GatedAttention = build_attention(spec)
         self.mlp_norm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
         self.mlp = SwiGLU(spec.width, spec.mlp_width)
 
-    def forward(self, x: Tensor, by: Rotation, present: Tensor) -> Tensor:
-        """(B, T, D) -> the same shape; tokens that are not `present` (B, T) are not attended to."""
-        x = x + self.attention(self.attention_norm(x), by, present)
+    def forward(self, x: Tensor, rope: Rotation, key_mask: Tensor) -> Tensor:
+        """Transform (B, T, D); `key_mask` (B, T) bool is false for tokens that are not attended to."""
+        x = x + self.attention(self.attention_norm(x), rope, key_mask)
         return x + self.mlp(self.mlp_norm(x))
 
 
 class TextEncoder(nn.Module):
-    """A bidirectional transformer over bytes: features and their summary both come out with a mean square of 1."""
+    """A bidirectional transformer over bytes; features and pooled features both have a mean square of 1."""
 
     def __init__(self, spec: PixelHDMSpec) -> None:
         super().__init__()
@@ -92,14 +92,14 @@ class TextEncoder(nn.Module):
         self.pooled_norm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
 
     def forward(self, tokens: Tensor) -> TextCondition:
-        """Bytes (B, T) int64, 0 behind the end -> their features. A caption without a byte is told as zeros."""
-        present = tokens != PADDING
+        """Encode bytes (B, T) int64, 0 behind the end. A caption without a byte has a pooled feature of zeros."""
+        mask = tokens != PADDING
         x = self.embedding(tokens)
         dtype = torch.promote_types(x.dtype, torch.float32)
-        by = self.places(torch.arange(tokens.shape[1], device=tokens.device), dtype)
+        rope = self.places(torch.arange(tokens.shape[1], device=tokens.device), dtype)
         for block in cast("list[TextBlock]", list(self.blocks)):
-            x = block(x, by, present)
+            x = block(x, rope, mask)
         features = self.norm(x)
-        summed = torch.where(present[..., None], features, 0).sum(dim=1)
-        mean = summed / present.sum(dim=1, keepdim=True).clamp_min(1)
-        return TextCondition(features, present, self.pooled_norm(self.pool(mean.to(x.dtype))))
+        summed = torch.where(mask[..., None], features, 0).sum(dim=1)
+        mean = summed / mask.sum(dim=1, keepdim=True).clamp_min(1)
+        return TextCondition(features, mask, self.pooled_norm(self.pool(mean.to(x.dtype))))

@@ -1,4 +1,4 @@
-"""Imputation: masked regions of real windows, given the regions that are not masked."""
+"""Imputation of masked regions of real windows, given the regions that are not masked."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from torch import Tensor, nn
 from denoisers.checks import check_no_label, check_no_prompts
 from denoisers.contract import DEFAULT_REQUEST, RealRows, SampleRequest, Samples
 from denoisers.figures import Figure
-from denoisers.processes.gaussian.schedule import linear_schedule, sample_ddim, sample_ddpm, timesteps
+from denoisers.processes.gaussian.samplers import sample_ddim, sample_ddpm, timesteps
+from denoisers.processes.gaussian.schedule import linear_schedule
 from denoisers.processes.gaussian.spec import LinearBetas
 from denoisers.processes.sample_draws import SampleDraws
-from denoisers.region.bed import COLUMNS, Intervals, overlapping, read_bed, unmet
+from denoisers.region.bed import COLUMNS, Intervals, describe_misses, overlapping, read_bed
 from denoisers.region.figures import imputation_figure
 from denoisers.region.mask_spec import BedMask, RandomMask
-from denoisers.region.prediction import ask
+from denoisers.region.prediction import evaluate_network, present_or_none
 from denoisers.region.spec import RegionSamplingSpec, RegionSpec
 
 FIELDS = ("regions", "present")
 PEAK = "largest_accessibility"
-"""Column of stores whose windows' accessibilities were each divided by their largest."""
+"""Column with the largest accessibility of each window, by which the store's accessibilities were divided."""
 
 
 class RegionSampler:
-    """Windows with masked regions filled in: values (num, R, F), measured where a region was not masked."""
+    """Sampler of windows with masked regions imputed: values (num, R, F), measured where a region was not masked."""
 
     takes_rows: Literal["none", "conditions", "completed"] = "completed"
     draws_per_prompt = False
@@ -49,30 +50,30 @@ class RegionSampler:
         return read_bed(Path(self.spec.mask.path).expanduser())
 
     def select_rows(self, rows: RealRows) -> np.ndarray | None:
-        """All windows, or those with a region that overlaps the BED file."""
+        """Select all windows, or those with a region that overlaps the BED file."""
         if self.spec.mask.kind == "random":
             return None
         return np.asarray(overlapping(rows.columns, self._intervals).any(axis=1))
 
     def note(self, rows: RealRows) -> str:
-        """How many of a BED file's intervals meet none of the windows' regions, if any."""
+        """Describe the BED file's intervals that overlap none of the windows' regions, if there are any."""
         mask = self.spec.mask
         if mask.kind == "random":
             return ""
-        said = unmet(rows.columns, self._intervals)
-        return said and f"sampling.mask.path={mask.path}: {said}"
+        misses = describe_misses(rows.columns, self._intervals)
+        return misses and f"sampling.mask.path={mask.path}: {misses}"
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
-        """`regions` (num, R, F) and `present` (num, R) of the rows; `mask` (num, R) too where a BED file gives it."""
+        """Return `regions` (num, R, F) and `present` (num, R) of the rows; with a BED file, `mask` (num, R) too."""
         check_no_label(request)
         check_no_prompts(request)
         rows = request.rows
         assert rows is not None, "imputation begins with real rows"
-        found = {name: rows.batch[name][:num] for name in FIELDS}
+        conditions = {name: rows.batch[name][:num] for name in FIELDS}
         if self.spec.mask.kind == "bed":
             mask = torch.from_numpy(overlapping(rows.columns, self._intervals)[:num])
-            found["mask"] = mask.to(found["present"].device)
-        return found
+            conditions["mask"] = mask.to(conditions["present"].device)
+        return conditions
 
     @torch.no_grad()
     def sample(
@@ -83,7 +84,7 @@ class RegionSampler:
         generator: torch.Generator,
         trajectory: bool = False,
     ) -> Samples:
-        """Imputed windows, (num, R, F) float32; `conditions` of the answer hold the mask. Frames begin with noise.
+        """Impute windows, (num, R, F) float32; the samples' `conditions` hold the mask. Frames begin with noise.
 
         Every window has its own generator, seeded from `generator`, for its mask and its noise.
         """
@@ -92,44 +93,43 @@ class RegionSampler:
         mask = conditions.get("mask")
         if mask is None:
             mask = (draws.uniform(present.shape) < self._ratio) & present
-        padding = None if bool(present.all()) else present
+        padding = present_or_none(present)
         frames: list[Tensor] = []
 
-        def whole(x: Tensor) -> Tensor:
+        def complete(x: Tensor) -> Tensor:
             return torch.where(mask[..., None], x, regions)
 
         def denoise(x: Tensor, t: int) -> Tensor:
             times = torch.full((num,), t, device=x.device)
-            return ask(network, whole(x), mask, times, padding, None).float()
+            return evaluate_network(network, complete(x), mask, times, padding, None).float()
 
         start = draws.normal(regions)
-        frames.append(whole(start))
+        frames.append(complete(start))
         if self.spec.solver == "predict":
             x = denoise(start, self._first_timestep)
-            frames.append(whole(x))
+            frames.append(complete(x))
         else:
             steps = timesteps(self._schedule.num_steps, self.spec.steps)
 
             def record(x: Tensor) -> None:
                 if trajectory:
-                    frames.append(whole(x))
+                    frames.append(complete(x))
 
             if self.spec.solver == "ddpm":
                 x = sample_ddpm(denoise, self._schedule, start, steps, draws.normal, record)
             else:
                 x = sample_ddim(denoise, self._schedule, start, steps, draws.normal, self.spec.eta, record)
-        kept = {"regions": regions, "present": present, "mask": mask}
-        return Samples(whole(x), kept, torch.stack(frames) if trajectory else None)
+        conditions = {"regions": regions, "present": present, "mask": mask}
+        return Samples(complete(x), conditions, torch.stack(frames) if trajectory else None)
 
     def show(self, samples: Samples) -> Figure:
-        """Measured, masked and imputed, side by side."""
+        """Draw measured, masked and imputed windows side by side."""
         return imputation_figure(samples, self._model)
 
     def table(self, samples: Samples, rows: RealRows) -> dict[str, np.ndarray]:
-        """A row a region: window, coordinates, `masked`, features imputed where masked, then as they were measured.
+        """Make a row for each region: window, coordinates, `masked`, features imputed where masked, measured features.
 
-        Coordinates are those that the rows have. A feature that another column already has the name of is
-        `imputed:NAME`.
+        Coordinates are those of the rows. A feature with the name of another column becomes `imputed:NAME`.
         """
         present = samples.conditions["present"].cpu().numpy()
         num, length = present.shape
@@ -142,9 +142,9 @@ class RegionSampler:
         table["masked"] = samples.conditions["mask"].cpu().numpy()[present]
         imputed = samples.values.float().cpu().numpy()[present]  # (regions of all windows, F)
         measured = samples.conditions["regions"].float().cpu().numpy()[present]
-        seen = {f"measured:{name}": measured[:, i] for i, name in enumerate(names)}
+        measured_columns = {f"measured:{name}": measured[:, i] for i, name in enumerate(names)}
         for i, name in enumerate(names):
-            while name in table or name in seen:
+            while name in table or name in measured_columns:
                 name = f"imputed:{name}"
             table[name] = imputed[:, i]
-        return table | seen
+        return table | measured_columns

@@ -11,11 +11,12 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
 from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
-from denoisers.families import AnyFamily, families, family_of
-from ditlab.errors import UserError, nearest
+from denoisers.families import AnyFamily, family_of
+from ditlab.errors import UserError
 from ditlab.spec.data import DataSpec, DigitsData
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
+from ditlab.spec.experiment_parts import ExperimentParts, parts_for
 from ditlab.spec.format_value import format_value
 from ditlab.spec.no_secrets import refuse_secrets
 from ditlab.spec.optimisation import AdamW, Batch, ConstantSchedule, ScheduleSpec, Training
@@ -76,8 +77,8 @@ class Experiment(Spec):
         """It stands in paths, tables and MLflow's columns."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ValueError(
-                f"name={format_value(name)} must begin with a letter or digit and hold only letters, digits, '.', '_' and '-' "
-                "(at most 100); rename it."
+                f"name={format_value(name)} must begin with a letter or digit and hold only letters, digits, '.', "
+                "'_' and '-' (at most 100); rename it."
             )
         return name
 
@@ -164,14 +165,18 @@ class Experiment(Spec):
         return self.model_dump(mode="json", serialize_as_any=True)
 
     def replace(self, path: str, value: Any) -> "Experiment":
-        """Return the experiment with the field at a dotted path changed and everything validated again.
+        """Return the experiment with the field at a dotted path changed, validated again as a whole.
 
         `spec.replace("optimizer.lr", 3e-4)`; a mapping is merged into the fields that it names. Raises UserError,
         naming field and value, for a path that leads nowhere and for a value that does not fit.
         """
-        value = _plain(value)
-        change = Assignment(path, value, f"{path}={format_value(value)}")
-        return validate_experiment(assign(self.to_dict(), [change], class_for))
+        return self.replace_all({path: value})
+
+    def replace_all(self, values: Mapping[str, Any]) -> "Experiment":
+        """As `replace`, for several fields at once: only the result must be valid."""
+        plain = {path: _plain(value) for path, value in values.items()}
+        changes = [Assignment(path, value, f"{path}={format_value(value)}") for path, value in plain.items()]
+        return validate_experiment(assign(self.to_dict(), changes, class_for))
 
     def content_hash(self) -> str:
         """16 hex digits over what decides the trained weights; where it runs and what is logged leave it alone."""
@@ -197,28 +202,19 @@ def _multiple(size: int, divisor: int) -> str:
     return f"{below} or {below + divisor}" if below else str(divisor)
 
 
-@cache
-def experiment_class(family: AnyFamily) -> type[Experiment]:
-    """The experiment whose `model`, `objective` and `sampling` are one family's."""
-    overrides: dict[str, Any] = {
-        "model": (family.model, Field(description="The network.")),
-        "objective": (family.objective, Field(default=family.objective(), description="The loss.")),
-        "sampling": (family.sampling, Field(default=family.sampling(), description="Defaults of sampling.")),
-    }
-    doc = f"A training run of the family {family.name}."
-    return create_model(f"{family.name}-experiment", __base__=Experiment, __doc__=doc, **overrides)
-
-
 def class_for(mapping: Any) -> type[Experiment]:
-    """The experiment class that a mapping's `model.family` asks for. Raises UserError for an unknown family."""
-    known = families()
-    model = mapping.get("model") if isinstance(mapping, dict) else None
-    if not isinstance(model, dict) or model.get("family") is None:
-        raise UserError(f"model.family is missing; set it to one of {', '.join(known)}.")
-    family = model["family"]
-    if not isinstance(family, str) or family not in known:
-        raise UserError(f"model.family={format_value(family)} is no known family; {nearest(str(family), list(known))}")
-    return experiment_class(known[family])
+    """Return the experiment class that a mapping names by `model.family` and parts of other packages.
+
+    Raises UserError for an unknown family.
+    """
+    return experiment_class(parts_for(mapping))
+
+
+@cache
+def experiment_class(parts: ExperimentParts) -> type[Experiment]:
+    """Return the experiment whose `model`, `objective`, `sampling` and `data` are of these classes."""
+    doc = f"A training run of the family {parts.family.name}."
+    return create_model(f"{parts.family.name}-experiment", __base__=Experiment, __doc__=doc, **parts.fields())
 
 
 def validate_experiment(mapping: Mapping[str, Any]) -> Experiment:

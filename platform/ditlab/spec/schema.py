@@ -4,14 +4,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from denoisers.families import families
 from ditlab.spec.experiment import experiment_class
+from ditlab.spec.experiment_parts import all_parts
 from ditlab.spec.sweep.spec import Sweep
 
 
 def experiment_schema() -> dict[str, Any]:
     """JSON schema (2020-12). A file may leave out what its `extends` parent gives."""
-    classes = tuple(experiment_class(family) for family in families().values())
+    classes = tuple(experiment_class(parts) for parts in all_parts())
     union: Any = classes[0]
     for cls in classes[1:]:
         union = union | cls

@@ -44,8 +44,8 @@ class WorkerNetwork(Spec):
         """One name, as Linux allows it: NCCL and gloo read lists and patterns differently."""
         if interface is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,14}", interface):
             raise ValueError(
-                f"resources.network.interface={format_value(interface)} is no name of a network interface; write one name as "
-                "`ip link` lists it, such as eth0."
+                f"resources.network.interface={format_value(interface)} is no name of a network interface; write one "
+                "name as `ip link` lists it, such as eth0."
             )
         return interface
 

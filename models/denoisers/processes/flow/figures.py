@@ -61,7 +61,7 @@ def draw_trajectory(inputs: FigureInputs) -> Figure:
 
 
 def trajectory_figure(trajectory: Tensor, times: Sequence[float]) -> Figure:
-    """Draw frames (frames, num, channels, height, width), noise first: a row for each sample, a column for each time."""
+    """Draw frames (frames, num, channels, height, width), noise first: a row for each sample, a column for a time."""
     num_frames, num = trajectory.shape[:2]
     still_times = _evenly_spaced(num_frames - 1, NUM_STILL_TIMES)
     still = trajectory[still_times].transpose(0, 1).flatten(0, 1)  # (num * times, channels, height, width)

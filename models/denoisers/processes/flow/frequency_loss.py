@@ -1,7 +1,8 @@
 """Squared error of images with JPEG's weights: by frequency, brightness apart from colour.
 
 YCbCr (ITU-T T.871), DCT-II of 8x8 blocks and quantisation tables (ITU-T T.81, annexes A.3.3 and K.1), a loss as in DeCo
-(arXiv:2511.19365). The finer a table quantises a frequency, the more visible its errors are, and the larger their weight.
+(arXiv:2511.19365). The finer a table quantises a frequency, the more visible are its errors, and the larger is
+their weight.
 """
 
 from __future__ import annotations

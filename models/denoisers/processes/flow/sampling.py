@@ -1,4 +1,4 @@
-"""Sampling: integrates a network's velocity from noise at t = 1 to data at t = 0."""
+"""Samples by integration of a network's velocity from noise at t = 1 to data at t = 0."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from denoisers.checks import check_no_prompts
 from denoisers.contract import DEFAULT_REQUEST, SampleRequest, Samples
 from denoisers.figures import Figure
 from denoisers.processes.flow.figures import sample_figure
-from denoisers.processes.flow.guidance import guided
+from denoisers.processes.flow.guidance import guided_prediction
 from denoisers.processes.flow.linear_path import Velocity
 from denoisers.processes.flow.solvers import SOLVERS, ignore
 from denoisers.processes.flow.spec import FlowSamplingSpec
 
 
 class FlowSampler:
-    """Images of one shape, conditioned on a class where the model has classes."""
+    """Sampler of images of one shape, conditioned on a class where the model has classes."""
 
     takes_rows: Literal["none", "conditions", "completed"] = "none"
     draws_per_prompt = False
@@ -31,13 +31,13 @@ class FlowSampler:
         self.num_classes = num_classes
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
-        """`label`: (num,) int64, the class asked for or every class in turn; {} for an unconditional model."""
+        """Return `label` (num,) int64, the requested class or every class in turn; {} for an unconditional model."""
         check_no_prompts(request)
         label = request.label
         if self.num_classes is None:
             if label is not None:
                 raise ValueError(
-                    f"label={label} was asked of an unconditional model (model.num_classes is null); "
+                    f"label={label} was given to an unconditional model (model.num_classes is null); "
                     "leave the label out, or train with model.num_classes."
                 )
             return {}
@@ -59,9 +59,9 @@ class FlowSampler:
         generator: torch.Generator,
         trajectory: bool = False,
     ) -> Samples:
-        """`num` images, (num, channels, height, width), float32 on the network's device; steps + 1 frames on request.
+        """Draw `num` images, (num, channels, height, width), float32 on the network's device.
 
-        The state is float32 whatever the parameters' dtype: 50 increments in bfloat16 would lose the small ones.
+        A trajectory has steps + 1 frames. The state is float32 whatever the parameters' dtype: 50 increments in bfloat16 would lose the small ones.
         """
         device = next(network.parameters()).device
         draws = [torch.randn(self.image_shape, generator=generator, device=generator.device) for _ in range(num)]
@@ -75,7 +75,7 @@ class FlowSampler:
         return Samples(x, dict(conditions), torch.stack(frames) if trajectory else None)
 
     def _velocity(self, network: nn.Module, conditions: Mapping[str, Tensor]) -> Velocity:
-        """The network, guided, as a float32 function of x and a scalar time."""
+        """Guided velocity of the network, as a float32 function of x and a scalar time."""
         dtype = next(network.parameters()).dtype
 
         def predict(x: Tensor, t: Tensor, conditions: Mapping[str, Tensor]) -> Tensor:
@@ -84,9 +84,9 @@ class FlowSampler:
         label = conditions.get("label")
         if label is None or self.num_classes is None:
             return lambda x, t: predict(x, t.expand(len(x)), {})
-        asked, null = {"label": label}, {"label": torch.full_like(label, self.num_classes)}
-        return lambda x, t: guided(predict, x, t.expand(len(x)), asked, null, self.spec.guidance)
+        conditional, null = {"label": label}, {"label": torch.full_like(label, self.num_classes)}
+        return lambda x, t: guided_prediction(predict, x, t.expand(len(x)), conditional, null, self.spec.guidance)
 
     def show(self, samples: Samples) -> Figure:
-        """A grid of images; classes in turn get a column each."""
+        """Draw a grid of images; classes in turn get a column each."""
         return sample_figure(samples)

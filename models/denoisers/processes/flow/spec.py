@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from denoisers.contract import ModelSpec, NoiseSource, ObjectiveSpec, PositiveInt, SamplingSpec, Spec, Weight
+from denoisers.contract import (
+    ModelSpec,
+    NoiseSource,
+    ObjectiveSpec,
+    PositiveInt,
+    SamplingSpec,
+    Spec,
+    TimeDensity,
+    Weight,
+)
 from denoisers.image_spec import ImageModelSpec
 
 if TYPE_CHECKING:
@@ -18,7 +27,7 @@ DCT_BLOCK = 8
 SolverName = Literal["euler", "heun", "midpoint", "rk4"]
 
 
-class UniformTime(Spec):
+class UniformTime(TimeDensity):
     """t ~ U[0, 1)."""
 
     kind: Literal["uniform"] = "uniform"
@@ -29,7 +38,7 @@ class UniformTime(Spec):
         return noise_source.uniform("time", (num,))
 
 
-class LogitNormalTime(Spec):
+class LogitNormalTime(TimeDensity):
     """t = eps + (1 - 2 eps) sigmoid(mean + std u), u ~ N(0, 1) (Esser et al. 2024, arXiv:2403.03206, section 3.1)."""
 
     kind: Literal["logit_normal"] = "logit_normal"
@@ -46,6 +55,11 @@ class LogitNormalTime(Spec):
         t = (self.mean + self.std * noise_source.normal("time", (num,))).sigmoid()
         return self.eps + (1 - 2 * self.eps) * t
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """`eps` and 1 - `eps`."""
+        return (self.eps, 1 - self.eps)
+
 
 TimeSampling = Annotated[UniformTime | LogitNormalTime, Field(discriminator="kind")]
 
@@ -60,13 +74,15 @@ class VelocityWeights(Spec):
 
     @model_validator(mode="after")
     def _some_weight(self) -> VelocityWeights:
-        if not (self.velocity or self.direction):
+        if not any(getattr(self, name) for name in type(self).model_fields):
             raise ValueError("objective.weights are all 0, so nothing trains; set objective.weights.velocity to 1.")
         return self
 
 
 class VelocitySpec(ObjectiveSpec):
     """Base of an objective spec that regresses the velocity of x_t = (1 - t) x0 + t x1, x0 data, x1 noise."""
+
+    component_prediction = "velocity"
 
     time: TimeSampling = UniformTime()
     """How often each time is trained on. Held-out metrics always use uniform times."""

@@ -83,7 +83,7 @@ def assign(
     done: list[Assignment] = []
     for assignment in assignments:
         keys, value = assignment.keys, assignment.value
-        mapping = _with_default_kinds(mapping, keys, assignment.source, class_of)
+        mapping = _with_default_kinds(mapping, assignment, class_of)
         if keys[-1] in SELECTORS and value_at(mapping, keys) != value:
             for earlier in done:
                 if earlier.keys[:-1] == keys[:-1] and earlier.keys[-1] not in SELECTORS:
@@ -110,14 +110,21 @@ def value_at(mapping: Any, keys: Sequence[str]) -> Any:
     return mapping
 
 
-def _with_default_kinds(mapping: dict[str, Any], keys: Sequence[str], source: str, class_of: ClassOf) -> dict[str, Any]:
-    """What a value goes into, where a file leaves it to its default: that default's kind, or the value's other
-    fields would belong to no kind. Checks the path on the way."""
+def with_field(mapping: dict[str, Any], keys: Sequence[str], value: Any = None) -> dict[str, Any]:
+    """Return the mapping with a value at a path where it has none: the spec class of some mappings depends on the names
+    of the fields that they have (loss components of other packages)."""
+    return mapping if value_at(mapping, keys) is not None else merge(mapping, nested(keys, value))
+
+
+def _with_default_kinds(mapping: dict[str, Any], assignment: Assignment, class_of: ClassOf) -> dict[str, Any]:
+    """Return the mapping with the default kinds of the mappings around a field that an assignment sets, where a file
+    leaves them out: the field would belong to no kind. Raises UserError for a path that leads nowhere."""
+    keys = assignment.keys
     try:
-        cls = class_of(mapping)
+        cls = class_of(with_field(mapping, keys, assignment.value))
     except UserError:
-        return mapping  # said later, of the whole experiment
-    check_path(cls, mapping, keys, source)
+        return mapping  # reported later, for the whole experiment
+    check_path(cls, mapping, keys, assignment.source)
     for depth in range(1, len(keys)):
         spec = spec_at(cls, mapping, keys[:depth])
         if value_at(mapping, keys[:depth]) is None and spec and "kind" in spec.model_fields:

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from denoisers.families import families
 from ditlab.errors import UserError, nearest
 from ditlab.spec.experiment import class_for, experiment_class
+from ditlab.spec.experiment_parts import all_parts
 from ditlab.spec.format_value import format_value
 from ditlab.spec.reading.field_paths import SELECTORS, annotation_at, options, spec_at
-from ditlab.spec.reading.overrides import Assignment, assign, depth, outermost_first, value_at
+from ditlab.spec.reading.overrides import Assignment, assign, depth, outermost_first, value_at, with_field
 from ditlab.spec.sweep.conditions import fulfilled, in_order
 from ditlab.spec.sweep.spec import Sweep
 
@@ -158,7 +158,8 @@ def _above(name: str, path: str) -> bool:
 
 
 def _missing(mapping: dict[str, Any], path: str) -> Missing | None:
-    cls, keys = class_for(mapping), path.split(".")
+    keys = path.split(".")
+    cls = class_for(mapping if len(keys) < 3 else with_field(mapping, keys))
     for num_above, key in enumerate(keys):
         around = keys[:num_above]
         parent = spec_at(cls, mapping, around)
@@ -178,7 +179,7 @@ def _missing(mapping: dict[str, Any], path: str) -> Missing | None:
             # A kind that is none is a mistake of its own, said when its value is tried.
             known = str(here) in by_kind
             return Missing(f"{selector}={here} has no field '{key}'", selector, tuple(kinds)) if known else None
-        others = {name: spec_at(experiment_class(family), {}, around) for name, family in families().items()}
+        others = {parts.family.name: spec_at(experiment_class(parts), {}, around) for parts in all_parts()}
         having = sorted(name for name, spec in others.items() if spec and key in spec.model_fields)
         if having:
             family = value_at(mapping, ["model", "family"])

@@ -63,13 +63,13 @@ def check_ranking(sweep: Sweep, source: str) -> None:
     several = len(sweep.metrics) > 1
     if several and sweep.scheduler.kind != "none":
         raise UserError(
-            f"{source}: metric={format_value(sweep.metric)} names several, and scheduler.kind={sweep.scheduler.kind} ranks by "
-            "one; name one metric, or set scheduler.kind to none."
+            f"{source}: metric={format_value(sweep.metric)} names several, and scheduler.kind={sweep.scheduler.kind} "
+            "ranks by one; name one metric, or set scheduler.kind to none."
         )
     if several and sweep.search.kind != "optuna":
         raise UserError(
-            f"{source}: metric={format_value(sweep.metric)} names several, which only search.kind=optuna weighs against each "
-            f"other (it is {sweep.search.kind}); name one metric, or set search.kind to optuna."
+            f"{source}: metric={format_value(sweep.metric)} names several, which only search.kind=optuna weighs "
+            f"against each other (it is {sweep.search.kind}); name one metric, or set search.kind to optuna."
         )
     weighing = next((path for path in sweep.space if path.split(".")[0] == "objective"), None)
     training = next((name for name in sweep.metrics if name.startswith("train/")), None)
@@ -110,8 +110,8 @@ def _check_rhythm(sweep: Sweep, reference: Experiment, knob: str, value: int, so
         )
     if every is None or every > value:
         raise UserError(
-            f"{source}: evaluation.every={format_value(every)} gives no figure to rank by within scheduler.{knob}={value} "
-            f"steps; set fixed.evaluation.every to {value} or a part of it."
+            f"{source}: evaluation.every={format_value(every)} gives no figure to rank by within scheduler.{knob}="
+            f"{value} steps; set fixed.evaluation.every to {value} or a part of it."
         )
     if value >= steps:
         raise UserError(
@@ -153,8 +153,8 @@ def _check_movable(sweep: Sweep, source: str) -> None:
         where = f"{source}: space.{path}"
         if axis.when:
             raise UserError(
-                f"{where}.when={format_value(axis.when)} would make it come and go as scheduler.kind=pbt varies trials; "
-                "remove `when`, or set scheduler.kind to asha."
+                f"{where}.when={format_value(axis.when)} would make it come and go as scheduler.kind=pbt varies "
+                "trials; remove `when`, or set scheduler.kind to asha."
             )
         if isinstance(axis, Grid):
             raise UserError(f"{where}.kind=grid cannot be varied by scheduler.kind=pbt; use kind: choice.")

@@ -1,0 +1,197 @@
+"""Parts that other packages add by entry points: model families, loss components, time densities, data sources.
+
+Names are read without importing a package's code. The code is imported when one of its parts is named, or when all
+parts are listed; a listing leaves out a part that fails or takes longer than `LISTING_TIMEOUT`, with one warning. No
+torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar
+
+LISTING_TIMEOUT = 5.0
+"""Seconds that the import of a part may take when all parts are listed. A part that is named has no limit."""
+BUILT_IN = "ditlab"
+"""The distribution that this package belongs to."""
+
+PartT = TypeVar("PartT")
+
+
+class PluginError(Exception):
+    """A part that is named and cannot be used. The message names the package, the reason and the remedy."""
+
+
+class PluginWarning(UserWarning):
+    """A part that is left out of a listing."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A named part of a package or folder, whose code is not imported yet."""
+
+    name: str
+    target: str
+    """Module and attribute of the part: `wavelets.family:FAMILY`."""
+    package: str = ""
+    """Distribution that it belongs to; "" for a folder on the Python path."""
+    version: str = ""
+    """Version of the distribution."""
+    folder: str = ""
+    """The folder on the Python path."""
+
+    @property
+    def origin(self) -> str:
+        """Description for messages: `package wavelets 1.2 (entry point wave = wavelets.family:FAMILY)`."""
+        if not self.package:
+            return f"folder {self.folder}"
+        return f"package {self.package} {self.version} (entry point {self.name} = {self.target})"
+
+    def load(self) -> Any:
+        """Import the module and return the attribute."""
+        module, _, attribute = self.target.partition(":")
+        part: Any = importlib.import_module(module)
+        for name in attribute.split("."):
+            part = getattr(part, name)
+        return part
+
+
+class PluginGroup(Generic[PartT]):
+    """All parts of one kind, by name."""
+
+    def __init__(
+        self,
+        group: str,
+        noun: str,
+        check: Callable[[str, Any], PartT],
+        *,
+        folders: Callable[[], Iterable[Plugin]] = tuple,
+        reserved: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        """Describe a group.
+
+        Args:
+            group: name of the entry-point group.
+            noun: the kind of part, for messages: `model family`.
+            check: takes a name and the loaded object, and returns it as a part; raises ValueError with the reason.
+            folders: finds parts that are no entry points.
+            reserved: names of built-in parts, which no package may take.
+        """
+        self.group, self.noun = group, noun
+        self._check, self._folders, self._reserved = check, folders, reserved
+        self._parts: dict[Plugin, PartT] = {}
+        self._warned: set[str] = set()
+
+    def names(self) -> list[str]:
+        """Return the names of all parts, sorted, without importing code."""
+        return sorted(self._plugins())
+
+    def find(self, name: str) -> Plugin | None:
+        """Return the part of a name, not imported; None where there is none. Raises PluginError for a name that two
+        packages use."""
+        for plugin in self._folders():
+            if plugin.name == name and plugin.package == BUILT_IN:
+                return plugin  # without a search through all installed packages
+        plugins = self._plugins().get(name, [])
+        if len(plugins) > 1:
+            raise PluginError(self._duplicate(name, plugins))
+        return plugins[0] if plugins else None
+
+    def load(self, name: str) -> PartT | None:
+        """Return the part of a name; None where there is none. Raises PluginError where its code cannot be used."""
+        plugin = self.find(name)
+        return None if plugin is None else self._part(plugin)
+
+    def load_all(self) -> dict[str, PartT]:
+        """Return every part that can be used, by name, sorted. Warns once of each that cannot."""
+        found = {}
+        for name, plugins in sorted(self._plugins().items()):
+            try:
+                if len(plugins) > 1:
+                    raise PluginError(self._duplicate(name, plugins))
+                found[name] = self._within_timeout(plugins[0])
+            except PluginError as error:
+                self._warn(str(error))
+        for plugin in _offers(self.group, tuple(sys.path)):
+            if plugin.name in self._reserved():
+                self._warn(
+                    f"{plugin.origin} is left out: {self.noun} '{plugin.name}' is built in; rename the entry point."
+                )
+        return found
+
+    def _plugins(self) -> dict[str, list[Plugin]]:
+        """Parts by name; more than one under a name that is used twice. A built-in part hides others of its name."""
+        found: dict[str, list[Plugin]] = {}
+        reserved = self._reserved()
+        for plugin in self._folders():
+            found.setdefault(plugin.name, []).append(plugin)
+        for plugin in _offers(self.group, tuple(sys.path)):
+            known = found.setdefault(plugin.name, [])
+            if plugin.name not in reserved and plugin.target not in [other.target for other in known]:
+                known.append(plugin)
+        return {name: plugins for name, plugins in found.items() if plugins}
+
+    def _part(self, plugin: Plugin) -> PartT:
+        if plugin not in self._parts:
+            try:
+                self._parts[plugin] = self._check(plugin.name, plugin.load())
+            except (Exception, SystemExit) as error:  # whatever a stranger's module raises
+                lines = str(error).strip().splitlines()
+                reason = (lines[0] if lines else "no message").rstrip(".")
+                if not isinstance(error, ValueError):
+                    reason = f"{type(error).__name__}: {reason}"
+                raise PluginError(
+                    f"{self.noun} '{plugin.name}' of {plugin.origin} cannot be used ({reason}); mend, update or remove "
+                    f"that {'package' if plugin.package else 'folder'}."
+                ) from error
+        return self._parts[plugin]
+
+    def _within_timeout(self, plugin: Plugin) -> PartT:
+        """Load a part in a thread, as an import cannot be stopped: one that takes too long goes on unobserved."""
+        if plugin in self._parts or plugin.package == BUILT_IN:
+            return self._part(plugin)
+        errors: list[PluginError] = []
+
+        def load() -> None:
+            try:
+                self._part(plugin)
+            except PluginError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=load, daemon=True)
+        thread.start()
+        thread.join(LISTING_TIMEOUT)
+        if errors:
+            raise errors[0]
+        if thread.is_alive():
+            raise PluginError(
+                f"{self.noun} '{plugin.name}' of {plugin.origin} is left out, as its import takes more than "
+                f"{LISTING_TIMEOUT:g} s; import heavy libraries inside functions."
+            )
+        return self._parts[plugin]
+
+    def _duplicate(self, name: str, plugins: Iterable[Plugin]) -> str:
+        origins = " and ".join(plugin.origin for plugin in plugins)
+        return f"{self.noun} '{name}' is defined twice, by {origins}; remove one of the two."
+
+    def _warn(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            warnings.warn(message, PluginWarning, stacklevel=3)
+
+
+@cache
+def _offers(group: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
+    """Return the entry points of a group, for one state of the Python path."""
+    return tuple(
+        Plugin(point.name, point.value, point.dist.metadata["Name"], point.dist.version)
+        for point in sorted(entry_points(group=group), key=lambda point: (point.name, point.value))
+        if point.dist is not None
+    )
