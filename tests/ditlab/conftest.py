@@ -1,4 +1,4 @@
-"""What the tests of the command line share: a command runner, a small spec, one run that has finished."""
+"""Fixtures of tests that run commands: a command runner, a small spec, one run that has finished."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.command import Said, run_here, run_process
-from support.threads import one_thread  # noqa: F401 (a fixture)
+from support.command import Said, run_here, run_inside
 
 SMALL = """\
 name: small
@@ -24,7 +23,7 @@ tracking: {system_metrics: false}
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that `ditlab train --local` has finished in a process of its own."""
+    """A run that `ditlab train --local` has finished."""
 
     home: Path
     spec: Path
@@ -45,6 +44,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
+    """The YAML of an experiment that trains in a second or two."""
     path = tmp_path / "small.yaml"
     path.write_text(SMALL, encoding="utf-8")
     return path
@@ -58,17 +58,17 @@ def ditlab(home: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Read it only: every test of the session shares it."""
+    """A finished run of `SMALL`. Read it only: every test of the session shares it."""
     folder = tmp_path_factory.mktemp("finished")
     path = folder / "small.yaml"
     path.write_text(SMALL, encoding="utf-8")
-    said = run_process("train", path, "--local", "--json", home=folder / "home", cwd=folder)
+    said = run_inside("train", path, "--local", "--json", home=folder / "home", cwd=folder)
     assert said.code == 0, said.err
     return Finished(folder / "home", path, said)
 
 
 @pytest.fixture
 def with_run(finished: Finished, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
-    """`with_run(*arguments)` in this process, where the finished run is."""
+    """`with_run(*arguments)` in this process, in the home of the finished run."""
     monkeypatch.setenv("DITLAB_HOME", str(finished.home))
     return lambda *arguments: run_here(capfd, monkeypatch, *arguments)

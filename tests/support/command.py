@@ -1,5 +1,7 @@
-"""Runs the command line as a person would, in this process or in one of its own."""
+"""Runs of the command line, in this process or in one of its own."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -8,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 
 @dataclass(frozen=True)
 class Said:
-    """What a command left: its exit code and its two streams."""
+    """The exit code and the two streams of a command."""
 
     code: int
     out: str
@@ -27,23 +30,42 @@ class Said:
 
 
 def run_process(*arguments: str | Path, home: Path, cwd: Path | None = None, **environment: str) -> Said:
-    """`python -m ditlab ARGUMENTS` in a process of its own."""
+    """Run `python -m ditlab ARGUMENTS` in a process of its own: slow, for tests about processes."""
     command = [sys.executable, "-m", "ditlab", *map(str, arguments)]
     variables: Mapping[str, str] = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1", **environment}
     done = subprocess.run(command, capture_output=True, text=True, env=variables, cwd=cwd, timeout=200, check=False)
     return Said(done.returncode, done.stdout, done.stderr)
 
 
-def run_here(capfd: Any, monkeypatch: Any, *arguments: str | Path) -> Said:
-    """`ditlab ARGUMENTS` in this process, whose imports are paid for already."""
-    from ditlab.cli.main import main
-
+def run_here(capfd: Any, monkeypatch: Any, *arguments: object) -> Said:
+    """Run `ditlab ARGUMENTS` in this process, whose imports are paid for already."""
     monkeypatch.setattr(sys, "argv", ["ditlab", *map(str, arguments)])
     capfd.readouterr()
+    code = _exit_code()
+    out, err = capfd.readouterr()
+    return Said(code, out, err)
+
+
+def run_inside(*arguments: object, home: Path, cwd: Path | None = None) -> Said:
+    """Run `ditlab ARGUMENTS` in this process, for fixtures that outlive a test; the environment is put back after."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, {"DITLAB_HOME": str(home)}),
+        mock.patch.object(sys, "argv", ["ditlab", *map(str, arguments)]),
+        contextlib.chdir(cwd or Path.cwd()),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = _exit_code()
+    return Said(code, out.getvalue(), err.getvalue())
+
+
+def _exit_code() -> int:
+    from ditlab.cli.main import main
+
     code: Any = 0
     try:
         main()
     except SystemExit as end:
         code = end.code
-    out, err = capfd.readouterr()
-    return Said(int(code or 0), out, err)
+    return int(code or 0)

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ditlab.reports.formatting import Cell, escape_markdown, format_cell, is_numeric, markdown_fence
-from ditlab.storage.files import write_durably
+from ditlab.storage.files import write_whole
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
@@ -120,7 +120,7 @@ def write_markdown(page: Page, path: Path) -> Path:
 
 def _write(text: str, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    return write_durably(path, (_UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text).strip() + "\n").encode())
+    return write_whole(path, (_UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text).strip() + "\n").encode())
 
 
 @cache

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from denoisers.figures import Figure, Text
-from ditlab.storage.files import write_durably
+from ditlab.storage.files import write_whole
 
 
 def save_text(figure: Figure, path: Path) -> Path | None:
@@ -19,4 +19,4 @@ def save_text(figure: Figure, path: Path) -> Path | None:
         parts += [panel.title] if panel.title else []
         parts += [f"--- {number} ---\n{passage}" for number, passage in enumerate(panel.passages, start=1)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    return write_durably(path, ("\n\n".join(parts) + "\n").encode())
+    return write_whole(path, ("\n\n".join(parts) + "\n").encode())

@@ -33,28 +33,37 @@ def flush_to_disk(file: IO[bytes]) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path` that takes its place once the body ends, durably and in a single rename.
+def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path` that takes its place once the body ends, in a single rename.
 
-    A reader, also one after a power cut, finds the old content or the new. Where the body or the disk fails, the old
-    file stays and nothing of the new one is left.
+    A reader finds the old content or the new; also after a power cut if `durable`, which waits for the disk. Where the
+    body or the disk fails, the old file stays and nothing of the new one is left.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with part.open("xb") as file:
             yield file
-            flush_to_disk(file)
+            if durable:
+                flush_to_disk(file)
         part.replace(path)
     except BaseException:
         with suppress(OSError):
             part.unlink()  # a full disk would fill with them
         raise
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
 def write_durably(path: Path, content: bytes) -> Path:
     """Replace a file's content as `replacing` does; returns `path`. Raises OSError where the disk refuses."""
     with replacing(path) as file:
+        file.write(content)
+    return path
+
+
+def write_whole(path: Path, content: bytes) -> Path:
+    """Replace a file's content without waiting for the disk: for pictures and pages, which can be made again."""
+    with replacing(path, durable=False) as file:
         file.write(content)
     return path
 

@@ -6,9 +6,9 @@ import re
 import pytest
 from rich.console import Console
 
-from ditlab.reports.formatting import value_text
-from ditlab.reports.sweeps.ranking import Trial
-from ditlab.sweeps.table import SHOWN, SweepTable, _chosen
+from ditlab.reports.formatting import describe_value
+from ditlab.reports.sweeps.records import Trial
+from ditlab.cli.sweep_table import SHOWN, SweepTable, _chosen
 
 AXES, METRICS = ["optimizer.lr", "objective.time"], ["eval/velocity"]
 TIME = {"kind": "logit_normal", "mean": 0.0, "std": 1.0}
@@ -45,7 +45,7 @@ def test_a_trial_is_a_row():
         row(0, value=0.123456, values={"optimizer.lr": 1 / 3000, "objective.time": TIME}), row(1, "waiting")
     ])  # fmt: skip
     assert heading.split() == ["trial", "run", "lr", "time", "status", "step", *METRICS]
-    assert first.split() == ["0", "00000000", "0.0003333", *value_text(TIME).split(), "finished",
+    assert first.split() == ["0", "00000000", "0.0003333", *describe_value(TIME).split(), "finished",
                              "1,000/6,000", "0.12346"]  # fmt: skip
     assert second.split() == ["1", "0.0003333", "waiting"]  # a run that has not begun cannot be asked for by its id
 

@@ -7,7 +7,7 @@ import pytest
 from ditlab.home import Home
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.spec.sweep.loading import load_sweep
-from ditlab.sweeps.prepare import create_sweep, local_nodes, ready_sweep
+from ditlab.sweeps.prepare import create_sweep, local_nodes, prepare_sweep
 from ditlab.tracking.records import create_run, list_runs
 
 LR = {"kind": "loguniform", "low": 1e-4, "high": 1e-1}
@@ -85,9 +85,9 @@ def written(spec, tmp_path):
 def made(home, written):
     """The id of a sweep that was made and has not begun."""
     path = written()
-    ready = ready_sweep(load_sweep(path, ()), str(path), local_nodes(), remote=False)
+    ready = prepare_sweep(load_sweep(path, ()), str(path), local_nodes(), remote=False)
     create_sweep(ready)
-    return ready.folder.folder.run_id
+    return ready.folder.sweep_id
 
 
 def check(said, message):

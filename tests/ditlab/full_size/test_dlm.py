@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ditlab.data.builtin.python_docs import PythonDocs
-from ditlab.data.text.huggingface_tokenizer import END_TEXT
+from ditlab.data.text.tokenizer import END_TEXT
 
 SPEC = Path(__file__).parents[3] / "experiments/dlm/uniform.yaml"
 ONE_STEP = (

@@ -14,7 +14,7 @@ from torch import Tensor
 from denoisers.contract import Picture
 from ditlab.data.images.decoding import BROKEN, FORMATS, in_rgb
 from ditlab.errors import UserError
-from ditlab.storage.files import write_durably
+from ditlab.storage.files import write_whole
 
 PREFIX = "ditlab."
 """Prefix of the keys of a PNG's texts."""
@@ -49,4 +49,4 @@ def save_pictures(pictures: Sequence[Picture], origin: Mapping[str, str], folder
             texts.add_itxt(PREFIX + name, text)
         content = BytesIO()
         Image.fromarray(picture.pixels).save(content, format="PNG", pnginfo=texts)
-        yield write_durably(folder / f"{number:0{digits}d}.png", content.getvalue())
+        yield write_whole(folder / f"{number:0{digits}d}.png", content.getvalue())

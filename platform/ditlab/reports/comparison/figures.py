@@ -20,7 +20,7 @@ from ditlab.reports.comparison.curves import AXES, CurveAxis, RunCurve, smoothed
 from ditlab.reports.formatting import format_number
 from ditlab.reports.rendering.panels import COLOURS, panel_size
 from ditlab.reports.rendering.render import DPI
-from ditlab.storage.files import write_durably
+from ditlab.storage.files import write_whole
 
 _WIDTH, _ROW_HEIGHT, _ROW_HEIGHT_OF_MANY = 13.0, 3.3, 2.5  # inches
 _RAW_POINTS = 5000
@@ -74,7 +74,7 @@ def draw_curves(rows: Sequence[MetricRow], labels: Sequence[str], path: Path) ->
     png = io.BytesIO()
     FigureCanvasAgg(canvas).print_png(png)
     path.parent.mkdir(parents=True, exist_ok=True)
-    return write_durably(path, png.getvalue())
+    return write_whole(path, png.getvalue())
 
 
 def _draw(row: MetricRow, axis: CurveAxis, scale: float, axes: Axes) -> None:

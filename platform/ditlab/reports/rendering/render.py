@@ -18,7 +18,7 @@ from PIL import Image
 from denoisers.figures import Figure
 from ditlab.reports.rendering.panels import PanelSize, draw_panel, panel_size
 from ditlab.reports.rendering.wrapping import wrap
-from ditlab.storage.files import write_durably
+from ditlab.storage.files import write_whole
 
 DPI = 120
 """Pixels per inch of every picture."""
@@ -104,4 +104,4 @@ def _write(path: Path, images: list[Image.Image], durations: list[int] | None = 
     else:
         images[0].save(content, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(path, content.getvalue())
+    write_whole(path, content.getvalue())

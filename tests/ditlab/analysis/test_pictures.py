@@ -1,0 +1,62 @@
+"""Image files that sampling starts from, and image files of samples."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from denoisers.contract import Picture
+from ditlab.analysis.sampling.pictures import save_pictures, start_image
+from ditlab.errors import UserError
+
+
+def test_a_start_is_cropped_around_its_centre_and_scaled(tmp_path):
+    """A green square with red and blue beside it: only green is left, at twice the size."""
+    pixels = np.zeros((10, 30, 3), np.uint8)
+    pixels[:, :10, 0], pixels[:, 10:20, 1], pixels[:, 20:, 2] = 255, 255, 255
+    Image.fromarray(pixels).save(tmp_path / "wide.png")
+    image = start_image(tmp_path / "wide.png", (20, 20))
+    assert image.shape == (3, 20, 20) and image.dtype == torch.float32
+    torch.testing.assert_close(image[:, 10, 10], torch.tensor([-1.0, 1.0, -1.0]))
+    assert image[1, :, 2:-2].min() > 0.9  # resampling mixes a little of the neighbours into the outermost columns
+
+
+def test_starts_of_any_colours_become_red_green_and_blue(tmp_path):
+    for mode in ("L", "RGBA", "P", "I;16"):
+        Image.new(mode, (16, 16)).save(tmp_path / "start.png")
+        assert start_image(tmp_path / "start.png", (8, 8)).shape == (3, 8, 8)
+
+
+def test_a_start_that_is_no_picture(tmp_path):
+    file = tmp_path / "start.png"
+    for content, reason in ((None, "No such file or directory"), (b"text", "no picture in BMP, JPEG, PNG or WEBP")):
+        if content is not None:
+            file.write_bytes(content)
+        expected = rf"--start .*start\.png cannot be read \({reason}\); name another picture\."
+        with pytest.raises(UserError, match=expected):
+            start_image(file, (8, 8))
+
+
+def test_a_damaged_start_is_refused(tmp_path):
+    file = tmp_path / "start.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save(file)
+    file.write_bytes(file.read_bytes()[:2000])
+    with pytest.raises(UserError, match=r"cannot be read"):
+        start_image(file, (8, 8))
+
+
+def test_pictures_keep_their_pixels_and_carry_their_settings(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 6, 4, 3), np.uint8)
+    pictures = [Picture(one, {"prompt": f"Würfel 骰子 {i}", "seed": str(i)}) for i, one in enumerate(pixels)]
+    files = list(save_pictures(pictures, {"run": "abc"}, tmp_path))
+    assert [file.name for file in files] == ["000.png", "001.png"]
+    for i, file in enumerate(files):
+        with Image.open(file) as image:
+            assert image.text == {"ditlab.run": "abc", "ditlab.prompt": f"Würfel 骰子 {i}", "ditlab.seed": str(i)}
+            assert np.array_equal(np.asarray(image), pixels[i])
+
+
+def test_numbers_of_many_pictures_sort(tmp_path):
+    pictures = [Picture(np.zeros((1, 1, 3), np.uint8), {})] * 1001
+    names = [file.name for file in save_pictures(pictures, {}, tmp_path)]
+    assert names[0] == "0000.png" and names[-1] == "1000.png" and names == sorted(names)
