@@ -1,7 +1,7 @@
 """Denoisers: networks, noising processes and samplers for diffusion models. Needs torch and pydantic, nothing else.
 
-A family is a folder `denoisers/NAME/` whose `spec.py` defines `FAMILY` (see `denoisers.contract.Family`). Folders named
-`denoisers` anywhere on the Python path are searched, so a family can live outside this source tree.
+A family is a folder `denoisers/NAME/` whose `family.py` defines `FAMILY` (see `denoisers.contract.Family`). Folders
+named `denoisers` anywhere on the Python path are searched, so a family can be outside this source tree.
 """
 
 from pkgutil import extend_path

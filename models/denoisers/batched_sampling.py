@@ -1,4 +1,4 @@
-"""Samples in any number, drawn so many at a time."""
+"""Any number of samples, drawn in batches."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ def draw_samples(
     batch_size: int,
     trajectory: bool = False,
 ) -> Samples:
-    """`num` samples in the host's memory, on the generator's device `batch_size` at a time, or what the sampler allows.
+    """Draw `num` samples on the generator's device, at most `batch_size` at a time, and move them to the host.
 
     The first k depend on neither `num` nor `batch_size`. `conditions` are those of all samples, (num, ...) each.
     """

@@ -1,4 +1,4 @@
-"""What pictures of a trained network are drawn from, and drawing some or all kinds of them."""
+"""Figures of a trained network, by kind: their inputs, and an objective's part that draws them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from denoisers.figures import Figure
 
 @dataclass(frozen=True)
 class FigureInputs:
-    """What a picture of a trained network is drawn from."""
+    """Inputs of a figure of a trained network."""
 
     network: nn.Module
     batch: Mapping[str, Tensor]
@@ -25,20 +25,8 @@ class FigureInputs:
 FigureMaker = Callable[[FigureInputs], Figure]
 
 
-def draw_figures(
-    makers: Mapping[str, FigureMaker], inputs: FigureInputs, kinds: Sequence[str] | None = None
-) -> Iterator[tuple[str, Figure]]:
-    """Every kind, or `kinds`, from the generator's state at the call: none depends on which others are drawn."""
-    state = inputs.generator.get_state()
-    for kind in makers if kinds is None else kinds:
-        inputs.generator.set_state(state)
-        with torch.no_grad():
-            figure = makers[kind](inputs)
-        yield kind, figure
-
-
 class FigureDrawer:
-    """Base of an objective that has pictures of a trained network: what `Objective` asks for, from makers by kind."""
+    """Base of an objective with figures of a trained network: `Objective.figures` from one maker for each kind."""
 
     figure_makers: Mapping[str, FigureMaker]
 
@@ -50,7 +38,15 @@ class FigureDrawer:
         generator: torch.Generator,
         kinds: Sequence[str] | None = None,
     ) -> Iterator[tuple[str, Figure]]:
-        return draw_figures(self.figure_makers, FigureInputs(network, batch, sampler, generator), kinds)
+        """Draw every kind, or `kinds`, each from the generator's state at the call, whichever others are drawn."""
+        inputs = FigureInputs(network, batch, sampler, generator)
+        state = generator.get_state()
+        for kind in self.figure_makers if kinds is None else kinds:
+            generator.set_state(state)
+            with torch.no_grad():
+                figure = self.figure_makers[kind](inputs)
+            yield kind, figure
 
     def figure_kinds(self) -> Sequence[str]:
+        """Return the kinds that `figures` gives, without drawing them."""
         return tuple(self.figure_makers)

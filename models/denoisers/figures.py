@@ -1,4 +1,4 @@
-"""Pictures as data: families describe what to draw, a renderer elsewhere draws it. Needs numpy arrays only."""
+"""Figures as data, for a renderer elsewhere. Needs numpy arrays only."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Heatmap:
     diverging: bool = False
     """Colours centred on zero."""
     limits: tuple[float, float] | None = None
-    """Values of the colours' two ends, for maps to be compared; None takes the smallest and largest value."""
+    """Values of the two ends of the colour scale, for comparable maps; None: the smallest and largest value."""
     mark: tuple[int, int] | None = None
-    """(row, column) of a cell to point out."""
+    """(row, column) of a cell to highlight."""
     x_names: Sequence[str] = ()
-    """Of the columns, where they have names."""
+    """Names of the columns, if they have any."""
     y_names: Sequence[str] = ()
-    """Of the rows, where they have names."""
+    """Names of the rows, if they have any."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,15 @@ class ImageGrid:
     images: np.ndarray
     """(num, height, width) or (num, height, width, 3), values in [0, 1]."""
     captions: Sequence[str] = ()
-    """One a picture, or none."""
+    """One for each image, or none."""
     columns: int = 8
     title: str = ""
 
 
 @dataclass(frozen=True)
 class Curve:
+    """A curve, with a band around it if given."""
+
     x: np.ndarray
     y: np.ndarray
     label: str = ""
@@ -67,7 +69,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Text:
-    """Samples that are read, not looked at."""
+    """Passages of text."""
 
     passages: Sequence[str]
     title: str = ""
@@ -78,12 +80,12 @@ Panel = Heatmap | ImageGrid | Lines | Text
 
 @dataclass(frozen=True)
 class Figure:
-    """One picture of one or more panels; with `frames`, an animation of the figures in turn."""
+    """One or more panels; with `frames`, an animation of the figures in turn."""
 
     panels: Sequence[Panel]
     title: str = ""
     columns: int = 2
-    """Panels a row."""
+    """Panels in a row."""
     frames: Sequence[Figure] = field(default_factory=tuple)
-    """Where given, an animated GIF of these, and `panels` is its still."""
+    """Figures of an animated GIF, of which `panels` is the still image."""
     seconds_per_frame: float = 0.2

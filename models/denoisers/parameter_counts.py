@@ -13,20 +13,20 @@ from denoisers.families import family_of
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """How many numbers a model learns."""
+    """Numbers of parameters of a model."""
 
     total: int
-    """Of the network."""
+    """Parameters of the network."""
     trainable: int
-    """Of these, those that take gradients."""
+    """Parameters of the network that take gradients."""
     components: dict[str, int]
-    """The network's named groups; they add up to `total`."""
+    """Parameters of the network's named groups; their sum is `total`."""
     training_only: dict[str, int] = field(default_factory=dict)
-    """Modules of the objective by name: trained, never part of `total`."""
+    """Parameters of the objective's modules by name: trained, never part of `total`."""
 
 
 def count_parameters(model: ModelSpec, objective: ObjectiveSpec | None = None) -> ParameterCount:
-    """Counts on the meta device: takes milliseconds and no memory for a network of any size."""
+    """Count on the meta device, in milliseconds and without memory for a network of any size."""
     with torch.device("meta"):
         family = family_of(model)
         network = family.build_network(model)
@@ -35,7 +35,7 @@ def count_parameters(model: ModelSpec, objective: ObjectiveSpec | None = None) -
 
 
 def count_network(network: Network, objective_modules: nn.Module | None = None) -> ParameterCount:
-    """Counts of a network that exists. Asserts that its components hold every parameter exactly once."""
+    """Count an existing network. Asserts that its components hold every parameter exactly once."""
     assert isinstance(network, nn.Module)
     names = {id(parameter): name for name, parameter in network.named_parameters()}
     owner: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""The forward pass, shape by shape: traced on the meta device, so nothing is computed and nothing is allocated."""
+"""Shapes of a forward pass, traced on the meta device without computation or allocation."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class ShapeRow:
 
     @property
     def depth(self) -> int:
-        """How deep in the network's tree; 0 for the network itself."""
+        """Depth in the network's tree; 0 for the network itself."""
         return len(self.path.split(".")) if self.path else 0
 
 
 def trace_shapes(model: ModelSpec, batch_size: int = 1) -> list[ShapeRow]:
-    """Every call of a module in one forward pass, in the order the calls begin: a parent before its children."""
+    """Trace every call of a module in one forward pass, in the order in which calls begin: parents before children."""
     family = family_of(model)
     with torch.device("meta"):
         network = family.build_network(model)
@@ -67,7 +67,7 @@ def _trace(path: str, module: nn.Module, rows: list[ShapeRow]) -> list[Removable
 
 
 def _shapes(values: Any) -> list[Shape]:
-    """Shapes of the tensors in (nested tuples and mappings of) `values`, in order."""
+    """Shapes of the tensors in `values`, nested tuples and mappings included, in order."""
     if isinstance(values, Tensor):
         return [tuple(values.shape)]
     if isinstance(values, Mapping):

@@ -77,11 +77,11 @@ def test_batch_fields(small):
 
 
 def test_guidance_needs_what_it_guides_with(family, small):
-    guided = family.sampling(guidance=3.0)
+    guided_prediction = family.sampling(guidance=3.0)
     objective = family.objective()
     with pytest.raises(ValueError, match=r"sampling\.guidance=3 needs a conditional model .*num_classes"):
-        family.build_sampler(guided, small(), objective)
+        family.build_sampler(guided_prediction, small(), objective)
     with pytest.raises(ValueError, match=r"sampling\.guidance=3 needs a null class .*label_dropout=0"):
-        family.build_sampler(guided, small(num_classes=10, label_dropout=0.0), objective)
-    family.build_sampler(guided, small(num_classes=10), objective)
+        family.build_sampler(guided_prediction, small(num_classes=10, label_dropout=0.0), objective)
+    family.build_sampler(guided_prediction, small(num_classes=10), objective)
     family.build_sampler(family.sampling(), small(num_classes=10, label_dropout=0.0), objective)

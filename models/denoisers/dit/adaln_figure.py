@@ -1,4 +1,4 @@
-"""What time does to a trained DiT: the scale and shift of its norms over t."""
+"""Figure of adaLN in a trained DiT: the scale and shift of its norms over t."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from denoisers.dit.network import DiT
 from denoisers.figure_makers import FigureInputs
 from denoisers.figures import Curve, Figure, Heatmap, Lines, Panel
-from denoisers.layers.adaln import Modulation
+from denoisers.layers.adaln import GatedModulation, Modulation
 
 NUM_TIMES = 101
 NUM_DIMENSIONS = 4
@@ -17,7 +17,7 @@ NUM_DIMENSIONS = 4
 
 
 def draw_adaln(inputs: FigureInputs) -> Figure:
-    """`adaln`: the middle block's modulation before attention, and how much every block's moves with t.
+    """Draw `adaln`: the middle block's modulation before attention, and the change of every block's with t.
 
     A conditional network is shown under its null class.
     """
@@ -37,10 +37,10 @@ def draw_adaln(inputs: FigureInputs) -> Figure:
     return Figure(panels, title=f"adaLN before attention in block {middle + 1} of {len(blocks)}, over time")
 
 
-def _arrays(modulation: Modulation) -> dict[str, np.ndarray]:
+def _arrays(modulation: Modulation | GatedModulation) -> dict[str, np.ndarray]:
     """Scale, shift and, where there is one, gate: (times, dimensions) each."""
-    named: dict[str, Tensor | None] = modulation._asdict()
-    return {name: value.detach().float().cpu().numpy() for name, value in named.items() if value is not None}
+    named: dict[str, Tensor] = modulation._asdict()
+    return {name: value.detach().float().cpu().numpy() for name, value in named.items()}
 
 
 def _selected(times: np.ndarray, scale: np.ndarray) -> Lines:
@@ -55,7 +55,7 @@ def _mean(times: np.ndarray, arrays: dict[str, np.ndarray]) -> Lines:
 
 
 def _movement(blocks: list[dict[str, np.ndarray]]) -> Lines:
-    """Standard deviation over t, averaged over dimensions, by block: 0 would mean that a block ignores time."""
+    """Standard deviation over t, averaged over dimensions, by block: 0 means that a block ignores time."""
     numbers = np.arange(1, len(blocks) + 1)
     curves = [
         Curve(numbers, np.array([block[name].std(axis=0).mean() for block in blocks]), name) for name in blocks[0]

@@ -1,4 +1,4 @@
-"""Where a trained DiT looks: attention maps over the image, by layer and head."""
+"""Figure of a trained DiT's attention: maps over the image, by layer and head."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from denoisers.processes.flow.figures import to_pictures
 from denoisers.processes.flow.linear_path import interpolate
 
 TIME = 0.25
-"""The image is noised a little, as in the last third of sampling: digits are legible and heads have settled."""
+"""The image is noised a little, as in the last third of sampling: digits are legible and heads have specialised."""
 MAX_LAYERS = 6
 MAX_HEADS = 8
 
 
 def draw_attention(inputs: FigureInputs) -> Figure:
-    """`attention`: a panel a query patch with a map for every layer and head, then how far each layer looks."""
+    """Draw `attention`: maps of three query patches for every layer and head, and each layer's attention distance."""
     network = inputs.network
     assert isinstance(network, DiT)
     image = inputs.batch["image"][:1]
@@ -38,11 +38,11 @@ def draw_attention(inputs: FigureInputs) -> Figure:
 
 
 def attention_maps(network: DiT, x: Tensor, t: Tensor, label: Tensor | None = None) -> np.ndarray:
-    """Attention weights of the first image: (layers, heads, queries N, keys N). The forward pass stays as it is."""
-    entering: list[Tensor] = []
+    """Attention weights of the first image, (layers, heads, queries N, keys N), computed beside the forward pass."""
+    inputs: list[Tensor] = []
 
     def keep(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        entering.append(args[0])
+        inputs.append(args[0])
 
     attentions = [block.attention for block in network.transformer_blocks()]
     handles = [attention.register_forward_pre_hook(keep) for attention in attentions]
@@ -51,12 +51,12 @@ def attention_maps(network: DiT, x: Tensor, t: Tensor, label: Tensor | None = No
     finally:
         for handle in handles:
             handle.remove()
-    maps = [attention.attention_weights(seen)[0] for attention, seen in zip(attentions, entering, strict=True)]
+    maps = [attention.attention_weights(x)[0] for attention, x in zip(attentions, inputs, strict=True)]
     return torch.stack(maps).detach().float().cpu().numpy()
 
 
 def query_patches(picture: np.ndarray, patch_size: int) -> dict[str, int]:
-    """Patches to look from, by name: the centre, the one with the most ink, the top left corner."""
+    """Query patches by name: the centre, the brightest one, the top left corner."""
     rows = picture.shape[0] // patch_size
     ink = picture.reshape(rows, patch_size, rows, patch_size).mean(axis=(1, 3)).flatten()
     return {"the centre": rows // 2 * rows + rows // 2, "the brightest patch": int(ink.argmax()), "the corner": 0}

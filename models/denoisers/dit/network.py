@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from denoisers.dit.spec import DiTSpec
@@ -16,7 +15,7 @@ from denoisers.layers.adaln import AdaLN, Modulation
 from denoisers.layers.adaln_block import AdaLNZeroBlock
 from denoisers.layers.attention import SelfAttention
 from denoisers.layers.embeddings import table_2d
-from denoisers.layers.label_embedding import LabelEmbedding
+from denoisers.layers.label_embedding import LabelEmbedding, add_label
 from denoisers.layers.mlp import MLP
 from denoisers.layers.patches import PatchEmbedding, unpatchify
 from denoisers.layers.time_embedding import TimeEmbedding
@@ -33,17 +32,17 @@ class ScaleShiftBlock(nn.Module):
         self.mlp = MLP(spec.width, spec.mlp_width)
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """(B, N, D), (B, E) -> (B, N, D)."""
+        """Transform (B, N, D) under (B, E) to (B, N, D)."""
         x = x + self.attention(self.attention_norm(x, condition))
         return x + self.mlp(self.mlp_norm(x, condition))
 
     def modulations(self, condition: Tensor) -> tuple[Modulation, Modulation]:
-        """What (B, E) does before attention and before the MLP, for pictures."""
+        """Compute the modulations before attention and before the MLP from the condition (B, E), for figures."""
         return self.attention_norm.read(condition), self.mlp_norm.read(condition)
 
 
 def zero_block(spec: DiTSpec) -> AdaLNZeroBlock:
-    """The same two branches, each modulated and gated by adaLN-Zero."""
+    """Build a block with the same two branches, each modulated and gated by adaLN-Zero."""
     return AdaLNZeroBlock(spec.width, spec.num_heads, spec.mlp_width, spec.condition_width)
 
 
@@ -52,7 +51,7 @@ BLOCKS: dict[str, Callable[[DiTSpec], Block]] = {"scale_shift": ScaleShiftBlock,
 
 
 class DiT(nn.Module):
-    """Predicts the velocity at (x, t), of the class `label` if it has classes. Predicts 0 until it is trained."""
+    """Network that predicts the velocity at (x, t), of the class `label` if it has classes; 0 until it is trained."""
 
     positions: Tensor
 
@@ -71,21 +70,16 @@ class DiT(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def condition(self, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """t (B,), label (B,) -> (B, E). Without a label, a conditional network is told the null class."""
-        condition = self.time(t)
-        if self.label is None:
-            return condition
-        if label is None:
-            label = torch.full_like(t, self.label.null, dtype=torch.int64)
-        return condition + self.label(label)
+        """Embed t (B,) and label (B,): (B, E). Without a label, a conditional network gets the null class."""
+        return add_label(self.time(t), self.label, label)
 
     def embed(self, x: Tensor) -> Tensor:
-        """Tokens with their positions: (B, C, S, S) -> (B, N, D)."""
+        """Embed patches with their positions: (B, C, S, S) -> (B, N, D)."""
         # The weights' dtype, not the tokens': under autocast the sum, and so the residual stream, stays float32.
         return self.patch_embedding(x) + self.positions.to(self.head.weight.dtype)
 
     def forward(self, x: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """x (B, C, S, S) at times t (B,) in [0, 1], label (B,) int64 -> velocity (B, C, S, S)."""
+        """Predict the velocity (B, C, S, S) of x (B, C, S, S) at times t (B,) in [0, 1], label (B,) int64."""
         condition = self.condition(t, label)
         tokens = self.embed(x)
         for block in self.blocks:
@@ -108,5 +102,5 @@ class DiT(nn.Module):
         return self.transformer_blocks()
 
     def transformer_blocks(self) -> list[Block]:
-        """`blocks`, by their own type."""
+        """Return `blocks` with their own type."""
         return cast("list[Block]", list(self.blocks))

@@ -1,8 +1,6 @@
-"""Pictures of what DiT does before it learns anything: patches and positions."""
+"""Figures of DiT's tokens: patches and positions."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -12,7 +10,6 @@ from denoisers.dit.network import DiT
 from denoisers.dit.spec import DiTSpec
 from denoisers.figure_makers import FigureInputs
 from denoisers.figures import Figure, Heatmap, ImageGrid, Panel
-from denoisers.layers.embedding_figures import time_figure
 from denoisers.layers.embeddings import table, table_2d
 from denoisers.processes.flow.figures import to_pictures
 
@@ -21,17 +18,8 @@ ENLARGEMENT = 4
 """Screen pixels an image pixel before the grid's lines, one screen pixel thick, are drawn between patches."""
 
 
-def static_figures(spec: DiTSpec) -> Mapping[str, Figure]:
-    """`patches` (of a drawn ring), `positions` and `time_embedding`: none needs weights."""
-    return {
-        "patches": patches_figure(ring(spec), spec),
-        "positions": positions_figure(spec),
-        "time_embedding": time_figure(spec.width, spec.time_scale),
-    }
-
-
 def draw_patches(inputs: FigureInputs) -> Figure:
-    """`patches`: the batch's first image, cut up, and the linear map that the network learned for patches."""
+    """Draw `patches`: the batch's first image in patches, and the network's learned projection of them."""
     network = inputs.network
     assert isinstance(network, DiT)
     kernel = network.patch_embedding.projection.weight.detach().float().cpu()  # (D, C, P, P)
@@ -39,13 +27,13 @@ def draw_patches(inputs: FigureInputs) -> Figure:
 
 
 def draw_positions(inputs: FigureInputs) -> Figure:
-    """`positions`: the table is fixed, so training changes nothing in it."""
+    """Draw `positions`: a fixed table, the same before and after training."""
     assert isinstance(inputs.network, DiT)
     return positions_figure(inputs.network.spec)
 
 
 def patches_figure(image: Tensor, spec: DiTSpec, projection: np.ndarray | None = None) -> Figure:
-    """An image (C, S, S) in [-1, 1], its patches in place, in sequence, and the projection (P * P * C, D) if given."""
+    """Draw an image (C, S, S) in [-1, 1], its patches in place and in sequence, and the projection (P * P * C, D)."""
     picture = to_pictures(image[None])[0]
     rows, size = spec.num_rows, spec.patch_size
     shape = f"{spec.image_size} x {spec.image_size} x {spec.channels}"
@@ -66,7 +54,7 @@ def patches_figure(image: Tensor, spec: DiTSpec, projection: np.ndarray | None =
 
 
 def positions_figure(spec: DiTSpec) -> Figure:
-    """The table of one axis, of the grid, how similar any two positions are, and all of them to the centre."""
+    """Draw the tables of one axis and of the grid, and the similarity of positions: of any two, and to the centre."""
     rows, width = spec.num_rows, spec.width
     axis = table(rows, width // 2, layout="sin_cos", denominator="half_minus_1").numpy()
     positions = table_2d(rows, rows, width).numpy()
@@ -88,7 +76,7 @@ def positions_figure(spec: DiTSpec) -> Figure:
 
 
 def ring(spec: DiTSpec) -> Tensor:
-    """A ring with a shaded inside, (C, S, S) in [-1, 1]: an image to cut up where no data is at hand."""
+    """Make an image of a ring with a shaded inside, (C, S, S) in [-1, 1], for figures without data."""
     line = torch.linspace(-1, 1, spec.image_size)
     radius = (line[:, None].square() + line.square()).sqrt()
     image = torch.exp(-(((radius - 0.6) / 0.12) ** 2)) + 0.25 * (radius < 0.6) * (line + 1) / 2
@@ -96,14 +84,14 @@ def ring(spec: DiTSpec) -> Tensor:
 
 
 def cut_patches(picture: np.ndarray, size: int) -> np.ndarray:
-    """(height, width[, 3]) -> (num, size, size[, 3]), row by row."""
+    """Cut a picture into patches, row by row: (height, width[, 3]) -> (num, size, size[, 3])."""
     rows, columns = picture.shape[0] // size, picture.shape[1] // size
     grid = picture.reshape(rows, size, columns, size, *picture.shape[2:])
     return grid.swapaxes(1, 2).reshape(rows * columns, size, size, *picture.shape[2:])
 
 
 def with_patch_lines(picture: np.ndarray, size: int) -> np.ndarray:
-    """The picture, enlarged, with coloured lines between its patches: RGB."""
+    """Enlarge a picture and draw coloured lines between its patches: RGB."""
     colour = picture if picture.ndim == 3 else picture[..., None].repeat(3, axis=2)
     large = colour.repeat(ENLARGEMENT, axis=0).repeat(ENLARGEMENT, axis=1)
     step = size * ENLARGEMENT

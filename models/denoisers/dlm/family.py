@@ -29,10 +29,10 @@ class DLMFamily(Family[DLMSpec, DLMObjectiveSpec, DLMSamplingSpec]):
     def build_sampler(
         self, sampling: DLMSamplingSpec, model: DLMSpec, objective: DLMObjectiveSpec, text: TextCodec | None = None
     ) -> Sampler:
-        from denoisers.dlm.sampling import build_sampler
+        from denoisers.dlm.sampling import DLMSampler
 
         sampling.check(model, objective)
-        return build_sampler(sampling, model, objective, text)
+        return DLMSampler(sampling, model, objective, text)
 
     def build_evaluator(self, objective: DLMObjectiveSpec, model: DLMSpec, text: TextCodec | None = None) -> Evaluator:
         from denoisers.dlm.evaluation.evaluator import DLMEvaluator

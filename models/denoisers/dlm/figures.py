@@ -1,26 +1,66 @@
-"""Samples of text, for reading: `Samples` of the language model's sampler as panels."""
+"""Figures of the language model: its loss by noise, and samples of text, for reading."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from denoisers.contract import Samples, TextCodec
-from denoisers.figures import Figure, Text
+from denoisers.dlm.noising import TokenNoise
+from denoisers.figure_makers import FigureInputs
+from denoisers.figures import Curve, Figure, Lines, Text
+from denoisers.processes.discrete.score_entropy import expected_zero_score_entropy
 
+NUM_LEVELS = 16
+ROUNDS = 2
+"""Draws of each sequence at each level."""
 EXCERPT = 1200
-"""Characters shown of a frame: twelve lines or so, so that eight frames fit a panel."""
+"""Characters shown of a frame: about twelve lines, so that eight frames fit a panel."""
+
+
+def draw_loss_by_noise(inputs: FigureInputs, noise: TokenNoise) -> Figure:
+    """Draw `loss_by_noise`: the batch's loss times d sigma/dt by t, and unweighted by sigma, beside log scores of 0.
+
+    A curve's area is, in both panels, the integral in the bound, in nats a token. Bands are two standard errors over
+    sequences. Each level is the middle of an equal part of t.
+    """
+    x0 = inputs.batch["tokens"]
+    t = (torch.arange(NUM_LEVELS, dtype=torch.float32, device=x0.device) + 0.5) / NUM_LEVELS
+    by_level = []  # losses of sequences, at each level
+    for time in t:
+        levels = noise.at_time(time.expand(noise.time_shape(x0)))
+        rounds = []
+        for _ in range(ROUNDS):
+            move, jump = torch.rand(2, *x0.shape, generator=inputs.generator, device=x0.device)
+            rounds.append(noise.losses(inputs.network, x0, levels, move, jump).per_token.mean(1))
+        by_level.append(torch.cat(rounds).double())
+    losses = torch.stack(by_level)  # (levels, sequences)
+    sigma, rate = noise.schedule.sigma(t).double(), noise.schedule.rate(t).double()
+    mean, error = losses.mean(1), 2 * losses.std(1) / losses.shape[1] ** 0.5
+    flat = expected_zero_score_entropy(sigma, noise.vocabulary)
+    panels = []
+    for times, x, title, x_label, y_label in (
+        (rate, t, "Loss times d sigma/dt, by time", "t", "nats a token per unit of t"),
+        (torch.ones_like(rate), sigma, "Loss, by noise", "sigma", "nats a token per unit of sigma"),
+    ):
+        abscissa, y, band, zero = (each.cpu().numpy() for each in (x, times * mean, times * error, times * flat))
+        curves = [Curve(abscissa, y, "network", band), Curve(abscissa, zero, "all log scores 0")]
+        panels.append(Lines(curves, title, x_label, y_label))
+    area, zero_area = (float((rate * each).mean()) for each in (mean, flat))
+    title = f"Where the loss sits (areas in nats a token: network {area:.3f}, all log scores 0 {zero_area:.3f})"
+    return Figure(panels, title=title)
 
 
 def sample_figure(samples: Samples, text: TextCodec | None, in_blocks: bool) -> Figure:
-    """All samples, and where there are `frames` (see `Frames.fields`) the first one's; token ids where text is None.
+    """Show all samples, and the first one's `frames` (see `Frames.fields`) if there are any; token ids without `text`.
 
-    Of a frame `in_blocks`, what is yet to come is left out; of a long one its end is shown, else its beginning.
+    Frames `in_blocks` leave out later blocks; long ones show their end, other long frames their beginning.
     """
     panels = [Text([_read(tokens, text) for tokens in samples.values], title="Samples")]
     if "frames" in samples.fields:
-        kept = zip(*(samples.fields[name] for name in ("frames", "noise", "written")), strict=True)
+        frames = zip(*(samples.fields[name] for name in ("frames", "noise", "written")), strict=True)
         passages = []
-        for tokens, noise, written in kept:
+        for tokens, noise, written in frames:
             passage = _read(tokens[: int(written)], text)
             if len(passage) > EXCERPT:
                 passage = f"... {passage[-EXCERPT:]}" if in_blocks else f"{passage[:EXCERPT]} ..."

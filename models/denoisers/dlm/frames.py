@@ -1,4 +1,4 @@
-"""How samples come about: the tokens after each pass, all of them or a few of the first sample.
+"""Frames of sampling: the tokens after each denoising step, of all samples or a few frames of the first one.
 
 F frames, L tokens of a sample.
 """
@@ -8,36 +8,37 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-NUM_KEPT = 8
+NUM_FRAMES = 8
+"""Frames of the first sample."""
 
 
 class Frames:
-    """Is shown the noise at first and then what every pass has drawn."""
+    """Recorder of the initial noise and of the tokens after every step."""
 
-    def __init__(self, num_passes: int, trajectory: bool) -> None:
-        last = NUM_KEPT - 1
-        self._kept_passes = {round(number * num_passes / last) for number in range(NUM_KEPT)}
-        self._seen = 0
+    def __init__(self, num_steps: int, trajectory: bool) -> None:
+        last = NUM_FRAMES - 1
+        self._recorded_steps = {round(number * num_steps / last) for number in range(NUM_FRAMES)}
+        self._step = 0
         self._all: list[Tensor] | None = [] if trajectory else None
-        self._kept: list[Tensor] = []
-        self._noise: list[float] = []
-        self._written: list[int] = []
+        self._first: list[Tensor] = []
+        self._sigma: list[float] = []
+        self._num_written: list[int] = []
 
-    def add(self, x: Tensor, noise: float, written: int) -> None:
-        """Tokens (num, L), the noise of those at work, and how many tokens are at work or finished."""
+    def add(self, x: Tensor, sigma: float, num_written: int) -> None:
+        """Record tokens (num, L), the sigma of the active ones, and the number of active and finished tokens."""
         if self._all is not None:
             self._all.append(x)
-        if self._seen in self._kept_passes:
-            self._kept.append(x[0].cpu())
-            self._noise.append(noise)
-            self._written.append(written)
-        self._seen += 1
+        if self._step in self._recorded_steps:
+            self._first.append(x[0].cpu())
+            self._sigma.append(sigma)
+            self._num_written.append(num_written)
+        self._step += 1
 
     def trajectory(self) -> Tensor | None:
-        """(frames, num, L) int64 where asked for."""
+        """Return all frames (frames, num, L) int64, if they were requested."""
         return None if self._all is None else torch.stack(self._all)
 
     def fields(self) -> dict[str, Tensor]:
-        """`frames`, `noise` and `written` of the first sample, as `add` has them: (F, L), (F,) and (F,), F <= 8."""
-        noise = torch.tensor(self._noise, dtype=torch.float64)
-        return {"frames": torch.stack(self._kept), "noise": noise, "written": torch.tensor(self._written)}
+        """Return the first sample's arguments of `add`: `frames` (F, L), `noise` (F,) and `written` (F,), F <= 8."""
+        noise = torch.tensor(self._sigma, dtype=torch.float64)
+        return {"frames": torch.stack(self._first), "noise": noise, "written": torch.tensor(self._num_written)}

@@ -1,6 +1,6 @@
-"""The discrete diffusion language model (Lou et al. 2024, arXiv:2310.16834, section 5.1), block-causal if asked for.
+"""The discrete diffusion language model (Lou et al. 2024, arXiv:2310.16834, section 5.1), or block-causal.
 
-B batch, T tokens, V vocabulary, D width, C width of the condition. A noise level may be told by sample, by token, or by
+B batch, T tokens, V vocabulary, D width, C width of the condition. Noise levels are given by sample, by token, or by
 segment: N of them for the T / N tokens of each segment.
 """
 
@@ -27,13 +27,14 @@ class TokenEmbedding(nn.Embedding):
     """A learned vector per token, Kaiming uniform with a = sqrt 5: within 1 / sqrt(D) of 0."""
 
     def reset_parameters(self) -> None:
+        """Draw the vectors."""
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)
 
 
 class DLM(nn.Module):
-    """Predicts log scores: log p(y) - log p(x) under noise, for every y that differs from x in one token.
+    """Network that predicts log scores: log p(y) - log p(x) under noise, for every y that differs from x in one token.
 
-    With `spec.block_size` a token sees its own block and all earlier ones. Predicts 0 until it is trained.
+    With `spec.block_size` a token attends to its own block and all earlier ones. Predicts 0 until it is trained.
     """
 
     def __init__(self, spec: DLMSpec) -> None:
@@ -48,11 +49,11 @@ class DLM(nn.Module):
         self.output = DLMOutput(spec.width, spec.vocabulary, spec.condition_width)
 
     def condition(self, sigma: Tensor) -> Tensor:
-        """Noise levels (B, N) -> (B, N, C)."""
+        """Embed noise levels (B, N): (B, N, C)."""
         return functional.silu(self.sigma_map(sigma))  # the second SiLU; adaLN has none
 
     def mask(self, length: int, first: int, two_copies: bool, device: torch.device) -> Tensor | None:
-        """Which tokens see which, of a pass over `length` tokens behind `first` cached ones; None: all see all."""
+        """Attention mask of a forward pass over `length` tokens behind `first` cached ones; None: all true."""
         if self.spec.block_size is None:
             return None
         if two_copies:
@@ -67,12 +68,12 @@ class DLM(nn.Module):
         cache: KVCache | None = None,
         commit: bool = False,
     ) -> Tensor | TokenLosses | None:
-        """x (B, T) int64, sigma (B,) or (B, N) -> log scores (B, T, V), 0 at the tokens of x.
+        """Predict log scores (B, T, V), 0 at the tokens of x, for x (B, T) int64 at sigma (B,) or (B, N).
 
-        With `targets` their losses instead, and with `block_size` too each block of x sees, in place of earlier blocks
-        of x, those of `targets.x0`, which are told the noise level `targets.clean_sigma`.
-        With `cache`, x is what follows the tokens committed there. `commit` keeps the keys and values of x in the cache
-        and stops before the output layer: x is a finished block, and sigma what finished blocks are told.
+        With `targets`, return their losses instead; with `block_size` too, each block of x attends to the earlier
+        blocks of `targets.x0`, whose noise level is `targets.clean_sigma`, in place of those of x.
+        With `cache`, x follows the tokens committed there. `commit` keeps the keys and values of x in the cache and
+        stops before the output layer: x is a finished block, and sigma the noise level of finished blocks.
         """
         sigma = sigma[:, None] if sigma.ndim == 1 else sigma
         length, num_segments = x.shape[1], sigma.shape[1]
@@ -89,10 +90,10 @@ class DLM(nn.Module):
         mask = self.mask(length, first, copies is not None, x.device)
         condition = self.condition(sigma)
         h = self.embedding(tokens)
-        by = rotation(positions, self.spec.head_width, dtype=torch.promote_types(h.dtype, torch.float32))
+        rope = rotation(positions, self.spec.head_width, dtype=torch.promote_types(h.dtype, torch.float32))
         layers = [None] * self.spec.depth if cache is None else cache.layers
         for block, layer in zip(self.transformer_blocks(), layers, strict=True):
-            h = block(h, condition, by, mask, layer)
+            h = block(h, condition, rope, mask, layer)
         if cache is not None and commit:
             cache.commit(length)
             return None
@@ -113,5 +114,5 @@ class DLM(nn.Module):
         return self.transformer_blocks()
 
     def transformer_blocks(self) -> list[DLMBlock]:
-        """`blocks`, by their own type."""
+        """Return `blocks` with their own type."""
         return cast("list[DLMBlock]", list(self.blocks))

@@ -1,4 +1,4 @@
-"""Noise levels of tokens, and the loss that a network has there.
+"""Noise levels of tokens, and a network's loss at them.
 
 B batch, T tokens of a sequence, N times of a sequence: 1, or its blocks in a block-causal network.
 """
@@ -18,8 +18,8 @@ from denoisers.processes.discrete.uniform_graph import corrupt
 
 
 @dataclass(frozen=True)
-class Level:
-    """Noise levels and what losses there count, (B, N) float32 each."""
+class NoiseLevels:
+    """Noise levels and the weights of their losses, (B, N) float32 each."""
 
     sigma: Tensor
     rate: Tensor
@@ -30,7 +30,7 @@ class Level:
 
 @dataclass(frozen=True)
 class TokenNoise:
-    """How the tokens of one model are noised."""
+    """Noise process of one model's tokens."""
 
     schedule: SigmaSchedule
     vocabulary: int
@@ -39,34 +39,34 @@ class TokenNoise:
     score: ScoreName
 
     def time_shape(self, x0: Tensor) -> tuple[int, int]:
-        """(B, N) of tokens (B, T)."""
+        """Return the shape (B, N) of the times of tokens (B, T)."""
         return len(x0), x0.shape[1] // self.block_size if self.block_size else 1
 
-    def at_time(self, t: Tensor) -> Level:
-        """The level at times (B, N), drawn uniformly."""
+    def at_time(self, t: Tensor) -> NoiseLevels:
+        """Compute the levels at times (B, N), drawn uniformly."""
         sigma = self.schedule.sigma(t)
         rate = self.schedule.rate_at(sigma)
-        return Level(sigma, rate, rate)
+        return NoiseLevels(sigma, rate, rate)
 
-    def within(self, start: float, end: float, uniform: Tensor) -> Level:
-        """A level between two times, drawn so that u = arctan(sqrt(sigma)) is uniform; `uniform` U[0, 1), (B, N)."""
-        first, last = (math.atan(math.sqrt(self.schedule.level(t))) for t in (start, end))
+    def within(self, start: float, end: float, uniform: Tensor) -> NoiseLevels:
+        """Draw levels between two times such that u = arctan(sqrt(sigma)) is uniform; `uniform` U[0, 1), (B, N)."""
+        first, last = (math.atan(math.sqrt(self.schedule.sigma_at(t))) for t in (start, end))
         root = torch.tan(first + (last - first) * uniform)
         sigma = root.square()
         by_u = 2 * root * (1 + sigma)  # d sigma/du
-        return Level(sigma, self.schedule.rate_at(sigma), by_u * (last - first) / (end - start))
+        return NoiseLevels(sigma, self.schedule.rate_at(sigma), by_u * (last - first) / (end - start))
 
-    def losses(self, network: nn.Module, x0: Tensor, level: Level, move: Tensor, jump: Tensor) -> TokenLosses:
-        """The network's losses of tokens x0 (B, T), noised; move and jump U[0, 1), (B, T) each.
+    def losses(self, network: nn.Module, x0: Tensor, levels: NoiseLevels, move: Tensor, jump: Tensor) -> TokenLosses:
+        """Compute the network's losses of noised tokens x0 (B, T); move and jump U[0, 1), (B, T) each.
 
-        `total` is the mean over tokens of the level's weight times loss.
+        `total` is the mean over tokens of the levels' weight times loss.
         """
-        sigma, weight = (by_token(each, x0) for each in (level.sigma, level.weight))
+        sigma, weight = (by_token(each, x0) for each in (levels.sigma, levels.weight))
         x = corrupt(x0, sigma, move, jump, self.vocabulary)
         targets = LossTargets(x0, sigma, weight / x0.numel(), self.score, self.schedule.sigma_min)
-        return network(x, level.sigma, targets)
+        return network(x, levels.sigma, targets)
 
 
 def by_token(values: Tensor, x0: Tensor) -> Tensor:
-    """(B, N) values of the blocks of tokens x0 (B, T), for each token."""
+    """Repeat the blocks' values (B, N) for each of the tokens x0 (B, T)."""
     return values.repeat_interleave(x0.shape[1] // values.shape[1], 1)

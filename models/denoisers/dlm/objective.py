@@ -8,15 +8,15 @@ at sigma_max, then the reverse rates that the network's scores give) followed by
     -ln p(x_0) <= KL(q(path | x_0) || p(path)) + E[-ln p(x_0 | x_s)],
     KL(q(path | x_0) || p(path)) = integral over t in [0, 1] of d sigma/dt E[loss] + KL(q(x_T | x_0) || uniform).
 
-The left KL is the chain rule's: paths under q and p differ in where they are at sigma_max, and in their reverse rates.
-All scores 1 (log scores 0) make p's path the forward process from uniform tokens: q and p then differ in x_s alone, and
-the KL is KL(q(x_s | x_0) || uniform), 10.80618 at V = 50257, sigma_min = 1e-3: a test of the whole loss.
+The left KL is split by the chain rule: paths under q and p differ in their states at sigma_max, and in their reverse
+rates. All scores 1 (log scores 0) make p's path the forward process from uniform tokens: q and p then differ in x_s
+alone, and the KL is KL(q(x_s | x_0) || uniform), 10.80618 at V = 50257, sigma_min = 1e-3: a test of the whole loss.
 
-The last draw is what sigma_min > 0 asks for: integral and prior alone are no bound on -ln p(x_0). It is taken to be
+The last draw is needed as sigma_min > 0: integral and prior alone are no bound on -ln p(x_0). It is taken to be
 p(x_0 | x_s) = q(x_s | x_0), which sums to 1 over x_0 as well, as q is symmetric. Its part is the entropy of
 q(x_s | x_0): a constant, 0.01872 nats at these settings. All log scores 0 then give ln V exactly, the perplexity V,
 whatever the schedule. A last draw by the network's scores, as samplers do it, may be better than that one, but costs
-infinitely much wherever scores make a chance negative and it is put to 0.
+infinitely much wherever scores make a probability negative and it is set to 0.
 
 In a block-causal network the bound of each block is conditional on the true blocks before it; their sum bounds the
 whole sequence.
@@ -31,20 +31,21 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.contract import NoiseSource, TextCodec
-from denoisers.dlm.loss_figure import draw_loss_by_noise
-from denoisers.dlm.noising import Level, TokenNoise, by_token
+from denoisers.dlm.figures import draw_loss_by_noise
+from denoisers.dlm.noising import NoiseLevels, TokenNoise, by_token
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.figure_makers import FigureDrawer
 from denoisers.processes.discrete.chunked_score_entropy import TokenLosses
 from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.uniform_graph import kl_from_uniform
+from denoisers.processes.time_quarters import NUM_QUARTERS, quarter_names
 
-NUM_QUARTERS = 4
+QUARTERS = quarter_names("score_entropy")
 BOUND = ("bound", "perplexity", "bits_per_token", "bits_per_byte")
 
 
 class DLMObjective(FigureDrawer):
-    """Noises tokens, asks the network for its score entropy there, and sums it up over all noise."""
+    """Score entropy of noised tokens, and its integral over all noise."""
 
     def __init__(self, spec: DLMObjectiveSpec, model: DLMSpec, text: TextCodec | None = None) -> None:
         self.weights: dict[str, float] = {**spec.weights.model_dump(), "unweighted": 0.0}
@@ -55,28 +56,28 @@ class DLMObjective(FigureDrawer):
         self.figure_makers = {"loss_by_noise": lambda inputs: draw_loss_by_noise(inputs, self._noise)}
 
     def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
-        """`score_entropy`, times d sigma/dt, and `unweighted`, detached. Draws `time`, `move` and `jump`.
+        """Compute `score_entropy`, times d sigma/dt, and `unweighted`, detached. Draws `time`, `move` and `jump`.
 
-        t is uniform in [time_min, 1], one of a sample or, in a block-causal network, of a block.
+        t is uniform in [time_min, 1], one for each sample or, in a block-causal network, for each block.
         """
         x0 = batch["tokens"]
         uniform = noise_source.uniform("time", self._noise.time_shape(x0))
-        level = self._noise.at_time(self._time_min + (1 - self._time_min) * uniform)
-        losses = self._ask(network, x0, level, noise_source, "")
+        levels = self._noise.at_time(self._time_min + (1 - self._time_min) * uniform)
+        losses = self._losses(network, x0, levels, noise_source, "")
         return {"score_entropy": losses.total, "unweighted": losses.per_token.mean()}
 
     @torch.no_grad()
     def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
-        """Both components as means over t in [0, 1], and `score_entropy_t0` (least noise) to `_t3` by quarter of t.
+        """Compute both components as means over t in [0, 1], and `score_entropy_t0` (least noise) to `_t3` by quarter.
 
-        `score_entropy` is then the integral over sigma that the bound has. Every sample is seen at two antithetic
+        `score_entropy` is then the integral over sigma of the bound. Every sample is seen at two antithetic
         noise levels in each quarter, so that all figures are means over the whole batch, whatever its size. Within a
         quarter u = arctan(sqrt(sigma)) is uniform and losses count by d sigma/du = 2 sqrt(sigma) (1 + sigma). Where
         sigma is small, most of the variance comes from the few tokens that have moved, about sigma of them with a loss
         near ln(V/sigma)/sigma: its root mean square falls like 1/sqrt(sigma), for which u is the best choice. Where
         sigma is large the loss falls like e^-sigma in theory, but a network's error need not: the weights stay small
-        enough there for an error that does not fall at all. The pair takes out most of what is left, how the integrand
-        varies within a quarter. Of a sequence of 1024 tokens, V = 50257, log scores 0, the integral's estimate has a
+        enough there for an error that does not fall at all. The pair takes out most of the rest, the variation of the
+        integrand within a quarter. Of a sequence of 1024 tokens, V = 50257, log scores 0, the integral's estimate has a
         standard deviation of 0.25 nats a token (0.70 at sigma from 1e-4 to 20), with eight stratified uniform times
         0.51 (2.06). Costs eight forward passes.
         """
@@ -84,19 +85,19 @@ class DLMObjective(FigureDrawer):
         quarters = []
         for quarter in range(NUM_QUARTERS):
             uniform = noise_source.uniform(f"time_t{quarter}", self._noise.time_shape(x0))
-            found = []
+            pair = []
             for twin, u in enumerate((uniform, 1 - uniform)):
-                level = self._noise.within(quarter / NUM_QUARTERS, (quarter + 1) / NUM_QUARTERS, u)
-                losses = self._ask(network, x0, level, noise_source, f"_t{quarter}_{twin}")
-                by_time = losses.per_token * by_token(level.weight / level.rate, x0)
-                found.append(torch.stack((losses.total, by_time.mean())))
-            quarters.append(torch.stack(found).mean(0))
+                levels = self._noise.within(quarter / NUM_QUARTERS, (quarter + 1) / NUM_QUARTERS, u)
+                losses = self._losses(network, x0, levels, noise_source, f"_t{quarter}_{twin}")
+                by_time = losses.per_token * by_token(levels.weight / levels.rate, x0)
+                pair.append(torch.stack((losses.total, by_time.mean())))
+            quarters.append(torch.stack(pair).mean(0))
         weighted, unweighted = torch.stack(quarters).mean(0)
-        by_quarter = {f"score_entropy_t{quarter}": values[0] for quarter, values in enumerate(quarters)}
+        by_quarter = {name: values[0] for name, values in zip(QUARTERS, quarters, strict=True)}
         return {"score_entropy": weighted, "unweighted": unweighted, **by_quarter}
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
-        """`metrics` as they are; `bound` in nats a token, `perplexity` = e^bound and `bits_per_token` = bound / ln 2.
+        """Return `metrics`, `bound` in nats a token, `perplexity` = e^bound and `bits_per_token` = bound / ln 2.
 
         `bits_per_byte` is that over the bytes that a token of the data stands for on average, where these are known.
         With `score: softmax` there is no bound: its loss is no divergence, and bounds nothing.
@@ -105,23 +106,25 @@ class DLMObjective(FigureDrawer):
             return dict(means)
         bound = means["score_entropy"] + self.bound_constant
         perplexity = math.exp(bound) if bound < math.log(torch.finfo(torch.float64).max) else math.inf
-        found = {**means, "bound": bound, "perplexity": perplexity, "bits_per_token": bound / math.log(2)}
+        summary = {**means, "bound": bound, "perplexity": perplexity, "bits_per_token": bound / math.log(2)}
         if self._bytes_per_token:
-            found["bits_per_byte"] = found["bits_per_token"] / self._bytes_per_token
-        return found
+            summary["bits_per_byte"] = summary["bits_per_token"] / self._bytes_per_token
+        return summary
 
     @property
     def bound_constant(self) -> float:
-        """What the bound has beside the integral: the KL of the prior and the last draw's entropy."""
+        """The bound less the integral: the KL of the prior and the last draw's entropy."""
         schedule, vocabulary = self._noise.schedule, self._noise.vocabulary
         last_draw = math.log(vocabulary) - kl_from_uniform(schedule.sigma_min, vocabulary)
         return kl_from_uniform(schedule.sigma_max, vocabulary) + last_draw
 
     def metric_names(self) -> Sequence[str]:
-        quarters = (f"score_entropy_t{quarter}" for quarter in range(NUM_QUARTERS))
-        return ("score_entropy", "unweighted", *quarters, *(() if self._noise.score == "softmax" else BOUND))
+        """Return the names of `summary`."""
+        return ("score_entropy", "unweighted", *QUARTERS, *(() if self._noise.score == "softmax" else BOUND))
 
-    def _ask(self, network: nn.Module, x0: Tensor, level: Level, noise_source: NoiseSource, suffix: str) -> TokenLosses:
-        """Losses at this level, noised by the draws `move` and `jump` of this suffix."""
+    def _losses(
+        self, network: nn.Module, x0: Tensor, levels: NoiseLevels, noise_source: NoiseSource, suffix: str
+    ) -> TokenLosses:
+        """Compute losses at these levels, noised by the draws `move` and `jump` with this suffix."""
         move, jump = (noise_source.uniform(name + suffix, x0.shape) for name in ("move", "jump"))
-        return self._noise.losses(network, x0, level, move, jump)
+        return self._noise.losses(network, x0, levels, move, jump)

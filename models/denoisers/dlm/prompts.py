@@ -1,4 +1,4 @@
-"""Prompts: text at places of its own in a sample, as tokens that stay what they are.
+"""Prompts: text at given positions of a sample, as tokens that stay fixed.
 
 B batch, L tokens of a sample.
 """
@@ -19,56 +19,58 @@ NAME_LENGTH = 40
 
 
 @dataclass(frozen=True)
-class Given:
-    """Which tokens are given, and what they are."""
+class Clamp:
+    """Tokens of a sample that stay fixed."""
 
     tokens: Tensor
-    """(B, L) int64; what stands where none is given says nothing."""
+    """(B, L) int64; meaningless where the mask is false."""
     mask: Tensor
-    """(B, L) bool."""
+    """(B, L) bool: true where a token stays fixed."""
 
-    def put_into(self, x: Tensor) -> Tensor:
-        """x (B, L) with given tokens in their places."""
+    def apply(self, x: Tensor) -> Tensor:
+        """Return x (B, L) with the fixed tokens in their places."""
         return torch.where(self.mask, self.tokens, x)
 
-    def part(self, first: int, end: int) -> Given:
-        """That of tokens first .. end - 1."""
-        return Given(self.tokens[:, first:end], self.mask[:, first:end])
+    def part(self, first: int, end: int) -> Clamp:
+        """Return the clamp of tokens first .. end - 1."""
+        return Clamp(self.tokens[:, first:end], self.mask[:, first:end])
 
     @property
     def whole(self) -> bool:
-        """Whether every token is given."""
+        """True if every token stays fixed."""
         return bool(self.mask.all())
 
 
 @dataclass(frozen=True)
-class Room:
-    """How many tokens samples have, and the setting that says so."""
+class SampleLength:
+    """Number of tokens of a sample, and the knob that sets it."""
 
     knob: str
-    length: int
+    tokens: int
 
     def __str__(self) -> str:
-        return f"{self.knob}={self.length}"
+        """`KNOB=VALUE`, for messages."""
+        return f"{self.knob}={self.tokens}"
 
 
 @dataclass(frozen=True)
 class PlacedPrompt:
-    """A prompt's tokens and where they lie."""
+    """A prompt's tokens and their position."""
 
     name: str
-    """How messages call it."""
+    """Name in messages."""
     tokens: Sequence[int]
     first: int
 
     @property
     def end(self) -> int:
+        """Position behind the last token."""
         return self.first + len(self.tokens)
 
 
-def place_prompts(prompts: Sequence[Prompt], text: TextCodec | None, room: Room) -> list[PlacedPrompt]:
-    """Prompts by position. Raises ValueError for one that cannot be read or does not fit, and for two that overlap."""
-    placed = sorted((_place(prompt, text, room) for prompt in prompts), key=lambda each: each.first)
+def place_prompts(prompts: Sequence[Prompt], text: TextCodec | None, length: SampleLength) -> list[PlacedPrompt]:
+    """Sort prompts by position. Raises ValueError for one that cannot be read or does not fit, and for an overlap."""
+    placed = sorted((_place(prompt, text, length) for prompt in prompts), key=lambda each: each.first)
     for before, after in pairwise(placed):
         if after.first < before.end:
             raise ValueError(
@@ -78,16 +80,16 @@ def place_prompts(prompts: Sequence[Prompt], text: TextCodec | None, room: Room)
     return placed
 
 
-def given_tokens(placed: Sequence[PlacedPrompt], num: int, length: int) -> Given:
-    """The prompts in each of `num` samples."""
+def clamp_prompts(placed: Sequence[PlacedPrompt], num: int, length: int) -> Clamp:
+    """Clamp the prompts' tokens in each of `num` samples."""
     tokens, mask = torch.zeros(length, dtype=torch.int64), torch.zeros(length, dtype=torch.bool)
     for each in placed:
         tokens[each.first : each.end] = torch.tensor(each.tokens)
         mask[each.first : each.end] = True
-    return Given(tokens.repeat(num, 1), mask.repeat(num, 1))
+    return Clamp(tokens.repeat(num, 1), mask.repeat(num, 1))
 
 
-def _place(prompt: Prompt, text: TextCodec | None, room: Room) -> PlacedPrompt:
+def _place(prompt: Prompt, text: TextCodec | None, length: SampleLength) -> PlacedPrompt:
     shown = prompt.text if len(prompt.text) <= NAME_LENGTH else f"{prompt.text[: NAME_LENGTH - 3]}..."
     name = f"prompt={shown!r}"
     if text is None:
@@ -95,22 +97,22 @@ def _place(prompt: Prompt, text: TextCodec | None, room: Room) -> PlacedPrompt:
             f"{name} cannot be read, as no tokeniser came with the data (tokenizer.json); import the data again with "
             "one, or leave the prompt out."
         )
-    length, tokens = room.length, text.encode(prompt.text)
+    size, tokens = length.tokens, text.encode(prompt.text)
     if not tokens:
         raise ValueError(f"{name} holds no token; give it text, or leave it out.")
-    if not -length <= prompt.position < length:
+    if not -size <= prompt.position < size:
         raise ValueError(
-            f"position={prompt.position} of {name} lies outside a sample ({room}); "
-            f"set it to a number from {-length} to {length - 1}."
+            f"position={prompt.position} of {name} lies outside a sample ({length}); "
+            f"set it to a number from {-size} to {size - 1}."
         )
-    if len(tokens) > length:
+    if len(tokens) > size:
         raise ValueError(
-            f"{name} has {len(tokens)} tokens, more than a sample ({room}); shorten it to {length} or fewer."
+            f"{name} has {len(tokens)} tokens, more than a sample ({length}); shorten it to {size} or fewer."
         )
-    first = prompt.position % length
-    if first + len(tokens) > length:
+    first = prompt.position % size
+    if first + len(tokens) > size:
         raise ValueError(
-            f"{name} has {len(tokens)} tokens, and from position={prompt.position} a sample has {length - first} left "
-            f"({room}); set its position to {length - len(tokens)} (or {-len(tokens)}, from the end), or shorten it."
+            f"{name} has {len(tokens)} tokens, and from position={prompt.position} a sample has {size - first} left "
+            f"({length}); set its position to {size - len(tokens)} (or {-len(tokens)}, from the end), or shorten it."
         )
     return PlacedPrompt(name, tokens, first)

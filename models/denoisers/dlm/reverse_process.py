@@ -1,4 +1,4 @@
-"""The reverse process of tokens: its passes over the network, and what is drawn from each (arXiv:2310.16834, sec. 4).
+"""The reverse process of tokens: its steps, and the draw of tokens in each (arXiv:2310.16834, section 4).
 
 B batch, T tokens, V vocabulary.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from denoisers.dlm.prompts import Given
+from denoisers.dlm.prompts import Clamp
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec
 from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.score_entropy import ScoreName
@@ -19,78 +19,78 @@ from denoisers.processes.discrete.uniform_graph import posterior, reverse_rate
 from denoisers.processes.sample_draws import SampleDraws
 
 LAST_TIME = 1e-5
-"""Where the passes' times end, as in the paper's public code."""
+"""Last time of the steps, as in the paper's public code."""
 CHUNK_ENTRIES = 2**21
-"""Chances that are worked out at once: 8 MiB of float32 a tensor, of which a few live at a time."""
+"""Probabilities that are computed at once: 8 MiB of float32 a tensor, of which a few live at a time."""
 
-Chances = Callable[[Tensor, Tensor], Tensor]
-"""(N, V) of every token next, summing to any positive number, from the network's output (N, V) and tokens (N,)."""
-Ask = Callable[[Tensor, float], Tensor]
+TransitionProbabilities = Callable[[Tensor, Tensor], Tensor]
+"""Weights of every next token, (N, V), with any positive sum, from the network's output (N, V) and tokens (N,)."""
+Predict = Callable[[Tensor, float], Tensor]
 """The network's output (B, T, V) at tokens (B, T) and one noise level."""
-Record = Callable[[Tensor, float], None]
-"""Is told the tokens that a pass has drawn, and the noise that is then left."""
+StepCallback = Callable[[Tensor, float], None]
+"""Called after each step with its tokens (B, T) and the sigma that remains."""
 
 
 @dataclass(frozen=True)
-class Pass:
-    """One evaluation of the network and what is made of it."""
+class ReverseStep:
+    """One evaluation of the network, and the draw of tokens from its output."""
 
     sigma: float
-    """Noise that the network is told."""
-    left: float
-    """Noise of what is drawn."""
-    chances: Chances
+    """Noise level of the network's evaluation."""
+    sigma_after: float
+    """Noise level of the drawn tokens."""
+    probabilities: TransitionProbabilities
 
 
-def reverse_passes(spec: DLMSamplingSpec, objective: DLMObjectiveSpec) -> tuple[Pass, ...]:
-    """The passes from t = 1 on: `spec.num_steps`, and the denoising one behind them if there is one.
+def reverse_steps(spec: DLMSamplingSpec, objective: DLMObjectiveSpec) -> tuple[ReverseStep, ...]:
+    """Build the steps from t = 1 on: `spec.num_steps`, and the denoising one behind them if `spec.denoise`.
 
-    Times are even. Those of `euler` and `analytic` are where each of the steps to t = 1e-5 begins; `categorical`, which
-    goes from guess to guess, is asked at t = 1e-5 as well and has no denoising step.
+    Times are evenly spaced. `euler` and `analytic` evaluate the network at the beginning of each step to t = 1e-5;
+    `categorical`, which draws guess after guess, does so at t = 1e-5 as well and has no denoising step.
     """
-    schedule, score, steps = sigma_schedule(objective.noise), objective.score, spec.num_steps
+    schedule, score, num_steps = sigma_schedule(objective.noise), objective.score, spec.num_steps
     if spec.solver == "categorical":
-        levels = schedule.sigma(torch.linspace(1, LAST_TIME, steps, dtype=torch.float64)).tolist()
-        return tuple(Pass(sigma, sigma, categorical_chances) for sigma in levels)
-    times = torch.linspace(1, LAST_TIME, steps + 1, dtype=torch.float64)
+        levels = schedule.sigma(torch.linspace(1, LAST_TIME, num_steps, dtype=torch.float64)).tolist()
+        return tuple(ReverseStep(sigma, sigma, categorical_probabilities) for sigma in levels)
+    times = torch.linspace(1, LAST_TIME, num_steps + 1, dtype=torch.float64)
     sigma, rate = schedule.sigma(times).tolist(), schedule.rate(times).tolist()
-    passes = []
+    steps = []
     for now, after, slope in zip(sigma[:-1], sigma[1:], rate[:-1], strict=True):
         if spec.solver == "euler":
-            chances = euler_chances(slope * (1 - LAST_TIME) / steps, score)
+            probabilities = euler_probabilities(slope * (1 - LAST_TIME) / num_steps, score)
         else:
-            chances = analytic_chances(now - after, score)
-        passes.append(Pass(now, after, chances))
+            probabilities = analytic_probabilities(now - after, score)
+        steps.append(ReverseStep(now, after, probabilities))
     if spec.denoise:
-        passes.append(Pass(sigma[-1], 0.0, analytic_chances(sigma[-1], score)))
-    return tuple(passes)
+        steps.append(ReverseStep(sigma[-1], 0.0, analytic_probabilities(sigma[-1], score)))
+    return tuple(steps)
 
 
-def euler_chances(step: float, score: ScoreName) -> Chances:
+def euler_probabilities(step: float, score: ScoreName) -> TransitionProbabilities:
     """One-hot + step times the reverse rate, 0 where that is negative; step = dt d sigma/dt."""
 
-    def chances(output: Tensor, x: Tensor) -> Tensor:
+    def probabilities(output: Tensor, x: Tensor) -> Tensor:
         change = step * reverse_rate(log_scores(output, x, score), x)
         return change.scatter_add(-1, x[..., None], torch.ones_like(change[..., :1])).clamp(min=0)
 
-    return chances
+    return probabilities
 
 
-def analytic_chances(step: float, score: ScoreName) -> Chances:
+def analytic_probabilities(step: float, score: ScoreName) -> TransitionProbabilities:
     """Staggered scores times the transposed transition, from one noise level to the one `step` below."""
 
-    def chances(output: Tensor, x: Tensor) -> Tensor:
+    def probabilities(output: Tensor, x: Tensor) -> Tensor:
         return posterior(log_scores(output, x, score), x, output.new_full((), step))
 
-    return chances
+    return probabilities
 
 
-def categorical_chances(output: Tensor, x: Tensor) -> Tensor:
+def categorical_probabilities(output: Tensor, x: Tensor) -> Tensor:
     """softmax(output), whatever x: a heuristic, no reverse process.
 
-    With log scores it is a token's law given all others, under the noise that the network is told: every token so
-    forgets what it was, and all change at once, each by what the others were before. One alone would be a Gibbs step.
-    What is drawn holds that noise; no step takes it away.
+    With log scores it is a token's law given all others, at the noise level of the evaluation: all tokens are redrawn
+    at once, each given the others' previous values. One alone would be a Gibbs step. The drawn tokens hold that noise;
+    no step removes it.
     """
     return output.softmax(-1)
 
@@ -100,27 +100,28 @@ def log_scores(output: Tensor, x: Tensor, score: ScoreName) -> Tensor:
     return output if score == "log" else output.log_softmax(-1).scatter(-1, x[..., None], 0.0)
 
 
-def take_noise_away(
-    ask: Ask, x: Tensor, passes: Sequence[Pass], given: Given, draws: SampleDraws, record: Record
+def denoise(
+    predict: Predict, x: Tensor, steps: Sequence[ReverseStep], clamp: Clamp, draws: SampleDraws, record: StepCallback
 ) -> Tensor:
-    """Tokens (B, T) from noisy ones, by all passes. Given tokens, which x holds, stand before each and in the end."""
-    for each in passes:
+    """Denoise tokens (B, T) by all steps. Clamped tokens, which x holds, are put back after each step."""
+    for step in steps:
         uniform = draws.uniform(x.shape, torch.float64)
-        # Nothing holds the last pass' (B, T, V) when the next one is asked for.
-        x = given.put_into(draw_tokens(each.chances, ask(x, each.sigma), x, uniform))
-        record(x, each.left)
+        # Nothing holds the last step's (B, T, V) when the next one is computed.
+        x = clamp.apply(draw_tokens(step.probabilities, predict(x, step.sigma), x, uniform))
+        record(x, step.sigma_after)
     return x
 
 
-def draw_tokens(chances: Chances, output: Tensor, x: Tensor, uniform: Tensor) -> Tensor:
-    """A token (B, T) each, from the network's output (B, T, V), tokens x and U[0, 1), (B, T) each.
+def draw_tokens(probabilities: TransitionProbabilities, output: Tensor, x: Tensor, uniform: Tensor) -> Tensor:
+    """Draw tokens (B, T) from the network's output (B, T, V), tokens x and U[0, 1), (B, T) each.
 
-    By the inverse of the cumulative sum, in float64: of 50,257 tokens most have a chance of 1e-8 or less in a step, and
-    float32 sums to 1 by steps of 6e-8. In chunks of tokens, so that nothing more of the size of `output` is held.
+    By the inverse of the cumulative sum, in float64: of 50,257 tokens most have a probability of 1e-8 or less in a
+    step, and float32 sums to 1 by steps of 6e-8. In chunks of tokens, so that no second tensor as large as `output` is
+    held.
     """
     size = max(1, CHUNK_ENTRIES // output.shape[-1])
     chunks = zip(*(each.flatten(0, 1).split(size) for each in (output, x, uniform)), strict=True)
-    drawn = [_inverse(chances(_wide(part), tokens), at) for part, tokens, at in chunks]
+    drawn = [_invert_cumulative(probabilities(_wide(part), tokens), at) for part, tokens, at in chunks]
     return torch.cat(drawn).view_as(x)
 
 
@@ -128,19 +129,19 @@ def _wide(output: Tensor) -> Tensor:
     return output.to(torch.promote_types(output.dtype, torch.float32))
 
 
-def _inverse(chances: Tensor, uniform: Tensor) -> Tensor:
-    """The first token whose cumulative chance lies above uniform (N,), never one of chance 0: (N, V) -> (N,)."""
-    summed = chances.cumsum(-1, dtype=torch.float64)
+def _invert_cumulative(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """Find the first token whose cumulative probability lies above uniform (N,), never one of probability 0."""
+    summed = probabilities.cumsum(-1, dtype=torch.float64)
     token = torch.searchsorted(summed, (uniform * summed[:, -1])[:, None], right=True)[:, 0]
-    return token.clamp(max=chances.shape[-1] - 1)  # chances that are NaN lie above nothing
+    return token.clamp(max=probabilities.shape[-1] - 1)  # NaN lies above nothing
 
 
-def noise_tokens(draws: SampleDraws, num: int, length: int, vocabulary: int) -> Tensor:
-    """Uniform tokens (num, length) int64."""
+def uniform_tokens(draws: SampleDraws, num: int, length: int, vocabulary: int) -> Tensor:
+    """Draw uniform tokens (num, length) int64."""
     return (draws.uniform((num, length), torch.float64) * vocabulary).long()
 
 
-def told(network: nn.Module, num: int, sigma: float) -> Tensor:
-    """One noise level for every sample, (num,), in float32 or the network's better dtype, on its device."""
+def constant_sigma(network: nn.Module, num: int, sigma: float) -> Tensor:
+    """One sigma for every sample, (num,), in float32 or the network's better dtype, on its device."""
     parameter = next(network.parameters())
     return torch.full((num,), sigma, dtype=torch.promote_types(parameter.dtype, torch.float32), device=parameter.device)

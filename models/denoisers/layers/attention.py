@@ -77,7 +77,7 @@ class SelfAttention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def attention_weights(self, x: Tensor) -> Tensor:
-        """The weights of values in `forward`, for figures: (B, T, H * K) -> (B, H, queries T, keys T), rows sum to 1."""
+        """Weights of the values in `forward`, for figures: (B, T, H * K) -> (B, H, queries, keys); rows sum to 1."""
         q, k, _ = self.heads(x)
         scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
         return scores.softmax(dim=-1)

@@ -134,7 +134,8 @@ class PixelHDMSampler:
         if spec.final_projection:
             x = x + (1 - times[-1]) * velocity(x, times[-1])
             record(x)
-        kept = {name: conditions[name] for name in KEPT_CONDITIONS if name in conditions} | {"seed": torch.tensor(seeds)}
+        kept = {name: conditions[name] for name in KEPT_CONDITIONS if name in conditions}
+        kept["seed"] = torch.tensor(seeds)
         return Samples(x, kept, torch.stack(frames) if trajectory else None)
 
     def times(self, strength: float = 1.0) -> Tensor:

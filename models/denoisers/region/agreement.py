@@ -1,4 +1,4 @@
-"""How well predictions agree with what was measured: Pearson's r, R^2 and mean squared error, from sums."""
+"""Agreement of predictions with measured values: Pearson's r, R^2 and mean squared error, from sums."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Agreement:
-    """Sums over pairs (target x, prediction y), float64; tensors of one shape: (features,), say, or () in all.
+    """Sums over pairs (target x, prediction y), float64; tensors of one shape: (features,), say, or () for the total.
 
-    Sums of parts add up to the whole's, so data sets of any size are gone through a batch at a time.
+    Sums of parts add up to the whole's, so data sets of any size are summed a batch at a time.
     """
 
     count: Tensor
@@ -24,7 +24,7 @@ class Agreement:
 
     @classmethod
     def of(cls, target: Tensor, prediction: Tensor, counts: Tensor) -> Agreement:
-        """Sums by feature, (F,): target and prediction (..., F), `counts` (...) bool says which rows are compared."""
+        """Sum by feature, (F,): target and prediction (..., F), `counts` (...) bool is true for the rows to compare."""
         weight = counts.reshape(-1, 1).double()
         x = target.reshape(-1, target.shape[-1]).double() * weight
         y = prediction.reshape(-1, target.shape[-1]).double() * weight
@@ -35,11 +35,12 @@ class Agreement:
         return Agreement(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     def total(self) -> Agreement:
-        """All together: sums of shape ()."""
+        """Sum over features: sums of shape ()."""
         return Agreement(*(each.sum() for each in astuple(self)))
 
     @property
     def squared_error(self) -> Tensor:
+        """Squared errors, summed."""
         return self.xx - 2 * self.xy + self.yy
 
     @property
@@ -64,13 +65,13 @@ class Agreement:
     def r2_within(self) -> Tensor:
         """R^2 against each feature's own mean, (F,) -> (): 1 - sum of squared errors / sum of squared deviations.
 
-        Knowing that features differ earns nothing here; over all entries together, `total().r2()`, it does.
+        A prediction of the features' means has R^2 0 here; over all entries together, `total().r2()`, it has more.
         """
         return _ratio(self.variation.sum() - self.squared_error.sum(), self.variation.sum())
 
 
 TINY = 1e-12
-"""Below this, a sum of squares counts as none: rounding of sums of numbers near 1."""
+"""Largest sum of squares that counts as 0: rounding of sums of numbers near 1."""
 
 
 def _ratio(top: Tensor, bottom: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Regions by coordinates: reading BED intervals, and which regions overlap them."""
+"""BED intervals, and the regions that overlap them."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from pathlib import Path
 import numpy as np
 
 COLUMNS = ("chromosome", "start", "end")
-"""What rows need to be found by coordinates."""
-LARGEST = 2**63 - 1
-"""Coordinates are int64."""
+"""Columns that hold the coordinates of regions."""
+MAX_COORDINATE = 2**63 - 1
+"""Largest coordinate: int64's."""
 SKIPPED = ("#", "track", "browser")
-"""How lines begin that hold no interval."""
-MOST_NAMED = 6
-"""Chromosomes that a message names."""
+"""Beginnings of lines without an interval."""
+MAX_NAMES = 6
+"""Most chromosomes that a message names."""
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """One chromosome's, by start."""
+    """Intervals of one chromosome, by start."""
 
     start: np.ndarray
     """(n,) int64, base pairs from 0, ascending."""
     end: np.ndarray
     """(n,) int64, exclusive."""
-    furthest: np.ndarray
+    max_end: np.ndarray
     """(n,) int64: the largest end among this interval and those before it."""
 
     def overlap(self, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Whether [start, end) shares a base pair with any interval; bool in start's shape."""
+        """True where [start, end) shares a base pair with any interval; bool in start's shape."""
         before = np.searchsorted(self.start, end, side="left")  # intervals that begin before the region ends
-        return (before > 0) & (self.furthest[before - 1] > start)
+        return (before > 0) & (self.max_end[before - 1] > start)
 
-    def num_met(self, start: np.ndarray, end: np.ndarray) -> int:
-        """How many of these intervals share a base pair with any region [start, end), (m,) int64 in any order."""
+    def num_overlapped(self, start: np.ndarray, end: np.ndarray) -> int:
+        """Count the intervals that share a base pair with any region [start, end), (m,) int64 in any order."""
         order = np.argsort(start, kind="stable")
         regions = _intervals(start[order], end[order])
         return int(regions.overlap(self.start, self.end).sum())
 
 
 def read_bed(path: Path) -> dict[str, Intervals]:
-    """Intervals by chromosome. Raises ValueError for a file that cannot be read, or a line that is no interval."""
+    """Read intervals by chromosome. Raises ValueError for a file that cannot be read, or a line without an interval."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()  # without the mark that some editors put in front
+        lines = path.read_text(encoding="utf-8-sig").splitlines()  # without a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text; unpack it first"
         raise ValueError(f"sampling.mask.path={path} cannot be read ({reason}); name a BED file.") from error
-    found: dict[str, list[tuple[int, int]]] = {}
+    pairs: dict[str, list[tuple[int, int]]] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.startswith(SKIPPED):
             continue
@@ -57,16 +57,17 @@ def read_bed(path: Path) -> dict[str, Intervals]:
             start, end = int(fields[1]), int(fields[2])
         except (IndexError, ValueError):
             start = end = 0
-        if not 0 <= start < end <= LARGEST:
+        if not 0 <= start < end <= MAX_COORDINATE:
             raise ValueError(
                 f"sampling.mask.path={path}, line {number} is no BED interval ({line.strip()[:60]!r}); it needs a "
-                f"chromosome, a start from 0 and a larger end (at most {LARGEST:,}), separated by tabs or spaces."
+                f"chromosome, a start from 0 and a larger end (at most {MAX_COORDINATE:,}), separated by tabs or "
+                "spaces."
             )
-        found.setdefault(fields[0], []).append((start, end))
-    if not found:
+        pairs.setdefault(fields[0], []).append((start, end))
+    if not pairs:
         raise ValueError(f"sampling.mask.path={path} holds no interval; name a BED file that does.")
-    ordered = {name: np.array(sorted(pairs), dtype=np.int64) for name, pairs in found.items()}
-    return {name: _intervals(pairs[:, 0], pairs[:, 1]) for name, pairs in ordered.items()}
+    ordered = {name: np.array(sorted(each), dtype=np.int64) for name, each in pairs.items()}
+    return {name: _intervals(each[:, 0], each[:, 1]) for name, each in ordered.items()}
 
 
 def _intervals(start: np.ndarray, end: np.ndarray) -> Intervals:
@@ -74,7 +75,7 @@ def _intervals(start: np.ndarray, end: np.ndarray) -> Intervals:
 
 
 def overlapping(columns: Mapping[str, np.ndarray], intervals: Mapping[str, Intervals]) -> np.ndarray:
-    """(num, R) bool: which regions of windows overlap an interval. Columns: chromosome (num,), start and end (num, R).
+    """Mask (num, R) bool of regions that overlap an interval. Columns: chromosome (num,), start and end (num, R).
 
     Padding, which starts and ends at 0, overlaps nothing. Raises ValueError for rows without such columns.
     """
@@ -85,28 +86,30 @@ def overlapping(columns: Mapping[str, np.ndarray], intervals: Mapping[str, Inter
             "set sampling.mask.kind to random, or import the data with coordinates."
         )
     start, end = columns["start"], columns["end"]
-    found = np.zeros(start.shape, dtype=bool)
+    overlap = np.zeros(start.shape, dtype=bool)
     for name in np.unique(columns["chromosome"]):
         if str(name) in intervals:
             here = columns["chromosome"] == name
-            found[here] = intervals[str(name)].overlap(start[here], end[here])
-    return found & (end > start)
+            overlap[here] = intervals[str(name)].overlap(start[here], end[here])
+    return overlap & (end > start)
 
 
-def unmet(columns: Mapping[str, np.ndarray], intervals: Mapping[str, Intervals]) -> str:
-    """What a person should know of intervals without a region in these windows; nothing where each has one."""
+def describe_misses(columns: Mapping[str, np.ndarray], intervals: Mapping[str, Intervals]) -> str:
+    """Describe the intervals without a region in these windows; "" if each has one."""
     num = sum(len(each.start) for each in intervals.values())
-    met = 0
+    num_hit = 0
     for name in np.unique(columns["chromosome"]):
         if str(name) in intervals:
             here = columns["chromosome"] == name
             start, end = columns["start"][here], columns["end"][here]
             present = end > start
-            met += intervals[str(name)].num_met(start[present], end[present])
-    if met == num:
+            num_hit += intervals[str(name)].num_overlapped(start[present], end[present])
+    if num_hit == num:
         return ""
-    if met:
-        return f"{num - met:,} of {num:,} intervals meet no region of these windows, and nothing is imputed for them"
+    if num_hit:
+        return (
+            f"{num - num_hit:,} of {num:,} intervals meet no region of these windows, and nothing is imputed for them"
+        )
     windows, here = len(columns["start"]), _some(np.unique(columns["chromosome"]).tolist())
     return f"none of {num:,} intervals (of {_some(intervals)}) meets a region of these {windows:,} windows (of {here})"
 
@@ -114,5 +117,5 @@ def unmet(columns: Mapping[str, np.ndarray], intervals: Mapping[str, Intervals])
 def _some(names: Iterable[str]) -> str:
     """`chr1, chr2`, or the first few and how many more there are."""
     listed = sorted(names)
-    more = f" and {len(listed) - MOST_NAMED} more" if len(listed) > MOST_NAMED else ""
-    return ", ".join(listed[:MOST_NAMED]) + more
+    more = f" and {len(listed) - MAX_NAMES} more" if len(listed) > MAX_NAMES else ""
+    return ", ".join(listed[:MAX_NAMES]) + more

@@ -1,4 +1,4 @@
-"""Pictures of the region family: windows before and after imputation, and what its timesteps mean."""
+"""Figures of the region family: windows before and after imputation, and the noise schedule."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MAX_WINDOWS = 4
 
 
 ONE_PREDICTION = "model.positions=none: one prediction for all masked regions of a window"
-"""Of `RegionSpec.predicts_one_thing`, for titles."""
+"""Remark on `RegionSpec.predicts_one_thing`, for titles."""
 
 
 def imputation_figure(samples: Samples, model: RegionSpec) -> Figure:
-    """A row a window: measured, what the network sees (masked regions blank), imputed, in the same colours."""
+    """Draw a row for each window: measured, masked (regions blank), and imputed, in the same colours."""
     panels = []
     for number in range(min(MAX_WINDOWS, len(samples.values))):
         present = samples.conditions["present"][number].cpu().numpy()
@@ -30,9 +30,9 @@ def imputation_figure(samples: Samples, model: RegionSpec) -> Figure:
         measured = samples.conditions["regions"][number].float().cpu().numpy()[present].T  # (F, regions)
         imputed = samples.values[number].float().cpu().numpy()[present].T
         limits = (float(min(0.0, measured.min())), float(max(measured.max(), 1e-6)))
-        seen = np.where(mask[None], np.nan, measured)
+        visible = np.where(mask[None], np.nan, measured)
         share = f"{mask.sum()} of {len(mask)} regions masked"
-        for values, title in ((measured, "measured"), (seen, share), (imputed, "imputed")):
+        for values, title in ((measured, "measured"), (visible, share), (imputed, "imputed")):
             title = f"window {number + 1}: {title}"
             extent = (0.0, float(values.shape[1]), float(values.shape[0]), 0.0)
             panels.append(Heatmap(values, title, "region", "feature", extent, limits=limits))
@@ -40,7 +40,7 @@ def imputation_figure(samples: Samples, model: RegionSpec) -> Figure:
 
 
 def draw_imputation(inputs: FigureInputs) -> Figure:
-    """`imputation`: held-out windows with regions masked by chance, filled in by the run's sampler."""
+    """Draw `imputation`: held-out windows with regions masked by chance, imputed by the run's sampler."""
     num = min(MAX_WINDOWS, len(inputs.batch["regions"]))
     conditions = {name: inputs.batch[name][:num] for name in ("regions", "present")}
     return inputs.sampler.show(inputs.sampler.sample(inputs.network, conditions, num, inputs.generator))
@@ -50,7 +50,7 @@ FIGURES: dict[str, FigureMaker] = {"imputation": draw_imputation}
 
 
 def static_figures() -> Mapping[str, Figure]:
-    """`noise_schedule`: what is left of a masked region's signal by timestep, under the default schedule."""
+    """Draw `noise_schedule`: the remaining signal of a masked region by timestep, under the default schedule."""
     schedule = linear_schedule(LinearBetas())
     t = np.arange(schedule.num_steps)
     curves = [

@@ -1,4 +1,4 @@
-"""Which regions are imputed: the specs. Imports no torch."""
+"""Specs of the regions to impute: by chance, or by coordinates. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MaskRatio = Annotated[float, Field(gt=0, le=1)]
 
 
 class RandomMask(Spec):
-    """Every region is masked by chance, independently of the others."""
+    """A mask of every region with the same chance, independently of the others."""
 
     kind: Literal["random"] = "random"
     """By chance."""
@@ -21,7 +21,7 @@ class RandomMask(Spec):
 
 
 class BedMask(Spec):
-    """The regions that overlap intervals of a BED file are masked; windows without one are passed over."""
+    """A mask of the regions that overlap intervals of a BED file; windows without one are skipped."""
 
     kind: Literal["bed"] = "bed"
     """By coordinates."""

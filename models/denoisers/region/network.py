@@ -1,6 +1,6 @@
-"""GETRegionDiffusion: predicts the features of masked regions from the other regions of a window.
+"""GETRegionDiffusion: prediction of masked regions' features from the other regions of a window.
 
-B batch, R regions, F features, T tokens (R + 1: a class token stands before the regions), D width, Q wanted regions.
+B batch, R regions, F features, T tokens (R + 1: a class token stands before the regions), D width, Q queried regions.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from denoisers.region.spec import RegionSpec
 
 NORM_EPS = 1e-6
 TOKEN_STD = 0.02
-"""Of tokens and of the encoder's Linears."""
+"""Initial standard deviation of tokens and of the encoder's Linears."""
 
 
-class Tokens(nn.Module):
-    """What stands for a masked region, or is added to its noisy features, and the class token: (D,) each."""
+class SpecialTokens(nn.Module):
+    """The mask token, which replaces a masked region or is added to its noisy features, and the class token: (D,)."""
 
     def __init__(self, width: int, corruption: Literal["mask", "ddpm"]) -> None:
         super().__init__()
@@ -33,11 +33,11 @@ class Tokens(nn.Module):
             nn.init.trunc_normal_(token, std=TOKEN_STD)
 
     def forward(self, regions: Tensor, mask: Tensor, positions: Tensor | None) -> Tensor:
-        """Masked regions marked, positions (R, D) added, the class token in front: (B, R, D) -> (B, T, D)."""
+        """Apply the mask token, add positions (R, D), prepend the class token: (B, R, D) -> (B, T, D)."""
         marked = self.mask if self.corruption == "mask" else regions + self.mask
         tokens = torch.where(mask[..., None], marked, regions)
         if positions is not None:
-            tokens = tokens + positions.to(tokens.dtype)  # masked regions have their place too
+            tokens = tokens + positions.to(tokens.dtype)  # masked regions have positions too
         return torch.cat((self.cls.to(tokens.dtype).expand(len(tokens), 1, -1), tokens), dim=1)
 
 
@@ -48,7 +48,7 @@ class RegionNetwork(nn.Module):
         super().__init__()
         self.spec = spec
         self.embedding = nn.Linear(spec.num_features, spec.width)
-        self.tokens = Tokens(spec.width, spec.corruption)
+        self.tokens = SpecialTokens(spec.width, spec.corruption)
         self.time = TimeEmbedding(spec.time_width, spec.width, layout="cos_sin", denominator="half")
         self.blocks = nn.ModuleList(
             AdaLNZeroBlock(spec.width, spec.num_heads, spec.mlp_width, spec.width, NORM_EPS) for _ in range(spec.depth)
@@ -62,28 +62,29 @@ class RegionNetwork(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(
-        self, x: Tensor, mask: Tensor, t: Tensor, present: Tensor | None = None, wanted: Tensor | None = None
+        self, x: Tensor, mask: Tensor, t: Tensor, present: Tensor | None = None, query_index: Tensor | None = None
     ) -> Tensor:
-        """x (B, R, F), mask (B, R) bool, t (B,) int64 -> features of all regions (B, R, F), of `wanted` ones (B, Q, F).
+        """Predict the features (B, R, F) of all regions of x (B, R, F), or (B, Q, F) of those of `query_index`.
 
-        What x holds at masked regions is not looked at under `corruption: mask`, and is x_t under `ddpm`. Regions that
-        are not `present` (B, R) bool are padding. `wanted` (B, Q) int64 saves the last block's queries and MLP and the
-        head at all other regions, exactly.
+        mask (B, R) bool, t (B,) int64. The values of x at masked regions are unused under `corruption: mask`, and x_t
+        under `ddpm`. Regions that are not `present` (B, R) bool are padding. `query_index` (B, Q) int64 saves the last
+        block's queries and MLP and the head at all other regions, exactly.
         """
         condition = self.time(t)
         positions = None
         if self.spec.positions == "sinusoidal":
             positions = embed(torch.arange(x.shape[1], device=x.device), self.spec.width)
         tokens = self.tokens(self.embedding(x), mask, positions)
+        key_mask = None
         if present is not None:
-            present = torch.cat((present.new_ones(len(present), 1), present), dim=1)
+            key_mask = torch.cat((present.new_ones(len(present), 1), present), dim=1)
         *blocks, last = self.transformer_blocks()
         for block in blocks:
-            tokens = block(tokens, condition, present)
-        if wanted is None:
-            tokens = last(tokens, condition, present)[:, 1:]
+            tokens = block(tokens, condition, key_mask)
+        if query_index is None:
+            tokens = last(tokens, condition, key_mask)[:, 1:]
         else:
-            tokens = last(tokens, condition, present, wanted + 1)
+            tokens = last(tokens, condition, key_mask, query_index + 1)
         return self.head(self.final_norm(tokens))
 
     def components(self) -> dict[str, Sequence[nn.Module]]:
@@ -100,5 +101,5 @@ class RegionNetwork(nn.Module):
         return self.transformer_blocks()
 
     def transformer_blocks(self) -> list[AdaLNZeroBlock]:
-        """`blocks`, by their own type."""
+        """Return `blocks` with their own type."""
         return cast("list[AdaLNZeroBlock]", list(self.blocks))

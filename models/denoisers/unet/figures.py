@@ -1,4 +1,4 @@
-"""Pictures of what time does to a U-Net."""
+"""Figures of a U-Net: the effect of time on its channels."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from denoisers.figure_makers import FigureInputs
+from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Curve, Figure, Heatmap, Lines, Panel
 from denoisers.layers.embedding_figures import time_figure
+from denoisers.processes.flow.figures import draw_samples, draw_trajectory
 from denoisers.unet.network import UNet
 from denoisers.unet.spec import UNetSpec
 
 NUM_TIMES = 101
 
 
-def static_figures(spec: UNetSpec) -> Mapping[str, Figure]:
-    """`time_embedding`: needs no weights."""
-    return {"time_embedding": time_figure(spec.time_width, spec.time_scale)}
-
-
 def draw_time_shift(inputs: FigureInputs) -> Figure:
-    """`time_shift`: what each residual block adds to its channels over t (a conditional network's null class)."""
+    """Draw `time_shift`: each residual block's shift of its channels over t.
+
+    A conditional network is shown under its null class.
+    """
     network = inputs.network
     assert isinstance(network, UNet)
     t = torch.linspace(0, 1, NUM_TIMES, device=network.conv_out.weight.device)
@@ -40,3 +39,15 @@ def draw_time_shift(inputs: FigureInputs) -> Figure:
     title = "How much each block's shift moves with t"
     panels.append(Lines([Curve(numbers, movement)], title, "block, in order of the pass", "standard deviation over t"))
     return Figure(panels, title="The shift that time adds to every channel", columns=3)
+
+
+FIGURES: Mapping[str, FigureMaker] = {
+    "samples": draw_samples,
+    "trajectory": draw_trajectory,
+    "time_shift": draw_time_shift,
+}
+
+
+def static_figures(spec: UNetSpec) -> Mapping[str, Figure]:
+    """Draw `time_embedding`, which needs no weights."""
+    return {"time_embedding": time_figure(spec.time_width, spec.time_scale)}

@@ -11,23 +11,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from denoisers.layers.label_embedding import LabelEmbedding
+from denoisers.layers.label_embedding import LabelEmbedding, add_label
 from denoisers.layers.time_embedding import TimeEmbedding
 from denoisers.unet.spec import NUM_GROUPS, UNetSpec
 
 
 def conv3(channels_in: int, channels_out: int, stride: int = 1) -> nn.Conv2d:
-    """A 3x3 convolution that keeps the resolution, or divides it by `stride`."""
+    """Build a 3x3 convolution that keeps the resolution, or divides it by `stride`."""
     return nn.Conv2d(channels_in, channels_out, kernel_size=3, stride=stride, padding=1)
 
 
 def upsample(channels: int) -> nn.ConvTranspose2d:
-    """A transposed convolution that doubles the resolution."""
+    """Build a transposed convolution that doubles the resolution."""
     return nn.ConvTranspose2d(channels, channels, kernel_size=4, stride=2, padding=1)
 
 
 class ResidualBlock(nn.Module):
-    """Two normalised convolutions around a shift that time decides, and a shortcut past all three."""
+    """Two normalised convolutions with a shift by the condition in between, and a shortcut around them."""
 
     def __init__(self, channels_in: int, channels_out: int, time_width: int) -> None:
         super().__init__()
@@ -40,18 +40,18 @@ class ResidualBlock(nn.Module):
         self.shortcut = nn.Identity() if same else nn.Conv2d(channels_in, channels_out, kernel_size=1)
 
     def time_shift(self, condition: Tensor) -> Tensor:
-        """What is added to every pixel of each channel: (B, E) -> (B, channels)."""
+        """Compute the shift of each channel: (B, E) -> (B, channels)."""
         return self.shift(functional.silu(condition))
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """(B, channels_in, height, width), (B, E) -> (B, channels_out, height, width)."""
+        """Transform (B, channels_in, height, width) under (B, E) to (B, channels_out, height, width)."""
         h = self.norm1(self.conv1(x)) + self.time_shift(condition)[..., None, None]
         h = self.norm2(self.conv2(functional.silu(h)))
         return functional.silu(h + self.shortcut(x))
 
 
 class UNet(nn.Module):
-    """Predicts the velocity at (x, t), of the class `label` if it has classes."""
+    """Network that predicts the velocity at (x, t), of the class `label` if it has classes."""
 
     def __init__(self, spec: UNetSpec) -> None:
         super().__init__()
@@ -74,16 +74,11 @@ class UNet(nn.Module):
         self.conv_out = conv3(fine, spec.channels)
 
     def condition(self, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """t (B,), label (B,) -> (B, E). Without a label, a conditional network is told the null class."""
-        condition = self.time(t)
-        if self.label is None:
-            return condition
-        if label is None:
-            label = torch.full_like(t, self.label.null, dtype=torch.int64)
-        return condition + self.label(label)
+        """Embed t (B,) and label (B,): (B, E). Without a label, a conditional network gets the null class."""
+        return add_label(self.time(t), self.label, label)
 
     def forward(self, x: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """x (B, C, S, S) at times t (B,) in [0, 1], label (B,) int64 -> velocity (B, C, S, S)."""
+        """Predict the velocity (B, C, S, S) of x (B, C, S, S) at times t (B,) in [0, 1], label (B,) int64."""
         condition = self.condition(t, label)
         skip1 = self.down1(self.conv_in(x), condition)  # (B, W, S, S)
         skip2 = self.down2(self.halve1(skip1), condition)  # (B, 2 W, S / 2, S / 2)
@@ -94,7 +89,7 @@ class UNet(nn.Module):
         return self.conv_out(functional.silu(self.norm_out(h)))
 
     def blocks(self) -> dict[str, ResidualBlock]:
-        """The residual blocks by name, in the order of the forward pass."""
+        """Return the residual blocks by name, in the order of the forward pass."""
         return {name: module for name, module in self.named_children() if isinstance(module, ResidualBlock)}
 
     def components(self) -> dict[str, Sequence[nn.Module]]:

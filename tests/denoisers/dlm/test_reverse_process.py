@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from denoisers.dlm.reverse_process import LAST_TIME, analytic_chances, euler_chances, reverse_passes
+from denoisers.dlm.reverse_process import LAST_TIME, analytic_probabilities, euler_probabilities, reverse_steps
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec
 from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
@@ -15,7 +15,7 @@ ONE = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
 
 
 def passes_of(noise=WIDE, score="log", **sampling):
-    return reverse_passes(DLMSamplingSpec(**sampling), DLMObjectiveSpec(noise=noise, score=score))
+    return reverse_steps(DLMSamplingSpec(**sampling), DLMObjectiveSpec(noise=noise, score=score))
 
 
 def final_law(clean, passes, given=None):
@@ -28,7 +28,7 @@ def final_law(clean, passes, given=None):
     law = law / law.sum()
     for each in passes:
         output = network(states, torch.full((len(states),), each.sigma, dtype=torch.float64))
-        chances = each.chances(output.flatten(0, 1), states.flatten()).view(len(states), length, vocabulary)
+        chances = each.probabilities(output.flatten(0, 1), states.flatten()).view(len(states), length, vocabulary)
         chances = (chances / chances.sum(-1, keepdim=True)).detach()
         for place, token in (given or {}).items():
             chances[:, place] = torch.eye(vocabulary, dtype=torch.float64)[token]
@@ -44,7 +44,7 @@ def test_an_analytic_step_from_true_scores_is_the_exact_way_back(sigma):
     now, before = sigma
     at_now, at_before = noisy(ONE, now), noisy(ONE, before)
     scores = TrueScores(ONE)(torch.arange(4)[:, None], torch.full((4,), now, dtype=torch.float64))[:, 0]
-    chances = analytic_chances(now - before, "log")(scores, torch.arange(4))
+    chances = analytic_probabilities(now - before, "log")(scores, torch.arange(4))
     kernel = noisy(torch.eye(4, dtype=torch.float64)[0], now - before)  # of token 0; the others are its like
     forward = torch.where(torch.eye(4, dtype=torch.bool), kernel[0], kernel[1])
     torch.testing.assert_close(chances, forward.T * at_before / at_now[:, None], rtol=0, atol=1e-12)
@@ -66,8 +66,8 @@ def test_the_last_step_takes_away_the_noise_that_is_left():
         with_it, without = (passes_of(solver=solver, steps=3, denoise=denoise) for denoise in (True, False))
         assert len(with_it) == 4 and len(without) == 3
         assert (
-            with_it[-1].sigma == with_it[-2].left == pytest.approx(1e-3 * 3e4**LAST_TIME, rel=1e-12)
-            and with_it[-1].left == 0
+            with_it[-1].sigma == with_it[-2].sigma_after == pytest.approx(1e-3 * 3e4**LAST_TIME, rel=1e-12)
+            and with_it[-1].sigma_after == 0
         )
 
 
@@ -81,9 +81,9 @@ def test_a_law_of_two_tokens_is_recovered_with_many_steps(solver, few, many):
 
 def test_euler_chances_are_never_negative():
     scores = torch.tensor([[0.0, 3.0, 6.0]], dtype=torch.float64).log().nan_to_num(neginf=0.0)  # 1, 3, 6
-    small = euler_chances(0.1, "log")(scores, torch.tensor([0]))
+    small = euler_probabilities(0.1, "log")(scores, torch.tensor([0]))
     torch.testing.assert_close(small, torch.tensor([[0.7, 0.1, 0.2]], dtype=torch.float64))
-    large = euler_chances(1.0, "log")(scores, torch.tensor([0]))  # one-hot + rate: -2, 1, 2
+    large = euler_probabilities(1.0, "log")(scores, torch.tensor([0]))  # one-hot + rate: -2, 1, 2
     torch.testing.assert_close(large, torch.tensor([[0.0, 1.0, 2.0]], dtype=torch.float64))
 
 
@@ -96,7 +96,7 @@ def test_categorical_draws_from_the_softmax_of_the_output():
     assert distance(final_law(ONE, passes), noisy(ONE, left)) < 1e-12
 
 
-@pytest.mark.parametrize("chances_of", [euler_chances, analytic_chances])
+@pytest.mark.parametrize("chances_of", [euler_probabilities, analytic_probabilities])
 def test_a_softmax_score_is_read_as_the_score_itself(chances_of):
     x, scores = torch.tensor([1]), torch.tensor([[0.2, 1.0, 0.3]], dtype=torch.float64)
     logits = (scores / 0.5).log().scatter(-1, x[:, None], 0.0)  # softmax: 0.2, 0.5, 0.3

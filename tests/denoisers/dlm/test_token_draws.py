@@ -5,8 +5,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from denoisers.dlm import reverse
-from denoisers.dlm.reverse_process import draw_tokens, euler_chances
+from denoisers.dlm import reverse_process
+from denoisers.dlm.reverse_process import draw_tokens, euler_probabilities
 
 GPT2 = 50257
 
@@ -37,7 +37,7 @@ def test_tokens_with_tiny_chances_keep_them():
     first = (1e-4 / GPT2) * 3.5  # within the fourth token's chances
     last = 1 - (1e-4 / GPT2) * 2.5  # within those of the third from the end
     uniform = torch.tensor([[first, 0.5, last]], dtype=torch.float64)
-    assert draw_tokens(euler_chances(1e-4, "log"), output, x, uniform).tolist() == [[3, 7, GPT2 - 3]]
+    assert draw_tokens(euler_probabilities(1e-4, "log"), output, x, uniform).tolist() == [[3, 7, GPT2 - 3]]
 
 
 @pytest.mark.parametrize("entries", [1, 40, 10**6])
@@ -45,9 +45,9 @@ def test_chunks_change_nothing(monkeypatch, entries):
     generator = torch.Generator().manual_seed(0)
     output, x = torch.randn(3, 10, 11, generator=generator), torch.randint(11, (3, 10), generator=generator)
     uniform = torch.rand(3, 10, generator=generator, dtype=torch.float64)
-    at_once = draw_tokens(euler_chances(0.5, "log"), output, x, uniform)
-    monkeypatch.setattr(reverse, "CHUNK_ENTRIES", entries)
-    assert torch.equal(draw_tokens(euler_chances(0.5, "log"), output, x, uniform), at_once)
+    at_once = draw_tokens(euler_probabilities(0.5, "log"), output, x, uniform)
+    monkeypatch.setattr(reverse_process, "CHUNK_ENTRIES", entries)
+    assert torch.equal(draw_tokens(euler_probabilities(0.5, "log"), output, x, uniform), at_once)
 
 
 class LargestNew(TorchDispatchMode):
@@ -69,12 +69,12 @@ class LargestNew(TorchDispatchMode):
 @pytest.mark.parametrize("score", ["log", "softmax"])
 @pytest.mark.parametrize("solver", ["euler", "analytic", "categorical"])
 def test_nothing_of_the_size_of_all_chances_is_made(monkeypatch, solver, score):
-    monkeypatch.setattr(reverse, "CHUNK_ENTRIES", 1000)
+    monkeypatch.setattr(reverse_process, "CHUNK_ENTRIES", 1000)
     output, x = torch.randn(2, 64, 100), torch.randint(100, (2, 64))
     chances = {
-        "euler": reverse.euler_chances(0.1, score),
-        "analytic": reverse.analytic_chances(0.1, score),
-        "categorical": reverse.categorical_chances,
+        "euler": reverse_process.euler_probabilities(0.1, score),
+        "analytic": reverse_process.analytic_probabilities(0.1, score),
+        "categorical": reverse_process.categorical_probabilities,
     }
     uniform = torch.rand(2, 64, dtype=torch.float64)
     with LargestNew(output) as made:
@@ -84,5 +84,5 @@ def test_nothing_of_the_size_of_all_chances_is_made(monkeypatch, solver, score):
 
 def test_a_network_that_gives_no_numbers_gives_tokens_of_the_vocabulary():
     nan = torch.full((1, 2, 5), torch.nan)
-    drawn = draw_tokens(euler_chances(0.1, "log"), nan, torch.zeros(1, 2, dtype=torch.int64), torch.rand(1, 2))
+    drawn = draw_tokens(euler_probabilities(0.1, "log"), nan, torch.zeros(1, 2, dtype=torch.int64), torch.rand(1, 2))
     assert ((drawn >= 0) & (drawn < 5)).all()

@@ -30,7 +30,7 @@ def test_modulation_starts_at_its_biases_where_the_condition_says_nothing():
     for gamma in (1.0, 1e-4):
         adaln = SixWayAdaLN(CONDITION, WIDTH, gamma)
         torch.nn.init.zeros_(adaln.linear.bias)
-        adaln.start()
+        adaln.initialise()
         for branch in adaln(torch.zeros(2, CONDITION)):
             for values, start in zip(branch, (gamma, 0.0, 1.0), strict=True):
                 assert torch.equal(values, torch.full((2, WIDTH), start))

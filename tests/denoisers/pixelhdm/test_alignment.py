@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from denoisers.pixelhdm.alignment import Alignment, normalised
+from denoisers.pixelhdm.alignment import Alignment, normalise_features
 
 
 def identity(width: int) -> Alignment:
@@ -23,7 +23,7 @@ def test_the_head_has_as_many_parameters_as_published():
 
 def test_normalised_features_are_standardised_over_patches():
     features = 5 + 3 * torch.randn(2, 12, 4)
-    found = normalised(features)
+    found = normalise_features(features)
     torch.testing.assert_close(found.mean(1), torch.zeros(2, 4), rtol=0, atol=1e-6)
     torch.testing.assert_close(found.std(1, correction=0), torch.ones(2, 4), rtol=1e-5, atol=0)
     expected = (features - features.mean(1, keepdim=True)) / (features.std(1, correction=0, keepdim=True) + 1e-6)
@@ -34,13 +34,13 @@ def test_it_is_0_for_aligned_tokens_and_2_for_opposite_ones():
     features = torch.randn(2, 12, 4)
     alignment = identity(4)
     lengths = torch.rand(2, 12, 1) + 0.5
-    assert alignment(lengths * normalised(features), features, 3).item() == pytest.approx(0, abs=1e-6)
-    assert alignment(-lengths * normalised(features), features, 3).item() == pytest.approx(2, abs=1e-6)
+    assert alignment(lengths * normalise_features(features), features, 3).item() == pytest.approx(0, abs=1e-6)
+    assert alignment(-lengths * normalise_features(features), features, 3).item() == pytest.approx(2, abs=1e-6)
 
 
 def test_it_is_one_minus_the_mean_cosine():
     tokens, features = torch.randn(2, 12, 4), torch.randn(2, 12, 4)
-    targets = normalised(features)
+    targets = normalise_features(features)
     cosine = (tokens * targets).sum(-1) / (tokens.norm(dim=-1) * targets.norm(dim=-1))
     assert identity(4)(tokens, features, 3).item() == pytest.approx(1 - cosine.mean().item(), abs=1e-6)
 
@@ -61,7 +61,9 @@ def test_patches_lie_row_by_row():
     tokens = torch.randn(1, 12, 1)
     moved = torch.zeros(1, 3, 4, 1)
     moved[:, :, 1:] = tokens.view(1, 3, 4, 1)[:, :, :-1]
-    expected = 1 - (moved.sign().flatten() * normalised(torch.arange(12.0).view(1, 12, 1)).sign().flatten()).mean()
+    expected = (
+        1 - (moved.sign().flatten() * normalise_features(torch.arange(12.0).view(1, 12, 1)).sign().flatten()).mean()
+    )
     found = alignment(tokens, torch.arange(12.0).view(1, 12, 1), 3)
     assert found.item() == pytest.approx(expected.item(), abs=1e-6)
 

@@ -385,7 +385,7 @@ def test_no_more_is_given_to_the_network_at_once_than_fits(monkeypatch):
     """10 guided images of 16x24: 20 rows, in parts of 8 where that is what memory is said to allow."""
     sampler, request = sampler_of(solver="euler", steps=1, final_projection=False), SampleRequest(prompts=prompts("a"))
     whole = draw(sampler, Towards(), 10, request).values
-    monkeypatch.setattr("denoisers.pixelhdm.guided_velocity.NUMBERS_AT_ONCE", 8 * 6 * 4 * 16 * 24)
+    monkeypatch.setattr("denoisers.pixelhdm.guided_velocity.MAX_MODULATIONS", 8 * 6 * 4 * 16 * 24)
     network = Towards()
     assert torch.equal(draw(sampler, network, 10, request).values, whole)
     assert network.sizes == [8, 8, 4]

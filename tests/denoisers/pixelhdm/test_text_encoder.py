@@ -5,7 +5,7 @@ import torch
 
 from denoisers.pixelhdm.family import FAMILY
 from denoisers.pixelhdm.spec import PixelHDMSpec
-from denoisers.pixelhdm.text_encoder import TextCondition, TextEncoder, caption_bytes, null_where_dropped
+from denoisers.pixelhdm.text_encoder import TextCondition, TextEncoder, caption_bytes, drop_captions
 
 SPEC = PixelHDMSpec(width=32, num_heads=4, num_kv_heads=2, mrope_widths=(4, 2, 2), text_length=24)
 
@@ -39,8 +39,8 @@ def test_padding_changes_nothing(encoder):
     text = encoder(tokens)
     longer = encoder(torch.nn.functional.pad(tokens, (0, 9)))
     alone = encoder(tokens[1:, :3])
-    assert text.present.sum(dim=1).tolist() == [11, 3]
-    torch.testing.assert_close(longer.features[:, :11][text.present], text.features[text.present])
+    assert text.mask.sum(dim=1).tolist() == [11, 3]
+    torch.testing.assert_close(longer.features[:, :11][text.mask], text.features[text.mask])
     torch.testing.assert_close(longer.pooled, text.pooled)
     torch.testing.assert_close(alone.features, text.features[1:, :3])
     torch.testing.assert_close(alone.pooled, text.pooled[1:])
@@ -59,7 +59,7 @@ def test_features_and_summary_have_a_mean_square_of_1_at_the_start():
 
 def test_an_empty_caption_is_finite_and_gives_finite_gradients(encoder):
     text = encoder(caption_bytes(["", "a"], 24).tokens)
-    assert not text.present[0].any() and torch.equal(text.pooled[0], torch.zeros(32).double())
+    assert not text.mask[0].any() and torch.equal(text.pooled[0], torch.zeros(32).double())
     (text.features.square().sum() + text.pooled.sum()).backward()
     assert all(parameter.grad.isfinite().all() for parameter in encoder.parameters())
 
@@ -68,11 +68,11 @@ def test_null_condition_is_one_present_token_of_zeros():
     text = TextCondition(
         torch.randn(2, 3, 4), torch.tensor([[True, True, False], [True, True, True]]), torch.randn(2, 4)
     )
-    told = null_where_dropped(text, torch.tensor([True, False]))
+    told = drop_captions(text, torch.tensor([True, False]))
     for now, before in zip(told, text, strict=True):
         assert torch.equal(now[0], before[0])
     assert not told.features[1].any() and not told.pooled[1].any()
-    assert told.present[1].tolist() == [True, False, False]
+    assert told.mask[1].tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("caption", ["", "a red seven"])
@@ -89,4 +89,4 @@ def test_a_dropped_caption_is_the_same_null_condition_as_with_a_frozen_encoder(c
         )
     )
     dropped = network.text({"caption": caption_bytes([caption], 24).tokens}, torch.tensor([False]))
-    assert not dropped.features.any() and not dropped.pooled.any() and dropped.present.sum() == 1
+    assert not dropped.features.any() and not dropped.pooled.any() and dropped.mask.sum() == 1

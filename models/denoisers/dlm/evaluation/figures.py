@@ -1,4 +1,4 @@
-"""A picture of an assessment: where the bound comes from, and how it compares."""
+"""Figure of an evaluation: the parts of the bound, beside those of known scores and exact likelihoods."""
 
 from __future__ import annotations
 
@@ -6,41 +6,44 @@ import math
 
 import numpy as np
 
-from denoisers.dlm.evaluation.tables import Measurements
+from denoisers.dlm.evaluation.tables import LikelihoodMeasurements
 from denoisers.figures import Curve, Figure, Lines
 
 
-def assessment_figures(found: Measurements) -> dict[str, Figure]:
-    """`bound`, where there is one."""
-    return {"bound": draw_bound(found)} if found.has_bound else {}
+def evaluation_figures(measurements: LikelihoodMeasurements) -> dict[str, Figure]:
+    """Draw `bound`, if there is one."""
+    return {"bound": draw_bound(measurements)} if measurements.has_bound else {}
 
 
-def draw_bound(found: Measurements) -> Figure:
-    """The loss times d sigma/dt by t, and what it adds up to: from the prior's part at t = 1 to the bound at t = 0.
+def draw_bound(measurements: LikelihoodMeasurements) -> Figure:
+    """Draw the loss times d sigma/dt by t, and its integral from the prior's part at t = 1 to the bound at t = 0.
 
-    What is known exactly are level lines. Bits a byte where these are known, else nats a token.
+    Exact likelihoods are level lines. Units are bits a byte if the bytes of a token are known, else nats a token.
     """
     unit, scale = "nats a token", 1.0
-    if found.bytes_per_token:
-        unit, scale = "bits a byte", 1 / (math.log(2) * found.bytes_per_token)
-    num = len(found.losses)
-    losses = {"model": found.losses}
-    losses |= {name: scores.losses(found.schedule, num) for name, scores in found.known.items()}
-    rest = found.summary["bound"] - found.summary["score_entropy"]
+    if measurements.bytes_per_token:
+        unit, scale = "bits a byte", 1 / (math.log(2) * measurements.bytes_per_token)
+    num = len(measurements.losses)
+    losses = {"model": measurements.losses}
+    losses |= {name: scores.losses(measurements.schedule, num) for name, scores in measurements.known.items()}
+    rest = measurements.summary["bound"] - measurements.summary["score_entropy"]
     edges = np.linspace(0, 1, num + 1)
     by_time, sums = [], []
-    for name, of_parts in losses.items():
-        label, each = name.replace("_", " "), scale * np.array(of_parts)
+    for name, by_part in losses.items():
+        label, each = name.replace("_", " "), scale * np.array(by_part)
         by_time.append(Curve(np.repeat(edges, 2)[1:-1], np.repeat(num * each, 2), label))
         sums.append(Curve(edges, scale * rest + np.append(each[::-1].cumsum()[::-1], 0.0), label))
-    # uniform's level is where the sum of zero scores ends
+    # uniform's level is the end of the zero scores' integral
     levels = [
-        Curve(np.array([0.0, 1.0]), np.full(2, scale * found.exact[name]), name) for name in ("unigram", "bigram")
+        Curve(np.array([0.0, 1.0]), np.full(2, scale * measurements.exact[name]), name)
+        for name in ("unigram", "bigram")
     ]
-    time = f"t (sigma {found.schedule.sigma_min:g} at 0, {found.schedule.sigma_max:g} at 1)"
+    time = f"t (sigma {measurements.schedule.sigma_min:g} at 0, {measurements.schedule.sigma_max:g} at 1)"
     panels = [
         Lines(by_time, "Loss times d sigma/dt", time, f"{unit} per unit of t"),
         Lines([*sums, *levels], "Bound at t = 0, added up from t = 1", time, unit),
     ]
-    exact = ", ".join(f"{name} {scale * nats:.3f}" for name, nats in found.exact.items())
-    return Figure(panels, title=f"Held-out text, {unit}: model at most {scale * found.summary['bound']:.3f}, {exact}")
+    exact = ", ".join(f"{name} {scale * nats:.3f}" for name, nats in measurements.exact.items())
+    return Figure(
+        panels, title=f"Held-out text, {unit}: model at most {scale * measurements.summary['bound']:.3f}, {exact}"
+    )

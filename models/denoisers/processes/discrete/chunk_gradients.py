@@ -1,4 +1,4 @@
-"""Score entropy of one chunk of tokens, and its gradient by the network's output, which takes the output's place.
+"""Score entropy of one chunk of tokens, and its gradient by the network's output, which overwrites the output.
 
 n tokens of the chunk, V vocabulary.
 """
@@ -10,34 +10,38 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from denoisers.processes.discrete.fused_exp import exp_less
+from denoisers.processes.discrete.fused_exp import exp_minus
 from denoisers.processes.discrete.score_entropy import Coefficients
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """Of N tokens, or of a chunk's n."""
+class NoisyTokens:
+    """Noisy and clean tokens with the coefficients of their losses: all N of a batch, or a chunk's n."""
 
     x: Tensor
     x0: Tensor
     coefficients: Coefficients
     weight: Tensor
-    """What each token's loss counts."""
+    """Weight of each token's loss in the sum."""
 
-    def chunk(self, rows: slice) -> Tokens:
+    def chunk(self, rows: slice) -> NoisyTokens:
+        """Return the tokens of some rows."""
         parts = Coefficients(*(each[rows] for each in self.coefficients))
-        return Tokens(self.x[rows], self.x0[rows], parts, self.weight[rows])
+        return NoisyTokens(self.x[rows], self.x0[rows], parts, self.weight[rows])
 
 
-def log_chunk(output: Tensor, tokens: Tokens, sums: Tensor, wants: bool) -> tuple[Tensor, Tensor | None]:
-    """Losses (n,) and V times their gradients by the output (n, V), which is overwritten; `sums` is over all of l."""
+def log_chunk(output: Tensor, tokens: NoisyTokens, sums: Tensor, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
+    """Compute losses (n,) and V times their gradients by the output (n, V), which is overwritten.
+
+    `sums` (n,) are the outputs' sums over the vocabulary.
+    """
     wide = tokens.weight.dtype
     x, x0 = tokens.x[:, None], tokens.x0[:, None]
     every, clean, constant = (each[:, None] for each in tokens.coefficients)
     vocabulary = output.shape[1]
     at_x, at_x0 = output.gather(1, x).to(wide), output.gather(1, x0).to(wide)
     output.scatter_(1, x, -torch.inf)
-    total, by_output = exp_less(output, every, wants)
+    total, by_output = exp_minus(output, every, with_gradient)
     negative = every / vocabulary * (sums[:, None] - at_x) + clean * at_x0.masked_fill(x == x0, 0)
     losses = total / vocabulary - negative + constant
     if by_output is not None:
@@ -46,8 +50,8 @@ def log_chunk(output: Tensor, tokens: Tokens, sums: Tensor, wants: bool) -> tupl
     return losses[:, 0], by_output
 
 
-def softmax_chunk(output: Tensor, tokens: Tokens, wants: bool) -> tuple[Tensor, Tensor | None]:
-    """The same for s = softmax(l): p = (1 - s_x)/V, n = every p + clean s_{x0}; ds_k/dl_v = s_k ([k = v] - s_v)."""
+def softmax_chunk(output: Tensor, tokens: NoisyTokens, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
+    """Do the same for s = softmax(l): p = (1 - s_x)/V, n = every p + clean s_{x0}; ds_k/dl_v = s_k ([k = v] - s_v)."""
     x, x0 = tokens.x[:, None], tokens.x0[:, None]
     every, clean, constant = (each[:, None] for each in tokens.coefficients)
     vocabulary = output.shape[1]
@@ -56,7 +60,7 @@ def softmax_chunk(output: Tensor, tokens: Tokens, wants: bool) -> tuple[Tensor, 
     s.div_(s.sum(1, keepdim=True))
     at_x, at_x0 = s.gather(1, x), s.gather(1, x0)
     losses = (1 - every) * (1 - at_x) / vocabulary - clean * at_x0 + constant
-    if not wants:
+    if not with_gradient:
         return losses[:, 0], None
     by_clean = vocabulary * clean * at_x0
     s.mul_((1 - every) * at_x + by_clean)

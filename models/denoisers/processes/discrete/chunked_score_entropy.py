@@ -2,8 +2,8 @@
 
 B batch, T tokens, N = B T, D width, V vocabulary. Tokens are taken in chunks of n. A chunk's log scores (n, V) turn in
 place into the loss' gradient by them and, in the same pass, into gradients by hidden states, weight and bias; the
-backward pass only multiplies these by the incoming scalar. It needs no log scores and no weight any more, which ZeRO-3
-has given back by then.
+backward pass only multiplies these by the incoming scalar. It needs neither log scores nor the weight, which ZeRO-3 has
+released by then.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from denoisers.processes.discrete.chunk_gradients import Tokens, log_chunk, softmax_chunk
+from denoisers.processes.discrete.chunk_gradients import NoisyTokens, log_chunk, softmax_chunk
 from denoisers.processes.discrete.score_entropy import ScoreName, coefficients
 
 CHUNK_BYTES = 2**27
-"""Of what a chunk holds at once, 667 tokens of 50,257 in float32. Less is slower: matrices get thin, and each chunk
+"""Memory of a chunk's matrices: 667 tokens of 50,257 in float32. Less is slower: matrices get thin, and each chunk
 adds to the weight's whole gradient."""
 
 
 class LossTargets(NamedTuple):
-    """What a network's output layer needs to return its loss in place of its log scores."""
+    """Inputs of an output layer that returns its loss in place of its log scores."""
 
     x0: Tensor
-    """Clean tokens, (B, T) int64. A block-causal network takes its clean copy from here."""
+    """Clean tokens, (B, T) int64. A block-causal network's clean copy."""
     sigma: Tensor
     """Noise level of each token of the noisy copy, (B, T) float32."""
     weight: Tensor
-    """What each token's loss counts in the sum, (B, T) float32."""
+    """Weight of each token's loss in the sum, (B, T) float32."""
     score: ScoreName = "log"
-    """How the output is read."""
+    """Interpretation of the output."""
     clean_sigma: float = 0.0
-    """Noise level that a block-causal network is told for its clean copy; others do not look at it."""
+    """Noise level of a block-causal network's clean copy; unused by other networks."""
 
 
 class TokenLosses(NamedTuple):
-    """The loss of a batch of tokens."""
+    """Loss of a batch of tokens."""
 
     total: Tensor
     """Sum over tokens of weight times loss, a scalar that gradients flow from."""
@@ -47,6 +47,8 @@ class TokenLosses(NamedTuple):
 
 
 class _Gradients(NamedTuple):
+    """Gradients of the weighted sum; None where not needed."""
+
     hidden: Tensor | None
     weight: Tensor | None
     bias: Tensor | None
@@ -56,7 +58,7 @@ class _Gradients(NamedTuple):
 def chunked_score_entropy(
     hidden: Tensor, weight: Tensor, bias: Tensor, x: Tensor, targets: LossTargets, chunk_bytes: int = CHUNK_BYTES
 ) -> TokenLosses:
-    """Losses of the output `hidden @ weight.T + bias`, which counts as 0 at the token itself.
+    """Compute the losses of the output `hidden @ weight.T + bias`, whose entry at the token itself counts as 0.
 
     hidden: (B, T, D); weight: (V, D); bias: (V,); x: noisy tokens, (B, T) int64. Matrices multiply in the weight's
     dtype, or autocast's; all else, the gradients' sums included, is float32 or better. Without gradients (evaluation)
@@ -67,32 +69,34 @@ def chunked_score_entropy(
     wide = torch.promote_types(dtype, torch.float32)
     vocabulary = len(weight)
     flat_x, flat_x0 = x.flatten(), targets.x0.flatten()
-    found = coefficients(flat_x, flat_x0, targets.sigma.expand(x.shape).flatten().to(wide), vocabulary)
-    tokens = Tokens(flat_x, flat_x0, found, targets.weight.expand(x.shape).flatten().to(wide))
+    terms = coefficients(flat_x, flat_x0, targets.sigma.expand(x.shape).flatten().to(wide), vocabulary)
+    tokens = NoisyTokens(flat_x, flat_x0, terms, targets.weight.expand(x.shape).flatten().to(wide))
     inputs = (hidden.flatten(0, -2), weight, bias)
     with torch.autocast(device, enabled=False):
         if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
             total, per_token = _ChunkedScoreEntropy.apply(*inputs, tokens, targets.score, dtype, chunk_bytes)
         else:
-            per_token, _ = _go_through(*inputs, tokens, targets.score, dtype, chunk_bytes, (False, False, False))
+            per_token, _ = _sum_chunks(*inputs, tokens, targets.score, dtype, chunk_bytes, (False, False, False))
             total = per_token @ tokens.weight
     return TokenLosses(total, per_token.view(x.shape))
 
 
 class _ChunkedScoreEntropy(torch.autograd.Function):
+    """The weighted sum, whose gradients are computed in the forward pass."""
+
     @staticmethod
     def forward(
         ctx: Any,
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor,
-        tokens: Tokens,
+        tokens: NoisyTokens,
         score: ScoreName,
         dtype: torch.dtype,
         chunk_bytes: int,
     ) -> tuple[Tensor, Tensor]:
-        wanted = ctx.needs_input_grad[:3]
-        per_token, gradients = _go_through(hidden, weight, bias, tokens, score, dtype, chunk_bytes, wanted)
+        needs_grad = ctx.needs_input_grad[:3]
+        per_token, gradients = _sum_chunks(hidden, weight, bias, tokens, score, dtype, chunk_bytes, needs_grad)
         ctx.save_for_backward(*gradients)
         ctx.dtypes = (hidden.dtype, weight.dtype, bias.dtype)
         ctx.mark_non_differentiable(per_token)
@@ -106,17 +110,17 @@ class _ChunkedScoreEntropy(torch.autograd.Function):
         return (*parts, None, None, None, None)
 
 
-def _go_through(
+def _sum_chunks(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor,
-    tokens: Tokens,
+    tokens: NoisyTokens,
     score: ScoreName,
     dtype: torch.dtype,
     chunk_bytes: int,
-    wanted: tuple[bool, bool, bool],
+    needs_grad: tuple[bool, bool, bool],
 ) -> tuple[Tensor, _Gradients]:
-    """Each token's loss, (N,), and the wanted gradients of the weighted sum, in float32 or better."""
+    """Compute each token's loss, (N,), and the needed gradients of the weighted sum, in float32 or better."""
     hidden, weight, bias = hidden.to(dtype), weight.to(dtype), bias.to(dtype)
     wide = tokens.weight.dtype
     vocabulary = len(weight)
@@ -130,8 +134,8 @@ def _go_through(
     per_token = torch.empty_like(tokens.weight)
     gradients = _Gradients(
         *(
-            torch.zeros_like(each, dtype=wide) if wants else None
-            for each, wants in zip((hidden, weight, bias), wanted, strict=True)
+            torch.zeros_like(each, dtype=wide) if needed else None
+            for each, needed in zip((hidden, weight, bias), needs_grad, strict=True)
         )
     )
     buffer = hidden.new_empty(min(size, len(hidden)), vocabulary)
@@ -140,9 +144,9 @@ def _go_through(
         h, part = hidden[rows], tokens.chunk(rows)
         output = torch.addmm(bias, h, weight.t(), out=buffer[: len(h)])
         if sums is not None:
-            per_token[rows], by_output = log_chunk(output, part, sums[rows], any(wanted))
+            per_token[rows], by_output = log_chunk(output, part, sums[rows], any(needs_grad))
         else:
-            per_token[rows], by_output = softmax_chunk(output, part, any(wanted))
+            per_token[rows], by_output = softmax_chunk(output, part, any(needs_grad))
         if by_output is not None:
             _accumulate(gradients, rows, by_output, h, weight, (part.weight / vocabulary)[:, None])
     return per_token, gradients
@@ -151,7 +155,7 @@ def _go_through(
 def _accumulate(
     gradients: _Gradients, rows: slice, by_output: Tensor, hidden: Tensor, weight: Tensor, scale: Tensor
 ) -> None:
-    """Adds a chunk's part: by_output (n, V) and hidden (n, D) in the matrices' dtype, scale (n, 1) wide."""
+    """Add a chunk's gradients: by_output (n, V) and hidden (n, D) in the matrices' dtype, scale (n, 1) wide."""
     dtype = by_output.dtype
     if gradients.hidden is not None:
         gradients.hidden[rows] = (by_output @ weight).to(scale.dtype) * scale

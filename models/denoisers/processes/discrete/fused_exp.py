@@ -1,4 +1,4 @@
-"""The pass over a chunk's log scores that costs memory traffic: one kernel on a GPU, in place elsewhere."""
+"""Row sums and shifted exponentials of log scores in one pass: one kernel on a GPU, in place elsewhere."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-ExpLess = Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor | None]]
+ExpMinus = Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor | None]]
 
 
-def exp_less(values: Tensor, less: Tensor, wants: bool) -> tuple[Tensor, Tensor | None]:
-    """Row sums of e^values, (n, 1), and, if `wants`, e^values - less in the dtype of `values`.
+def exp_minus(values: Tensor, shift: Tensor, with_shifted: bool) -> tuple[Tensor, Tensor | None]:
+    """Row sums of e^values, (n, 1), and, if `with_shifted`, e^values - shift in the dtype of `values`.
 
-    values: (n, V), overwritten where the device gains by it; less: (n, 1), float32 or better, in which all is computed.
+    values: (n, V), overwritten where that is faster; shift: (n, 1), float32 or better, the dtype of the computation.
     """
-    return (_on_gpu if values.is_cuda else _plain)(values, less, wants)
+    return (_on_gpu if values.is_cuda else _plain)(values, shift, with_shifted)
 
 
-def _plain(values: Tensor, less: Tensor, wants: bool) -> tuple[Tensor, Tensor | None]:
-    e = values.to(less.dtype).exp_()
+def _plain(values: Tensor, shift: Tensor, with_shifted: bool) -> tuple[Tensor, Tensor | None]:
+    e = values.to(shift.dtype).exp_()
     total = e.sum(1, keepdim=True)
-    return total, e.sub_(less).to(values.dtype) if wants else None
+    return total, e.sub_(shift).to(values.dtype) if with_shifted else None
 
 
-class Compiled:
-    """`_plain` through torch.compile, which fuses it; as it is where that cannot be done (no Triton, no compiler)."""
+class CompiledExpMinus:
+    """`_plain` fused by torch.compile, or `_plain` itself where compilation fails (no Triton, no compiler)."""
 
     def __init__(self) -> None:
-        self._function: ExpLess = torch.compile(_plain, dynamic=True) if find_spec("triton") else _plain
+        self._function: ExpMinus = torch.compile(_plain, dynamic=True) if find_spec("triton") else _plain
 
-    def __call__(self, values: Tensor, less: Tensor, wants: bool) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, values: Tensor, shift: Tensor, with_shifted: bool) -> tuple[Tensor, Tensor | None]:
         try:
-            return self._function(values, less, wants)
+            return self._function(values, shift, with_shifted)
         except torch._dynamo.exc.TorchDynamoException:
-            self._function = _plain  # it is compiled before it runs: `values` are what they were
-            return _plain(values, less, wants)
+            self._function = _plain  # compilation comes before the first run, so `values` are unchanged
+            return _plain(values, shift, with_shifted)
 
 
-_on_gpu = Compiled()
+_on_gpu = CompiledExpMinus()

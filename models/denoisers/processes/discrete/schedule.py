@@ -35,7 +35,7 @@ class SigmaSchedule(ABC):
         """Return d sigma/dt at times t, in t's shape."""
         return self.rate_at(self.sigma(t))
 
-    def level(self, t: float) -> float:
+    def sigma_at(self, t: float) -> float:
         """Return sigma at one time."""
         return float(self.sigma(torch.tensor(t, dtype=torch.float64)))
 

@@ -18,14 +18,14 @@ from torch import Tensor
 from denoisers.processes.discrete.uniform_graph import log_ratio, ratio
 
 ScoreName = Literal["log", "softmax"]
-"""How a network's output l is read: `log`, as log scores; `softmax`, softmax(l) in place of both e^l and l, as in one
-published description: that loss is no divergence, goes below 0 and is not least at the true scores."""
+"""Interpretation of a network's output l: `log`, log scores; `softmax`, softmax(l) in place of both e^l and l, as in
+one published description: that loss is no divergence, goes below 0 and is not least at the true scores."""
 
 
 class Coefficients(NamedTuple):
-    """A token's loss is p - (every n + clean n_{x0}) + constant: p and n are sums over y != x, divided by V.
+    """Coefficients of a token's loss, p - (every n + clean n_{x0}) + constant, each in the tokens' shape.
 
-    n_{x0} is not divided. Each in the tokens' shape.
+    p and n are sums over y != x, divided by V; n_{x0} is not divided.
     """
 
     every: Tensor
@@ -36,14 +36,14 @@ class Coefficients(NamedTuple):
 
 
 class ZeroScoreLosses(NamedTuple):
-    """Losses of a network that outputs 0, by whether the token has moved."""
+    """Losses of tokens that have moved and of those that have not, for a network that outputs 0."""
 
     unmoved: Tensor
     moved: Tensor
 
 
 def coefficients(x: Tensor, x0: Tensor, sigma: Tensor, vocabulary: int) -> Coefficients:
-    """Of noisy tokens x and clean tokens x0 at noise sigma, which broadcasts against them."""
+    """Compute the coefficients of noisy tokens x and clean tokens x0 at noise sigma, which broadcasts against them."""
     sigma = sigma.expand(x.shape)
     r, log_r, grown = ratio(sigma, vocabulary), log_ratio(sigma, vocabulary), torch.expm1(sigma)
     stays = x == x0
@@ -60,7 +60,7 @@ def coefficients(x: Tensor, x0: Tensor, sigma: Tensor, vocabulary: int) -> Coeff
 def score_entropy(output: Tensor, x: Tensor, x0: Tensor, sigma: Tensor, score: ScoreName = "log") -> Tensor:
     """Loss of each token in nats per unit of sigma, (...): times d sigma/dt it is nats per unit of time.
 
-    output: (..., V); what stands at the token itself counts as 0. x, x0: (...) int64. sigma broadcasts against x. In
+    output: (..., V); its entry at the token itself counts as 0. x, x0: (...) int64. sigma broadcasts against x. In
     float32 or better. `chunked_score_entropy` gives the same without holding all of the output.
     """
     vocabulary = output.shape[-1]
@@ -77,7 +77,7 @@ def score_entropy(output: Tensor, x: Tensor, x0: Tensor, sigma: Tensor, score: S
 
 
 def _mean_of_others(values: Tensor, x: Tensor) -> Tensor:
-    """1/V times the sum over all tokens but x."""
+    """Sum over all tokens but x, divided by V."""
     return values.mean(-1) - values.gather(-1, x[..., None])[..., 0] / values.shape[-1]
 
 

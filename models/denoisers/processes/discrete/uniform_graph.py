@@ -1,8 +1,8 @@
 """The uniform discrete process (Austin et al. 2021, arXiv:2107.03006; Lou et al. 2024, arXiv:2310.16834).
 
 A token of V jumps at rate 1 per unit of noise sigma, to any of the V tokens alike, itself included: it has jumped at
-least once with chance p_move = 1 - e^-sigma and is then uniform. So q(x_t = x_0) = 1 - p_move (V - 1)/V and every other
-token has p_move / V. Their ratio is r = (e^sigma - 1)/(e^sigma - 1 + V).
+least once with probability p_move = 1 - e^-sigma and is then uniform. So q(x_t = x_0) = 1 - p_move (V - 1)/V and every
+other token has p_move / V. Their ratio is r = (e^sigma - 1)/(e^sigma - 1 + V).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 
-def move_chance(sigma: Tensor) -> Tensor:
-    """p_move: the chance that a token has jumped."""
+def move_probability(sigma: Tensor) -> Tensor:
+    """Probability p_move that a token has jumped."""
     return -torch.expm1(-sigma)
 
 
 def ratio(sigma: Tensor, vocabulary: int) -> Tensor:
-    """r = q(any one other token)/q(own token).
+    """Ratio r = q(any one other token)/q(own token).
 
     Equal to 1 - V/(e^sigma - 1 + V), which has no digit left in float32 at a small sigma. expm1 is exact above 0.5 too.
     """
@@ -33,22 +33,22 @@ def log_ratio(sigma: Tensor, vocabulary: int) -> Tensor:
 
 
 def corrupt(x0: Tensor, sigma: Tensor, move: Tensor, jump: Tensor, vocabulary: int) -> Tensor:
-    """A draw of q(x_t | x_0): x0 int64, sigma (broadcasts against x0), move and jump U[0, 1), all of x0's shape.
+    """Draw from q(x_t | x_0): x0 int64, sigma (broadcasts against x0), move and jump U[0, 1), all of x0's shape.
 
     A float32 U[0, 1) has 2^24 values: of 50,257 tokens, none is more than 0.3% likelier than another.
     """
     token = (jump * vocabulary).long().clamp(max=vocabulary - 1)  # in float32, 0.99999994 V may round to V
-    return torch.where(move < move_chance(sigma), token, x0)
+    return torch.where(move < move_probability(sigma), token, x0)
 
 
 def transition(x: Tensor, sigma: Tensor, vocabulary: int) -> Tensor:
-    """Chances of every token after sigma more of noise, (..., V), from tokens x (...); symmetric in its two ends."""
-    other = (move_chance(sigma) / vocabulary).expand(x.shape)[..., None]
+    """Transition probabilities to every token after sigma more of noise, (..., V), from tokens x (...); symmetric."""
+    other = (move_probability(sigma) / vocabulary).expand(x.shape)[..., None]
     return other.repeat_interleave(vocabulary, -1).scatter(-1, x[..., None], 1 - (vocabulary - 1) * other)
 
 
 def log_ratios(x: Tensor, x0: Tensor, sigma: Tensor, vocabulary: int) -> Tensor:
-    """The true log scores ln q(y | x0)/q(x | x0) of every y, (..., V), from noisy tokens x and clean ones x0 (...)."""
+    """True log scores ln q(y | x0)/q(x | x0) of every y, (..., V), from noisy tokens x and clean ones x0 (...)."""
     log_r = log_ratio(sigma, vocabulary).expand(x.shape)
     rest = torch.where(x == x0, log_r, torch.zeros_like(log_r))[..., None]
     scores = rest.repeat_interleave(vocabulary, -1)
@@ -66,19 +66,19 @@ def reverse_rate(log_score: Tensor, x: Tensor) -> Tensor:
 
 
 def posterior(log_score: Tensor, x: Tensor, step: Tensor) -> Tensor:
-    """Chances of every token at noise sigma - step, (..., V), from log scores at sigma (Lou et al. 2024, theorem 4.2).
+    """Probabilities of every token at noise sigma - step, (..., V), from log scores at sigma (Lou et al., theorem 4.2).
 
-    Exact for the marginals' true ratios: they are carried back by e^(-step Q), which gives q_s(y)/q_t(x), and meet the
-    chance of coming from y to x. A network's ratios may make some negative: these are 0 and the rest is normalised.
-    log_score: (..., V), 0 at the token itself; x: (...); step: broadcasts against x.
+    Exact for the marginals' true ratios: e^(-step Q) carries them back to q_s(y)/q_t(x), which the transition
+    probability from y to x multiplies. A network's ratios may make some negative: these become 0 and the rest
+    is normalised. log_score: (..., V), 0 at the token itself; x: (...); step: broadcasts against x.
     """
     vocabulary = log_score.shape[-1]
     step = step.expand(x.shape)[..., None]
     # e^step score - (e^step - 1) mean score; by what scores are above 1, as all are near 1 where a step can be large
     above = log_score.expm1()
     staggered = 1 + above + step.expm1() * (above - above.mean(-1, keepdim=True))
-    chance = (staggered * transition(x, step[..., 0], vocabulary)).clamp(min=0)
-    return chance / chance.sum(-1, keepdim=True)
+    probability = (staggered * transition(x, step[..., 0], vocabulary)).clamp(min=0)
+    return probability / probability.sum(-1, keepdim=True)
 
 
 def kl_from_uniform(sigma: float, vocabulary: int) -> float:
@@ -86,7 +86,7 @@ def kl_from_uniform(sigma: float, vocabulary: int) -> float:
 
     At sigma_max it is the prior's part of a likelihood bound: 3.3246 for sigma_max = 1 and V = 50257.
     """
-    other = -math.expm1(-sigma)  # V times the chance of any one other token
+    other = -math.expm1(-sigma)  # V times the probability of any one other token
     own = vocabulary - (vocabulary - 1) * other
     moved = (vocabulary - 1) * other * math.log(other) if other else 0.0
     return (own * math.log(own) + moved) / vocabulary

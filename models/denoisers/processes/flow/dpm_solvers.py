@@ -1,8 +1,8 @@
 """DPM-Solver++ on straight lines (Lu et al. 2022, arXiv:2211.01095): x_t = t x + (1 - t) eps, noise at t = 0.
 
 Solvers with the signature of `denoisers.processes.flow.solvers`, for grids strictly between 0 and 1. In the paper's
-symbols alpha_t = t and sigma_t = 1 - t, lambda_t = log(t / (1 - t)) is half the log-SNR, and a step from t to t' with the data
-prediction D held fixed is exact:
+symbols alpha_t = t and sigma_t = 1 - t, lambda_t = log(t / (1 - t)) is half the log-SNR, and a step from t to t' with
+the data prediction D held fixed is exact:
 
     x' = (sigma' / sigma) x - alpha' expm1(-h) D,    h = lambda' - lambda
 """

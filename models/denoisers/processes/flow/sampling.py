@@ -61,7 +61,8 @@ class FlowSampler:
     ) -> Samples:
         """Draw `num` images, (num, channels, height, width), float32 on the network's device.
 
-        A trajectory has steps + 1 frames. The state is float32 whatever the parameters' dtype: 50 increments in bfloat16 would lose the small ones.
+        A trajectory has steps + 1 frames. The state is float32 whatever the parameters' dtype: 50 increments in
+        bfloat16 would lose the small ones.
         """
         device = next(network.parameters()).device
         draws = [torch.randn(self.image_shape, generator=generator, device=generator.device) for _ in range(num)]

@@ -1,4 +1,4 @@
-"""Denoising diffusion in discrete time (Ho et al. 2020, arXiv:2006.11239), for networks that predict x0.
+"""Samplers of denoising diffusion in discrete time (Ho et al. 2020, arXiv:2006.11239), for networks that predict x0.
 
 Timesteps t are integers from 0 (least noise) to T - 1. q(x_t | x0) = N(sqrt(alpha_bar_t) x0, (1 - alpha_bar_t) I).
 Samplers go down a list of timesteps, which may leave some out; t = -1 stands for x0 itself, alpha_bar_{-1} = 1.
@@ -18,20 +18,21 @@ Denoise = Callable[[Tensor, int], Tensor]
 """(x_t, t) -> the estimate of x0, in x_t's shape."""
 Draw = Callable[[Tensor], Tensor]
 """Standard normal numbers in the shape of a tensor."""
-Record = Callable[[Tensor], None]
+StepCallback = Callable[[Tensor], None]
+"""Called with the state after every step."""
 
 
 def timesteps(num_steps: int, taken: int) -> list[int]:
-    """`taken` timesteps of T = `num_steps` from T - 1 down to 0, as evenly spread as integers can be."""
+    """Choose `taken` timesteps of T = `num_steps` from T - 1 down to 0, as evenly spaced as integers can be."""
     return [round(t) for t in torch.linspace(num_steps - 1, 0, taken, dtype=torch.float64).tolist()]
 
 
 def _ignore(x: Tensor) -> None:
-    """Records nothing."""
+    """Record nothing."""
 
 
 def sample_ddpm(
-    denoise: Denoise, schedule: NoiseSchedule, x: Tensor, steps: list[int], draw: Draw, record: Record = _ignore
+    denoise: Denoise, schedule: NoiseSchedule, x: Tensor, steps: list[int], draw: Draw, record: StepCallback = _ignore
 ) -> Tensor:
     """Ancestral sampling: every step is a draw of q(x_s | x_t, x0), whose variance is the posterior's (eq. 6 and 7).
 
@@ -55,7 +56,7 @@ def sample_ddim(
     steps: list[int],
     draw: Draw,
     eta: float = 0.0,
-    record: Record = _ignore,
+    record: StepCallback = _ignore,
 ) -> Tensor:
     """DDIM (Song et al. 2021, arXiv:2010.02502, eq. 12 and 16); eta 0 draws nothing, eta 1 is ancestral sampling."""
     for t, s in pairwise([*steps, -1]):
@@ -77,7 +78,7 @@ def posterior_std(schedule: NoiseSchedule, t: int, s: int) -> float:
 
 
 def gaussian_denoiser(schedule: NoiseSchedule, mean: float, std: float) -> Denoise:
-    """The exact E[x0 | x_t] for data N(mean, std^2): what a perfect network would say."""
+    """Return the exact E[x0 | x_t] for data N(mean, std^2): the output of a perfect network."""
 
     def denoise(x: Tensor, t: int) -> Tensor:
         bar = schedule.alpha_bar(t)

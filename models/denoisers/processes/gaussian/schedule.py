@@ -15,7 +15,7 @@ from denoisers.processes.gaussian.spec import LinearBetas
 
 @dataclass(frozen=True)
 class NoiseSchedule:
-    """Tables over t, (T,) float64 each."""
+    """Tables of the noise schedule over t, (T,) float64 each."""
 
     betas: Tensor
     alphas: Tensor
@@ -26,23 +26,24 @@ class NoiseSchedule:
 
     @property
     def num_steps(self) -> int:
+        """Number of timesteps T."""
         return len(self.betas)
 
     def alpha_bar(self, t: int) -> float:
-        """alpha_bar_t, 1 for t = -1."""
+        """Return alpha_bar_t, 1 for t = -1."""
         return 1.0 if t < 0 else float(self.alphas_cumprod[t])
 
     def noised(self, x0: Tensor, noise: Tensor, t: Tensor) -> Tensor:
-        """A draw of q(x_t | x0): x0 and noise (batch, ...), t (batch,) int64 (eq. 4)."""
-        where = t.cpu()
+        """Compute a draw of q(x_t | x0): x0 and noise (batch, ...), t (batch,) int64 (eq. 4)."""
+        index = t.cpu()
         shape = (-1, *(1,) * (x0.ndim - 1))
-        signal = self.sqrt_alphas_cumprod[where].to(x0).view(shape)
-        spread = self.sqrt_one_minus_alphas_cumprod[where].to(x0).view(shape)
+        signal = self.sqrt_alphas_cumprod[index].to(x0).view(shape)
+        spread = self.sqrt_one_minus_alphas_cumprod[index].to(x0).view(shape)
         return signal * x0 + spread * noise
 
 
 def linear_schedule(spec: LinearBetas) -> NoiseSchedule:
-    """Return beta_t from `beta_start` to `beta_end`, both reached, in equal steps."""
+    """Build the schedule whose beta_t rises from `beta_start` to `beta_end`, both included, in equal steps."""
     betas = torch.linspace(spec.beta_start, spec.beta_end, spec.steps, dtype=torch.float64)
     alphas = 1 - betas
     alphas_cumprod = alphas.cumprod(0)

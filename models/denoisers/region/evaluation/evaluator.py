@@ -1,6 +1,6 @@
-"""How well masked regions are predicted, at several mask ratios: the network beside what needs none.
+"""Evaluation of predicted regions at several mask ratios: the network beside baselines that need none.
 
-All predictors see the same masks. B windows, R regions, F features, M masked regions of a batch of windows.
+All predictors get the same masks. B windows, R regions, F features, M masked regions of a batch of windows.
 """
 
 from __future__ import annotations
@@ -15,19 +15,25 @@ from torch import Tensor, nn
 
 from denoisers.contract import EvaluationResult, RealRows, RowSet
 from denoisers.region.agreement import Agreement
-from denoisers.region.evaluation.baselines import Baseline, fit_baselines
-from denoisers.region.evaluation.figures import assessment_figures
-from denoisers.region.evaluation.tables import RATIOS, Measured, Measurements, assessment_metrics, assessment_tables
+from denoisers.region.evaluation.baselines import Imputer, fit_baselines
+from denoisers.region.evaluation.figures import evaluation_figures
+from denoisers.region.evaluation.tables import (
+    RATIOS,
+    ImputationMeasurements,
+    RatioMeasurement,
+    evaluation_metrics,
+    evaluation_tables,
+)
 from denoisers.region.figures import ONE_PREDICTION
-from denoisers.region.objective import draw_mask, padding
-from denoisers.region.prediction import predict
+from denoisers.region.objective import draw_mask
+from denoisers.region.prediction import predict, present_or_none
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
 
 Predictor = Callable[[RealRows, Tensor], Tensor]
 """Rows and a mask (B, R) bool -> features of the masked regions, (M, F)."""
 
-MOST_NUMBERS = 2**21
-"""Features of all windows of a batch: the regression's inputs are then at most 80 MiB in float64."""
+MAX_BATCH_VALUES = 2**21
+"""Most feature values of a batch of windows: the regression's inputs are then at most 80 MiB in float64."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +47,11 @@ class RegionEvaluator:
     def evaluate(
         self, network: nn.Module, train: RowSet, held_out: RowSet, references: Mapping[str, Any], batch_size: int
     ) -> EvaluationResult:
-        """Tables `r2`, `r2_within` (predictors by mask ratios), `by_ratio`, `by_motif` and `by_chromosome`.
+        """Return tables `r2`, `r2_within` (predictors by mask ratios), `by_ratio`, `by_motif` and `by_chromosome`.
 
         `references`: by name, x (B, R, F), mask, present (B, R) -> expected features (B, R, F), NumPy arrays all.
         """
-        size = max(1, min(batch_size, MOST_NUMBERS // (self.model.num_regions * self.model.num_features)))
+        size = max(1, min(batch_size, MAX_BATCH_VALUES // (self.model.num_regions * self.model.num_features)))
         baselines = fit_baselines(train, size)
         predictors: dict[str, Predictor] = {"model": self._network_predictor(network)}
         predictors |= {name: _baseline_predictor(baseline) for name, baseline in baselines.items()}
@@ -58,22 +64,25 @@ class RegionEvaluator:
                 mask = draw_mask(rows.batch, rows.noise, ratio)
                 for name, predictor in predictors.items():
                     _add(sums[name][ratio], rows, mask, predictor(rows, mask))
-        measured = {
-            name: {ratio: Measured(groups) for ratio, groups in by_ratio.items()} for name, by_ratio in sums.items()
+        by_predictor = {
+            name: {ratio: RatioMeasurement(groups) for ratio, groups in by_ratio.items()}
+            for name, by_ratio in sums.items()
         }
         remark = ONE_PREDICTION if self.model.predicts_one_thing else ""
-        found = Measurements(measured, names, tuple(baselines), tuple(references), remark)
-        return EvaluationResult(assessment_metrics(found), assessment_tables(found), assessment_figures(found))
+        measurements = ImputationMeasurements(by_predictor, names, tuple(baselines), tuple(references), remark)
+        return EvaluationResult(
+            evaluation_metrics(measurements), evaluation_tables(measurements), evaluation_figures(measurements)
+        )
 
     def _network_predictor(self, network: nn.Module) -> Predictor:
         def predictor(rows: RealRows, mask: Tensor) -> Tensor:
-            x, present = rows.batch["regions"], padding(rows.batch)
+            x, present = rows.batch["regions"], present_or_none(rows.batch["present"])
             return predict(network, self.model, self.objective.noise.steps, x, mask, present, rows.noise)[mask]
 
         return predictor
 
 
-def _baseline_predictor(baseline: Baseline) -> Predictor:
+def _baseline_predictor(baseline: Imputer) -> Predictor:
     return lambda rows, mask: baseline(rows.batch["regions"], mask, rows.batch["present"])
 
 
@@ -87,7 +96,7 @@ def _reference_predictor(reference: Any) -> Predictor:
 
 
 def _add(groups: dict[str, Agreement], rows: RealRows, mask: Tensor, prediction: Tensor) -> None:
-    """Adds predictions (M, F) to the sums of their windows' chromosomes."""
+    """Add predictions (M, F) to the sums of their windows' chromosomes."""
     target, window = rows.batch["regions"][mask], mask.nonzero()[:, 0]
     # Windows of a store without chromosomes are all of one.
     chromosome = rows.columns.get("chromosome", np.full(len(mask), "all")).astype(str)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from denoisers.dlm import baselines
+from denoisers.dlm.evaluation import baselines
 from denoisers.dlm.evaluation.baselines import fit_baselines, nats_per_token
 from support.token_rows import token_rows
 
@@ -24,7 +24,7 @@ def nats(fitted, tokens, size=64):
 def chances_behind(fitted, context, vocabulary):
     """The bigram's distribution behind a token, (V,)."""
     rows = np.stack([np.full(vocabulary, context), np.arange(vocabulary)], 1)
-    return np.exp(fitted.bigram.log_chances(rows)[:, 1])
+    return np.exp(fitted.bigram.log_probabilities(rows)[:, 1])
 
 
 def chain(num, length, vocabulary, seed):
@@ -46,7 +46,7 @@ def test_counts_of_five_tokens_by_hand(dense_pairs):
     loses half of 2. Pairs end in 0, 1 and 2, one each: lower orders get (1 + 3/4) / (3 + 3), and 3 gets (3/4) / 6."""
     fitted = fit([[0, 1, 0, 1, 2]], 4, dense_pairs=dense_pairs)
     lower = np.array([1.75, 1.75, 1.75, 0.75]) / 6
-    assert fitted.unigram.chances == pytest.approx(np.array([2.75, 2.75, 1.75, 0.75]) / 8)
+    assert fitted.unigram.probabilities == pytest.approx(np.array([2.75, 2.75, 1.75, 0.75]) / 8)
     assert chances_behind(fitted, 0, 4) == pytest.approx([0, 0.5, 0, 0] + 0.5 * lower)
     assert chances_behind(fitted, 1, 4) == pytest.approx([0.25, 0, 0.25, 0] + 0.5 * lower)
     assert chances_behind(fitted, 2, 4) == pytest.approx(lower)
@@ -60,7 +60,7 @@ def test_counts_of_five_tokens_by_hand(dense_pairs):
 @pytest.mark.parametrize("num", [1, 4, 300])
 def test_distributions_sum_to_1_and_leave_no_token_out(num):
     fitted = fit(chain(num, 20, 30, 0), 30)
-    assert fitted.unigram.chances.sum() == pytest.approx(1) and fitted.unigram.chances.min() > 0
+    assert fitted.unigram.probabilities.sum() == pytest.approx(1) and fitted.unigram.probabilities.min() > 0
     for context in range(30):
         behind = chances_behind(fitted, context, 30)
         assert behind.sum() == pytest.approx(1) and behind.min() > 0
@@ -94,11 +94,11 @@ def test_a_chain_comes_near_its_entropy():
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize("waiting", [1, 50, 2**22])
 def test_neither_batches_nor_the_way_of_counting_change_anything(size, waiting, monkeypatch):
-    monkeypatch.setattr(baselines, "WAITING", waiting)
+    monkeypatch.setattr(baselines, "BUFFERED_PAIRS", waiting)
     rows, held_out = chain(60, 12, 50, 2), chain(20, 12, 50, 3)
     dense = fit(rows, 50)
     other = fit(rows, 50, size, SORTED)
-    assert np.array_equal(dense.unigram.chances, other.unigram.chances)
+    assert np.array_equal(dense.unigram.probabilities, other.unigram.probabilities)
     for name in ("codes", "seen", "left"):
         assert np.array_equal(getattr(dense.bigram, name), getattr(other.bigram, name))
     assert nats(other, held_out, size) == pytest.approx(nats(dense, held_out), rel=1e-12)

@@ -9,7 +9,7 @@ import torch
 from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.score_entropy import expected_zero_score_entropy, score_entropy, zero_score_entropy
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
-from denoisers.processes.discrete.uniform_graph import kl_from_uniform, log_ratios, move_chance, ratio
+from denoisers.processes.discrete.uniform_graph import kl_from_uniform, log_ratios, move_probability, ratio
 
 GPT2 = 50257
 DOUBLE = torch.float64
@@ -109,7 +109,7 @@ def test_weighted_loss_of_zero_logits_integrates_to_the_kl_of_the_least_noised_t
     integral = 0.0
     for t, weight in zip(torch.from_numpy(nodes / 2 + 0.5), weights / 2, strict=True):
         sigma = schedule.sigma(t)
-        moved = move_chance(sigma) * (GPT2 - 1) / GPT2
+        moved = move_probability(sigma) * (GPT2 - 1) / GPT2
         mean = torch.stack((1 - moved, moved)) @ score_entropy(zeros, x, x0, sigma)
         integral += weight * (schedule.rate(t) * mean).item()
     bound = integral + kl_from_uniform(high, GPT2)

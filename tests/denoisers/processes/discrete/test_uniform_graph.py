@@ -12,7 +12,7 @@ from denoisers.processes.discrete.uniform_graph import (
     kl_from_uniform,
     log_ratio,
     log_ratios,
-    move_chance,
+    move_probability,
     posterior,
     ratio,
     reverse_rate,
@@ -29,7 +29,7 @@ def sigmas(*values):
 
 def marginal(clean, sigma):
     """q_sigma of one token whose clean distribution is given, (V,)."""
-    return (-sigma).exp() * clean + move_chance(sigma) / len(clean)
+    return (-sigma).exp() * clean + move_probability(sigma) / len(clean)
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def test_schedule_is_geometric():
 def test_the_share_of_moved_tokens_rises_linearly():
     schedule = sigma_schedule(TokenNoiseSchedule(kind="loglinear", sigma_min=1e-4, sigma_max=20.0))
     t = torch.linspace(0, 1, 5, dtype=DOUBLE)
-    moved = move_chance(schedule.sigma(t))
+    moved = move_probability(schedule.sigma(t))
     torch.testing.assert_close(moved, torch.lerp(moved[0], moved[-1], t))
-    assert schedule.level(0) == pytest.approx(1e-4, rel=1e-9) and schedule.level(1) == pytest.approx(20, rel=1e-9)
+    assert schedule.sigma_at(0) == pytest.approx(1e-4, rel=1e-9) and schedule.sigma_at(1) == pytest.approx(20, rel=1e-9)
     inner, h = t[1:-1], 1e-6
     slope = (schedule.sigma(inner + h) - schedule.sigma(inner - h)) / (2 * h)
     torch.testing.assert_close(schedule.rate(inner), slope, rtol=1e-6, atol=0)

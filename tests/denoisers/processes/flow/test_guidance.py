@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from denoisers.processes.flow.guidance import Guidance, guided, rescaled
+from denoisers.processes.flow.guidance import Guidance, guided_prediction, rescaled
 
 
 class Labelled:
@@ -25,30 +25,30 @@ NULL = {"label": torch.full((3,), 10)}
 
 def test_scale_one_is_the_conditional_prediction_at_no_extra_cost():
     predict = Labelled()
-    assert torch.equal(guided(predict, X, T, LABEL, NULL, scale=1.0, rescale=0.7), Labelled()(X, T, LABEL))
+    assert torch.equal(guided_prediction(predict, X, T, LABEL, NULL, scale=1.0, rescale=0.7), Labelled()(X, T, LABEL))
     assert predict.sizes == [3]
 
 
 def test_other_scales_take_one_pass_of_both():
     predict = Labelled()
-    out = guided(predict, X, T, LABEL, NULL, scale=3.0)
+    out = guided_prediction(predict, X, T, LABEL, NULL, scale=3.0)
     assert predict.sizes == [6]
     with_label, without = Labelled()(X, T, LABEL), Labelled()(X, T, NULL)
     torch.testing.assert_close(out, without + 3 * (with_label - without))
 
 
 def test_scale_zero_forgets_the_label():
-    torch.testing.assert_close(guided(Labelled(), X, T, LABEL, NULL, 0.0), Labelled()(X, T, NULL))
+    torch.testing.assert_close(guided_prediction(Labelled(), X, T, LABEL, NULL, 0.0), Labelled()(X, T, NULL))
 
 
 def test_rescaling_gives_each_sample_the_conditional_predictions_spread():
-    plain, v = guided(Labelled(), X, T, LABEL, NULL, 3.0), Labelled()(X, T, LABEL)
-    whole = guided(Labelled(), X, T, LABEL, NULL, 3.0, rescale=1.0)
+    plain, v = guided_prediction(Labelled(), X, T, LABEL, NULL, 3.0), Labelled()(X, T, LABEL)
+    whole = guided_prediction(Labelled(), X, T, LABEL, NULL, 3.0, rescale=1.0)
     torch.testing.assert_close(whole.std(1), v.std(1))
     torch.testing.assert_close(whole / plain, (v.std(1) / plain.std(1))[:, None].expand_as(v))
-    half = guided(Labelled(), X, T, LABEL, NULL, 3.0, rescale=0.5)
+    half = guided_prediction(Labelled(), X, T, LABEL, NULL, 3.0, rescale=0.5)
     torch.testing.assert_close(half, (whole + plain) / 2)
-    assert torch.equal(guided(Labelled(), X, T, LABEL, NULL, 3.0, rescale=0.0), plain)
+    assert torch.equal(guided_prediction(Labelled(), X, T, LABEL, NULL, 3.0, rescale=0.0), plain)
 
 
 def test_the_spread_is_over_all_of_a_samples_values():

@@ -124,7 +124,7 @@ def test_neither_batches_nor_memory_limits_change_figures(train, held_out, monke
     network = FAMILY.build_network(MODEL)
     one = evaluate(network, train, held_out).metrics
     assert evaluate(network, train, held_out, batch=7).metrics == pytest.approx(one, rel=1e-5, abs=1e-7)
-    monkeypatch.setattr("denoisers.region.evaluation.evaluator.MOST_NUMBERS", 5 * REGIONS * FEATURES)
+    monkeypatch.setattr("denoisers.region.evaluation.evaluator.MAX_BATCH_VALUES", 5 * REGIONS * FEATURES)
     assert evaluate(network, train, held_out).metrics == pytest.approx(one, rel=1e-5, abs=1e-7)
 
 
