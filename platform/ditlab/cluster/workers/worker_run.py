@@ -43,7 +43,7 @@ def train_run(
     nodes = list(dict.fromkeys(worker_nodes))  # that of the first worker first
     warn = _warnings_to(group, rank.rank)
     is_first_of_node = worker_nodes.index(worker_nodes[rank.rank]) == rank.rank
-    data = open_data(experiment.data, request.home, say=warn if rank.local_rank == 0 else _drop)  # once a node
+    data = open_data(experiment.data, request.home, notify=warn if rank.local_rank == 0 else _drop)  # once a node
     plan = plan_run(experiment, data)
     with ExitStack() as stack:
         stop = stack.enter_context(StopPoller(launch))

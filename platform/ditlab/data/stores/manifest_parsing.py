@@ -11,7 +11,7 @@ from ditlab.data.stores.bucket_manifest import BucketsManifest, buckets_fingerpr
 from ditlab.data.stores.manifest import FORMAT_VERSION, ManifestRecord, StoreManifest, content_fingerprint
 from ditlab.errors import UserError, first_line
 
-RecordType = TypeVar("Kind", bound=ManifestRecord)
+RecordType = TypeVar("RecordType", bound=ManifestRecord)
 
 
 def read_record(file: Path, record_type: type[RecordType]) -> RecordType:

@@ -1,4 +1,4 @@
-"""The order of a bucketed store's samples, and its loader: batches of one size, none twice, resumable anywhere."""
+"""Order and loader of a bucketed store: batches of one size, none twice, resumable anywhere."""
 
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -8,21 +8,21 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from denoisers.contract import ANY, BatchField
 from ditlab.data.loading import prefetch
 from ditlab.data.loading.loader import Loader
-from ditlab.data.loading.order import CHUNK_BATCHES, SampleOrder, epoch_order, worker_micro_indices
+from ditlab.data.loading.order import CHUNK_BATCHES, SampleOrder, epoch_order
+from ditlab.data.loading.worker_batches import WorkerBatches
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from support.bucketed import bucketed
 
-FIELDS = (BatchField("image", (3, ANY, ANY), "float32", value_range=(-1, 1)), BatchField("number", (), "int64"))
+COLUMNS = ("image", "number")
 seeds = st.integers(0, 2**63)
 mixtures = st.lists(st.integers(0, 2), min_size=1, max_size=120)
 
 
 def view_of(buckets) -> SimpleNamespace:
-    """What an order sees of a view whose rows lie in these buckets."""
+    """Return the part of a view that an order reads, with rows in these buckets."""
     return SimpleNamespace(buckets=np.array(buckets))
 
 
@@ -49,7 +49,7 @@ def test_batches_are_of_one_bucket_and_none_comes_twice(buckets, batch_size, see
 
 
 @given(mixtures, seeds)
-def test_seed_and_epoch_alone_decide_and_a_position_counts_samples(buckets, seed):
+def test_order_depends_on_seed_and_epoch_alone_and_a_position_counts_samples(buckets, seed):
     assume(batches_of(buckets, 2))
     order, again = (SampleOrder.from_view(view_of(buckets), 2, seed) for _ in range(2))
     num = order.batches_per_epoch
@@ -80,8 +80,8 @@ def test_sizes_follow_each_other_in_chunks_and_epochs_differ():
     assert not np.array_equal(one, other)
 
 
-def test_the_order_of_old_runs_stays():
-    """A change of these numbers changes what every resumed run sees next."""
+def test_order_of_old_runs_is_unchanged():
+    """A change of these numbers changes the next samples of every resumed run."""
     order = SampleOrder.from_view(view_of([0] * 5 + [1] * 6 + [2] * 2), 2, seed=7)
     assert order.epoch_batches(3).tolist() == [[2, 1], [4, 0], [12, 11], [7, 9], [8, 10], [6, 5]]
 
@@ -104,18 +104,21 @@ def whole(view: View, order: SampleOrder, position: int):
     return view.gather("image", indices), view.rows[indices]
 
 
-@pytest.mark.parametrize("ahead", [1, 2000, 10**7])
+@pytest.mark.parametrize("block_bytes", [1, 2000, 10**7])
 @settings(deadline=None, max_examples=15)
 @given(seed=seeds, stopped_after=st.integers(0, 28), depth=st.integers(1, 3))
-def test_workers_take_every_batch_once_and_go_on_where_they_stopped(view, ahead, seed, stopped_after, depth):
+def test_workers_take_every_batch_once_and_resume_where_they_stopped(view, block_bytes, seed, stopped_after, depth):
     """Two workers before, one after; two epochs of 15 or 14 steps."""
     order = SampleOrder.from_view(view, 4, seed)
     steps = 2 * order.batches_per_epoch
     seen: list[int] = []
-    with patch.object(prefetch, "AHEAD_BYTES", ahead):
+    with patch.object(prefetch, "BLOCK_BYTES", block_bytes):
         for begin, end, world in ((0, stopped_after, 2), (stopped_after, steps, 1)):
-            shares = [worker_micro_indices(rank, world, 4, 2) for rank in range(world)]
-            loaders = [Loader(view, FIELDS, order, begin * 4, 2, mine, depth, end - begin) for mine in shares]
+            shares = [range(rank * 2 // world, (rank + 1) * 2 // world) for rank in range(world)]
+            loaders = [
+                Loader(WorkerBatches(view, COLUMNS, order, 2, mine), begin * 4, depth=depth, steps=end - begin)
+                for mine in shares
+            ]
             for number, taken in enumerate(zip(*loaders, strict=True), start=begin):
                 images, rows = whole(view, order, number * 4)
                 micros = [micro["image"].numpy() for step in taken for micro in step]
@@ -130,9 +133,9 @@ def test_workers_take_every_batch_once_and_go_on_where_they_stopped(view, ahead,
 
 
 def test_batches_kept_for_long_keep_their_values(view):
-    """Batches of all sizes share memory, which is used again only once nobody holds it."""
+    """Batches of all sizes share memory, which is used again only once no tensor refers to it."""
     order = SampleOrder.from_view(view, 4, seed=5)
-    with Loader(view, FIELDS, order, 0, 4, range(1), steps=60) as loader:
+    with Loader(WorkerBatches(view, COLUMNS, order, 4, range(1)), 0, steps=60) as loader:
         kept = [step[0]["image"] for step in loader]
     for number, images in enumerate(kept):
         assert np.array_equal(images.numpy(), whole(view, order, number * 4)[0].numpy())

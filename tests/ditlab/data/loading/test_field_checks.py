@@ -1,13 +1,13 @@
+"""Checks of a store's columns against a model's fields: messages name the misfit and the settings that mend it."""
+
 import re
 from typing import Literal
 
 import numpy as np
 import pytest
-import torch
 
-from denoisers.contract import ANY, BatchField, ModelSpec
+from denoisers.contract import ANY, BatchField, FieldKnobs, ModelSpec
 from denoisers.dit.spec import DiTSpec
-from ditlab.data.loading.batches import held_out_batches, to_device
 from ditlab.data.loading.field_checks import check_fields
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
@@ -31,35 +31,6 @@ def view_of(tmp_path, column: Column, values: np.ndarray) -> View:
     return View(Store.open(tmp_path / "s"), np.arange(len(values)), "data.path=s")
 
 
-@pytest.mark.parametrize("high", [255, 16])
-def test_the_stores_range_becomes_the_fields(high):
-    """(x/255 - 0.5)/0.5, both ends exact."""
-    values = torch.arange(high + 1, dtype=torch.uint8)
-    field = BatchField("x", (), "float32", value_range=(-1, 1))
-    mapped = to_device({"x": values}, [field], {"x": Column(dtype="uint8", value_range=(0, high))}, "cpu")["x"]
-    assert mapped.dtype == torch.float32
-    assert (mapped[0], mapped[-1]) == (-1, 1)
-    torch.testing.assert_close(mapped, ((values.double() / high - 0.5) / 0.5).float(), rtol=0, atol=1.2e-7)
-
-
-def test_other_ranges_and_float_stores_are_mapped_too():
-    values = torch.tensor([-3.0, 1.0, 5.0])
-    column = Column(dtype="float32", value_range=(-3, 5))
-    field = BatchField("x", (), "float32", value_range=(0, 1))
-    mapped = to_device({"x": values}, [field], {"x": column}, "cpu")["x"]
-    assert mapped.tolist() == [0.0, 0.5, 1.0]
-    assert values.tolist() == [-3.0, 1.0, 5.0], "the batch itself stays as it is"
-
-
-def test_labels_and_rangeless_fields_keep_their_values():
-    batch = {"label": torch.tensor([0, 9]), "byte": torch.tensor([0, 200], dtype=torch.uint8)}
-    columns = {"label": Column(dtype="int64", num_classes=10), "byte": Column(dtype="uint8", value_range=(0, 255))}
-    fields = [BatchField("label", (), "int64", num_classes=10), BatchField("byte", (), "float32")]
-    ready = to_device(batch, fields, columns, "cpu")
-    assert ready["label"].dtype == torch.int64 and ready["label"].tolist() == [0, 9]
-    assert ready["byte"].dtype == torch.float32 and ready["byte"].tolist() == [0, 200]
-
-
 def test_fields_that_fit_pass(view):
     check_fields(view, [IMAGE, LABEL])
     check_fields(view, [BatchField("label", (), "int64", num_classes=1000)])
@@ -71,14 +42,14 @@ def test_fields_that_fit_pass(view):
         (BatchField("mask", (4,), "bool"), "data.kind=test holds no column 'mask' (it holds image, label)"),
         (
             BatchField("image", (3, 3, 4), "float32"),
-            "holds image (1, 3, 4), but the model wants (3, 3, 4); make the model's sizes those of the data or",
+            "holds image (1, 3, 4), but the model takes (3, 3, 4); make the model's sizes those of the data or",
         ),
-        (BatchField("image", (12,), "float32"), "holds image (1, 3, 4), but the model wants (12,)"),
-        (BatchField("image", (1, 3, 4), "bool"), "holds image as uint8, but the model wants bool"),
+        (BatchField("image", (12,), "float32"), "holds image (1, 3, 4), but the model takes (12,)"),
+        (BatchField("image", (1, 3, 4), "bool"), "holds image as uint8, but the model takes bool"),
         (BatchField("label", (), "float32", (-1, 1)), "holds label without a value_range"),
         (
-            BatchField("label", (), "int64", num_classes=3),
-            "holds label from 0 to 4, but the model knows 3 classes; set model.num_classes to 5 or change data.",
+            BatchField("label", (), "int64", num_classes=3, knobs=FieldKnobs(num_classes="model.num_classes")),
+            "holds label from 0 to 4, but the model has 3 classes; set model.num_classes to 5 or change data.",
         ),
     ],
 )
@@ -88,18 +59,17 @@ def test_fields_that_do_not_fit_are_named_with_the_remedy(view, field, message):
 
 
 class RegionLike(ModelSpec):
-    """Windows of regions; `depth` and `paths` play no part in a shape."""
+    """Windows of regions."""
 
     family: Literal["region_like"] = "region_like"
-    depth: int = 8
     num_regions: int = 900
     num_features: int = 283
-    paths: int | None = None
 
     def batch_fields(self):
+        knobs = ("model.num_regions", "model.num_features")
         return (
-            BatchField("regions", (self.num_regions, self.num_features), "float32"),
-            BatchField("present", (self.num_regions,), "bool"),
+            BatchField("regions", (self.num_regions, self.num_features), "float32", knobs=FieldKnobs(knobs)),
+            BatchField("present", (self.num_regions,), "bool", knobs=FieldKnobs(knobs[:1])),
         )
 
 
@@ -108,7 +78,7 @@ class RegionLike(ModelSpec):
     [
         (DiTSpec(image_size=28), (1, 8, 8), "set model.image_size to 8 or"),
         (DiTSpec(image_size=8), (3, 8, 8), "set model.channels to 3 or"),
-        (DiTSpec(image_size=28), (3, 8, 8), "set model.image_size to 8 and model.channels to 3 or"),
+        (DiTSpec(image_size=28), (3, 8, 8), "set model.channels to 3 and model.image_size to 8 or"),
         (DiTSpec(image_size=28), (1, 3, 4), "make the model's sizes those of the data or"),
         (DiTSpec(image_size=28), (8, 8), "make the model's sizes those of the data or"),
         (RegionLike(), (200, 283), "set model.num_regions to 200 or"),
@@ -118,28 +88,27 @@ class RegionLike(ModelSpec):
         (RegionLike(num_regions=8), (4,), "set model.num_regions to 4 or"),
     ],
 )
-def test_the_sizes_to_set_are_found_by_trying(tmp_path, model, shape, remedy):
+def test_settings_of_a_fitting_shape_are_named(tmp_path, model, shape, remedy):
     field = next(field for field in model.batch_fields() if len(field.shape) == len(shape) or len(shape) == 2)
     column = Column(dtype=field.dtype, shape=shape, value_range=field.value_range)
     with StoreWriter(tmp_path / "s", {field.name: column}, name="s", source=Source(kind="t")) as writer:
         writer.append({field.name: np.zeros((2, *shape), field.dtype)})
     view = View(Store.open(tmp_path / "s"), np.arange(2), "data.path=s")
     with pytest.raises(UserError) as caught:
-        check_fields(view, [field], model)
-    assert f"holds {field.name} {shape}, but the model wants {field.shape}; {remedy} change data." in str(caught.value)
+        check_fields(view, [field], settable=True)
+    assert f"holds {field.name} {shape}, but the model takes {field.shape}; {remedy} change data." in str(caught.value)
 
 
 def test_labels_below_zero_are_refused(tmp_path):
     view = view_of(tmp_path, Column(dtype="int64"), np.array([-1, 2]))
-    with pytest.raises(UserError, match=r"holds x from -1 to 2, but the model knows 10 classes"):
+    with pytest.raises(UserError, match=r"holds x from -1 to 2, but the model has 10 classes"):
         check_fields(view, [BatchField("x", (), "int64", num_classes=10)])
 
 
 class ImagesLike(ModelSpec):
-    """Images of any size that patches divide, and what is said of them."""
+    """Images of any size that patches divide, and words."""
 
     family: Literal["images_like"] = "images_like"
-    width: int = 32
     patch_size: int = 4
     max_resolution: int = 16
     num_words: int = 12
@@ -147,15 +116,21 @@ class ImagesLike(ModelSpec):
     def batch_fields(self):
         return (
             BatchField(
-                "image", (3, ANY, ANY), "float32", (-1, 1), multiple_of=self.patch_size, at_most=self.max_resolution
+                "image",
+                (3, ANY, ANY),
+                "float32",
+                (-1, 1),
+                multiple_of=self.patch_size,
+                at_most=self.max_resolution,
+                knobs=FieldKnobs(multiple_of="model.patch_size", at_most="model.max_resolution"),
             ),
-            BatchField("words", (ANY,), "float32", at_most=self.num_words),
+            BatchField("words", (ANY,), "float32", at_most=self.num_words, knobs=FieldKnobs(at_most="model.num_words")),
         )
 
 
 def check_images(path, model: ImagesLike, sizes=SIZES, fields=None) -> None:
     store = bucketed(path / "set", sizes)
-    check_fields(View(store, np.arange(len(store)), "data.path=set"), fields or model.batch_fields(), model)
+    check_fields(View(store, np.arange(len(store)), "data.path=set"), fields or model.batch_fields(), settable=True)
 
 
 def test_any_size_that_the_model_takes_passes(tmp_path):
@@ -189,7 +164,7 @@ def test_sizes_that_the_model_cannot_take_are_named_with_the_knob(tmp_path, mode
 
 
 def test_sizes_without_a_knob_and_of_a_single_bucket(tmp_path):
-    """Fields of an objective follow no setting of the model; sides of 9 and 7 leave no patch to set."""
+    """Fields without knobs name no setting; sides of 9 and 7 leave no patch to set."""
     words = BatchField("words", (ANY,), "float32", at_most=5)
     with pytest.raises(
         UserError, match=r"set holds words \(8,\), and 8 is over 5, the most that the model takes; import"
@@ -198,36 +173,13 @@ def test_sizes_without_a_knob_and_of_a_single_bucket(tmp_path):
     with pytest.raises(UserError, match=r"in bucket 7x9, and 7 is not divisible by model\.patch_size=4; import"):
         check_images(tmp_path, ImagesLike(), {(7, 9): 2, (9, 9): 2})
     wide = BatchField("words", (ANY, 768), "float32")
-    with pytest.raises(UserError, match=r"holds words \(any,\), but the model wants \(any, 768\); make the model's"):
+    with pytest.raises(UserError, match=r"holds words \(any,\), but the model takes \(any, 768\); make the model's"):
         check_images(tmp_path, ImagesLike(), SIZES, [wide])
 
 
 def test_several_sizes_fit_no_model_of_one(tmp_path):
     with pytest.raises(
-        UserError, match=r"holds image \(3, any, any\), but the model wants \(1, 28, 28\); make the model's"
+        UserError, match=r"holds image \(3, any, any\), but the model takes \(1, 28, 28\); make the model's"
     ):
         store = bucketed(tmp_path / "set")
-        check_fields(View(store, np.arange(72), "data.path=set"), DiTSpec().batch_fields(), DiTSpec())
-
-
-def test_held_out_batches_of_several_sizes_are_of_one_each(tmp_path):
-    store = bucketed(tmp_path / "set")
-    view = View(store, np.random.default_rng(0).permutation(72), "data.path=set")
-    number = BatchField("number", (), "int64")
-    batches = list(held_out_batches(view, [*ImagesLike().batch_fields(), number], 16, 60))
-    assert all(len(batch["image"]) == len(batch["words"]) <= 16 for batch in batches)
-    first = {bucket: view.rows[:60][view.buckets[:60] == bucket] for bucket in range(3)}
-    for bucket, shape in enumerate([(8, 8), (16, 4), (8, 12)]):
-        mine = [batch["number"] for batch in batches if batch["image"].shape[2:] == shape]
-        start = sum(map(len, store.parts[:bucket]))
-        assert torch.cat(mine).tolist() == (first[bucket] - start).tolist(), "in the view's own order"
-        assert all(len(numbers) == 16 for numbers in mine[:-1])
-
-
-@pytest.mark.parametrize(("size", "limit", "sizes"), [(40, None, [40, 40, 20]), (40, 50, [40, 10]), (128, 500, [100])])
-def test_held_out_batches_are_the_views_first_rows(view, size, limit, sizes):
-    batches = list(held_out_batches(view, [IMAGE, LABEL], size, limit))
-    assert [len(batch["label"]) for batch in batches] == sizes
-    whole = torch.cat([batch["image"] for batch in batches])
-    assert whole.dtype == torch.uint8
-    assert torch.equal(whole, view.store.tensor("image").flip(0)[: sum(sizes)])
+        check_fields(View(store, np.arange(72), "data.path=set"), DiTSpec().batch_fields(), settable=True)

@@ -1,9 +1,11 @@
+"""Global order of samples: every epoch a permutation of its own, the same in every run."""
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ditlab.data.loading.order import SampleOrder, epoch_order, worker_micro_indices
+from ditlab.data.loading.order import SampleOrder, epoch_order
 from ditlab.errors import UserError
 
 seeds = st.integers(0, 2**63)
@@ -18,7 +20,7 @@ def test_an_epoch_visits_every_sample_once(seed, epoch, length):
 
 
 @given(seeds, epochs)
-def test_seed_and_epoch_alone_decide(seed, epoch):
+def test_order_depends_on_seed_and_epoch_alone(seed, epoch):
     np.random.default_rng(0).random(7)
     order = epoch_order(seed, epoch, 200)
     assert np.array_equal(order, epoch_order(seed, epoch, 200))
@@ -26,21 +28,21 @@ def test_seed_and_epoch_alone_decide(seed, epoch):
     assert not np.array_equal(order, epoch_order(seed, epoch + 1, 200))
 
 
-def test_the_order_of_old_runs_stays():
-    """A change of these numbers changes what every resumed run sees next."""
+def test_order_of_old_runs_is_unchanged():
+    """A change of these numbers changes the next samples of every resumed run."""
     assert epoch_order(0, 0, 10).tolist() == [8, 2, 1, 4, 9, 6, 3, 5, 7, 0]
     assert epoch_order(7, 3, 10).tolist() == [1, 6, 5, 4, 0, 7, 9, 2, 8, 3]
     assert epoch_order(0, 0, 60_000)[:5].tolist() == [1253, 42955, 16872, 23346, 39693]
 
 
-def test_places_are_taken_evenly():
+def test_first_places_are_uniform():
     """Over many epochs every sample is first about equally often (chi-squared, 9 degrees of freedom, p = 0.001)."""
     firsts = np.bincount([epoch_order(0, epoch, 10)[0] for epoch in range(2000)], minlength=10)
     assert ((firsts - 200) ** 2 / 200).sum() < 27.9
 
 
 @given(st.integers(1, 300), st.integers(1, 50), seeds)
-def test_epochs_drop_their_partial_batch_and_go_on(length, batch_size, seed):
+def test_epochs_drop_their_partial_batch(length, batch_size, seed):
     if length < batch_size:
         with pytest.raises(UserError, match=rf"batch\.size={batch_size} is larger than the {length} training samples"):
             SampleOrder(length, batch_size, seed)
@@ -56,23 +58,6 @@ def test_epochs_drop_their_partial_batch_and_go_on(length, batch_size, seed):
         assert np.array_equal(order.epoch_batches(epoch).reshape(-1), taken)
 
 
-def test_a_position_between_batches_is_a_mistake_of_ours():
+def test_position_between_batches_raises_value_error():
     with pytest.raises(ValueError, match="position 7 is no multiple of the batch size 4"):
         SampleOrder(10, 4, 0).indices(7)
-
-
-@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 8), seeds)
-def test_the_ranks_together_take_the_global_batch(world, each, micro_size, seed):
-    batch_size = world * each * micro_size
-    indices = SampleOrder(3 * batch_size, batch_size, seed).indices(batch_size)
-    micros = indices.reshape(-1, micro_size)
-    shares = [worker_micro_indices(rank, world, batch_size, micro_size) for rank in range(world)]
-    assert [m for share in shares for m in share] == list(range(len(micros)))
-    assert np.array_equal(np.concatenate([micros[share].reshape(-1) for share in shares]), indices)
-
-
-def test_micro_batches_that_cannot_be_shared_are_named():
-    with pytest.raises(UserError, match=r"batch\.size=100 is no multiple of batch\.micro=64"):
-        worker_micro_indices(0, 1, 100, 64)
-    with pytest.raises(UserError, match=r"2 micro-batches of batch\.micro=64, which 3 workers cannot share"):
-        worker_micro_indices(0, 3, 128, 64)

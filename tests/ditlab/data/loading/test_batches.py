@@ -1,0 +1,71 @@
+"""Batches of a store's rows: ranges mapped to those of a model, held-out rows in the view's order."""
+
+import numpy as np
+import pytest
+import torch
+
+from denoisers.contract import ANY, BatchField
+from ditlab.data.loading.batches import held_out_batches, to_device
+from ditlab.data.stores.manifest import Column
+from ditlab.data.stores.view import View
+from support.bucketed import bucketed
+
+IMAGE = BatchField("image", (1, 3, 4), "float32", value_range=(-1, 1))
+LABEL = BatchField("label", (), "int64", num_classes=5)
+
+
+@pytest.mark.parametrize("high", [255, 16])
+def test_the_stores_range_becomes_the_fields(high):
+    """(x/255 - 0.5)/0.5, both ends exact."""
+    values = torch.arange(high + 1, dtype=torch.uint8)
+    field = BatchField("x", (), "float32", value_range=(-1, 1))
+    mapped = to_device({"x": values}, [field], {"x": Column(dtype="uint8", value_range=(0, high))}, "cpu")["x"]
+    assert mapped.dtype == torch.float32
+    assert (mapped[0], mapped[-1]) == (-1, 1)
+    torch.testing.assert_close(mapped, ((values.double() / high - 0.5) / 0.5).float(), rtol=0, atol=1.2e-7)
+
+
+def test_other_ranges_and_float_stores_are_mapped_too():
+    values = torch.tensor([-3.0, 1.0, 5.0])
+    column = Column(dtype="float32", value_range=(-3, 5))
+    field = BatchField("x", (), "float32", value_range=(0, 1))
+    mapped = to_device({"x": values}, [field], {"x": column}, "cpu")["x"]
+    assert mapped.tolist() == [0.0, 0.5, 1.0]
+    assert values.tolist() == [-3.0, 1.0, 5.0], "the batch itself stays as it is"
+
+
+def test_labels_and_rangeless_fields_keep_their_values():
+    batch = {"label": torch.tensor([0, 9]), "byte": torch.tensor([0, 200], dtype=torch.uint8)}
+    columns = {"label": Column(dtype="int64", num_classes=10), "byte": Column(dtype="uint8", value_range=(0, 255))}
+    fields = [BatchField("label", (), "int64", num_classes=10), BatchField("byte", (), "float32")]
+    converted = to_device(batch, fields, columns, "cpu")
+    assert converted["label"].dtype == torch.int64 and converted["label"].tolist() == [0, 9]
+    assert converted["byte"].dtype == torch.float32 and converted["byte"].tolist() == [0, 200]
+
+
+def test_held_out_batches_of_several_sizes_are_of_one_each(tmp_path):
+    store = bucketed(tmp_path / "set")
+    view = View(store, np.random.default_rng(0).permutation(72), "data.path=set")
+    fields = [
+        BatchField("image", (3, ANY, ANY), "float32", (-1, 1)),
+        BatchField("words", (ANY,), "float32"),
+        BatchField("number", (), "int64"),
+    ]
+    batches = list(held_out_batches(view, fields, 16, 60))
+    assert all(len(batch["image"]) == len(batch["words"]) <= 16 for batch in batches)
+    first = {bucket: view.rows[:60][view.buckets[:60] == bucket] for bucket in range(3)}
+    for bucket, shape in enumerate([(8, 8), (16, 4), (8, 12)]):
+        mine = [batch["number"] for batch in batches if batch["image"].shape[2:] == shape]
+        start = sum(map(len, store.parts[:bucket]))
+        assert torch.cat(mine).tolist() == (first[bucket] - start).tolist(), "in the view's own order"
+        assert all(len(numbers) == 16 for numbers in mine[:-1])
+
+
+@pytest.mark.parametrize(("size", "limit", "sizes"), [(40, None, [40, 40, 20]), (40, 50, [40, 10]), (128, 500, [100])])
+def test_held_out_batches_are_the_views_first_rows(make_store, size, limit, sizes):
+    view = View(make_store(), np.arange(99, -1, -1), "data.kind=test")
+    batches = list(held_out_batches(view, [IMAGE, LABEL], size, limit))
+    assert [len(batch["label"]) for batch in batches] == sizes
+    whole = torch.cat([batch["image"] for batch in batches])
+    assert whole.dtype == torch.uint8
+    assert torch.equal(whole, view.store.tensor("image").flip(0)[: sum(sizes)])
