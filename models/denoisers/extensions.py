@@ -28,15 +28,14 @@ def fully_extended_objective(objective: type[ObjectiveSpec]) -> type[ObjectiveSp
     return with_components(with_densities(objective, densities), fitting)
 
 
-def added_parts(objective: ObjectiveSpec, base: type[ObjectiveSpec]) -> list[Plugin]:
-    """Return the parts of other packages in an objective, beside what `base`, the family's own class, has."""
-    own: Any = base.model_fields["weights"].annotation
-    found = [
-        LOSS_COMPONENTS.find(name) for name in type(objective.weights).model_fields if name not in own.model_fields
-    ]
-    if draws_times(base):
-        kind = dict(objective)["time"].kind
-        found += [TIME_DENSITIES.find(kind)] if kind not in kinds_of(base.model_fields["time"].annotation) else []
+def added_parts(objective: type[ObjectiveSpec], mapping: Any) -> list[Plugin]:
+    """Return the parts of other packages that `mapping`, the objective's YAML, names; `objective` is the family's own
+    class."""
+    own: Any = objective.model_fields["weights"].annotation
+    found = [LOSS_COMPONENTS.find(name) for name in _below(mapping, "weights") if name not in own.model_fields]
+    kind = _below(mapping, "time").get("kind")
+    if draws_times(objective) and kind not in kinds_of(objective.model_fields["time"].annotation):
+        found.append(TIME_DENSITIES.find(str(kind)))
     return [plugin for plugin in found if plugin]
 
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -88,6 +89,7 @@ class PluginGroup(Generic[PartT]):
         self._check, self._folders, self._reserved = check, folders, reserved
         self._parts: dict[Plugin, PartT] = {}
         self._warned: set[str] = set()
+        self._importing: dict[Plugin, threading.Thread] = {}
 
     def names(self) -> list[str]:
         """Return the names of all parts, sorted, without importing code."""
@@ -157,25 +159,20 @@ class PluginGroup(Generic[PartT]):
         """Load a part in a thread, as an import cannot be stopped: one that takes too long goes on unobserved."""
         if plugin in self._parts or plugin.package == BUILT_IN:
             return self._part(plugin)
-        errors: list[PluginError] = []
-
-        def load() -> None:
-            try:
-                self._part(plugin)
-            except PluginError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=load, daemon=True)
-        thread.start()
-        thread.join(LISTING_TIMEOUT)
-        if errors:
-            raise errors[0]
-        if thread.is_alive():
+        if plugin not in self._importing:
+            self._importing[plugin] = threading.Thread(target=self._import, args=(plugin,), daemon=True)
+            self._importing[plugin].start()
+            self._importing[plugin].join(LISTING_TIMEOUT)
+        if self._importing[plugin].is_alive():
             raise PluginError(
                 f"{self.noun} '{plugin.name}' of {plugin.origin} is left out, as its import takes more than "
                 f"{LISTING_TIMEOUT:g} s; import heavy libraries inside functions."
             )
-        return self._parts[plugin]
+        return self._part(plugin)
+
+    def _import(self, plugin: Plugin) -> None:
+        with suppress(Exception, SystemExit):  # the caller imports again, and reports it
+            self._part(plugin)
 
     def _duplicate(self, name: str, plugins: Iterable[Plugin]) -> str:
         origins = " and ".join(plugin.origin for plugin in plugins)

@@ -11,6 +11,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
+from ditlab.spec.plugin_packages import check_installed
 from ditlab.tracking.records import FoundRun, RunRecord, find_training_run
 from ditlab.tracking.tracker import RunTracker
 
@@ -39,7 +40,7 @@ class OpenedRun:
     def saved_if_any(self) -> SavedRun | None:
         """The run with its newest whole checkpoint; None where it has none yet."""
         spec = self.experiment.to_dict()
-        checkpoint = checkpoint_store(self.folder, spec).newest(self.warn)
+        checkpoint = checkpoint_store(self.folder, self.experiment.checkpoint.storage).newest(self.warn)
         return None if checkpoint is None else SavedRun(self.home, self.folder, spec, checkpoint, self.warn)
 
     def tracker(self) -> RunTracker:
@@ -57,7 +58,11 @@ def open_training_run(text: str, home: Home, warn: Callable[[str], None]) -> Ope
 
 
 def open_found(found: FoundRun, home: Home, warn: Callable[[str], None]) -> OpenedRun:
-    """Open a run that was found. `warn` is called with the finder's note, if any."""
+    """Open a run that was found. `warn` is called with the finder's note, if any.
+
+    Raises UserError where a package of the run's parts is not installed here.
+    """
     if found.note:
         warn(found.note)
+    check_installed(found.record.plugins, f"run {found.folder.run_id}")
     return OpenedRun(home, found.folder, found.record, load_experiment(found.folder.spec), warn)

@@ -15,6 +15,7 @@ from ditlab.runs.failures import FailureKind, Recovery
 from ditlab.runs.request import RunRequest
 from ditlab.runs.signals import StopRequests, stop_signals
 from ditlab.spec.experiment import Experiment
+from ditlab.spec.plugin_packages import plugin_packages
 from ditlab.training.reporting import RunOutcome
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def train_on_ray(request: RunRequest, callbacks: RunCallbacks) -> RunOutcome:
             callbacks.warn(message)
         pool = WorkerPool(request.folder.path / "ray", keep=False)
         if is_on_cluster:
-            request = replace(request, versions=versions())
+            request = replace(request, versions=versions(packages=plugin_packages(experiment.to_dict())))
         try:
             return train_with_retries(request, pool, GroupSpec(resources, share), stop, callbacks)
         finally:

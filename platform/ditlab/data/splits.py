@@ -22,6 +22,7 @@ from ditlab.data.loading.hold_out import (
 from ditlab.data.loading.permutation import keyed_permutation
 from ditlab.data.named_stores import open_named_store
 from ditlab.data.remote.node_copy import Notify, write_to_stderr
+from ditlab.data.source_stores import open_source
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import MANIFEST_NAME
 from ditlab.data.stores.store import Store
@@ -39,6 +40,7 @@ from ditlab.spec.data import (
     MotifsData,
     TextData,
 )
+from ditlab.spec.data_sources import DataSource
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,9 @@ class DataSplits:
     """Codec of its tokens; None where it holds no text."""
 
 
-def open_data(spec: DataSpec, home: Home, verify: bool = True, notify: Notify = write_to_stderr) -> DataSplits:
+def open_data(
+    spec: DataSpec | DataSource, home: Home, verify: bool = True, notify: Notify = write_to_stderr
+) -> DataSplits:
     """Open the data that a spec names.
 
     All kinds but `mnist` and `arrow` write their store under `home.stores` at their first use. With `verify`, every
@@ -86,6 +90,8 @@ def open_data(spec: DataSpec, home: Home, verify: bool = True, notify: Notify = 
             references = {"optimal": PlantedModules(spec).predict}
             splits = _split(open_motifs(spec, home, verify), hold_out, "data.kind=motifs")
             splits = dataclasses.replace(splits, references=references)
+        case DataSource():
+            splits = _split(open_source(spec, home, verify), spec.hold_out, f"data.kind={spec.kind}")
     return splits
 
 

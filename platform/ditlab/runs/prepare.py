@@ -20,6 +20,7 @@ from ditlab.runs.preflight import (
 )
 from ditlab.runs.request import PreparedRun, RunRequest
 from ditlab.spec.experiment import Experiment
+from ditlab.spec.plugin_packages import plugin_packages, plugin_tags
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.storage.files import write_durably
 from ditlab.tracking.access import check_access, check_reachable
@@ -90,8 +91,9 @@ def prepare_run(checked: CheckedRun) -> PreparedRun:
     Raises UserError where DITLAB_HOME cannot be written.
     """
     folder = checked.resumed or _create_folder(checked)
+    tags = {**source_tags(), **plugin_tags(checked.experiment.to_dict())}
     request = RunRequest(
-        checked.experiment, folder.run_id, checked.home, resumed=checked.resumed is not None, tags=source_tags()
+        checked.experiment, folder.run_id, checked.home, resumed=checked.resumed is not None, tags=tags
     )
     return PreparedRun(request, checked.data, checked.plan, checked.counts)
 
@@ -123,6 +125,7 @@ def _create_folder(checked: CheckedRun) -> RunFolder:
             checked.home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
             total_steps=checked.plan.total_steps,
             tracking_uri=checked.tracking_uri if experiment.tracking.uri else "",
+            plugins=plugin_packages(experiment.to_dict()),
         )  # fmt: skip
         write_durably(folder.spec, dump_yaml(experiment.to_dict()).encode())
     except OSError as error:

@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -43,6 +43,9 @@ class RunRecord:
     """Number of a trial in its sweep."""
     trials: int = 0
     """Number of trials of a sweep; 0 for a training run."""
+    plugins: dict[str, str] = field(default_factory=dict, hash=False)
+    """Versions of the other packages that the experiment's parts come from, by name; left out of the file where there
+    are none."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,8 @@ def _read(folder: RunFolder) -> RunRecord | None:
 
 
 def _write(folder: RunFolder, record: RunRecord) -> None:
-    write_durably(folder.record, json.dumps(asdict(record), indent=1).encode())
+    values = {name: value for name, value in asdict(record).items() if name != "plugins" or value}
+    write_durably(folder.record, json.dumps(values, indent=1).encode())
 
 
 @contextmanager

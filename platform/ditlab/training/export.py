@@ -1,12 +1,13 @@
 """Export of a run's weights as safetensors, with the spec that rebuilds the network."""
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -14,6 +15,7 @@ from ditlab.checkpoints.store import open_checkpoint
 from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.plugin_packages import check_installed, plugin_packages
 from ditlab.spec.reading.yaml_text import dump_yaml, parse_yaml
 
 
@@ -29,6 +31,8 @@ def export_weights(
         trained, tensors = reader.manifest, reader.weights(averaged)
     weights, spec = folder / "weights.safetensors", folder / "spec.yaml"
     metadata = {"format": "pt", "family": str(trained.spec["model"]["family"]), "step": str(trained.step)}
+    if packages := plugin_packages(trained.spec):
+        metadata["plugins"] = json.dumps(packages)
     partial = weights.with_suffix(".partial")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,6 +69,12 @@ def load_network(
 
 
 def load_export(folder: Path, device: torch.device) -> tuple[Experiment, nn.Module]:
-    """Load (experiment, network in evaluation mode) from a folder that `export_weights` wrote."""
+    """Load (experiment, network in evaluation mode) from a folder that `export_weights` wrote.
+
+    Raises UserError where a package that the network needs is not installed here.
+    """
+    with safe_open(folder / "weights.safetensors", framework="pt") as weights:
+        packages = json.loads((weights.metadata() or {}).get("plugins", "{}"))
+    check_installed(packages, f"the export {folder}")
     spec = parse_yaml((folder / "spec.yaml").read_text(encoding="utf-8"), str(folder / "spec.yaml"))
     return load_network(spec, load_file(folder / "weights.safetensors"), device)

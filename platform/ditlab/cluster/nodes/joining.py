@@ -7,6 +7,7 @@ from ditlab.cluster.nodes.report import FILE_TIMEOUT, versions
 from ditlab.cluster.nodes.verdict import NodeReport, NodeRequirements, unshared_faults, version_faults
 from ditlab.errors import UserError
 from ditlab.runs.request import RunRequest
+from ditlab.spec.plugin_packages import plugin_packages
 
 
 def check_joining_node(request: RunRequest) -> None:
@@ -16,7 +17,8 @@ def check_joining_node(request: RunRequest) -> None:
     """
     if not request.versions:
         return
-    report = NodeReport(node_name(), True, versions(), home=_folder_problem(request))
+    packages = plugin_packages(request.experiment.to_dict())
+    report = NodeReport(node_name(), True, versions(packages=packages), home=_folder_problem(request))
     required = NodeRequirements(request.versions, str(request.home.root))
     faults = [*version_faults([report], [report], required.versions), *unshared_faults([report], required)]
     if faults:

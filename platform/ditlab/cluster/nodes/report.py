@@ -8,7 +8,7 @@ import platform
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,24 @@ LIBRARIES = ("ray", "torch", "deepspeed", "mlflow", "pyarrow", "pydantic")
 FILE_TIMEOUT = 2.0  # seconds for a new file to be visible: network file systems cache that it did not exist
 
 
-def versions(with_code: bool = True) -> dict[str, str]:
-    """Versions of Python, of libraries and of DiTLab, as this process would import them; "" for one not installed."""
-    found = {"python": platform.python_version()}
-    for name in LIBRARIES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = ""
-    return {**found, "ditlab": code_version()} if with_code else found
+def versions(with_code: bool = True, packages: Iterable[str] = ()) -> dict[str, str]:
+    """Versions of Python, of libraries and of DiTLab, as this process would import them; "" for one not installed.
+
+    `packages` are those of an experiment's parts (`spec.plugin_packages`).
+    """
+    found = {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES}
+    if not with_code:
+        return found
+    from ditlab.spec.plugin_packages import installed_version
+
+    return {**found, "ditlab": code_version(), **{name: installed_version(name) for name in packages}}
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def code_version() -> str:
@@ -44,18 +53,19 @@ def code_version() -> str:
     return f"{ditlab.__version__}-{digest.hexdigest()[:12]}"
 
 
-def node_report(home: str, storage: str | None, probe: str) -> dict[str, Any]:
+def node_report(home: str, storage: str | None, probe: str, packages: Iterable[str] = ()) -> dict[str, Any]:
     """Values of `verdict.NodeReport` for this node.
 
     Args:
         home: DITLAB_HOME.
         storage: `checkpoint.storage`, a folder's absolute path or a URI.
         probe: name of the files that the launcher has written to both, and their content.
+        packages: those of the experiment's parts.
     """
     problem = _problem()
     found: dict[str, Any] = {
         "problem": problem,
-        "versions": versions(with_code=not problem),
+        "versions": versions(with_code=not problem, packages=packages),
         "home": _probe_problem(lambda: (Path(home) / probe).read_bytes(), probe),
         "interfaces": [name for _, name in socket.if_nameindex()],
         "home_free": _free(home),

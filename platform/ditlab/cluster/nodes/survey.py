@@ -13,6 +13,7 @@ from ditlab.cluster.nodes.verdict import NodeReport, NodeRequirements, judge_nod
 from ditlab.errors import UserError
 from ditlab.home import Home, writable_folder
 from ditlab.spec.experiment import Experiment
+from ditlab.spec.plugin_packages import plugin_packages
 from ditlab.spec.uris import is_uri
 
 REPORT_TIMEOUT = 60.0  # seconds for all reports: a node starts a process for its own, in one to ten
@@ -27,11 +28,12 @@ def check_nodes(experiment: Experiment, warn: Callable[[str], None], everywhere:
         everywhere: True if work may run on nodes without CPU or GPU as well.
     """
     home, storage = Home.from_environment(), experiment.checkpoint.storage
+    packages = tuple(plugin_packages(experiment.to_dict()))
     required = NodeRequirements(
-        versions(), str(home.root), absolute(storage) if storage else None,
+        versions(packages=packages), str(home.root), absolute(storage) if storage else None,
         experiment.resources.network.interface,
     )  # fmt: skip
-    reports, silent = collect_reports(home, required.storage)
+    reports, silent = collect_reports(home, required.storage, packages=packages)
     verdict = judge_nodes(reports, required, everywhere)
     if verdict.faults:
         raise UserError(verdict.faults[0])
@@ -40,14 +42,15 @@ def check_nodes(experiment: Experiment, warn: Callable[[str], None], everywhere:
 
 
 def collect_reports(
-    home: Home, storage: str | None, timeout: float = REPORT_TIMEOUT
+    home: Home, storage: str | None, timeout: float = REPORT_TIMEOUT, packages: Sequence[str] = ()
 ) -> tuple[list[NodeReport], list[str]]:
     """Reports of all nodes, and a sentence for each node that sent none.
 
-    `storage` is a folder's absolute path or a URI. Raises UserError where this machine cannot write there.
+    `storage` is a folder's absolute path or a URI, `packages` are those of the experiment's parts. Raises UserError
+    where this machine cannot write there.
     """
     with probe_files(home, storage) as probe:
-        arguments = (str(home.root), storage, probe)
+        arguments = (str(home.root), storage, probe, packages)
         results = run_on_nodes(alive_nodes(), node_report, *arguments, timeout=timeout, by_value=True)
     reports = [_report(result) for result in results if not result.problem]
     silent = [

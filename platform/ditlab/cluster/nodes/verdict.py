@@ -6,8 +6,8 @@ from itertools import groupby
 
 from ditlab.runs.network_interface import missing_interface
 
-DECISIVE = ("python", "ray", "torch", "deepspeed", "ditlab")
-"""Packages that must have the same version on all nodes; for the others a difference is a warning."""
+TOLERATED = ("mlflow", "pyarrow", "pydantic")
+"""Packages that may differ between nodes, with a warning. All others must have the same version on all nodes."""
 MAX_SKEW = 5.0  # seconds between two clocks: journals, locks and time stamps of checkpoints are of several nodes
 
 
@@ -67,8 +67,7 @@ def judge_nodes(reports: Sequence[NodeReport], required: NodeRequirements, every
     whole = [each for each in working if not each.problem]
     faults = [*import_faults(working), *version_faults(reports, whole, required.versions)]
     faults += [*unshared_faults(whole, required), *interface_faults(whole, required.interface)]
-    others = [name for name in required.versions if name not in DECISIVE]
-    warnings = [*_differences(whole, required.versions, others), *clock_warnings(reports)]
+    warnings = [*_differences(whole, required.versions, TOLERATED), *clock_warnings(reports)]
     return NodeVerdict(faults, warnings)
 
 
@@ -85,7 +84,7 @@ def version_faults(all_nodes: Sequence[NodeReport], whole: Sequence[NodeReport],
     """Faults of nodes with other versions of packages that must be the same."""
     return [
         *_differences(all_nodes, own, ["python", "ray"]),
-        *_differences(whole, own, [name for name in DECISIVE if name not in ("python", "ray")]),
+        *_differences(whole, own, [name for name in own if name not in ("python", "ray", *TOLERATED)]),
     ]
 
 
@@ -147,6 +146,11 @@ def difference(name: str, version: str, nodes: Sequence[str], required: str) -> 
         return (
             f"another version of DiTLab's code is on {_nodes(nodes)} ({version or 'none'}, and {required} where the "
             "run is launched); send the code along with `ditlab submit`, or install the same on every node."
+        )
+    if "/" in name:
+        return (
+            f"the folder {name} is not on the Python path of {_nodes(nodes)}; put it there, or send it along with the "
+            "job, or install the package that holds it on every node."
         )
     label = "Python" if name == "python" else name
     what = f"{label} {version} is" if version else f"{label} is not"

@@ -14,14 +14,15 @@ from ditlab.cluster.workers.channel import PAUSED, STOPPED, KeyValueChannel
 from ditlab.cluster.workers.group import GroupSpec, WorkerPool
 from ditlab.data.splits import open_data
 from ditlab.errors import RunFailed, UserError
-from ditlab.home import Home, RunFolder
+from ditlab.home import Home
 from ditlab.runs.callbacks import RunCallbacks
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import lock_run
 from ditlab.runs.request import RunRequest, checkpoint_store
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.loading import load_experiment
+from ditlab.spec.plugin_packages import plugin_packages, plugin_tags
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.spec.sweep.spec import NoScheduler, Sweep
 from ditlab.storage.files import write_durably
@@ -66,11 +67,11 @@ class TrialThread(threading.Thread):
 
     def __init__(self, context: TrialContext, trial: PlannedTrial, takeover: TakeoverRequest | None) -> None:
         super().__init__(name=f"trial-{trial.number}", daemon=True)
-        self._context, self._trial, self._takeover = context, trial, takeover
+        self._shared, self._trial, self._takeover = context, trial, takeover
         self._folder = context.home.run(trial.run_id)
         self._sweep_channel = KeyValueChannel(f"sweep-{context.sweep_id}")
         self._channel = KeyValueChannel(f"trial-{trial.run_id}")
-        self._stop = TrialStopRequests(self._sweep_channel, trial.number)
+        self._stop_requests = TrialStopRequests(self._sweep_channel, trial.number)
         self._warnings: list[str] = []
         self._reported_step = 0
         self._outcome: RunOutcome | None = None
@@ -78,11 +79,11 @@ class TrialThread(threading.Thread):
     def next_result(self) -> dict[str, Any]:
         """Let the training continue, and block until its next evaluation or its end; return that as Tune's result."""
         if self.ident is None:
-            if self._stop.count:
+            if self._stop_requests.count:
                 return self._not_started_result()
             self._channel.clear()
             self.start()
-        elif not self._stop.count:
+        elif not self._stop_requests.count:
             self._channel.put("go", self._reported_step)
         while self.is_alive():
             report = self._channel.get("report")
@@ -95,7 +96,7 @@ class TrialThread(threading.Thread):
     def end(self, reason: str = PAUSED) -> None:
         """Stop the training after a checkpoint, if it still runs, and block until its end."""
         if self.is_alive():
-            self._stop.known_reason = reason
+            self._stop_requests.known_reason = reason
             self.join()
         self._channel.clear()
 
@@ -114,7 +115,7 @@ class TrialThread(threading.Thread):
 
     def _not_started_result(self) -> dict[str, Any]:
         """Result of a trial that starts after its sweep was stopped; also ends what a killed process left running."""
-        status = "stopped" if self._stop.reason == STOPPED else "interrupted"
+        status = "stopped" if self._stop_requests.reason == STOPPED else "interrupted"
         if self._folder.record.exists() and read_record(self._folder).status == "running":
             update_record(self._folder, status=status)
         return {"step": 0, "done": True, "status": status}
@@ -125,13 +126,14 @@ class TrialThread(threading.Thread):
             self._warn(f"could not be run: {message}")
 
     def _train(self) -> RunOutcome:
-        context, folder = self._context, self._folder
+        context, folder = self._shared, self._folder
         experiment = trial_experiment(context.sweep, self._trial)
         resumed = folder.record.exists()
         if not resumed:
             self._create_run(experiment)
         lifecycle = RunLifecycle(folder, experiment, context.home, resumed)
         tags = {**source_tags(), PARENT_TAG: context.sweep_id, "ditlab.trial": str(self._trial.number)}
+        tags |= plugin_tags(experiment.to_dict())
         request = RunRequest(
             experiment,
             folder.run_id,
@@ -151,10 +153,10 @@ class TrialThread(threading.Thread):
         return outcome
 
     def _train_with_retries(self, request: RunRequest, lifecycle: RunLifecycle) -> RunOutcome:
-        pool, spec = self._context.pool, GroupSpec(request.experiment.resources, self._context.share)
+        pool, spec = self._shared.pool, GroupSpec(request.experiment.resources, self._shared.share)
         callbacks = RunCallbacks(self._show_progress, self._warn, lifecycle.record_attempt_failure)
         try:
-            return train_with_retries(request, pool, spec, self._stop, callbacks)
+            return train_with_retries(request, pool, spec, self._stop_requests, callbacks)
         finally:
             if not pool.keep:
                 pool.shut_down()
@@ -163,16 +165,16 @@ class TrialThread(threading.Thread):
         """Make the run's folder, in place of one without a record that a killed process left."""
         shutil.rmtree(self._folder.path, ignore_errors=True)
         create_run(
-            self._context.home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
+            self._shared.home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
             run_id=self._folder.run_id, tracking_uri=experiment.tracking.uri or "",
-            parent=self._context.sweep_id, trial=self._trial.number,
+            parent=self._shared.sweep_id, trial=self._trial.number, plugins=plugin_packages(experiment.to_dict()),
         )  # fmt: skip
         write_durably(self._folder.spec, dump_yaml(experiment.to_dict()).encode())
 
     def _take_over(self, experiment: Experiment, takeover: TakeoverRequest) -> None:
         """Replace the trial's checkpoints by another trial's, once that is on the disk."""
         before, reached = load_experiment(self._folder.spec), read_record(self._folder).step
-        donor = self._context.home.run(takeover.run_id)
+        donor = self._shared.home.run(takeover.run_id)
         donor_store = checkpoint_store(donor, load_experiment(donor.spec).checkpoint.storage)
         deadline = time.monotonic() + DONOR_TIMEOUT
         while donor_store.last_step() < takeover.step and time.monotonic() < deadline:

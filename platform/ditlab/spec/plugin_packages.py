@@ -1,0 +1,78 @@
+"""Packages that an experiment's parts come from, beside DiTLab."""
+
+import importlib.metadata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from denoisers.extensions import added_parts
+from denoisers.families import FAMILIES, find_family
+from denoisers.plugins import BUILT_IN, Plugin
+from denoisers.spec_unions import kinds_of
+from ditlab.errors import UserError
+from ditlab.spec.data import DataSpec
+from ditlab.spec.data_sources import DATA_SOURCES
+
+FOLDER = "folder"
+"""Version of a family that lies in a folder on the Python path and belongs to no package: `denoisers/NAME`."""
+
+
+def plugin_packages(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the version of each other package that the parts of a resolved experiment come from, by name, sorted.
+
+    Empty for an experiment of built-in parts alone.
+    """
+    found = dict(_package(plugin) for plugin in _plugins(spec) if plugin.package != BUILT_IN)
+    return dict(sorted(found.items()))
+
+
+def plugin_tags(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tag `ditlab.plugins` of a tracked run, `wavelets 1.2, textures 0.3`; none without other packages."""
+    packages = plugin_packages(spec)
+    return {"ditlab.plugins": ", ".join(f"{name} {version}" for name, version in packages.items())} if packages else {}
+
+
+def check_installed(packages: Mapping[str, str], what: str) -> None:
+    """Raise UserError if a package that `what` (`run 3f9a01bc`) was made with is not installed here, in any version."""
+    missing = {name: version for name, version in packages.items() if not installed_version(name)}
+    folders = [name for name, version in missing.items() if version == FOLDER]
+    wheels = [f"{name}=={version}" for name, version in missing.items() if version != FOLDER]
+    if wheels:
+        raise UserError(
+            f"{what} needs {' and '.join(wheels)}, not installed here; run `pip install {' '.join(wheels)}`."
+        )
+    if folders:
+        raise UserError(f"{what} needs the folder {' and '.join(folders)}; put what holds it on the Python path.")
+
+
+def installed_version(name: str) -> str:
+    """Return the version of a package as `plugin_packages` names it; "" where it is not installed here."""
+    if name.startswith("denoisers/"):
+        plugin = FAMILIES.find(name.removeprefix("denoisers/"))
+        return FOLDER if plugin and plugin.folder else ""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _plugins(spec: Mapping[str, Any]) -> list[Plugin]:
+    name, kind = spec["model"]["family"], spec["data"]["kind"]
+    plugins, family = [FAMILIES.find(name)], find_family(name)
+    if family is not None:
+        plugins += added_parts(family.objective, spec["objective"])
+    if kind not in kinds_of(DataSpec):
+        plugins.append(DATA_SOURCES.find(kind))
+    return [plugin for plugin in plugins if plugin]
+
+
+def _package(plugin: Plugin) -> tuple[str, str]:
+    if plugin.package:
+        return plugin.package, plugin.version
+    # A package may install a folder of families: its list of files then lies beside `denoisers/`.
+    site, module = Path(plugin.folder).parent.parent, f"denoisers/{plugin.name}/family.py"
+    for record in site.glob("*.dist-info/RECORD"):
+        if any(line.startswith(f"{module},") for line in record.read_text(encoding="utf-8").splitlines()):
+            distribution = importlib.metadata.Distribution.at(record.parent)
+            return distribution.metadata["Name"], distribution.version
+    return f"denoisers/{plugin.name}", FOLDER
