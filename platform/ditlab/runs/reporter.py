@@ -6,6 +6,7 @@ from typing import Any
 from denoisers.figures import Figure
 from ditlab.data.text.store_tokenizer import copy_tokenizer
 from ditlab.errors import UserError
+from ditlab.numerics import NUMERICS_VERSION
 from ditlab.reports.rendering.render import save
 from ditlab.reports.text_file import save_text
 from ditlab.runs.request import PreparedRun
@@ -55,6 +56,7 @@ class TrackedReporter(SilentReporter):
         tracking = run.request.experiment.tracking
         self._tracker = RunTracker(self._folder, tracking.uri, run.request.home, warn=self.warn, budget=tracking.budget)
         self.metrics, self.progress = self._tracker.journal.log_metrics, on_progress
+        self.before_checkpoint, self.tags = self._tracker.journal.sync, self._tracker.set_tags
 
     def __enter__(self) -> "TrackedReporter":
         request, tracker = self._run.request, self._tracker
@@ -63,7 +65,7 @@ class TrackedReporter(SilentReporter):
         parameters |= {f"parameters.{name}": str(number) for name, number in counts.components.items()}
         parameters |= {"parameters.total": str(counts.total), "parameters.trainable": str(counts.trainable)}
         parameters["spec_hash"] = experiment.content_hash()
-        tags = {**request.tags, "ditlab.workers": str(self._num_workers)}
+        tags = {**request.tags, "ditlab.workers": str(self._num_workers), "ditlab.numerics": str(NUMERICS_VERSION)}
         if self._nodes:
             tags["ditlab.nodes"] = ", ".join(self._nodes)
         tracker.start(experiment.name, experiment.tracking.experiment, experiment.model.family, parameters, tags)
@@ -113,12 +115,6 @@ class TrackedReporter(SilentReporter):
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
         return self._on_evaluated is not None and self._on_evaluated(step, metrics)
-
-    def before_checkpoint(self) -> None:
-        self._tracker.journal.sync()
-
-    def tags(self, values: Mapping[str, str]) -> None:
-        self._tracker.set_tags(values)
 
     def finish(self, outcome: RunOutcome) -> None:
         """Log the run's end; a finished run leaves its weights as an artifact."""

@@ -7,6 +7,7 @@ from ditlab.checkpoints.background import BackgroundSaver, SaveOutcome
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.engine.distributed import ControlChannel, PeerLost, Rank
 from ditlab.errors import RunFailed, UserError
+from ditlab.numerics import NUMERICS_VERSION, version_warning
 from ditlab.training.memory import is_out_of_memory
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
@@ -53,6 +54,8 @@ class CheckpointManager:
             manifest = reader.manifest
             state.load(reader, manifest.scalars, manifest.step, manifest.position)
             self.last = reader.location
+            if self._rank.is_first and (warning := version_warning(manifest.numerics)):
+                self._reporter.warn(warning)
             return manifest.metrics
 
     def _refuse_to_overwrite(self) -> None:
@@ -93,6 +96,7 @@ class CheckpointManager:
             shapes=state.shapes,
             buffers=list(state.buffers),
             metrics=dict(metrics),
+            numerics=NUMERICS_VERSION,
         )
         self.num_pending += 1
         self._saver.save(manifest, state.tensors())

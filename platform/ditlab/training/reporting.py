@@ -71,11 +71,13 @@ class Reporter(Protocol):
         """
         ...
 
-    def before_checkpoint(self) -> None:
+    @property
+    def before_checkpoint(self) -> Callable[[], object]:
         """Make all earlier records durable, before a checkpoint exists; called from a thread beside the step loop."""
         ...
 
-    def tags(self, values: Mapping[str, str]) -> None:
+    @property
+    def tags(self) -> Callable[[Mapping[str, str]], None]:
         """Set tags of the tracked run."""
         ...
 
@@ -95,6 +97,8 @@ class SilentReporter:
         self.should_stop, self.warn, self.marker = should_stop, warn, marker
         self.metrics: Callable[[int, Mapping[str, float]], None] = _drop
         self.progress: Callable[[TrainingProgress], None] = _drop
+        self.before_checkpoint: Callable[[], object] = _drop
+        self.tags: Callable[[Mapping[str, str]], None] = _drop
 
     def samples(self, step: int, figure: Figure) -> None: ...
 
@@ -102,10 +106,6 @@ class SilentReporter:
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
         return False
-
-    def before_checkpoint(self) -> None: ...
-
-    def tags(self, values: Mapping[str, str]) -> None: ...
 
 
 def _drop(*_: object) -> None:

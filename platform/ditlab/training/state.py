@@ -1,6 +1,7 @@
 """Training state that a checkpoint holds: weights, moments, average, clipping statistics, buffers and position."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
@@ -55,14 +56,14 @@ class TrainingState:
         """Samples taken from the training order."""
 
     def tensors(self) -> Iterator[tuple[Key, Tensor]]:
-        """Yield this worker's share of all that is saved; together the workers' shares are the whole."""
-        first = self._rank.is_first
-        if self.engine.stage > 0 or first:  # at stage 0 every worker holds the same whole state
-            for kind, part, values in self.engine.state():
-                yield (kind, part.name, part.start), values
-        if first:
-            for name, buffer in self.buffers.items():
-                yield ("buffer", name, 0), buffer.detach().float().view(-1)
+        """Iterate over this worker's share of all that is saved; together the workers' shares are the whole."""
+        is_first = self._rank.is_first
+        slices = self.engine.state() if self.engine.stage > 0 or is_first else ()  # at stage 0 every worker has it all
+        buffers = self.buffers if is_first else {}
+        return chain(
+            (((kind, part.name, part.start), values) for kind, part, values in slices),
+            ((("buffer", name, 0), buffer.detach().float().view(-1)) for name, buffer in buffers.items()),
+        )
 
     def load(self, saved: SavedState, scalars: dict[str, float], step: int, position: int) -> None:
         """Load a saved state, written by any number of workers at any ZeRO stage."""

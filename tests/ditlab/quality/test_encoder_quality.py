@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ditlab.data.importing import write_store
+from ditlab.data.stores.written import write_store
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.errors import UserError
