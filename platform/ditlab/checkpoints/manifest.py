@@ -61,6 +61,8 @@ class CheckpointManifest:
     """(shard, field, name, start, stop); the shard holds the tensor under the key `field/name/start`."""
     shards: dict[str, ShardDigest] = field(default_factory=dict)
     """Digest of every shard, by its file's name."""
+    numerics: Natural = 1
+    """Version of the numbers that wrote it (`ditlab.numerics`); 1 where the key is absent."""
     format: int = FORMAT
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -84,7 +86,7 @@ class CheckpointManifest:
             if _serialised(content) != raw:
                 raise DamagedCheckpoint(f"{place} was altered (its SHA-256 differs); use an earlier checkpoint.")
             manifest = _adapter.validate_python(content)
-            if len(content) != len(fields(cls)):
+            if {each.name for each in fields(cls)} - {"numerics"} - content.keys():
                 raise DamagedCheckpoint(f"{place} has not all of its fields; use an earlier checkpoint.")
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError, OverflowError) as error:
             raise DamagedCheckpoint(f"{place} cannot be read ({_reason(error)}); use an earlier checkpoint.") from None

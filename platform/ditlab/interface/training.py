@@ -150,7 +150,7 @@ def _train(
     request = run.request
     lifecycle = RunLifecycle(request.folder, request.experiment, request.home, request.resumed)
     callbacks = RunCallbacks(on_progress, warn, lifecycle.record_attempt_failure)
-    timeout = LOCK_LEASE if is_connected() else 0.0  # to a cluster, whose nodes may be lost
+    timeout = LOCK_LEASE if not local and is_connected() else 0.0  # the nodes of a cluster may be lost
     with lock_run(request.folder, timeout, warn):
         lifecycle.start(run.plan.total_steps)
         with lifecycle.recording_failure():

@@ -84,8 +84,8 @@ def check_network(experiment: Experiment) -> None:
 
     Nodes of a cluster are checked by `ditlab.cluster.nodes.survey`, once connected.
     """
-    interface, existing = experiment.resources.network.interface, interface_names()
-    if interface and interface not in existing:
+    interface = experiment.resources.network.interface
+    if interface and interface not in (existing := interface_names()):
         raise UserError(missing_interface(interface, f"node {socket.gethostname()}", existing))
 
 
