@@ -31,10 +31,10 @@ def check_mlp_ratio(width: int, ratio: float, knob: str = "model.width") -> None
 def check_no_label(request: SampleRequest) -> None:
     """Raises ValueError for a label, of a family without classes."""
     if request.label is not None:
-        raise ValueError(f"label={request.label} was asked of a model without classes; leave the label out.")
+        raise ValueError(f"label={request.label} was given to a model without classes; leave the label out.")
 
 
 def check_no_prompts(request: SampleRequest) -> None:
     """Raises ValueError for a prompt, of a family without text."""
     if request.prompts:
-        raise ValueError(f"prompt={request.prompts[0].text!r} was asked of a model without text; leave the prompt out.")
+        raise ValueError(f"prompt={request.prompts[0].text!r} was given to a model without text; leave the prompt out.")

@@ -58,7 +58,7 @@ def test_block_as_written_in_the_paper(adaln, perturb):
     expected = x
     for branch, modulation in zip((block.attention, block.mlp), block.modulations(condition), strict=True):
         normed = torch.nn.functional.layer_norm(expected, (32,))
-        gate = 1 if modulation.gate is None else modulation.gate[:, None]
+        gate = modulation.gate[:, None] if adaln == "zero" else 1
         expected = expected + gate * branch(normed * (1 + modulation.scale[:, None]) + modulation.shift[:, None])
     torch.testing.assert_close(block(x, condition), expected)
 

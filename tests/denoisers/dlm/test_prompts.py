@@ -73,6 +73,6 @@ def test_a_prompt_needs_a_tokeniser():
 
 def test_a_label_is_refused():
     sampler = FAMILY.build_sampler(DLMSamplingSpec(), MODEL, DLMObjectiveSpec(), None)
-    with pytest.raises(ValueError, match=r"^label=3 was asked of a model without classes; leave the label out\.$"):
+    with pytest.raises(ValueError, match=r"^label=3 was given to a model without classes; leave the label out\.$"):
         sampler.conditions(2, dataclasses.replace(SampleRequest(), label=3))
     assert sampler.takes_rows == "none"

@@ -124,7 +124,7 @@ def test_rows_of_cached_features_are_conditions_and_their_captions_are_told():
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        ({"label": 3}, r"label=3 was asked of a model without classes"),
+        ({"label": 3}, r"label=3 was given to a model without classes"),
         ({"prompts": [Prompt("a", 5)]}, r"prompt='a' was placed at token 5.*leave the place out\."),
         ({"prompts": prompts(" ")}, r"prompt=' ' holds no text"),
         ({"prompts": prompts("x" * 25)}, r"is 25 bytes long.*model\.text_length=24\); shorten it\."),

@@ -276,7 +276,7 @@ def test_what_a_sampler_cannot_do(region_spec, rows):
         sampler(region_spec, solver="ddim")
     with pytest.raises(ValueError, match=r"sampling.steps=1001 is more than the timesteps there are"):
         sampler(region_spec, "ddpm", solver="ddpm", steps=1001)
-    with pytest.raises(ValueError, match=r"label=3 was asked of a model without classes"):
+    with pytest.raises(ValueError, match=r"label=3 was given to a model without classes"):
         sampler(region_spec).conditions(2, SampleRequest(label=3, rows=rows))
 
 

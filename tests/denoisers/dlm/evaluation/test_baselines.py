@@ -99,7 +99,7 @@ def test_neither_batches_nor_the_way_of_counting_change_anything(size, waiting, 
     dense = fit(rows, 50)
     other = fit(rows, 50, size, SORTED)
     assert np.array_equal(dense.unigram.probabilities, other.unigram.probabilities)
-    for name in ("codes", "seen", "left"):
+    for name in ("codes", "pair_probabilities", "backoff"):
         assert np.array_equal(getattr(dense.bigram, name), getattr(other.bigram, name))
     assert nats(other, held_out, size) == pytest.approx(nats(dense, held_out), rel=1e-12)
 

@@ -69,7 +69,7 @@ def test_guidance_one_is_the_conditional_model(family, small, perturb):
 def test_conditions(family, small):
     plain = family.build_sampler(family.sampling(), small(), family.objective())
     assert plain.conditions(5) == {}
-    with pytest.raises(ValueError, match=r"label=7 was asked of an unconditional model .*num_classes"):
+    with pytest.raises(ValueError, match=r"label=7 was given to an unconditional model .*num_classes"):
         plain.conditions(5, SampleRequest(label=7))
     classes = family.build_sampler(family.sampling(), small(num_classes=3), family.objective())
     assert classes.conditions(5)["label"].tolist() == [0, 1, 2, 0, 1]

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from support.command import run_here
 from support.tiny_encoders import write_image_encoder, write_text_encoder
 
@@ -40,12 +38,3 @@ def test_a_run_is_sampled_and_evaluated_with_its_encoders_in_another_place(tmp_p
     assert "not added to the run" in " ".join(after.err.split())
     drawn = run_here(capfd, monkeypatch, "sample", "painter", "--prompt", "a red two", "--num", "1", *there)
     assert drawn.code == 0, drawn.err
-
-
-@pytest.mark.parametrize("change", ["model.width=8", "encoders={}"])
-def test_other_changes_of_a_finished_run_are_refused(change):
-    from ditlab.analysis.sampling.overrides import sampling_changes
-    from ditlab.errors import UserError
-
-    with pytest.raises(UserError, match="takes sampling settings and other places of its encoders alone"):
-        sampling_changes({}, [change])

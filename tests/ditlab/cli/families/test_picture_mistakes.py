@@ -1,4 +1,4 @@
-"""What people get wrong with pictures, captions and encoders: exit code 2, one sentence, nothing half-written."""
+"""Mistakes with pictures, captions and encoders: exit code 2, one sentence, nothing half-written."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +50,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def elsewhere(encoders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The working directory is the encoders'."""
+    """Work in the encoders' folder."""
     monkeypatch.chdir(encoders)
 
 
@@ -92,9 +92,8 @@ def test_the_spec_itself_is_right(painter):
     assert painter("train --local --dry-run").code == 0
 
 
-@pytest.mark.parametrize(
-    ("files", "flags", "message"),
-    [
+def test_imports(ditlab, home, tmp_path, elsewhere):
+    for number, (files, flags, message) in enumerate([
         ({"b.png": (smooth(32, 32), None)}, (), "b.png has no caption; write one into a .txt file of the same stem"),
         ({"b.png": (b"no image", "a slope")}, ("--unreadable", "refuse"), "b.png cannot be decoded"),
         ({}, ("--step", "20"), "--step=20 is no multiple of --patch=8; set --step to 16 or 24."),
@@ -102,17 +101,14 @@ def test_the_spec_itself_is_right(painter):
         ({}, ("--encode-text", "left"), "--encode-text=left has a tokeniser that pads on the left"),
         ({}, ("--encode-images", "fine"), "--encode-images=fine has patches of 4 pixels, and the model's have 8; set "
          "model.patch_size to 4 (in an import, --patch)"),
-    ],
-)  # fmt: skip
-def test_imports(ditlab, home, tmp_path, elsewhere, files, flags, message):
-    source = captioned_folder(tmp_path / "set", {"a.png": (smooth(32, 32), "a slope"), **files})
-    refused(ditlab(*IMPORT, "--source", source, *flags), message)
-    assert not [path for path in home.rglob("*") if path.is_file()]
+    ]):  # fmt: skip
+        source = captioned_folder(tmp_path / f"set{number}", {"a.png": (smooth(32, 32), "a slope"), **files})
+        refused(ditlab(*IMPORT, "--source", source, *flags), message)
+        assert not [path for path in home.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize(
-    ("assignments", "message"),
-    [
+def test_experiments_that_do_not_fit_their_data_or_encoders(painter, imported):
+    for assignments, message in (
         (["encoders.text=incomplete"], "incomplete holds no weights (model.safetensors), so it is no whole checkpoint"),
         (["encoders.text=wide"], "wide gives 48 features a token, but model.width=32; set model.width to 48"),
         (["encoders.text=left"], "left has a tokeniser that pads on the left"),
@@ -124,16 +120,14 @@ def test_imports(ditlab, home, tmp_path, elsewhere, files, flags, message):
          "holds image (3, 32, 32), and 32 is not divisible by model.patch_size=12"),
         (["model.max_resolution=16", "sampling={height: 16, width: 16}"],
          "holds image (3, 32, 32), and 32 is over model.max_resolution=16"),
-    ],
-)  # fmt: skip
-def test_experiments_that_do_not_fit_their_data_or_encoders(painter, imported, assignments, message):
-    refused(painter("train --local", *assignments), message)
-    assert {path.name for path in imported.iterdir()} == {"stores"}
+    ):  # fmt: skip
+        refused(painter("train --local", *assignments), message)
+        assert {path.name for path in imported.iterdir()} == {"stores"}
 
 
-@pytest.mark.parametrize(
-    ("assignment", "message"),
-    [
+@pytest.mark.parametrize("command", ["validate", "params", "train --local"])
+def test_specs_that_contradict_themselves(painter, command):
+    for assignment, message in (
         ("sampling.solver=hein", "sampling.solver='hein' must be 'euler', 'heun', 'dpmpp_2m', 'midpoint' or "),
         ("sampling.interval=[-0.2, 0.5]", "sampling.interval=[-0.2, 0.5] is no interval of time"),
         ("sampling.interval=[0.5, 0.2]", "sampling.interval=[0.5, 0.2] is no interval of time"),
@@ -143,17 +137,14 @@ def test_experiments_that_do_not_fit_their_data_or_encoders(painter, imported, a
         ("objective.alignment_block=2", "objective.alignment_block=2 is none of the model.patch_depth=1 patch blocks"),
         ("model.condition_dropout=0.0", "sampling.guidance=7.5 needs a null condition seen in training"),
         ("model.text_encoder=learned", "encoders.text=text is used by nothing"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("command", ["validate", "params", "train --local"])
-def test_specs_that_contradict_themselves(painter, command, assignment, message):
-    refused(painter(command, assignment), message)
+    ):  # fmt: skip
+        refused(painter(command, assignment), message)
 
 
-@pytest.mark.parametrize("kind", ["text", "image"])
-def test_encoders_of_families_that_read_none(ditlab, spec, kind):
-    message = f"encoders.{kind}=somewhere is used by nothing, as this model (model.family=dit)"
-    refused(ditlab("validate", spec, "--set", f"encoders.{kind}=somewhere"), message)
+def test_encoders_of_families_that_read_none(ditlab, spec):
+    for kind in ("text", "image"):
+        message = f"encoders.{kind}=somewhere is used by nothing, as this model (model.family=dit)"
+        refused(ditlab("validate", spec, "--set", f"encoders.{kind}=somewhere"), message)
 
 
 def test_an_encoder_of_images_serves_quality_without_alignment(painter):

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from support.command import Said, run_here, run_process
+from support.command import Said, run_here, run_inside
 
 SPEC = """\
 name: painter
@@ -32,7 +32,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The DITLAB_HOME of a run named `painter`."""
     folder = tmp_path_factory.mktemp("painter")
     (folder / "painter.yaml").write_text(SPEC, encoding="utf-8")
-    said = run_process("train", folder / "painter.yaml", "--local", "--json", home=folder / "home", cwd=folder)
+    said = run_inside("train", folder / "painter.yaml", "--local", "--json", home=folder / "home", cwd=folder)
     assert said.code == 0, said.err
     return folder / "home"
 
@@ -88,20 +88,17 @@ def test_from_a_picture_in_another_size(sample, tmp_path):
     assert (tmp_path / "out" / "trajectory.gif").stat().st_size > 0
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_requests_that_cannot_be_drawn_are_one_line(sample):
+    for words, message in (
         (("--prompt", "a", "--size", "20"), "height=20 is no multiple of model.patch_size=8; set height to 16 or 24."),
         (("--prompt", "a", "--size", "128"), "height=128 is not between 1 and model.max_resolution=64"),
         (("--prompt", "x" * 30), "is 30 bytes long, more than the model reads (model.text_length=24); shorten it."),
         (("--prompt", "a", "--prompt-at", "3", "b"), "prompt='b' was placed at token 3"),
-        (("--prompt", "a", "--label", "1"), "label=1 was asked of a model without classes"),
+        (("--prompt", "a", "--label", "1"), "label=1 was given to a model without classes"),
         (("--prompt", "a", "--solver", "hein"), "sampling.solver='hein' must be 'euler', 'heun', 'dpmpp_2m'"),
         (("--prompt", "a", "--guidance", "1", "--negative-prompt", "b"), "changes nothing without guidance"),
         (("--prompt", "a", "--seed", "-1"), "seed=-1 must lie between 0"),
         (("--data", "train"), "--data train: this run's family draws from noise alone"),
-    ],
-)
-def test_what_cannot_be_drawn_is_one_line(sample, words, message):
-    said = sample(*words)
-    assert said.code == 2 and message in said.err and said.err.count("\n") == 1, said.err
+    ):
+        said = sample(*words)
+        assert said.code == 2 and message in said.err and said.err.count("\n") == 1, said.err

@@ -1,4 +1,4 @@
-"""`evaluate` and `sample` on a run of a family that is assessed, and that completes real rows."""
+"""`evaluate` and `sample` on a run of a family that has an evaluator, and that completes real rows."""
 
 import json
 import math
@@ -13,14 +13,16 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from ditlab.analysis.family_evaluation import assess
+from ditlab.analysis.comparison.samples import SampleSettings, draw
+from ditlab.analysis.family_evaluation import evaluate_by_family
+from ditlab.analysis.opened_run import open_training_run
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.spec.loading import build_experiment
-from support.command import Said, run_here, run_process
+from support.command import Said, run_here, run_inside
 
 REGIONS, NAMES = 10, ("GATA", "CTCF", "accessibility")
 CHROMOSOMES = ("chr1", "chr2", "chr3")
@@ -87,7 +89,7 @@ def folder(tmp_path_factory) -> tuple[Path, str]:
     store = write_store(folder / "store")
     spec = folder / "regions.yaml"
     spec.write_text(SPEC.format(path=store, hold_out="{column: chromosome, values: [chr3]}"))
-    said = run_process("train", spec, "--local", "--json", home=folder / "home", cwd=folder)
+    said = run_inside("train", spec, "--local", "--json", home=folder / "home", cwd=folder)
     assert said.code == 0, said.err
     return folder, said.json["run_id"]
 
@@ -159,7 +161,7 @@ def test_generated_regions_are_measured_against_their_optimum(tmp_path):
     experiment = build_experiment(spec, "test")
     splits, network = open_data(experiment.data, Home(tmp_path)), experiment.family.build_network(experiment.model)
     inputs = ModelInputs.from_experiment(experiment, splits.train.columns, torch.device("cpu"))
-    found = assess(experiment, network, splits, None, 16, inputs)
+    found = evaluate_by_family(experiment, network, splits, None, 16, inputs)
     assert found is not None and "optimal_share" in found.metrics
     r2 = dict(zip(found.tables["r2_within"]["predictor"], found.tables["r2_within"]["masked 50%"], strict=True))
     assert r2["optimal"] > 0.1 and all(r2["optimal"] >= value for value in r2.values())
@@ -227,7 +229,7 @@ def test_regions_of_a_bed_file(trained, tmp_path):
 
 
 def test_a_bed_file_gets_all_its_windows_unless_a_number_is_given(trained, tmp_path):
-    """More of them than the 64 that are drawn where nothing chooses."""
+    """Also more of them than the default of 64."""
     store, bed = write_store(tmp_path / "many", windows=90), tmp_path / "all.bed"
     bed.write_text("".join(f"{name}\t0\t100000000\n" for name in CHROMOSOMES) + "chrX\t5\t6\n")
     choice = ("sample", "regions", "--data", store, "--set", f"sampling.mask={{kind: bed, path: {bed}}}", "--json")
@@ -241,7 +243,7 @@ def test_a_bed_file_gets_all_its_windows_unless_a_number_is_given(trained, tmp_p
     assert set(imputed(by_chance)["window"]) == set(range(64)) and "--num" not in by_chance.err
 
 
-def test_the_table_carries_what_its_features_were_divided_by(trained, tmp_path):
+def test_the_table_carries_the_divisors_of_its_features(trained, tmp_path):
     store = write_store(tmp_path / "divided", divisors=(2.0, 0.5, 1.0))
     said = trained.command("sample", "regions", "--data", store, "--num", "1", "--out", tmp_path / "a", "--json")
     assert said.code == 0, said.err
@@ -273,22 +275,19 @@ def test_settings_name_the_folder(trained):
     assert imputed(one)["masked"].mean() > imputed(two)["masked"].mean()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_mistakes(trained):
+    for arguments, message in (
         (("--set", "model.width=3"), "--set model.width=3: a finished run takes sampling settings and"),
         (("--set", "sampling={}"), "--set sampling={}: a finished run takes sampling settings and"),
         (("--set", "sampling.ratio=3"), "sampling.ratio"),
         (("--set", "sampling.mask.ratio=3"), "sampling.mask.ratio=3"),
         (("--solver", "ddpm"), "sampling.solver=ddpm needs a network trained to take noise away"),
-        (("--label", "3"), "label=3 was asked of a model without classes"),
+        (("--label", "3"), "label=3 was given to a model without classes"),
         (("--data", "nowhere"), "nowhere holds no store"),
         (("--set", "sampling.mask={kind: bed, path: none.bed}"), "sampling.mask.path=none.bed cannot be read"),
-    ],
-)
-def test_mistakes(trained, arguments, message):
-    said = trained.command("sample", "regions", *arguments)
-    assert said.code == 2 and message in said.err and said.out == "" and said.err.count("\n") == 1
+    ):
+        said = trained.command("sample", "regions", *arguments)
+        assert said.code == 2 and message in said.err and said.out == "" and said.err.count("\n") == 1
 
 
 def test_other_features_are_refused(trained, tmp_path):
@@ -297,7 +296,7 @@ def test_other_features_are_refused(trained, tmp_path):
     assert said.code == 2 and "has 'CTCF' as entry 1 of regions, not 'GATA'" in said.err
     fewer = write_store(tmp_path / "fewer", names=("GATA", "accessibility"))
     said = trained.command("sample", "regions", "--data", fewer)
-    assert said.code == 2 and "holds regions (10, 2), but the model wants (10, 3)" in said.err
+    assert said.code == 2 and "holds regions (10, 2), but the model takes (10, 3)" in said.err
 
 
 def test_samples_are_those_of_the_evaluations(trained, tmp_path):
@@ -312,8 +311,8 @@ def test_figures_of_completed_rows(trained, tmp_path):
     assert said.code == 0 and [Path(file).name for file in said.json["files"]] == ["imputation.png"]
 
 
-def test_noise_that_is_none_is_refused_before_anything_starts(trained):
-    """What only building finds out is said without a traceback by the commands that build."""
+def test_a_schedule_without_noise_is_refused_before_anything_starts(trained):
+    """An error of building is one sentence in the commands that build."""
     spec = ("--set", "model.corruption=ddpm", "--set", "objective.noise.beta_end=0.001")
     for command in (("params",), ("train", "--local", "--dry-run")):
         said = trained.command(command[0], trained.folder / "regions.yaml", *command[1:], *spec)
@@ -322,10 +321,8 @@ def test_noise_that_is_none_is_refused_before_anything_starts(trained):
 
 
 def test_a_comparison_draws_the_same_rows(trained, tmp_path):
-    from ditlab.analysis.comparison.samples import Wish, draw
-    from ditlab.analysis.saved_run import open_run
-
-    drawing = draw(open_run("regions"), Wish(samples=0, grid=3, seed=0, batch=2, device=torch.device("cpu")))
+    saved = open_training_run("regions", Home.from_environment(), print).saved()
+    drawing = draw(saved, SampleSettings(samples=0, grid=3, seed=0, batch=2, device=torch.device("cpu")))
     assert drawing is not None and drawing.num == 3 and drawing.evaluations == 1
     said = trained.command("sample", "regions", "--num", "3", "--out", tmp_path, "--json")
     values = load_file(tmp_path / "samples.safetensors")["values"]

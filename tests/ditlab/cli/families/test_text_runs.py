@@ -1,4 +1,4 @@
-"""Commands on a run on text: its tokeniser travels along, samples are read, prompts are kept, bits a byte are told."""
+"""Commands on a run on text: its tokeniser goes along, samples are text, prompts stay, evaluation gives bits a byte."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.data.text.tokenizer_files import open_tokenizer
 from ditlab.spec.reading.yaml_text import parse_yaml
-from support.command import Said, run_here, run_process
+from support.command import Said, run_here, run_inside
 
 TEXT = "It is a truth universally acknowledged, that a test in possession of a small corpus must be in want of speed. "
 SPEC = """\
@@ -49,7 +49,7 @@ def import_and_train(folder: Path, tokenizer: str, vocabulary: int) -> str:
     source = folder / "corpus.txt"
     source.write_text(TEXT * 60, encoding="utf-8")
     learned = ("--vocabulary", vocabulary) if tokenizer == "bpe" else ()
-    imported = run_process(
+    imported = run_inside(
         "data", "import", "text", "--source", source, "--tokenizer", tokenizer, *learned, "--length", 32, "--name",
         "letters", "--json", home=folder / "home", cwd=folder,
     )  # fmt: skip
@@ -57,7 +57,7 @@ def import_and_train(folder: Path, tokenizer: str, vocabulary: int) -> str:
     (store,) = imported.json["stores"]
     spec = folder / "letters.yaml"
     spec.write_text(SPEC.format(path=store["path"], vocabulary=vocabulary), encoding="utf-8")
-    said = run_process("train", spec, "--local", "--json", home=folder / "home", cwd=folder)
+    said = run_inside("train", spec, "--local", "--json", home=folder / "home", cwd=folder)
     assert said.code == 0, said.err
     return str(said.json["run_id"])
 
@@ -105,8 +105,8 @@ def test_evaluations_leave_their_samples_as_text(trained):
     assert [entry["artifact_path"] for entry in texts if "samples" in entry["path"]] == ["samples", "samples"]
 
 
-def test_samples_are_read_from_the_runs_own_tokeniser_alone(trained, monkeypatch):
-    """The store may be gone: what the run needs to be drawn from lies in its folder."""
+def test_samples_are_decoded_by_the_runs_own_tokeniser_alone(trained, monkeypatch):
+    """The store may be gone: everything that sampling needs lies in the run's folder."""
     (store,) = (trained.folder / "home" / "stores").iterdir()
     store.rename(trained.folder / "gone")
     try:
@@ -132,23 +132,20 @@ def test_prompts_stay_where_they_were_put(trained):
     assert not torch.equal(free, tokens)  # and did not overwrite each other's files
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_cannot_be_drawn_is_one_sentence(trained):
+    for arguments, message in (
         (("--prompt", "x" * 400), r"has \d+ tokens, more than a sample \(model.length=32\)"),
         (("--prompt", "It is", "--prompt-at", "1", "a"), "overlap"),
         (("--prompt", ""), "holds no token"),
         (("--prompt-at", "32", "a"), "outside a sample"),
-        (("--label", "1"), "label=1 was asked of a model without classes"),
+        (("--label", "1"), "label=1 was given to a model without classes"),
         (("--set", "sampling.block={}"), "sampling.block needs a model trained block by block"),
         (("--set", "sampling.length=64"), "sampling.length=64 is more than the model was trained on"),
-    ],
-)
-def test_what_cannot_be_drawn_is_one_sentence(trained, arguments, message):
-    assert_refused(trained.command("sample", trained.run_id, *arguments), message)
+    ):
+        assert_refused(trained.command("sample", trained.run_id, *arguments), message)
 
 
-def test_evaluation_tells_bits_a_byte_beside_baselines(trained):
+def test_evaluation_gives_bits_a_byte_beside_baselines(trained):
     said = trained.command("evaluate", trained.run_id, "--json")
     assert said.code == 0, said.err
     metrics = said.json["metrics"]
@@ -172,4 +169,4 @@ def test_a_model_of_another_vocabulary_is_refused_before_training(trained, tmp_p
 def test_a_model_without_text_refuses_prompts(finished, capfd, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(finished.home))
     said = run_here(capfd, monkeypatch, "sample", finished.run_id, "--prompt", "seven")
-    assert_refused(said, "prompt='seven' was asked of a model without text; leave the prompt out")
+    assert_refused(said, "prompt='seven' was given to a model without text; leave the prompt out")
