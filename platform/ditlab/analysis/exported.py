@@ -68,7 +68,7 @@ class ExportedModel:
             remedy = "use the run" if sampler.takes_rows == "completed" else "give prompts, or use the run"
             raise UserError(f"{self.folder}: this model samples from rows of data, and an export has none; {remedy}.")
         device = next(self.network.parameters()).device
-        inputs = ModelInputs.of(spec, (), device)
+        inputs = ModelInputs.from_experiment(spec, (), device)
         conditions = sample_conditions(sampler, num_samples(options.num, request, sampler), None, inputs, request)
         seed = spec.seed if options.seed is None else options.seed
         drawn = draw_all(sampler, self.network, conditions, seed, options)

@@ -73,7 +73,7 @@ class SavedRun:
         Without data: the encoder of prompts alone. `changes` may move the run's encoders.
         """
         experiment = self.experiment(changes)
-        inputs = ModelInputs.of(experiment, data.train.columns if data else (), device, self.warn, self.home)
+        inputs = ModelInputs.from_experiment(experiment, data.train.columns if data else (), device, self.warn, self.home)
         objective = experiment.family.build_objective(experiment.objective, experiment.model)
         if isinstance(objective, RetiringObjective):
             inputs.retire(objective.retired_fields(max(0, self.step - 1)))
@@ -95,7 +95,7 @@ class SavedRun:
         data = self.data()
         view = rows_for_samples(data).fullest()
         inputs = self.inputs(data, device).only([field.name for field in self.experiment().model.batch_fields()])
-        return inputs.ready(next(held_out_batches(view, inputs.fields, num, num)), view.columns)
+        return inputs.prepare_batch(next(held_out_batches(view, inputs.fields, num, num)), view.columns)
 
     def tracker(self) -> RunTracker:
         """The run's tracker, reopened."""

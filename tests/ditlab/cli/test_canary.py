@@ -173,7 +173,9 @@ def test_files_that_their_manifests_vouch_for(kind, cage, survives):
         said = CheckpointManifest.from_bytes(manifest.read_bytes(), str(manifest))
         (shard,) = said.shards
         place.plant([manifest.with_name(shard)], kind)
-        manifest.write_bytes(replace(said, shards={shard: ShardDigest(*size_and_hash(manifest.with_name(shard)))}).to_bytes())
+        manifest.write_bytes(
+            replace(said, shards={shard: ShardDigest(*size_and_hash(manifest.with_name(shard)))}).to_bytes()
+        )
     survives(place, "a checkpoint's vouched-for shard")
     place = cage()
     manifest = place.home / "stores/digits/store.json"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from ditlab.analysis.comparison.samples import Wish, draw
 from ditlab.analysis.comparison.runs import open_runs, summarise
+from ditlab.analysis.comparison.samples import Wish, draw
 from ditlab.analysis.saved_run import SavedRun
 from support.command import Said, run_here, run_process
 

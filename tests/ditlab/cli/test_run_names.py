@@ -10,11 +10,11 @@ COMMANDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_it_is_unknown(ditlab, home, spec, tmp_path, monkeypatch, command, name):
+def test_it_is_unknown(ditlab, home, spec, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "etc").mkdir()
-    said = ditlab(*(str(spec) if part == "SPEC" else part.format(name) for part in COMMANDS[command]))
-    assert said.code == 2 and said.err.count("\n") == 1 and f"run '{name}' is unknown" in said.err
+    for name in NAMES:
+        said = ditlab(*(str(spec) if part == "SPEC" else part.format(name) for part in COMMANDS[command]))
+        assert said.code == 2 and said.err.count("\n") == 1 and f"run '{name}' is unknown" in said.err, name
     assert not (tmp_path / "exported").exists() and not list((tmp_path / "etc").iterdir())

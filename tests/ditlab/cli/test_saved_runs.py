@@ -61,7 +61,7 @@ def test_solver_settings_change_the_samples_and_are_checked(finished, with_run, 
         ("--solver", "hein", "sampling.solver='hein' must be 'euler', 'heun'"),
         ("--steps", "0", "sampling.steps=0 must be at least 1"),
         ("--guidance", "2", "sampling.guidance=2 needs a conditional model"),
-        ("--label", "3", "label=3 was asked of an unconditional model"),
+        ("--label", "3", "label=3 was given to an unconditional model"),
     ):
         said = with_run("sample", "small", option, value)
         assert said.code == 2 and said.out == "" and message in said.err and said.err.count("\n") == 1

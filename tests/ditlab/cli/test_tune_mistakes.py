@@ -1,4 +1,4 @@
-"""Whatever a person gets wrong about a sweep ends with exit code 2, one sentence, and no run; a dry run leaves none."""
+"""A mistake in a sweep ends with exit code 2, one sentence, and no run; a dry run creates none."""
 
 import json
 
@@ -7,7 +7,9 @@ import pytest
 from ditlab.home import Home
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.spec.sweep.loading import load_sweep
-from ditlab.sweeps.prepare import create_sweep, local_nodes, prepare_sweep
+from ditlab.sweeps.concurrency import local_nodes
+from ditlab.sweeps.prepare import prepare_sweep
+from ditlab.sweeps.start import create_sweep
 from ditlab.tracking.records import create_run, list_runs
 
 LR = {"kind": "loguniform", "low": 1e-4, "high": 1e-1}
@@ -56,7 +58,7 @@ MISTAKES = {
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
-    """The same machine everywhere."""
+    """Two cores and no GPU on every machine."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -83,11 +85,9 @@ def written(spec, tmp_path):
 
 @pytest.fixture
 def made(home, written):
-    """The id of a sweep that was made and has not begun."""
+    """The id of a sweep whose trials have not started."""
     path = written()
-    ready = prepare_sweep(load_sweep(path, ()), str(path), local_nodes(), remote=False)
-    create_sweep(ready)
-    return ready.folder.sweep_id
+    return create_sweep(prepare_sweep(load_sweep(path, ()), str(path), local_nodes(), remote=False)).folder.sweep_id
 
 
 def check(said, message):
@@ -98,17 +98,17 @@ def check(said, message):
 
 
 def left(home):
-    """Names under DITLAB_HOME, but for the store that the embedded digits become."""
+    """Names under DITLAB_HOME, except the store of the embedded digits."""
     return sorted(path.name for path in home.glob("*") if path.name != "stores")
 
 
-@pytest.mark.parametrize(("changes", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_sweeps(ditlab, home, written, changes, message):
-    check(ditlab("tune", written(**changes)), message)
-    assert left(home) == []
+def test_mistakes_in_a_sweep(ditlab, home, written):
+    for name, (changes, message) in MISTAKES.items():
+        check(ditlab("tune", written(**changes)), message)
+        assert left(home) == [], name
 
 
-def test_overrides_are_checked_as_the_file_is(ditlab, home, written):
+def test_overrides_are_checked(ditlab, home, written):
     check(ditlab("tune", written(), "--set", "trials=0"), "trials=0 must be at least 1")
     check(
         ditlab("tune", written(), "--set", "space.optimizer.lr={kind: int, low: 3, high: 1}"), "low must be below high"
@@ -117,56 +117,61 @@ def test_overrides_are_checked_as_the_file_is(ditlab, home, written):
     assert left(home) == []
 
 
-def test_an_experiment_is_not_tuned(ditlab, home, spec):
+def test_experiment_is_no_sweep(ditlab, home, spec):
     check(ditlab("tune", spec), "ditlab train")
     assert not home.exists()
 
 
-def test_a_sweep_is_not_trained(ditlab, home, written):
+def test_sweep_is_no_experiment(ditlab, home, written):
     check(ditlab("train", written()), "use `ditlab tune`")
     assert not home.exists()
 
 
-@pytest.mark.parametrize("path", ["nowhere.yaml", "."])
-def test_no_file(ditlab, home, path):
-    check(ditlab("tune", path), path)
+def test_missing_file(ditlab, home):
+    for path in ("nowhere.yaml", "."):
+        check(ditlab("tune", path), path)
     assert not home.exists()
 
 
-def test_neither_a_file_nor_a_sweep(ditlab, home):
+def test_neither_file_nor_resumed_sweep(ditlab, home):
     check(ditlab("tune"), "neither SWEEP nor --resume is given")
     assert not home.exists()
 
 
-def test_overrides_of_no_file(ditlab, home, made):
+def test_resume_auto_without_a_file(ditlab, home):
+    check(ditlab("tune", "--resume", "auto"), "--resume auto finds a sweep by its file, and none is given")
+    assert not home.exists()
+
+
+def test_overrides_without_a_file(ditlab, home, made):
     check(ditlab("tune", "--resume", made, "--set", "trials=8"), "--set trials=8 changes a file, and none is given")
 
 
-def test_an_address_where_nothing_answers(ditlab, home, written):
+def test_address_where_nothing_answers(ditlab, home, written):
     check(ditlab("tune", written(), "--address", "127.0.0.1:1"), "--address 127.0.0.1:1: no Ray cluster answers there")
     assert not home.exists()
 
 
-def test_a_home_that_cannot_be_written(ditlab, spec, written, monkeypatch):
+def test_home_that_cannot_be_written(ditlab, spec, written, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(spec / "home"))
     check(ditlab("tune", written()), f"DITLAB_HOME={spec}/home cannot be written")
 
 
-def test_a_disk_that_is_full_keeps_no_sweep(ditlab, home, written, monkeypatch):
+def test_full_disk_leaves_no_sweep(ditlab, home, written, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ditlab.sweeps.prepare.write_durably", full)
+    monkeypatch.setattr("ditlab.sweeps.start.write_durably", full)
     check(ditlab("tune", written()), "cannot be written (No space left on device)")
     assert list_runs(Home(home)) == [] and list((home / "train").iterdir()) == []
 
 
-def test_an_unknown_sweep(ditlab, home):
+def test_unknown_sweep(ditlab, home):
     check(ditlab("tune", "--resume", "nope"), "run 'nope' is unknown")
     assert not home.exists()
 
 
-def test_an_ordinary_run_is_no_sweep(ditlab, home):
+def test_ordinary_run_is_no_sweep(ditlab, home):
     run = create_run(Home(home), "digits", family="dit", spec_hash="")
     check(ditlab("tune", "--resume", run.run_id), f"run {run.run_id} is no sweep")
     assert [path.name for path in run.path.iterdir()] == ["run.json"]
@@ -182,20 +187,21 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), CHANGES, ids=[message for _, message in CHANGES])
-def test_another_sweep_is_not_gone_on_with(ditlab, home, made, written, changes, message):
+def test_sweep_with_other_trials_is_not_resumed(ditlab, home, made, written):
     folder = home / "train" / made
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    check(ditlab("tune", written(**changes), "--resume", made), f"sweep {made} was started as another one: {message}")
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    for changes, message in CHANGES:
+        said = ditlab("tune", written(**changes), "--resume", made)
+        check(said, f"sweep {made} was started as another one: {message}")
+        assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_a_changed_base_is_another_sweep(ditlab, made, written, spec):
+def test_sweep_with_a_changed_base_is_not_resumed(ditlab, made, written, spec):
     spec.write_text(spec.read_text().replace("depth: 1", "depth: 2"))
     check(ditlab("tune", written(), "--resume", made), "base.model.depth=2 (was 1)")
 
 
-def test_a_dry_run_shows_every_trial_and_leaves_none(ditlab, home, written):
+def test_dry_run_shows_every_trial_and_creates_none(ditlab, home, written):
     said = ditlab("tune", written(), "--dry-run")
     assert said.code == 0, said.err
     heading, *rows = [line for line in said.out.splitlines() if line.strip()][:5]
@@ -210,7 +216,7 @@ def test_a_dry_run_shows_every_trial_and_leaves_none(ditlab, home, written):
     assert left(home) == []
 
 
-def test_a_dry_run_as_json(ditlab, home, written):
+def test_dry_run_as_json(ditlab, home, written):
     said = ditlab("tune", written(trials=3, concurrent=1), "--dry-run", "--json")
     assert said.code == 0 and said.out.count("\n") == 1
     assert list(said.json) == ["status", "trials", "num_trials", "concurrent", "seconds"]
@@ -225,13 +231,13 @@ def test_a_dry_run_as_json(ditlab, home, written):
     assert [trial["values"] for trial in again["trials"]] == values
 
 
-def test_a_dry_run_of_a_search_that_proposes_as_it_goes(ditlab, home, written):
+def test_dry_run_of_a_search_that_proposes_trials_as_it_goes(ditlab, home, written):
     said = ditlab("tune", written(search={"kind": "optuna"}), "--dry-run", "--json")
     assert (said.code, said.json["trials"], said.json["num_trials"]) == (0, [], 4)
     assert left(home) == []
 
 
-def test_a_dry_run_of_a_sweep_that_was_begun(ditlab, home, made):
+def test_dry_run_of_a_resumed_sweep(ditlab, home, made):
     before = {path: path.read_bytes() for path in (home / "train").rglob("*") if path.is_file()}
     said = ditlab("tune", "--resume", made, "--dry-run", "--json")
     assert said.code == 0 and len(said.json["trials"]) == 4

@@ -34,7 +34,7 @@ def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
     request = sample_request(options, sampler)
     fields = experiment.batch_fields()
     view = rows_for(saved, fields, options.data, sampler, request)
-    inputs = ModelInputs.of(experiment, view.columns if view else (), device, saved.warn, saved.home)
+    inputs = ModelInputs.from_experiment(experiment, view.columns if view else (), device, saved.warn, saved.home)
     conditions = sample_conditions(sampler, num_samples(options.num, request, sampler), view, inputs, request)
     facts: dict[str, Any] = {}
     if view is not None and conditions.rows is not None:

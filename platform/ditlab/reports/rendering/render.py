@@ -40,7 +40,8 @@ def save(figure: Figure, path: Path) -> Path:
     if not figure.frames:
         return still
     animation = stem.with_name(stem.name + ".gif")
-    frames = _same_size([to_image(frame) for frame in figure.frames])
+    drawn = {key: to_image(frame) for key, frame in {id(frame): frame for frame in figure.frames}.items()}
+    frames = _same_size([drawn[id(frame)] for frame in figure.frames])  # an animation's end repeats its last frame
     durations = [figure.seconds_per_frame] * len(frames)
     durations[-1] = max(_LAST_FRAME_SECONDS, figure.seconds_per_frame)
     _write(animation, [Image.fromarray(frame) for frame in frames], [round(1000 * seconds) for seconds in durations])
