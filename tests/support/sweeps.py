@@ -1,14 +1,17 @@
-"""Small sweeps, their folders and what their trials leave, made by hand."""
+"""Small sweeps, with folders and runs of trials that are written without training."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import mlflow
+
 from ditlab.home import Home, RunFolder
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.spec.sweep.loading import build_sweep
 from ditlab.spec.sweep.spec import Sweep
-from ditlab.sweeps.prepare import ReadySweep, create_sweep, ready_sweep
+from ditlab.sweeps.prepare import PreparedSweep, prepare_sweep
+from ditlab.sweeps.start import StartedSweep, create_sweep
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment
 from ditlab.tracking.journal.writer import JournalWriter
 from ditlab.tracking.records import create_run, update_record
@@ -27,33 +30,31 @@ def sweep_of(space: Mapping[str, Any] | None = None, **changes: Any) -> Sweep:
 
 
 def written_sweep(folder: Path, space: Mapping[str, Any] | None = None, **changes: Any) -> Path:
-    """The same as a file."""
+    """The sweep of `sweep_of` as a file."""
     path = folder / "sweep.yaml"
     path.write_text(dump_yaml(sweep_of(space, **changes).to_dict()), encoding="utf-8")
     return path
 
 
-def ready(sweep: Sweep, nodes: Sequence[Mapping[str, float]] = MACHINE) -> ReadySweep:
-    """Checked on a machine with two cores; DITLAB_HOME is set."""
-    return ready_sweep(sweep, "sweep.yaml", nodes, remote=False)
+def prepared(sweep: Sweep, nodes: Sequence[Mapping[str, float]] = MACHINE) -> PreparedSweep:
+    """The sweep after its checks on a machine with two cores; DITLAB_HOME must be set."""
+    return prepare_sweep(sweep, "sweep.yaml", nodes, remote=False)
 
 
-def created(sweep: Sweep) -> ReadySweep:
-    """With its folder and its ledger."""
-    one = ready(sweep)
-    create_sweep(one)
-    return one
+def started(sweep: Sweep) -> StartedSweep:
+    """The sweep with its folder and its ledger."""
+    return create_sweep(prepared(sweep))
 
 
-def planned(one: ReadySweep) -> list[PlannedTrial]:
-    assert one.folder
-    return one.folder.trials()
+def planned(one: StartedSweep) -> list[PlannedTrial]:
+    """The trials of the sweep's ledger."""
+    return one.folder.planned_trials()
 
 
 def trial_run(
     home: Home, sweep: Sweep, trial: PlannedTrial, status: str, curve: Mapping[int, float], **changes: Any
 ) -> RunFolder:
-    """What a trial leaves: its record, its spec, the metric by step in its journal."""
+    """Write the record, spec and journal that a trial leaves; `curve` is its metric by step."""
     experiment = trial_experiment(sweep, trial)
     folder = create_run(home, experiment.name, family=experiment.model.family, spec_hash="", run_id=trial.run_id)
     folder.spec.write_text(dump_yaml(experiment.to_dict()), encoding="utf-8")
@@ -64,8 +65,33 @@ def trial_run(
 
 
 def log(folder: RunFolder, points: Mapping[int, Mapping[str, float]]) -> None:
-    """Metrics by step, into a run's journal."""
+    """Append metrics by step to a run's journal."""
     journal = JournalWriter(folder)
     for step, values in points.items():
         journal.log_metrics(step, values)
     journal.close()
+
+
+def small_sweep(**fields: Any) -> dict[str, Any]:
+    """A grid of two learning rates of `tiny`, as a mapping."""
+    return {
+        "name": "swept",
+        "base": {
+            **TINY, "name": "base", "evaluation": {"every": 2, "samples": 0, "limit": 64}, "checkpoint": {"every": None}
+        },
+        "space": {"optimizer.lr": {"kind": "grid", "values": [1e-2, 1e-3]}},
+        "search": {"kind": "grid"},
+        "metric": METRIC,
+        **fields,
+    }  # fmt: skip
+
+
+def tracked_runs(home: Path, sweep_id: str) -> tuple[Any, dict[int, Any]]:
+    """(MLflow's run of the sweep, MLflow's runs of its trials by number)."""
+    client = mlflow.MlflowClient(f"sqlite:///{home}/mlflow.db")
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    (parent,) = client.search_runs(experiments, f"tags.`ditlab.run` = '{sweep_id}'")
+    children = client.search_runs(experiments, f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
+    by_number = {int(child.data.tags["ditlab.trial"]): child for child in children}
+    assert len(by_number) == len(children), "a trial is tracked twice"
+    return parent, by_number

@@ -1,6 +1,6 @@
 """`ditlab tune`."""
 
-from contextlib import nullcontext
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,9 @@ import click
 from ditlab.cli.common import emit, json_option, say, set_option
 
 if TYPE_CHECKING:
-    from ditlab.sweeps.prepare import ReadySweep
+    from ditlab.sweeps.finish import SweepResult
+
+STATUS_TEXTS = {"finished": "finished", "interrupted": "interrupted", "stopped": "out of time"}
 
 
 @click.command()
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 @click.option(
     "--resume",
     metavar="SWEEP_ID|auto",
-    help="Go on with a sweep: its trials that have ended are not run again; `auto`: the newest unfinished one, if any.",
+    help="Continue a sweep: trials that have ended are not run again; `auto`: the newest unfinished one, if any.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the trials, their resources, parameters and time; start nothing.")
 @json_option
@@ -32,78 +34,69 @@ def tune(
     as_json: bool,
 ) -> int:
     """Run the trials of a sweep, rank them, and write a report. Ctrl-C ends it after a checkpoint of each trial."""
-    from ditlab.cluster.session import cluster_address, ray_session
-    from ditlab.errors import UserError
-    from ditlab.home import Home
-    from ditlab.spec.sweep.loading import load_sweep
-    from ditlab.sweeps.prepare import (
-        cluster_nodes,
-        create_sweep,
-        local_nodes,
-        look_back,
-        ready_sweep,
-        resumed_sweep,
-        take_up,
-        unfinished_sweep,
-    )
+    from ditlab.interface import sweeps
 
-    if sweep is None and not resume:
-        raise UserError("neither SWEEP nor --resume is given; name a sweep's YAML, or the id of one to go on with.")
-    if overrides and sweep is None:
-        raise UserError(f"--set {overrides[0]} changes a file, and none is given; name the sweep's YAML as well.")
-    given = load_sweep(sweep, overrides) if sweep else None
-    address = cluster_address(address)
-    with ray_session(address, 0) if address and not dry_run else nullcontext():
-        nodes = cluster_nodes() if address and not dry_run else local_nodes()
-        folder, home = None, Home.from_environment()
-        if resume == "auto":
-            if given is None:
-                raise UserError("--resume auto finds a sweep by its file, and none is given; name the sweep's YAML.")
-            resume = unfinished_sweep(home, given)
-        if resume:
-            folder, given, note = resumed_sweep(home, resume, given)
-            if note:
-                say(note)
-        assert given
-        begun = folder.sweep() if folder else None
-        ready = ready_sweep(given, str(sweep or resume), nodes, remote=address is not None, begun=begun)
-        if dry_run:
-            if folder:
-                look_back(ready, folder)
-            return _show(ready, as_json)
-        if folder is None:
-            create_sweep(ready)
-        else:
-            take_up(ready, folder)
-        for line in ready.lines:
-            say(line)
-        return _run(ready, address, as_json)
+    if dry_run:
+        _show_plan(sweep, overrides, address, resume, as_json)
+        return 0
+    from ditlab.cli.sweep_table import SweepTable
 
-
-def _run(ready: "ReadySweep", address: str | None, as_json: bool) -> int:
-    from ditlab.cluster.session import ray_session
-    from ditlab.sweeps.session import Running
-    from ditlab.sweeps.summary import last_words
-
-    with ray_session(address, 0):
-        result = Running(ready).run()
-    for line in last_words(result, ready.num_trials):
+    with SweepTable() as table:
+        result = sweeps.tune(
+            sweep, overrides, address=address, resume=resume,
+            on_progress=table.update, say=table.say, warn=table.warn,
+        )  # fmt: skip
+    for line in summary_lines(result):
         click.echo(line, err=as_json)
-    emit(result.as_dict(), as_json)
+    emit(result.to_dict(), as_json)
     return result.exit_code
 
 
-def _show(ready: "ReadySweep", as_json: bool) -> int:
+def _show_plan(
+    sweep: Path | None, overrides: tuple[str, ...], address: str | None, resume: str | None, as_json: bool
+) -> None:
+    """Print the trials, and how long they will take."""
+    from ditlab.interface.sweeps import plan_sweep
+
+    plan = plan_sweep(sweep, overrides, address=address, resume=resume, say=say)
     from rich.console import Console
 
-    from ditlab.sweeps.forecast import forecast, forecast_table
+    from ditlab.cli.sweep_table import forecast_table
 
-    for line in ready.lines:
+    for line in plan.notes:
         say(line)
-    expected = forecast(ready)
     console = Console(stderr=as_json)
-    console.print(forecast_table(ready, expected))
-    for line in expected.lines:
+    console.print(forecast_table(plan.prepared, plan.forecast))
+    for line in plan.forecast.lines:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
-    emit({"status": "dry-run", **expected.as_dict(ready)}, as_json)
-    return 0
+    emit(plan.to_dict(), as_json)
+
+
+def summary_lines(result: "SweepResult") -> list[str]:
+    """Write lines with the counts of trials, the best trial, the report and the command that resumes the sweep."""
+    from ditlab.reports.formatting import describe_value
+    from ditlab.reports.sweeps.ranking import best
+    from ditlab.reports.sweeps.records import ENDED
+
+    summary = result.summary
+    counts = {status: sum(trial.status == status for trial in summary.trials) for status in ENDED}
+    ended = ", ".join(f"{number} {status}" for status, number in counts.items() if number) or "none ended"
+    lines = [f"sweep {result.sweep_id} {STATUS_TEXTS[result.status]}: {ended} of {summary.total_trials} trials"]
+    if found := best(summary):
+        values = ", ".join(f"{path}={describe_value(value)}" for path, value in found.values.items())
+        metrics = ", ".join(f"{name} {found.metrics[name]:.5g}" for name in summary.metrics)
+        lines.append(f"  best: trial {found.number} (run {found.run_id}), {metrics}: {values}")
+        lines.append(f"  ditlab train {_short(result.report.parent / 'best.yaml')}")
+    lines.append(f"  report: {_short(result.report)}")
+    for trial in summary.trials:
+        if trial.status == "failed":
+            reason = trial.note.partition("\n")[0]
+            lines.append(f"  trial {trial.number} (run {trial.run_id}) failed: {reason[:200]}")
+    if result.status != "finished":
+        lines.append(f"  go on: ditlab tune --resume {result.sweep_id}")
+    return lines
+
+
+def _short(path: Path) -> str:
+    """Quote a path for a shell, relative to the working directory where it lies below it."""
+    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))

@@ -1,7 +1,7 @@
-"""The end of a sweep: what its trials gave, written down for people and for MLflow."""
+"""End of a sweep: its report, its records, and its result."""
 
 import shlex
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,30 +12,31 @@ from ditlab.reports.sweeps.ranking import best, rank
 from ditlab.reports.sweeps.records import ENDED, SweepSummary
 from ditlab.reports.sweeps.report import write_sweep_report
 from ditlab.storage.files import write_durably
-from ditlab.sweeps.folder import record_of
+from ditlab.sweeps.folder import find_record
 from ditlab.sweeps.parent import ParentRun
-from ditlab.sweeps.prepare import ReadySweep
-from ditlab.sweeps.results import best_spec, collect
+from ditlab.sweeps.results import best_spec, summarize_sweep
+from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.records import update_record
 from ditlab.tracking.tracker import RunTracker
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """How `ditlab tune` ended."""
+    """Result of one session of a sweep."""
 
     sweep_id: str
     status: str
-    """finished | interrupted | stopped (its time was up)."""
+    """finished | interrupted | stopped (its time budget was used up)."""
     summary: SweepSummary
     report: Path
 
     @property
     def exit_code(self) -> int:
+        """Exit code of `ditlab tune`."""
         return 130 if self.status == "interrupted" else 0
 
-    def as_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+    def to_dict(self) -> dict[str, Any]:
+        """The result as `--json` prints it."""
         found, metrics = best(self.summary), self.summary.metrics
         return {
             "run_id": self.sweep_id,
@@ -52,54 +53,56 @@ class SweepResult:
         }  # fmt: skip
 
 
-def num_ended(ready: ReadySweep) -> int:
-    """Trials that are done, for better or worse."""
-    assert ready.folder
-    records = (record_of(ready.home, trial.run_id) for trial in ready.folder.trials())
+def count_ended(started: StartedSweep) -> int:
+    """Count the trials that are not run again: finished, stopped or failed."""
+    records = (find_record(started.home, trial) for trial in started.folder.planned_trials())
     return sum(record is not None and record.status in ENDED for record in records)
 
 
-def end_sweep(ready: ReadySweep, status: str, seconds: float, parent: ParentRun) -> SweepResult:
-    """Writes the report and closes the books. Raises RunFailed where all trials ended and none gave a value."""
-    assert ready.folder
-    folder, home = ready.folder, ready.home
-    for trial in folder.trials():
-        record = record_of(home, trial.run_id)
+def finish_sweep(
+    started: StartedSweep, status: str, seconds: float, parent: ParentRun, warn: Callable[[str], None]
+) -> SweepResult:
+    """Write the report, and end the records and the tracked runs.
+
+    Raises RunFailed where all trials have ended and none has a value of the metric.
+    """
+    folder, home = started.folder, started.home
+    for trial in folder.planned_trials():
+        record = find_record(home, trial)
         if record and record.status == "running":  # the process that led it is gone
             update_record(home.run(trial.run_id), status="interrupted")
         if record and record.status in ("running", "interrupted"):
-            _close(ready, home.run(trial.run_id))
-    update_record(folder.folder, status=status, step=num_ended(ready))
-    summary = collect(ready, seconds)
+            _end_tracked_run(started, home.run(trial.run_id))
+    update_record(folder.folder, status=status, step=count_ended(started))
+    summary = summarize_sweep(started, seconds)
     files = []
     try:
-        files = _write_report(ready, summary)
-    except OSError as error:  # what came out is known all the same
-        sys.stderr.write(f"warning: {folder.report} cannot be written ({error.strerror}).\n")
+        files = _write_report(started, summary)
+    except OSError as error:  # the result is known without it
+        warn(f"{folder.report} cannot be written ({error.strerror}).")
     if status == "finished" and best(summary) is None:
         parent.end("failed", summary, files)
-        message = _none_has_a_value(summary, folder.report)
+        message = _no_value_message(summary, folder.report)
         update_record(folder.folder, status="failed", message=message)
         raise RunFailed(message, kind="crash")
     parent.end(status, summary, files)
     return SweepResult(summary.sweep_id, status, summary, folder.report / "report.html")
 
 
-def _write_report(ready: ReadySweep, summary: SweepSummary) -> list[Path]:
-    assert ready.folder
-    spec, folder = best_spec(ready.sweep, summary), ready.folder.report
+def _write_report(started: StartedSweep, summary: SweepSummary) -> list[Path]:
+    spec, folder = best_spec(started.sweep, summary), started.folder.report
     files = write_sweep_report(summary, folder, spec, f"ditlab tune --resume {summary.sweep_id}")
     return [*files, write_durably(folder / "best.yaml", spec.encode())] if spec else files
 
 
-def _close(ready: ReadySweep, folder: RunFolder) -> None:
-    """A trial that was killed, or waited for others, could not say that it is over: MLflow would show it running."""
+def _end_tracked_run(started: StartedSweep, folder: RunFolder) -> None:
+    """End the tracked run of a trial that was killed or paused: MLflow would show it as running for ever."""
     if folder.journal.exists():
-        with RunTracker(folder, ready.experiment.tracking.uri, ready.home) as tracker:
+        with RunTracker(folder, started.prepared.base.tracking.uri, started.home) as tracker:
             tracker.end("interrupted")
 
 
-def _none_has_a_value(summary: SweepSummary, report: Path) -> str:
+def _no_value_message(summary: SweepSummary, report: Path) -> str:
     notes = sorted({trial.note.partition("\n")[0] for trial in summary.trials if trial.note})
     first = f" ({notes[0][:300]})" if notes else ""
     metric = summary.metrics[0]

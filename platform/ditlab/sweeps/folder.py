@@ -1,4 +1,4 @@
-"""A sweep's folder: what it is, and which trial is which run. Written by the sweep's own process alone."""
+"""Folder of a sweep: its spec, its ledger of trials, its report. Only the sweep's own process writes it."""
 
 import json
 import secrets
@@ -9,18 +9,23 @@ from typing import Any
 
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.spec.loading import load_sweep
-from ditlab.spec.sweep.sweep import Sweep
-from ditlab.storage.files import append_json_line, read_json_lines
+from ditlab.spec.sweep.loading import load_sweep
+from ditlab.spec.sweep.spec import Sweep
+from ditlab.storage.files import append_json_line, read_json_lines, write_durably
 from ditlab.sweeps.trials import PlannedTrial
 from ditlab.tracking.records import RunRecord, read_record
 
 
 @dataclass(frozen=True)
 class SweepFolder:
-    """The paths of one sweep, in its run's folder, and its ledger."""
+    """Paths of one sweep in its run's folder, and access to its files."""
 
     folder: RunFolder
+
+    @property
+    def sweep_id(self) -> str:
+        """Id of the sweep, which is its run's id."""
+        return self.folder.run_id
 
     @property
     def spec(self) -> Path:
@@ -29,49 +34,55 @@ class SweepFolder:
 
     @property
     def ledger(self) -> Path:
-        """A line a trial (JSON), on the disk before the trial begins."""
+        """One line a trial (JSON), on the disk before the trial starts."""
         return self.folder.path / "trials.jsonl"
 
     @property
     def report(self) -> Path:
-        """Figures, tables, best.yaml."""
+        """Folder of the figures, the tables and best.yaml."""
         return self.folder.path / "report"
 
     @property
     def clock(self) -> Path:
-        """Seconds that earlier sessions of the sweep took (JSON)."""
+        """Duration of all sessions so far (JSON)."""
         return self.folder.path / "elapsed.json"
 
-    def sweep(self) -> Sweep:
-        """Raises UserError where the folder is no sweep's."""
+    def load_sweep(self) -> Sweep:
+        """Read and validate the sweep. Raises UserError if the folder belongs to an ordinary run."""
         if not self.spec.exists():
             raise UserError(f"run {self.folder.run_id} is no sweep: it has no {self.spec.name}; give a sweep's id.")
         return load_sweep(self.spec, ())
 
-    def trials(self) -> list[PlannedTrial]:
-        """Every trial that was planned, by number. What a killed process left of its last line is passed over."""
+    def planned_trials(self) -> list[PlannedTrial]:
+        """Read the ledger: every planned trial, by number, without a torn last line."""
         return [PlannedTrial(**line) for line in read_json_lines(self.ledger)]
 
-    def plan(self, home: Home, number: int, values: Mapping[str, Any]) -> PlannedTrial:
-        """Writes a trial down; on the disk when this returns."""
-        trial = PlannedTrial(number, _new_id(home), dict(values))
+    def plan_trial(self, home: Home, number: int, values: Mapping[str, Any]) -> PlannedTrial:
+        """Append a trial to the ledger; it is on the disk when this returns."""
+        trial = PlannedTrial(number, _new_run_id(home), dict(values))
         append_json_line(self.ledger, asdict(trial))
         return trial
 
-    def elapsed(self) -> float:
+    def load_elapsed(self) -> float:
+        """Read the seconds that earlier sessions took; 0.0 where the file is missing or damaged."""
         try:
             return float(json.loads(self.clock.read_text(encoding="utf-8"))["seconds"])
         except (OSError, ValueError, KeyError, TypeError):
             return 0.0
 
+    def save_elapsed(self, seconds: float) -> None:
+        """Write the seconds that all sessions took. Raises OSError where the disk refuses."""
+        write_durably(self.clock, json.dumps({"seconds": seconds}).encode())
 
-def _new_id(home: Home) -> str:
+
+def find_record(home: Home, trial: PlannedTrial) -> RunRecord | None:
+    """Read the record of a trial's run; None before the trial has started."""
+    folder = home.run(trial.run_id)
+    return read_record(folder) if folder.record.exists() else None
+
+
+def _new_run_id(home: Home) -> str:
+    """Make a run id that no folder has yet."""
     while (home.run(run_id := secrets.token_hex(4))).path.exists():
         pass
     return run_id
-
-
-def record_of(home: Home, run_id: str) -> RunRecord | None:
-    """A trial's record, None before it has begun."""
-    folder = home.run(run_id)
-    return read_record(folder) if folder.record.exists() else None

@@ -1,4 +1,4 @@
-"""What came out of a sweep's trials, read from what each run left."""
+"""Results of a sweep's trials, read from what each run left on the disk."""
 
 import itertools
 from collections.abc import Mapping
@@ -10,39 +10,37 @@ from ditlab.reports.sweeps.records import AxisInfo, MetricCurve, SweepSummary, T
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.spec.sweep.axes import Axis, Choice, Grid, LogUniform
 from ditlab.spec.sweep.spec import Pbt, Sweep
-from ditlab.sweeps.folder import record_of
-from ditlab.sweeps.prepare import ReadySweep
-from ditlab.sweeps.takeovers import exploits
+from ditlab.sweeps.folder import find_record
+from ditlab.sweeps.start import StartedSweep
+from ditlab.sweeps.takeovers import read_takeovers
 from ditlab.sweeps.trials import PastCurve, PlannedTrial, trial_experiment
 from ditlab.tracking.journal.history import Series, metric_history
 from ditlab.tracking.records import RunRecord
 
 LOSS = "train/loss"
-LONGEST_PAUSE = 120.0  # seconds between two points beyond which nothing was trained: the run was interrupted
+LONGEST_INTERVAL = 120.0  # seconds between two points beyond which nothing was trained: the run was interrupted
 
 
-def collect(ready: ReadySweep, seconds: float) -> SweepSummary:
-    """Everything that a report is made of, as it stands now."""
-    sweep = ready.sweep
-    assert ready.folder
-    trials = [_trial(sweep, ready.home, planned) for planned in ready.folder.trials()]
+def summarize_sweep(started: StartedSweep, seconds: float) -> SweepSummary:
+    """Collect everything that the report shows, in its present state; `seconds` is the sweep's duration so far."""
+    sweep = started.sweep
     return SweepSummary(
-        sweep_id=ready.folder.folder.run_id,
+        sweep_id=started.folder.sweep_id,
         name=sweep.name,
         metrics=sweep.metrics,
         modes=sweep.modes,
         axes=[AxisInfo(path, _scale(axis)) for path, axis in sweep.space.items()],
-        trials=trials,
+        trials=[_trial(sweep, started.home, planned) for planned in started.folder.planned_trials()],
         search=sweep.search.kind,
         scheduler=sweep.scheduler.kind,
         seconds=seconds,
-        total_trials=ready.num_trials,
+        total_trials=started.num_trials,
         base=str(sweep.base.get("name", "")),
     )
 
 
 def best_spec(sweep: Sweep, summary: SweepSummary) -> str:
-    """The best trial as a spec that `ditlab train` takes (YAML); empty where no trial has a value."""
+    """Write the best trial as a spec that `ditlab train` takes (YAML); empty where no trial has a value."""
     found = best(summary)
     if found is None:
         return ""
@@ -56,19 +54,19 @@ def best_spec(sweep: Sweep, summary: SweepSummary) -> str:
 
 
 def past_curves(sweep: Sweep, summary: SweepSummary) -> list[PastCurve]:
-    """For schedulers: the metric of each trial that has ended, up to its last evaluation."""
+    """Select the metric's curve of each finished or stopped trial, without step 0, for the schedulers."""
     found = []
     for trial in summary.trials:
         curve = trial.curves.get(sweep.metrics[0])
         if curve and trial.status in ("finished", "stopped"):
-            places = [place for place, step in enumerate(curve.steps) if step > 0]
-            steps, values = [curve.steps[place] for place in places], [curve.values[place] for place in places]
+            indices = [index for index, step in enumerate(curve.steps) if step > 0]
+            steps, values = [curve.steps[index] for index in indices], [curve.values[index] for index in indices]
             found.append(PastCurve(trial.run_id, steps, values))
     return found
 
 
 def ranking_table(summary: SweepSummary) -> dict[str, list[Any]]:
-    """Columns by name, best first: for MLflow and for terminals."""
+    """Make a table of the trials for MLflow: columns by name, the best trial first."""
     ranked = rank(summary)
     table: dict[str, list[Any]] = {
         "trial": [trial.number for trial in ranked],
@@ -86,23 +84,22 @@ def ranking_table(summary: SweepSummary) -> dict[str, list[Any]]:
 
 
 def _trial(sweep: Sweep, home: Home, planned: PlannedTrial) -> Trial:
-    folder, record = home.run(planned.run_id), record_of(home, planned.run_id)
+    folder, record = home.run(planned.run_id), find_record(home, planned)
     if record is None:
-        return Trial(planned.number, planned.run_id, planned.values, "waiting", 0, 0, 0.0, {}, {})
+        return Trial(planned.number, planned.run_id, planned.values)
     history = metric_history(folder)
-    taken = exploits(folder)
+    takeovers = read_takeovers(folder)
+    curves = {name: history[name] for name in (*sweep.metrics, LOSS) if name in history}
     return Trial(
         number=planned.number,
         run_id=planned.run_id,
-        values=taken[-1].values if taken else planned.values,
+        values=takeovers[-1].values if takeovers else planned.values,
         status=record.status,
         step=record.step,
         total_steps=record.total_steps,
-        seconds=_seconds(history),
+        seconds=_training_seconds(history),
         metrics={name: series.values[-1] for name, series in history.items() if series.values},
-        curves={
-            name: MetricCurve(history[name].steps, history[name].values) for name in (*sweep.metrics, LOSS) if name in history
-        },
+        curves={name: MetricCurve(series.steps, series.values) for name, series in curves.items()},
         note=_note(folder, record),
     )
 
@@ -110,17 +107,18 @@ def _trial(sweep: Sweep, home: Home, planned: PlannedTrial) -> Trial:
 def _note(folder: RunFolder, record: RunRecord) -> str:
     if record.status == "failed":
         return record.message
-    return "; ".join(exploit.sentence() for exploit in exploits(folder))
+    return "; ".join(takeover.sentence() for takeover in read_takeovers(folder))
 
 
-def _seconds(history: Mapping[str, Series]) -> float:
-    """Time between a trial's points, pauses between sessions left out."""
+def _training_seconds(history: Mapping[str, Series]) -> float:
+    """Sum the intervals between a trial's points, without pauses between sessions."""
     times = sorted({time for series in history.values() for time in series.times})
-    gaps = [(after - before) / 1000 for before, after in itertools.pairwise(times)]
-    return sum(gap for gap in gaps if gap <= LONGEST_PAUSE)
+    intervals = [(after - before) / 1000 for before, after in itertools.pairwise(times)]
+    return sum(interval for interval in intervals if interval <= LONGEST_INTERVAL)
 
 
 def _scale(axis: Axis) -> Any:
+    """Scale on which the report draws an axis."""
     if isinstance(axis, LogUniform):
         return "log"
     if isinstance(axis, Choice | Grid):

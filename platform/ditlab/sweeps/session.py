@@ -1,170 +1,172 @@
-"""A sweep from its first trial to its report."""
+"""One session of a sweep, from its first trial to its report."""
 
-import json
 import math
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
-from ditlab.cluster.workers.channel import INTERRUPTED, KeyValueChannel
-from ditlab.cluster.workers.heartbeat import CHANNEL_ERRORS
+from ditlab.cluster.workers.channel import CHANNEL_ERRORS, INTERRUPTED, KeyValueChannel
 from ditlab.errors import RunFailed, UserError
 from ditlab.reports.sweeps.records import ENDED, Trial
 from ditlab.runs.locks import lock_run
 from ditlab.runs.signals import StopRequests, stop_signals
-from ditlab.storage.files import write_durably
-from ditlab.sweeps.finish import SweepResult, end_sweep, num_ended
-from ditlab.sweeps.folder import record_of
+from ditlab.sweeps.finish import SweepResult, count_ended, finish_sweep
+from ditlab.sweeps.folder import find_record
 from ditlab.sweeps.parent import ParentRun
-from ditlab.sweeps.prepare import ReadySweep
-from ditlab.sweeps.results import collect, past_curves
-from ditlab.sweeps.table import SweepTable
+from ditlab.sweeps.progress import SweepProgress
+from ditlab.sweeps.results import past_curves, summarize_sweep
+from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.trials import PlannedTrial
-from ditlab.sweeps.tune.tuning import Tuning
+from ditlab.sweeps.tune.tuner import TunerThread
 from ditlab.tracking.journal.history import final_metrics
 from ditlab.tracking.records import update_record
 
-LOOK = 0.5  # seconds between looks at the trials
-CLOCK = 10.0  # seconds between notes of the time that was used
+POLL_INTERVAL = 0.5  # seconds between readings of the trials' state
+SAVE_INTERVAL = 10.0  # seconds between writes of the elapsed time
 
 
-class Running:
-    """One session of a sweep. Ray is connected."""
+class SweepSession:
+    """Runs the trials of a sweep that have not ended. Ray must be connected."""
 
-    def __init__(self, ready: ReadySweep) -> None:
-        assert ready.folder
-        self._ready, self._folder = ready, ready.folder
-        self._id = ready.folder.folder.run_id
-        self._board = KeyValueChannel(f"sweep-{self._id}")
-        self._before, self._began = ready.folder.elapsed(), time.monotonic()
-        self._noted = 0.0
-        self._rows: dict[int, Trial] = {}
+    def __init__(
+        self, started: StartedSweep, on_progress: Callable[[SweepProgress], None], warn: Callable[[str], None]
+    ) -> None:
+        """`on_progress` is called twice a second, `warn` with each warning; both in the thread that calls `run`."""
+        self._started, self._folder = started, started.folder
+        self._on_progress, self._warn = on_progress, warn
+        self._sweep_id = started.folder.sweep_id
+        self._channel = KeyValueChannel(f"sweep-{self._sweep_id}")
+        self._seconds_before, self._start_time = started.folder.load_elapsed(), time.monotonic()
+        self._saved_at = 0.0
+        self._trials: dict[int, Trial] = {}
         self._ended: set[int] = set()
-        self._warned: dict[int, int] = {}
-        self._is_late = False
+        self._num_warnings: dict[int, int] = {}
+        self._is_over_budget = False
 
     def run(self) -> SweepResult:
-        """Raises RunFailed where no trial gave a value, or Tune itself failed; the sweep can be resumed then."""
-        ready, folder = self._ready, self._folder.folder
-        with lock_run(folder), ParentRun(ready) as parent:
-            update_record(folder, status="running", message="", trials=ready.num_trials, total_steps=ready.num_trials)
-            self._board.clear()
-            past = past_curves(ready.sweep, collect(ready, self._seconds()))
-            tuning = Tuning(ready, self._board, past)
+        """Run the trials and write the report.
+
+        Raises RunFailed where no trial has a value of the metric, or Ray Tune failed; the sweep can then be resumed.
+        """
+        started, folder = self._started, self._folder.folder
+        with lock_run(folder), ParentRun(started) as parent:
+            num_trials = started.num_trials
+            update_record(folder, status="running", message="", trials=num_trials, total_steps=num_trials)
+            self._channel.clear()
+            past = past_curves(started.sweep, summarize_sweep(started, self._elapsed()))
+            tuner = TunerThread(started, self._channel, past)
             try:
-                with stop_signals() as wishes:
-                    self._follow(tuning, wishes, parent)
-                status = self._status(wishes)
+                with stop_signals() as requests:
+                    self._follow(tuner, requests, parent)
+                status = self._status(requests)
             except KeyboardInterrupt:
                 update_record(folder, status="interrupted", message="ended at once")
                 raise
-            self._note_time()
+            self._save_elapsed()
             with suppress(*CHANNEL_ERRORS):
-                self._board.clear()
-            result = end_sweep(ready, status, self._seconds(), parent)
-        if tuning.error:
+                self._channel.clear()
+            result = finish_sweep(started, status, self._elapsed(), parent, self._warn)
+        if tuner.error:
             raise RunFailed(
-                f"sweep {self._id}: Ray Tune failed ({type(tuning.error).__name__}: {tuning.error}); "
-                f"`ditlab tune --resume {self._id}` goes on.",
+                f"sweep {self._sweep_id}: Ray Tune failed ({type(tuner.error).__name__}: {tuner.error}); "
+                f"`ditlab tune --resume {self._sweep_id}` goes on.",
                 kind="crash",
-            ) from tuning.error
+            ) from tuner.error
         if status == "failed":
             raise RunFailed(
-                f"sweep {self._id}: {ready.num_trials - num_ended(ready)} trials could not be run; "
-                f"`ditlab tune --resume {self._id}` tries again.",
+                f"sweep {self._sweep_id}: {num_trials - count_ended(started)} trials could not be run; "
+                f"`ditlab tune --resume {self._sweep_id}` tries again.",
                 kind="crash",
             )
         return result
 
-    def _follow(self, tuning: Tuning, wishes: StopRequests, parent: ParentRun) -> None:
-        sweep = self._ready.sweep
-        with SweepTable(f"{sweep.name} ({self._id})", sweep.metrics, list(sweep.space)) as table:
-            table.known([one.trial.number for one in self._ready.past if one.has_ended])
-            tuning.start()
-            is_stopping = False
-            while tuning.is_alive():
-                tuning.join(LOOK)
-                self._is_late = sweep.time_budget is not None and self._seconds() > sweep.time_budget
-                if (wishes.count or self._is_late) and not is_stopping:
-                    is_stopping = True
-                    self._board.put("stop", INTERRUPTED)
-                    tuning.stop()
-                    why = "time_budget is used up" if self._is_late else "stopping"
-                    more = "" if self._is_late else "; once more ends at once"
-                    table.warn(f"{why}: trials that run save a checkpoint{more}.")
-                rows = self._look(table)
-                leader = self._leader(rows)
-                table.update(rows, leader, self._counts(rows))
-                parent.show(rows, leader)
-                self._note_time_now_and_then()
+    def _follow(self, tuner: TunerThread, requests: StopRequests, parent: ParentRun) -> None:
+        """Show and log the trials until Tune has ended; stop Tune on request, or when the time budget is used up."""
+        sweep = self._started.sweep
+        ended_before = frozenset(past.trial.number for past in self._started.past if past.has_ended)
+        tuner.start()
+        is_stopping = False
+        while tuner.is_alive():
+            tuner.join(POLL_INTERVAL)
+            self._is_over_budget = sweep.time_budget is not None and self._elapsed() > sweep.time_budget
+            if (requests.count or self._is_over_budget) and not is_stopping:
+                is_stopping = True
+                self._channel.put("stop", INTERRUPTED)
+                tuner.stop()
+                reason = "time_budget is used up" if self._is_over_budget else "stopping"
+                more = "" if self._is_over_budget else "; once more ends at once"
+                self._warn(f"{reason}: running trials save a checkpoint{more}.")
+            trials = self._read_trials()
+            leader = self._leader(trials)
+            num_trials = self._started.num_trials
+            self._on_progress(SweepProgress(self._sweep_id, sweep, trials, leader, num_trials, ended_before))
+            parent.log_progress(trials, leader)
+            self._save_elapsed_at_intervals()
 
-    def _look(self, table: SweepTable) -> list[Trial]:
-        rows = []
-        for trial in self._folder.trials():
-            if trial.number not in self._ended:
-                # A file or a board that cannot be read now may be at the next look.
+    def _read_trials(self) -> list[Trial]:
+        """Read the present state of every trial in the ledger."""
+        trials = []
+        for planned in self._folder.planned_trials():
+            if planned.number not in self._ended:
+                # A file or a channel that cannot be read now may be readable in the next round.
                 with suppress(UserError, *CHANNEL_ERRORS):
-                    self._rows[trial.number] = self._row(trial, table)
-            rows.append(self._rows.get(trial.number) or _waiting(trial))
-        return rows
+                    self._trials[planned.number] = self._read_trial(planned)
+            trials.append(self._trials.get(planned.number) or Trial(planned.number, planned.run_id, planned.values))
+        return trials
 
-    def _row(self, trial: PlannedTrial, table: SweepTable) -> Trial:
-        number, record = trial.number, record_of(self._ready.home, trial.run_id)
-        self._pass_on_warnings(number, table)
+    def _read_trial(self, planned: PlannedTrial) -> Trial:
+        number, home = planned.number, self._started.home
+        record = find_record(home, planned)
+        self._forward_warnings(number)
         if record is None:
-            return _waiting(trial)
+            return Trial(number, planned.run_id, planned.values)
         if record.status in ENDED:
             self._ended.add(number)
-            metrics, step = final_metrics(self._ready.home.run(trial.run_id)), record.step
+            metrics, step = final_metrics(home.run(planned.run_id)), record.step
         else:
-            progress = self._board.get(f"progress/{number}") or {}
+            progress = self._channel.get(f"progress/{number}") or {}
             metrics, step = progress.get("metrics", {}), max(progress.get("step", 0), record.step)
         return Trial(
             number,
-            trial.run_id,
-            trial.values,
+            planned.run_id,
+            planned.values,
             record.status,
             step,
             record.total_steps,
-            0.0,
-            metrics,
-            {},
-            record.message,
+            metrics=metrics,
+            note=record.message,
         )
 
-    def _pass_on_warnings(self, number: int, table: SweepTable) -> None:
-        messages = self._board.get(f"warnings/{number}") or []
-        for message in messages[self._warned.get(number, 0) :]:
-            table.warn(f"trial {number}: {message}")
-        self._warned[number] = len(messages)
+    def _forward_warnings(self, number: int) -> None:
+        """Forward the trial's warnings that are new since the last round."""
+        messages = self._channel.get(f"warnings/{number}") or []
+        for message in messages[self._num_warnings.get(number, 0) :]:
+            self._warn(f"trial {number}: {message}")
+        self._num_warnings[number] = len(messages)
 
-    def _leader(self, rows: list[Trial]) -> int | None:
-        """The number of the best trial that has finished, by the first metric."""
-        name, sign = self._ready.sweep.metrics[0], -1 if self._ready.sweep.modes[0] == "max" else 1
-        done = [row for row in rows if row.status == "finished" and math.isfinite(row.metrics.get(name, math.nan))]
-        return min(done, key=lambda row: (sign * row.metrics[name], row.number)).number if done else None
+    def _leader(self, trials: list[Trial]) -> int | None:
+        """Number of the best finished trial, by the first metric."""
+        name, sign = self._started.sweep.metrics[0], -1 if self._started.sweep.modes[0] == "max" else 1
+        done = [
+            trial for trial in trials if trial.status == "finished" and math.isfinite(trial.metrics.get(name, math.nan))
+        ]
+        return min(done, key=lambda trial: (sign * trial.metrics[name], trial.number)).number if done else None
 
-    def _counts(self, rows: list[Trial]) -> str:
-        counts = {status: sum(row.status == status for row in rows) for status in ("running", *ENDED)}
-        told = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
-        return f"{told or 'starting'} of {self._ready.num_trials}"
-
-    def _status(self, wishes: StopRequests) -> str:
-        if num_ended(self._ready) >= self._ready.num_trials:
+    def _status(self, requests: StopRequests) -> str:
+        """Status in which this session ends."""
+        if count_ended(self._started) >= self._started.num_trials:
             return "finished"
-        return "interrupted" if wishes.count else "stopped" if self._is_late else "failed"
+        return "interrupted" if requests.count else "stopped" if self._is_over_budget else "failed"
 
-    def _seconds(self) -> float:
-        return self._before + time.monotonic() - self._began
+    def _elapsed(self) -> float:
+        """Seconds of all sessions so far."""
+        return self._seconds_before + time.monotonic() - self._start_time
 
-    def _note_time_now_and_then(self) -> None:
-        if time.monotonic() - self._noted > CLOCK:
-            self._noted = time.monotonic()
-            self._note_time()
+    def _save_elapsed_at_intervals(self) -> None:
+        if time.monotonic() - self._saved_at > SAVE_INTERVAL:
+            self._saved_at = time.monotonic()
+            self._save_elapsed()
 
-    def _note_time(self) -> None:
-        with suppress(OSError):  # a full disk costs the clock some seconds, not the sweep
-            write_durably(self._folder.clock, json.dumps({"seconds": self._seconds()}).encode())
-
-
-def _waiting(trial: PlannedTrial) -> Trial:
-    return Trial(trial.number, trial.run_id, trial.values, "waiting", 0, 0, 0.0, {}, {})
+    def _save_elapsed(self) -> None:
+        with suppress(OSError):  # a full disk costs some seconds of the elapsed time, not the sweep
+            self._folder.save_elapsed(self._elapsed())

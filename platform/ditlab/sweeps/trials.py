@@ -1,45 +1,46 @@
-"""A sweep's trials: planned, past, and what each trains."""
+"""Trials of a sweep: planned ones, those of earlier sessions, and the experiments that they train."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ditlab.reports.sweeps.ranking import ENDED
+from ditlab.reports.sweeps.records import ENDED
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.sweep.space import experiment_for
-from ditlab.spec.sweep.sweep import Pbt, Sweep
+from ditlab.spec.sweep.spec import Pbt, Sweep
 
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """One line of the ledger."""
+    """One line of the sweep's ledger."""
 
     number: int
     run_id: str
-    """Of the run that it is, whether that has begun or not."""
+    """Id of the trial's run, which may not exist yet."""
     values: dict[str, Any]
-    """By axis; under population-based training, the first ones."""
+    """Value by axis path; the initial ones in population-based training."""
 
 
 @dataclass(frozen=True)
 class PastTrial:
-    """What an earlier session of the sweep left of a trial."""
+    """State in which an earlier session left a trial."""
 
     trial: PlannedTrial
     status: str
-    """finished | stopped | failed, or another word where it has not ended."""
+    """finished | stopped | failed, or another status where the trial has not ended."""
     step: int
     values: tuple[float, ...]
-    """Of the sweep's metrics, the last ones; empty where one is missing."""
+    """Last values of the sweep's metrics; empty where one is missing."""
 
     @property
     def has_ended(self) -> bool:
+        """True if the trial is not run again."""
         return self.status in ENDED
 
 
 @dataclass(frozen=True)
 class PastCurve:
-    """The metric of a trial that has ended, by step."""
+    """Metric of an ended trial by step."""
 
     trial_id: str
     steps: Sequence[int]
@@ -47,11 +48,12 @@ class PastCurve:
 
 
 def trial_experiment(sweep: Sweep, trial: PlannedTrial) -> Experiment:
-    """What a trial trains. Raises UserError for values that make no experiment."""
+    """Validate the experiment of a trial. Raises UserError for values that make no valid experiment."""
     experiment = experiment_for(sweep, trial.values, f"{sweep.name}-{trial.number:03d}")
     if isinstance(sweep.scheduler, Pbt):
-        # What is handed over is a checkpoint of the evaluation that it was chosen by.
-        kept = max(experiment.checkpoint.keep, 3)  # nobody prunes what another trial is about to copy
-        saving = {"every": experiment.evaluation.every, "keep": kept}
-        experiment = experiment.model_copy(update={"checkpoint": experiment.checkpoint.model_copy(update=saving)})
+        # Another trial takes over the checkpoint of the evaluation by which this one was chosen.
+        kept = max(experiment.checkpoint.keep, 3)  # so that it is not pruned while another trial copies it
+        checkpointing = {"every": experiment.evaluation.every, "keep": kept}
+        checkpoint = experiment.checkpoint.model_copy(update=checkpointing)
+        experiment = experiment.model_copy(update={"checkpoint": checkpoint})
     return experiment

@@ -150,10 +150,10 @@ def test_control_characters_and_half_characters_are_replaced(tmp_path: Path) -> 
 def test_a_full_disk_is_told_and_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_html(Page("old", "", []), tmp_path / "page.html")
 
-    def full(file: object) -> None:
+    def full(self: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("ditlab.storage.files.flush_to_disk", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="No space left"):
         write_html(Page("new", "", []), path)
     assert "old" in path.read_text() and [file.name for file in tmp_path.iterdir()] == ["page.html"]

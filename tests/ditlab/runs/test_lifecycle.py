@@ -1,10 +1,11 @@
-"""What stands in a run's record and its journal, however it ends."""
+"""The record and the journal of a run, however it ends."""
 
 import json
 
 import pytest
 
 from ditlab.errors import RunFailed, UserError
+from ditlab.home import Home
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.spec.loading import load_experiment
 from ditlab.tracking.journal.reader import read_records
@@ -15,26 +16,33 @@ from support.workers import tiny
 
 
 @pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A DITLAB_HOME that holds no run."""
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    return Home.from_environment()
+
+
+@pytest.fixture
 def folder(home):
-    """Of a run that has logged a step."""
+    """Folder of a run that has logged a step."""
     folder = create_run(home, "tiny", family="dit", spec_hash="")
     log(folder, {1: {"train/loss": 1.0}})
     return folder
 
 
 @pytest.fixture(autouse=True)
-def nowhere(monkeypatch):
-    """MLflow's side has tests of its own."""
+def no_upload(monkeypatch):
+    """Upload nothing: MLflow has tests of its own."""
     monkeypatch.setattr("ditlab.tracking.upload.background.BackgroundUploader.start", lambda self: None)
     monkeypatch.setattr("ditlab.tracking.upload.background.BackgroundUploader.close", lambda self, *_: None)
 
 
-def books(folder, home, experiment=None, resumed=False):
+def lifecycle(folder, home, experiment=None, resumed=False):
     return RunLifecycle(folder, experiment or tiny(), home, resumed)
 
 
 def ending(folder):
-    """(status, message, step) of the record; the journal's last word; its tags."""
+    """(status, message, step) of the record; the status that ends the journal; its tags."""
     record, tags, last = read_record(folder), {}, None
     for one in read_records(folder.journal):
         if one["kind"] == "tags":
@@ -43,25 +51,17 @@ def ending(folder):
     return (record.status, record.message, record.step), last, tags
 
 
-def test_while_it_goes(folder, home):
-    request = books(folder, home).begin(6, {"ditlab.trial": "3"}, board="trial-x", gated=True)
+def test_a_started_run_is_running(folder, home):
+    lifecycle(folder, home).start(6)
     assert ending(folder)[0] == ("running", "", 0) and read_record(folder).total_steps == 6
-    assert request.experiment() == tiny() and request.folder() == folder
-    assert (request.tags, request.board, request.gated, request.resumed) == (
-        {"ditlab.trial": "3"},
-        "trial-x",
-        True,
-        False,
-    )
-    json.dumps(request.spec)
 
 
 def test_a_resumed_run_is_what_its_spec_says_now(folder, home):
     folder.spec.write_text("name: old\n")
     longer = tiny(training__steps=9)
-    books(folder, home, longer).begin(6, {})
+    lifecycle(folder, home, longer).start(6)
     assert folder.spec.read_text() == "name: old\n"
-    books(folder, home, longer, resumed=True).begin(6, {})
+    lifecycle(folder, home, longer, resumed=True).start(6)
     assert load_experiment(folder.spec) == longer
 
 
@@ -71,21 +71,21 @@ def test_a_home_that_cannot_be_written_is_the_users_to_mend(folder, home, monkey
 
     monkeypatch.setattr("ditlab.runs.lifecycle.update_record", full)
     with pytest.raises(UserError, match=rf"DITLAB_HOME={home.root} cannot be written \(No space left on device\)"):
-        books(folder, home).begin(6, {})
+        lifecycle(folder, home).start(6)
 
 
 @pytest.mark.parametrize("status", ["finished", "stopped", "interrupted"])
 def test_an_end_that_the_workers_told(folder, home, status):
-    one = books(folder, home)
-    one.begin(6, {})
-    with one.kept():
+    one = lifecycle(folder, home)
+    one.start(6)
+    with one.recording_failure():
         pass
     one.end(RunOutcome(status, 4, {"train/loss": 0.5}, None))
     assert ending(folder) == ((status, "", 4), None, {})  # the tracked run was closed by its worker
 
 
 def test_workers_that_died_could_not_say_that_they_were_interrupted(folder, home):
-    one = books(folder, home)
+    one = lifecycle(folder, home)
     one.end(RunOutcome("interrupted", 4, {}, None))
     assert ending(folder) == (("interrupted", "", 4), "interrupted", {"ditlab.error": "interrupted"})
 
@@ -103,9 +103,9 @@ FAILURES = [
 
 @pytest.mark.parametrize(("error", "status", "message", "kind"), FAILURES, ids=[str(one[0])[:9] for one in FAILURES])
 def test_what_is_raised_is_written_down(folder, home, error, status, message, kind):
-    one = books(folder, home)
-    one.begin(6, {})
-    with pytest.raises(type(error)) as caught, one.kept():
+    one = lifecycle(folder, home)
+    one.start(6)
+    with pytest.raises(type(error)) as caught, one.recording_failure():
         raise type(error)(*error.args, **({"kind": kind} if isinstance(error, RunFailed) else {}))
     found, last, tags = ending(folder)
     assert found == (status, message, 0) and last == status
@@ -116,21 +116,21 @@ def test_what_is_raised_is_written_down(folder, home, error, status, message, ki
 
 def test_a_run_that_logged_nothing_is_not_tracked(home):
     folder = create_run(home, "tiny", family="dit", spec_hash="")
-    one = books(folder, home)
-    with pytest.raises(RunFailed), one.kept():
+    one = lifecycle(folder, home)
+    with pytest.raises(RunFailed), one.recording_failure():
         raise RunFailed("its data are gone")
-    one.record_failure({"ditlab.failure.1": "lost worker"})
+    one.record_attempt_failure({"ditlab.failure.1": "lost worker"})
     assert read_record(folder).status == "failed" and not folder.journal.exists()
 
 
 def test_a_failure_that_may_pass_is_noted(folder, home):
-    books(folder, home).record_failure({"ditlab.failure.1": "lost worker"})
+    lifecycle(folder, home).record_attempt_failure({"ditlab.failure.1": "lost worker"})
     assert ending(folder)[2] == {"ditlab.failure.1": "lost worker"}
 
 
 def test_a_record_that_is_gone_hides_no_failure(folder, home, capsys):
-    one = books(folder, home)
+    one = lifecycle(folder, home)
     folder.record.unlink()
-    with pytest.raises(RunFailed, match="it failed"), one.kept():
+    with pytest.raises(RunFailed, match="it failed"), one.recording_failure():
         raise RunFailed("it failed")
     assert f"warning: {folder.record} cannot be written" in capsys.readouterr().err

@@ -1,91 +1,86 @@
-"""Resuming: what may change, what later commands see of it, and who may train a run."""
-
-import threading
-from contextlib import ExitStack
+"""Going on with a run: what may change, what its record holds, and how a failure is recorded."""
 
 import pytest
-from ditlab.runs.start import start_run
 
+from ditlab import numerics
 from ditlab.errors import RunFailed, UserError
-from ditlab.home import Home, RunFolder
-from ditlab.runs.locks import lock_run, writing
+from ditlab.interface.training import train
+from ditlab.runs.locks import lock_run
 from ditlab.spec.reading.yaml_text import parse_yaml
+from ditlab.tracking.journal.reader import read_records
 from ditlab.tracking.records import list_runs, read_record
-from support.workers import tiny
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
-    return Home(tmp_path / "home")
+from ditlab.training.loop import StepLoop
+from support.workers import newest, tiny
 
 
 def go(experiment, resume=None):
-    return start_run(experiment, resume, local=True, remote=False, dry_run=False).go(local=True)
+    warnings = []
+    return train(experiment, local=True, resume=resume, warn=warnings.append), warnings
 
 
-def test_a_longer_run_is_what_its_spec_says_from_then_on(home):
-    first = go(tiny(training__steps=2))
-    go(tiny(training__steps=3, sampling={"steps": 7}), first.run_id)
-    folder = home.run(first.run_id)
+def only_run(home):
+    (record,) = list_runs(home)
+    return record.run_id
+
+
+def test_a_longer_run_is_recorded_with_its_new_spec(run_home):
+    result, warnings = go(tiny(training__steps=3, sampling={"steps": 7}), only_run(run_home))
+    folder = run_home.run(result.run_id)
     spec = parse_yaml(folder.spec.read_text(), "spec.yaml")
     assert (spec["training"]["steps"], spec["sampling"]["steps"]) == (3, 7)
     assert read_record(folder).total_steps == 3
+    assert (result.status, result.step, result.total_steps, warnings) == ("finished", 3, 3, [])
 
 
-def test_a_run_does_not_leave_its_checkpoints_behind(home, tmp_path):
-    first = go(tiny(training__steps=2))
-    with pytest.raises(UserError, match=rf"is not where run {first.run_id} keeps its .*set checkpoint.storage=null"):
-        go(tiny(training__steps=3, checkpoint={"storage": str(tmp_path / "elsewhere")}), first.run_id)
+def test_a_run_does_not_leave_its_checkpoints_behind(run_home, tmp_path):
+    run = only_run(run_home)
+    with pytest.raises(UserError, match=rf"is not where run {run} keeps its .*set checkpoint.storage=null"):
+        go(tiny(training__steps=3, checkpoint={"storage": str(tmp_path / "elsewhere")}), run)
 
 
-def test_two_processes_do_not_train_one_run(home, monkeypatch):
-    monkeypatch.setattr("ditlab.runs.start.LEASE", 1.0)  # in a session that other tests may have left connected
-    first = go(tiny(training__steps=2))
-    folder = home.run(first.run_id)
+def test_two_processes_do_not_train_one_run(run_home):
+    run = only_run(run_home)
+    folder = run_home.run(run)
     before = read_record(folder)
-    with lock_run(folder), pytest.raises(UserError, match=f"run {first.run_id} is being trained by another process"):
-        go(tiny(training__steps=3), first.run_id)
+    with lock_run(folder), pytest.raises(UserError, match=f"run {run} is being trained by another process"):
+        go(tiny(training__steps=3), run)
     assert read_record(folder) == before
-    assert go(tiny(training__steps=3), first.run_id).outcome.step == 3
 
 
-def test_a_bug_in_one_process_is_a_failure_not_an_interruption(home, monkeypatch):
+def test_another_numerics_version_is_recorded_and_a_resume_across_versions_warns(run_home, monkeypatch):
+    """In a checkpoint without the key the version is 1."""
+    run = only_run(run_home)
+    folder = run_home.run(run)
+    assert newest(folder.checkpoints).manifest.numerics == numerics.NUMERICS_VERSION == 1
+    for module in ("numerics", "training.checkpointing", "runs.reporter"):
+        monkeypatch.setattr(f"ditlab.{module}.NUMERICS_VERSION", 2)
+    _, warnings = go(tiny(training__steps=3), run)
+    (warning,) = warnings
+    assert "numerics version 1" in warning and "version 2" in warning and "not one curve" in warning
+    assert newest(folder.checkpoints).manifest.numerics == 2
+    tags = [one["values"] for one in read_records(folder.journal) if one["kind"] == "tags"]
+    assert [one["ditlab.numerics"] for one in tags if "ditlab.numerics" in one] == ["1", "2"]
+    assert go(tiny(training__steps=4), run)[1] == []
+
+
+def test_a_bug_in_one_process_is_a_failure_and_not_an_interruption(run_home, monkeypatch):
     def broken(*_):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("ditlab.training.worker.worker_share", broken)
+    monkeypatch.setattr("ditlab.training.worker.Worker.resume", broken)
     with pytest.raises(OSError, match="no space left"):
         go(tiny(name="broken", training__steps=2))
-    (record,) = list_runs(home)
+    (record,) = [record for record in list_runs(run_home) if record.name == "broken"]
     assert (record.status, record.message) == ("failed", "OSError: no space left on device")
 
 
-def test_a_failed_run_says_which_step_it_can_go_on_from(home, monkeypatch):
-    def evaluate(evaluation, state, batch_size):
-        if state.step:
-            raise RunFailed(f"stopped by a test after step {state.step}")
-        return {}
+def test_a_failed_run_records_the_step_it_can_go_on_from(run_home, monkeypatch):
+    def diverged(loop):
+        if loop._state.step:
+            raise RunFailed(f"stopped by a test after step {loop._state.step}")
 
-    monkeypatch.setattr("ditlab.training.evaluation.RunEvaluation.evaluate", evaluate)
+    monkeypatch.setattr(StepLoop, "_evaluate", diverged)
     with pytest.raises(RunFailed):
-        go(tiny(evaluation={"every": 4}))
-    (record,) = list_runs(home)
+        go(tiny(name="failed", evaluation={"every": 4}))
+    (record,) = [record for record in list_runs(run_home) if record.name == "failed"]
     assert (record.status, record.step) == ("failed", 3)
-
-
-def test_who_waits_for_a_journal_says_so_and_goes_on_when_it_is_free(tmp_path):
-    """As workers of an earlier launch have it, which live on for a while."""
-    folder, said = RunFolder(tmp_path), []
-    first = ExitStack()
-    first.enter_context(writing(folder))
-    refusal = r"another worker still writes .*journal.jsonl after 0 s"
-    with pytest.raises(RunFailed, match=refusal), writing(folder, patience=0):
-        pass
-    with writing(folder, node=1, patience=0):  # another node has one of its own
-        pass
-    leave = threading.Timer(6.0, first.close)
-    leave.start()
-    with writing(folder, patience=60, warn=said.append):
-        leave.join()
-    assert len(said) == 1 and "waiting up to 60 s for its end" in said[0]

@@ -1,4 +1,4 @@
-"""A home for each test, whose data are there already."""
+"""A home with data for each test, and the Ray instance of the tests that run whole sweeps."""
 
 import shutil
 from pathlib import Path
@@ -7,8 +7,11 @@ import pytest
 
 from ditlab.data.splits import open_data
 from ditlab.home import Home
-from support.threads import one_thread  # noqa: F401 (a fixture)
+from support import databases, ray_instance, threads
 from support.workers import tiny
+
+mlflow_template, one_thread = databases.mlflow_template, threads.one_thread
+ray, breaking_family = ray_instance.ray, ray_instance.breaking_family
 
 
 @pytest.fixture(scope="session")
@@ -21,8 +24,15 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stores: Path) -> Home:
-    """A DITLAB_HOME that holds no run."""
+    """A DITLAB_HOME that holds the digits and no run."""
     found = Home(tmp_path / "home")
     shutil.copytree(stores, found.stores)
     monkeypatch.setenv("DITLAB_HOME", str(found.root))
     return found
+
+
+@pytest.fixture
+def tracked_home(home: Home, mlflow_template: Path) -> Home:
+    """The same with an MLflow database."""
+    databases.seed(home.root, mlflow_template)
+    return home

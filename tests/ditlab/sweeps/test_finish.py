@@ -1,21 +1,21 @@
-"""The end of a sweep: its books, its report, its last words."""
+"""End of a sweep: its records, its report, its summary for the terminal."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from ditlab.cli.tune import summary_lines
 from ditlab.errors import RunFailed
-from ditlab.spec.reading.loading import load_experiment
-from ditlab.sweeps.finish import end_sweep, num_ended
-from ditlab.sweeps.summary import last_words
+from ditlab.spec.loading import load_experiment
+from ditlab.sweeps.finish import count_ended, finish_sweep
 from ditlab.tracking.records import read_record
-from support.sweeps import METRIC, created, planned, sweep_of, trial_run
+from support.sweeps import METRIC, planned, started, sweep_of, trial_run
 
 
 @dataclass
-class Heard:
-    """A parent run that remembers how it ended."""
+class FakeParent:
+    """Parent run that remembers how it ended."""
 
     status: str = ""
     files: list[Any] = field(default_factory=list)
@@ -24,27 +24,31 @@ class Heard:
         self.status, self.files = status, list(files)
 
 
+def finish(one, status, parent=None):
+    """The result, which must come without a warning."""
+    return finish_sweep(one, status, 10.0, parent or FakeParent(), pytest.fail)
+
+
 @pytest.fixture
 def sweep_with(home):
-    """`sweep_with(*statuses)`: a sweep whose trials are so; the metric is 1 above the number."""
+    """`sweep_with(*statuses)`: a sweep with trials of these statuses, whose metric is 1 above the number."""
 
     def make(*statuses, message="diverged: loss is NaN"):
-        one = created(sweep_of(trials=len(statuses)))
+        one = started(sweep_of(trials=len(statuses)))
         for trial, status in zip(planned(one), statuses, strict=True):
             if status != "waiting":
                 curve = {} if status == "failed" else {2: 3.0, 6: trial.number + 1.0}
-                said = message if status == "failed" else ""
-                trial_run(home, one.sweep, trial, status, curve, message=said)
+                trial_run(home, one.sweep, trial, status, curve, message=message if status == "failed" else "")
         return one
 
     return make
 
 
-def test_a_sweep_whose_trials_are_all_done(sweep_with, home):
-    one, parent = sweep_with("finished", "stopped", "failed"), Heard()
-    result = end_sweep(one, "finished", 10.0, parent)
+def test_sweep_whose_trials_have_all_ended(sweep_with, home):
+    one, parent = sweep_with("finished", "stopped", "failed"), FakeParent()
+    result = finish(one, "finished", parent)
     record = read_record(one.folder.folder)
-    assert (record.status, record.step, num_ended(one)) == ("finished", 3, 3)
+    assert (record.status, record.step, count_ended(one)) == ("finished", 3, 3)
     assert (result.exit_code, result.status, parent.status) == (0, "finished", "finished")
     assert result.report.exists() and result.report.parent == one.folder.report
     assert {path.name for path in parent.files} >= {"report.html", "best.yaml"}
@@ -53,54 +57,58 @@ def test_a_sweep_whose_trials_are_all_done(sweep_with, home):
     assert best.optimizer.lr == planned(one)[0].values["optimizer.lr"]
 
 
-def test_what_it_says_to_scripts(sweep_with):
+def test_result_for_json(sweep_with):
     one = sweep_with("failed", "finished", "stopped", "waiting")
-    found = end_sweep(one, "interrupted", 10.0, Heard()).as_dict()
+    found = finish(one, "interrupted").to_dict()
     assert list(found) == ["run_id", "status", "trials", "best", "report"]
     trials = planned(one)
     assert [trial["number"] for trial in found["trials"]] == [1, 2, 0, 3]
-    assert [trial["metrics"] for trial in found["trials"]] == [
-        {METRIC: 2.0},
-        {METRIC: 3.0},
-        {METRIC: None},
-        {METRIC: None},
-    ]
+    assert [trial["metrics"][METRIC] for trial in found["trials"]] == [2.0, 3.0, None, None]
     assert found["best"] == {
         "number": 1, "run_id": trials[1].run_id, "values": trials[1].values, "metrics": {METRIC: 2.0}
     }  # fmt: skip
 
 
-def test_one_that_was_interrupted(sweep_with, home):
+def test_interrupted_sweep(sweep_with, home):
     one = sweep_with("finished", "running", "waiting")
-    result = end_sweep(one, "interrupted", 10.0, Heard())
+    result = finish(one, "interrupted")
     assert result.exit_code == 130
     assert [read_record(home.run(trial.run_id)).status for trial in planned(one)[:2]] == ["finished", "interrupted"]
     assert not home.run(planned(one)[2].run_id).path.exists()
-    words = last_words(result, one.num_trials)
-    assert words[0] == f"sweep {result.sweep_id} interrupted: 1 finished of 3 trials"
-    assert words[1].startswith(f"  best: trial 0 (run {planned(one)[0].run_id}), {METRIC} 1: optimizer.lr=")
-    assert words[-1] == f"  go on: ditlab tune --resume {result.sweep_id}"
+    lines = summary_lines(result)
+    assert lines[0] == f"sweep {result.sweep_id} interrupted: 1 finished of 3 trials"
+    assert lines[1].startswith(f"  best: trial 0 (run {planned(one)[0].run_id}), {METRIC} 1: optimizer.lr=")
+    assert lines[-1] == f"  go on: ditlab tune --resume {result.sweep_id}"
 
 
-def test_one_whose_time_is_up(sweep_with):
-    result = end_sweep(sweep_with("waiting", "waiting"), "stopped", 10.0, Heard())
-    words = last_words(result, 2)
-    assert (result.exit_code, words[0]) == (0, f"sweep {result.sweep_id} out of time: none ended of 2 trials")
-    assert not any("best" in line for line in words) and result.as_dict()["best"] is None
+def test_sweep_out_of_time(sweep_with):
+    result = finish(sweep_with("waiting", "waiting"), "stopped")
+    lines = summary_lines(result)
+    assert (result.exit_code, lines[0]) == (0, f"sweep {result.sweep_id} out of time: none ended of 2 trials")
+    assert not any("best" in line for line in lines) and result.to_dict()["best"] is None
 
 
-def test_one_of_which_every_trial_failed(sweep_with):
-    one, parent = sweep_with("failed", "failed"), Heard()
+def test_sweep_whose_trials_have_all_failed(sweep_with):
+    one, parent = sweep_with("failed", "failed"), FakeParent()
     with pytest.raises(RunFailed, match=rf"no trial gave a value of {METRIC} \(diverged: loss is NaN\); see .*report"):
-        end_sweep(one, "finished", 10.0, parent)
+        finish(one, "finished", parent)
     record = read_record(one.folder.folder)
     assert (record.status, parent.status) == ("failed", "failed") and "no trial gave a value" in record.message
     assert (one.folder.report / "report.html").exists() and not (one.folder.report / "best.yaml").exists()
 
 
-def test_a_failed_trial_is_named(sweep_with):
+def test_summary_names_failed_trials(sweep_with):
     one = sweep_with("finished", "failed", message="lost worker: worker 1 died\nand more")
-    words = last_words(end_sweep(one, "finished", 10.0, Heard()), 2)
-    (told,) = [line for line in words if "failed: " in line]
-    assert told == f"  trial 1 (run {planned(one)[1].run_id}) failed: lost worker: worker 1 died"
-    assert not any("go on" in line for line in words)
+    lines = summary_lines(finish(one, "finished"))
+    (line,) = [line for line in lines if "failed: " in line]
+    assert line == f"  trial 1 (run {planned(one)[1].run_id}) failed: lost worker: worker 1 died"
+    assert not any("go on" in line for line in lines)
+
+
+def test_report_that_cannot_be_written_costs_a_warning_and_not_the_result(sweep_with):
+    one = sweep_with("finished")
+    one.folder.report.write_text("a file in the way")
+    warnings: list[str] = []
+    result = finish_sweep(one, "finished", 10.0, FakeParent(), warnings.append)
+    assert result.to_dict()["best"]["number"] == 0
+    assert len(warnings) == 1 and warnings[0].startswith(f"{one.folder.report} cannot be written")

@@ -1,4 +1,4 @@
-"""How long a sweep will take, by hand-made runs and by timed passes."""
+"""Forecasts of a sweep's duration, by runs that are written without training and by timed passes."""
 
 import io
 import re
@@ -6,11 +6,13 @@ import re
 import pytest
 from rich.console import Console
 
+from ditlab.cli.sweep_table import forecast_table
 from ditlab.spec.reading.yaml_text import dump_yaml
-from ditlab.sweeps.forecast import forecast, forecast_table
-from ditlab.sweeps.prepare import look_back, ready_sweep
+from ditlab.sweeps.forecast import forecast
+from ditlab.sweeps.prepare import prepare_sweep
+from ditlab.sweeps.start import read_past_trials
 from ditlab.tracking.records import create_run, update_record
-from support.sweeps import BASE, LR, created, log, planned, ready, sweep_of, trial_run
+from support.sweeps import BASE, LR, log, planned, prepared, started, sweep_of, trial_run
 from support.workers import tiny
 
 SPEED = "train/samples_per_second"
@@ -18,7 +20,7 @@ DEPTHS = {"model.depth": {"kind": "grid", "values": [1, 2]}}
 
 
 def earlier_run(home, speeds, step=6, parent="another-sweep", **changes):
-    """A trial that trained at these speeds (samples a second); without a parent, a run alone."""
+    """Write a trial that trained at these speeds (samples a second); without a parent, a run of its own."""
     experiment = tiny(**changes)
     folder = create_run(home, experiment.name, family=experiment.model.family, spec_hash="", parent=parent)
     folder.spec.write_text(dump_yaml(experiment.to_dict()))
@@ -27,56 +29,55 @@ def earlier_run(home, speeds, step=6, parent="another-sweep", **changes):
     return folder
 
 
-def shown(one, expected):
+def table_lines(one, expected):
     console = Console(file=io.StringIO(), width=200)
     console.print(forecast_table(one, expected))
     return console.file.getvalue().splitlines()
 
 
-def test_by_the_speed_of_an_earlier_run(home):
-    earlier_run(home, [20.0, 1000.0, 30.0, 32.0, 31.0])  # the median counts: a start and a burst do not
-    one = ready(sweep_of(trials=4, concurrent=2))
+def test_speed_of_an_earlier_run(home):
+    earlier_run(home, [20.0, 1000.0, 30.0, 32.0, 31.0])  # the median counts, not a slow start or a burst
+    one = prepared(sweep_of(trials=4, concurrent=2))
     found = forecast(one)
     assert found.seconds == dict.fromkeys(range(4), pytest.approx(6 * 32 / 31))  # 6 steps of 32 samples
     assert found.total == pytest.approx(4 * 6 * 32 / 31 / 2)
     assert found.lines == ["expected: 12 s with 2 at once, by the speed of earlier runs of this kind"]
 
 
-def test_a_run_alone_had_all_cores(home):
+def test_run_of_its_own_had_all_cores(home):
     earlier_run(home, [64.0], parent="")
-    alone, together = (forecast(ready(sweep_of(trials=4, concurrent=number))) for number in (1, 2))
+    alone, together = (forecast(prepared(sweep_of(trials=4, concurrent=number))) for number in (1, 2))
     assert (alone.seconds[0], together.seconds[0]) == (3.0, 6.0)
     assert alone.total == together.total == 12.0
 
 
-def test_a_run_alone_on_a_gpu_had_no_more_than_a_trial(home):
+def test_run_of_its_own_on_a_gpu_had_no_more_than_a_trial(home):
     gpu = {"gpus_per_worker": 0.5}
     earlier_run(home, [32.0], parent="", resources=gpu)
     nodes = [{"CPU": 8.0, "GPU": 2.0}]
-    one = ready_sweep(sweep_of(base={**BASE, "resources": gpu}, trials=4), "sweep.yaml", nodes, remote=True)
+    one = prepare_sweep(sweep_of(base={**BASE, "resources": gpu}, trials=4), "sweep.yaml", nodes, remote=True)
     found = forecast(one)
-    assert (one.concurrent, found.seconds[0], found.total) == (4, 6.0, 6.0)
+    assert (one.concurrency.num_trials, found.seconds[0], found.total) == (4, 6.0, 6.0)
 
 
 @pytest.mark.parametrize(("status", "left"), [("finished", 3), ("stopped", 3), ("failed", 3), ("interrupted", 4)])
-def test_trials_that_have_ended_take_no_more_time(home, status, left):
+def test_ended_trials_take_no_more_time(home, status, left):
     earlier_run(home, [32.0])
-    one = created(sweep_of(trials=4, concurrent=1))
+    one = started(sweep_of(trials=4, concurrent=1))
     trial_run(home, one.sweep, planned(one)[1], status, {6: 1.0})
-    again = ready(one.sweep)
-    look_back(again, one.folder)
-    found = forecast(again)
+    again = prepared(one.sweep)
+    found = forecast(again, read_past_trials(again, one.folder))
     assert found.total == left * 6.0 and len(found.seconds) == 4
-    assert len(found.as_dict(again)["trials"]) == 4
+    assert len(found.to_dict(again)["trials"]) == 4
 
 
-def test_trials_of_several_lengths_are_summed(home):
+def test_trials_of_different_lengths_are_summed(home):
     earlier_run(home, [32.0])
-    one = ready(sweep_of({"training.steps": {"kind": "grid", "values": [60, 3600, 7200]}}, trials=3, concurrent=1))
+    one = prepared(sweep_of({"training.steps": {"kind": "grid", "values": [60, 3600, 7200]}}, trials=3, concurrent=1))
     found = forecast(one)
     assert found.seconds == {0: 60.0, 1: 3600.0, 2: 7200.0} and found.total == 10860.0
     assert found.lines[0].startswith("expected: 3 h 1 min with 1 at once")
-    heading, *rows = shown(one, found)
+    heading, *rows = table_lines(one, found)
     assert heading.split() == [
         "trial",
         "training.steps",
@@ -95,80 +96,80 @@ def test_trials_of_several_lengths_are_summed(home):
     [{"model__depth": 3}, {"batch__micro": 8}, {"training__precision": "bf16"}, {"resources__workers": 2}],
     ids=str,
 )
-def test_a_run_of_another_kind_tells_nothing(home, changes):
+def test_run_of_another_speed_is_ignored(home, changes):
     earlier_run(home, [1e-3], **changes)
-    found = forecast(ready(sweep_of()))
+    found = forecast(prepared(sweep_of()))
     assert "timed steps on this machine" in found.lines[0] and found.total < 600
 
 
 @pytest.mark.parametrize("changes", [{"optimizer__lr": 0.1}, {"training__steps": 3}, {"resources__max_failures": 9}])
-def test_what_changes_no_speed_is_not_looked_at(home, changes):
+def test_settings_without_effect_on_the_speed_are_ignored(home, changes):
     earlier_run(home, [32.0], **changes)
-    assert forecast(ready(sweep_of())).seconds[0] == 6.0
+    assert forecast(prepared(sweep_of())).seconds[0] == 6.0
 
 
-def test_a_run_that_never_trained_and_a_sweep_tell_nothing(home):
+def test_sweeps_and_runs_without_a_step_are_ignored(home):
     earlier_run(home, [1e-3], step=0)
     update_record(earlier_run(home, [1e-3]), trials=4)
     earlier_run(home, [])
-    assert "timed steps" in forecast(ready(sweep_of())).lines[0]
+    assert "timed steps" in forecast(prepared(sweep_of())).lines[0]
 
 
-def test_a_run_whose_spec_is_of_another_version_is_passed_over(home):
+def test_run_with_the_spec_of_another_version_is_ignored(home):
     (earlier_run(home, [1e-3]).spec).write_text("name: x\nnonsense: true\n")
-    assert "timed steps" in forecast(ready(sweep_of())).lines[0]
+    assert "timed steps" in forecast(prepared(sweep_of())).lines[0]
 
 
 def test_timed_passes_share_the_machine(home, monkeypatch):
-    """Twice as many at once take as long together: the cores are the same."""
-    monkeypatch.setattr("ditlab.sweeps.forecast._timed", lambda *_: 64.0)  # samples a second
-    one, two = (forecast(ready(sweep_of(trials=4, concurrent=number))) for number in (1, 2))
+    """Twice as many trials at once take as long together, on the same cores."""
+    monkeypatch.setattr("ditlab.sweeps.forecast._time_steps", lambda *_: 64.0)  # samples a second
+    one, two = (forecast(prepared(sweep_of(trials=4, concurrent=number))) for number in (1, 2))
     assert (one.seconds[0], two.seconds[0]) == (3.0, 6.0)
     assert one.total == two.total == 12.0
 
 
-def test_each_kind_of_network_is_timed_by_itself(home):
+def test_each_kind_of_network_has_its_own_speed(home):
     earlier_run(home, [32.0], model__depth=1)
     earlier_run(home, [16.0], model__depth=2)
-    found = forecast(ready(sweep_of(DEPTHS, trials=4)))
+    found = forecast(prepared(sweep_of(DEPTHS, trials=4)))
     assert found.seconds == {0: 6.0, 1: 12.0, 2: 6.0, 3: 12.0}
 
 
-def test_on_a_gpu_only_an_earlier_run_knows(home):
+def test_speed_on_a_gpu_is_known_only_from_earlier_runs(home):
     gpu = {**BASE, "resources": {"gpus_per_worker": 0.5}}
     nodes = [{"CPU": 8.0, "GPU": 2.0}]
-    one = ready_sweep(sweep_of(base=gpu, trials=6), "sweep.yaml", nodes, remote=True)
-    assert one.concurrent == 4
+    one = prepare_sweep(sweep_of(base=gpu, trials=6), "sweep.yaml", nodes, remote=True)
+    assert one.concurrency.num_trials == 4
     found = forecast(one)
     assert found.total is None and set(found.seconds.values()) == {None}
-    assert found.lines == ["expected: unknown (no earlier run on a GPU tells its speed)"]
-    assert [line.split()[-1] for line in shown(one, found)[1:]] == ["?"] * 6
-    assert "1 x 0.5 GPU" in shown(one, found)[1]
+    assert found.lines == ["expected: unknown (no earlier run on a GPU to take the speed from)"]
+    assert [line.split()[-1] for line in table_lines(one, found)[1:]] == ["?"] * 6
+    assert "1 x 0.5 GPU" in table_lines(one, found)[1]
     earlier_run(home, [32.0], resources={"gpus_per_worker": 0.5})
     assert forecast(one).total == pytest.approx(6 * 6.0 / 4)
 
 
 @pytest.mark.parametrize(("kind", "more"), [("asha", True), ("median", True), ("none", False)])
-def test_what_stops_early_takes_no_longer(home, kind, more):
+def test_scheduler_that_stops_trials_early_is_mentioned(home, kind, more):
     earlier_run(home, [32.0])
     scheduler = {"kind": kind, **({"grace": 2} if more else {})}
-    lines = forecast(ready(sweep_of(scheduler=scheduler))).lines
-    assert lines[1:] == [f"scheduler {kind} stops some trials earlier: this is the most it takes"] * more
+    lines = forecast(prepared(sweep_of(scheduler=scheduler))).lines
+    assert lines[1:] == [f"scheduler {kind} stops some trials earlier: this is the longest it takes"] * more
 
 
-def test_a_search_that_proposes_as_it_goes(home):
+def test_search_that_proposes_trials_as_it_goes(home):
     earlier_run(home, [32.0])
-    one = ready(sweep_of({**LR, **DEPTHS}, search={"kind": "optuna"}, trials=7, concurrent=2))
+    one = prepared(sweep_of({**LR, **DEPTHS}, search={"kind": "optuna"}, trials=7, concurrent=2))
     found = forecast(one)
-    assert found.total == pytest.approx(7 * 6.0 / 2) and found.as_dict(one)["trials"] == []
-    (row,) = shown(one, found)[1:]
+    assert found.total == pytest.approx(7 * 6.0 / 2) and found.to_dict(one)["trials"] == []
+    (row,) = table_lines(one, found)[1:]
     assert row.split() == ["7", "of", "loguniform", "grid", "1", "x", "1", "CPU", "6", "6", "s"]
 
 
 def test_as_json(home):
     earlier_run(home, [32.0])
-    one = ready(sweep_of(trials=3, concurrent=1))
-    found = forecast(one).as_dict(one)
+    one = prepared(sweep_of(trials=3, concurrent=1))
+    found = forecast(one).to_dict(one)
     assert list(found) == ["trials", "num_trials", "concurrent", "seconds"]
     assert (found["num_trials"], found["concurrent"], found["seconds"]) == (3, 1, 18.0)
     for number, trial in enumerate(found["trials"]):

@@ -1,5 +1,4 @@
-"""A sweep as a job on several nodes: trials on different ones, a node killed under one of them, the job stopped and
-taken up again."""
+"""A sweep as a job on several nodes: trials run on different ones, a node is lost, the job is stopped and resumed."""
 
 import json
 import time
@@ -26,7 +25,7 @@ FIXED: dict[str, Any] = {
 
 
 class Trials:
-    """Of the one sweep of a home."""
+    """Trials of the only sweep in a home."""
 
     def __init__(self, ours: Lab) -> None:
         self._home = Home(ours.home)
@@ -36,7 +35,7 @@ class Trials:
         return next(record for record in list_runs(self._home) if record.trials)
 
     def all(self) -> dict[int, Followed]:
-        """What each trial that has begun has written down."""
+        """The journal of each trial that has started, by number."""
         for record in list_runs(self._home):
             if record.trial >= 0:
                 self._followed.setdefault(record.run_id, Followed(self._home.root, record.name, number=record.trial))
@@ -49,7 +48,7 @@ class Trials:
         return {record.trial: record.status for record in list_runs(self._home) if record.trial >= 0}
 
 
-def test_trials_on_two_nodes_outlive_one_of_them_and_a_stop(tmp_path: Path) -> None:
+def test_trials_survive_the_loss_of_a_node_and_a_stop(tmp_path: Path) -> None:
     with lab(tmp_path) as ours:
         ours.nodes.start_head(num_cpus=0)
         nodes = [ours.nodes.add_node(), ours.nodes.add_node()]
@@ -89,7 +88,7 @@ def test_trials_on_two_nodes_outlive_one_of_them_and_a_stop(tmp_path: Path) -> N
 
 
 def check(ours: Lab, trials: Trials) -> None:
-    """Every trial whole, under one parent; the report is there."""
+    """Check that every trial is whole and tracked below one parent, and that the report exists."""
     assert trials.statuses() == dict.fromkeys(range(TRIALS), "finished")
     sweep, steps = trials.sweep(), list(range(1, STEPS + 1))
     parent = ours.mlflow.run(sweep.run_id)["info"]["run_id"]

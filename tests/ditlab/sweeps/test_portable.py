@@ -1,4 +1,4 @@
-"""Wherever a sweep names a place, it is an absolute one: workers have other working directories."""
+"""A portable sweep holds absolute paths: workers have other working directories."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def listed(sweep, path):
     return list(sweep.space[path].values)
 
 
-def test_a_store_known_by_its_name(home, tmp_path):
+def test_name_of_a_store_becomes_its_path(home, tmp_path):
     known = home.stores / "known"
     known.mkdir(parents=True)
     (known / "store.json").touch()
@@ -31,19 +31,18 @@ def test_a_store_known_by_its_name(home, tmp_path):
     assert portable(home, base=base).base["data"]["path"] == str(known)
 
 
-@pytest.mark.parametrize("kind", ["choice", "grid"])
-def test_an_axis_of_data(home, tmp_path, kind):
-    """A section of its own a value."""
+def test_axis_over_whole_data_sections(home, tmp_path):
     values = [*STORES.values(), {"kind": "digits"}]
-    found = portable(home, {"data": {"kind": kind, "values": values}})
-    assert listed(found, "data") == [
-        {"kind": "arrow", "path": str(tmp_path / "one")},
-        {"kind": "arrow", "path": str(tmp_path / "me" / "two")},
-        {"kind": "digits"},
-    ]
+    for kind in ("choice", "grid"):
+        found = portable(home, {"data": {"kind": kind, "values": values}})
+        assert listed(found, "data") == [
+            {"kind": "arrow", "path": str(tmp_path / "one")},
+            {"kind": "arrow", "path": str(tmp_path / "me" / "two")},
+            {"kind": "digits"},
+        ]
 
 
-def test_an_axis_of_paths(home, tmp_path):
+def test_axis_over_paths(home, tmp_path):
     base = {**BASE, "data": STORES["one"]}
     paths = ["one", "~/two", "../three", "/four", "s3://bucket/five"]
     found = portable(home, {"data.path": {"kind": "grid", "values": paths}}, base=base, trials=5)
@@ -53,7 +52,7 @@ def test_an_axis_of_paths(home, tmp_path):
     ]  # fmt: skip
 
 
-def test_what_is_fixed(home, tmp_path):
+def test_paths_under_fixed(home, tmp_path):
     found = portable(home, fixed={"data": STORES["one"], "checkpoint.storage": "kept"})
     assert found.fixed == {
         "data": {"kind": "arrow", "path": str(tmp_path / "one")}, "checkpoint.storage": str(tmp_path / "kept")
@@ -63,15 +62,14 @@ def test_what_is_fixed(home, tmp_path):
     assert found.base["data"]["path"] == str(tmp_path / "one")
 
 
-def test_what_is_no_place_stays(home):
+def test_values_that_are_no_paths_stay(home):
     space = {**LR, "model.depth": {"kind": "choice", "values": [1, 2]}, "objective.time": {
         "kind": "choice", "values": [{"kind": "uniform"}, {"kind": "logit_normal", "std": 1.0}]}}  # fmt: skip
     sweep = sweep_of(space, fixed={"training.steps": 3, "name": "one"})
     assert portable_sweep(sweep, home)[0].to_dict() == sweep.to_dict()
 
 
-def test_twice_is_once(home, monkeypatch, tmp_path):
-    """A sweep that is resumed elsewhere is the same."""
+def test_portable_sweep_stays_the_same_in_another_directory(home, monkeypatch, tmp_path):
     once = portable(
         home, {"data": {"kind": "choice", "values": list(STORES.values())}}, fixed={"checkpoint.storage": "x"}
     )
@@ -80,7 +78,7 @@ def test_twice_is_once(home, monkeypatch, tmp_path):
     assert portable_sweep(once, home)[0].to_dict() == once.to_dict()
 
 
-def test_where_it_is_tracked(home, tmp_path):
+def test_tracking_address(home, tmp_path):
     sweep, address = portable_sweep(sweep_of(), home)
     assert "tracking.uri" not in sweep.fixed and address  # DITLAB_HOME can be moved
     sweep, address = portable_sweep(sweep_of(fixed={"tracking.uri": "http://host:5000"}), home)

@@ -1,15 +1,15 @@
-"""What came out of a sweep, read from folders that were made by hand."""
+"""Results of a sweep, read from folders that were written without training."""
 
 import math
 
 import pytest
 
 from ditlab.reports.sweeps.ranking import best
-from ditlab.spec.reading.loading import load_experiment
-from ditlab.sweeps.results import best_spec, collect, past_curves, ranking_table
-from ditlab.sweeps.takeovers import Exploit, note_exploit
+from ditlab.spec.loading import load_experiment
+from ditlab.sweeps.results import best_spec, past_curves, ranking_table, summarize_sweep
+from ditlab.sweeps.takeovers import Takeover, record_takeover
 from ditlab.sweeps.trials import trial_experiment
-from support.sweeps import METRIC, created, log, planned, sweep_of, trial_run
+from support.sweeps import METRIC, log, planned, started, sweep_of, trial_run
 
 STATUSES = ["finished", "finished", "stopped", "failed", "interrupted", "running"]
 CURVES = [{0: 9.0, 2: 3.0, 4: 2.0, 6: 1.0}, {0: 9.0, 2: 3.0, 4: 0.75, 6: 0.5}, {0: 9.0, 2: 8.0}, {0: 9.0},
@@ -18,15 +18,15 @@ CURVES = [{0: 9.0, 2: 3.0, 4: 2.0, 6: 1.0}, {0: 9.0, 2: 3.0, 4: 0.75, 6: 0.5}, {
 
 @pytest.fixture
 def sweep(home):
-    """Seven trials, each of another status; the last has not begun."""
-    one = created(sweep_of(trials=7))
+    """Seven trials, each of another status; the last has not started."""
+    one = started(sweep_of(trials=7))
     for trial, status, curve in zip(planned(one), STATUSES, CURVES, strict=False):
         trial_run(home, one.sweep, trial, status, curve, message="diverged: loss is NaN" if status == "failed" else "")
     return one
 
 
-def test_every_trial_as_it_stands(sweep):
-    found = collect(sweep, 12.5)
+def test_summary_holds_every_trial(sweep):
+    found = summarize_sweep(sweep, 12.5)
     assert [trial.status for trial in found.trials] == [*STATUSES, "waiting"]
     assert [trial.number for trial in found.trials] == list(range(7))
     assert [trial.run_id for trial in found.trials] == [trial.run_id for trial in planned(sweep)]
@@ -36,28 +36,28 @@ def test_every_trial_as_it_stands(sweep):
     assert found.trials[3].note == "diverged: loss is NaN" and found.trials[0].note == ""
     assert found.trials[0].total_steps == 6 and found.trials[6].curves == {}
     assert (found.sweep_id, found.name, found.seconds, found.total_trials, found.base) == (
-        sweep.folder.folder.run_id, "rates", 12.5, 7, "tiny"
+        sweep.folder.sweep_id, "rates", 12.5, 7, "tiny"
     )  # fmt: skip
 
 
-def test_curves_are_those_of_the_journal(sweep, home):
+def test_curves_come_from_the_journal(sweep, home):
     first = planned(sweep)[0]
     log(home.run(first.run_id), {6: {"train/loss": 0.25, "train/lr": 1e-3}})
-    curves = collect(sweep, 0.0).trials[0].curves
+    curves = summarize_sweep(sweep, 0.0).trials[0].curves
     assert set(curves) == {METRIC, "train/loss"}
     assert dict(zip(curves[METRIC].steps, curves[METRIC].values, strict=True)) == CURVES[0]
     assert (list(curves["train/loss"].steps), list(curves["train/loss"].values)) == ([6], [0.25])
 
 
-def test_before_the_first_trial_all_wait(home):
-    found = collect(created(sweep_of()), 0.0)
+def test_all_trials_wait_before_the_first(home):
+    found = summarize_sweep(started(sweep_of()), 0.0)
     assert [trial.status for trial in found.trials] == ["waiting"] * 4
     assert best(found) is None and best_spec(sweep_of(), found) == "" and past_curves(sweep_of(), found) == []
 
 
-def test_the_best_trial_as_a_spec(sweep, tmp_path):
-    found = collect(sweep, 0.0)
-    assert best(found).number == 1  # the interrupted one's 0.1 counts for less
+def test_best_trial_as_a_spec(sweep, tmp_path):
+    found = summarize_sweep(sweep, 0.0)
+    assert best(found).number == 1  # an interrupted trial ranks below a finished one
     path = tmp_path / "best.yaml"
     path.write_text(best_spec(sweep.sweep, found))
     experiment = load_experiment(path)
@@ -68,25 +68,25 @@ def test_the_best_trial_as_a_spec(sweep, tmp_path):
     assert first == f"# Trial 1 (run {trial.run_id}) of the sweep rates ({found.sweep_id}): {METRIC}=0.5."
 
 
-def test_the_most_is_best_where_the_sweep_says_so(home):
-    one = created(sweep_of(mode="max", trials=2))
+def test_mode_max_ranks_the_largest_first(home):
+    one = started(sweep_of(mode="max", trials=2))
     for trial, value in zip(planned(one), (1.0, 2.0), strict=True):
         trial_run(home, one.sweep, trial, "finished", {6: value})
-    assert best(collect(one, 0.0)).number == 1
+    assert best(summarize_sweep(one, 0.0)).number == 1
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_no_number_is_never_best(home, value):
-    one = created(sweep_of(trials=2))
+def test_value_that_is_not_finite_is_never_best(home, value):
+    one = started(sweep_of(trials=2))
     trials = planned(one)
     trial_run(home, one.sweep, trials[0], "finished", {6: value})
-    assert best_spec(one.sweep, collect(one, 0.0)) == ""
+    assert best_spec(one.sweep, summarize_sweep(one, 0.0)) == ""
     trial_run(home, one.sweep, trials[1], "finished", {6: 5.0})
-    assert best(collect(one, 0.0)).number == 1
+    assert best(summarize_sweep(one, 0.0)).number == 1
 
 
-def test_the_ranking_as_a_table(sweep):
-    table = ranking_table(collect(sweep, 0.0))
+def test_ranking_table(sweep):
+    table = ranking_table(summarize_sweep(sweep, 0.0))
     assert list(table) == ["trial", "run", "status", "step", METRIC, "optimizer.lr", "seconds", "note"]
     assert table["trial"] == [1, 0, 2, 4, 5, 3, 6]
     assert table["status"] == ["finished", "finished", "stopped", "interrupted", "running", "failed", "waiting"]
@@ -95,40 +95,40 @@ def test_the_ranking_as_a_table(sweep):
     assert table["optimizer.lr"] == [planned(sweep)[number].values["optimizer.lr"] for number in table["trial"]]
 
 
-def test_schedulers_are_shown_those_that_have_ended(sweep):
-    curves = past_curves(sweep.sweep, collect(sweep, 0.0))
+def test_past_curves_are_those_of_finished_and_stopped_trials(sweep):
+    curves = past_curves(sweep.sweep, summarize_sweep(sweep, 0.0))
     assert [curve.trial_id for curve in curves] == [trial.run_id for trial in planned(sweep)[:3]]
-    assert curves[0].steps == [2, 4, 6] and curves[0].values == [3.0, 2.0, 1.0]  # step 0 is chance
+    assert curves[0].steps == [2, 4, 6] and curves[0].values == [3.0, 2.0, 1.0]  # without step 0, before any training
 
 
-def test_time_between_sessions_is_not_the_trials(home, monkeypatch):
+def test_pause_between_sessions_is_no_training_time(home, monkeypatch):
     """Points at 0, 10 and 30 seconds, and after a night at 50,000 and 50,005."""
-    one = created(sweep_of(trials=1))
+    one = started(sweep_of(trials=1))
     (trial,) = planned(one)
     folder = trial_run(home, one.sweep, trial, "finished", {})
     clock = iter([0.0, 10.0, 30.0, 50_000.0, 50_005.0])
     with monkeypatch.context() as patch:
         patch.setattr("ditlab.tracking.journal.format.time.time", lambda: next(clock))
         log(folder, {step: {METRIC: 1.0} for step in range(1, 6)})
-    assert collect(one, 0.0).trials[0].seconds == 35.0
+    assert summarize_sweep(one, 0.0).trials[0].seconds == 35.0
 
 
-def test_a_population_has_the_values_that_it_ended_with(home):
-    one = created(sweep_of(scheduler={"kind": "pbt", "interval": 2}, fixed={"training.steps": 8}, concurrent=4))
+def test_trial_of_a_population_has_its_last_values(home):
+    one = started(sweep_of(scheduler={"kind": "pbt", "interval": 2}, fixed={"training.steps": 8}, concurrent=4))
     trials = planned(one)
     for trial, value in zip(trials, (4.0, 3.0, 2.0, 1.0), strict=True):
         trial_run(home, one.sweep, trial, "finished", {2: value, 4: value / 2})
-    taken = Exploit(2, trials[2].run_id, 2, {"optimizer.lr": 0.0123}, "k")
-    note_exploit(home.run(trials[3].run_id), taken, trial_experiment(one.sweep, trials[3]))
-    found = collect(one, 0.0)
+    taken = Takeover(2, trials[2].run_id, 2, {"optimizer.lr": 0.0123}, "k")
+    record_takeover(home.run(trials[3].run_id), taken, trial_experiment(one.sweep, trials[3]))
+    found = summarize_sweep(one, 0.0)
     assert found.trials[3].values == {"optimizer.lr": 0.0123} and found.trials[2].values == trials[2].values
     assert found.trials[3].note == taken.sentence() and best(found).number == 3
     text = best_spec(one.sweep, found)
     assert f"# Its values were the last of several: {taken.sentence()}." in text and "lr: 0.0123" in text
 
 
-def test_what_the_report_draws_axes_by(home):
-    one = created(
+def test_scales_of_the_axes(home):
+    one = started(
         sweep_of({
             "optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
             "training.ema.decay": {"kind": "uniform", "low": 0.5, "high": 0.9},
@@ -137,7 +137,7 @@ def test_what_the_report_draws_axes_by(home):
             "schedule.warmup": {"kind": "int", "low": 0, "high": 3, "when": {"schedule.kind": "warmup_cosine"}},
         }, trials=8)
     )  # fmt: skip
-    found = collect(one, 0.0)
+    found = summarize_sweep(one, 0.0)
     assert [axis.scale for axis in found.axes] == ["log", "linear", "linear", "category", "linear"]
     assert [axis.path for axis in found.axes] == list(one.sweep.space)
     table = ranking_table(found)

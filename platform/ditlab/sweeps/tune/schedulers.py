@@ -1,4 +1,4 @@
-"""Tune's schedulers, as a sweep's spec asks for them, with what an earlier session of the sweep taught them."""
+"""Tune's schedulers for a sweep, with the metrics of earlier sessions replayed to them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,13 +20,18 @@ from ditlab.sweeps.tune.population import Population
 
 
 def make_scheduler(
-    sweep: Sweep, total_steps: int, past: Sequence[PastCurve], stop: Callable[[int], None]
+    sweep: Sweep, total_steps: int, past: Sequence[PastCurve], stop_trial: Callable[[int], None]
 ) -> TrialScheduler:
-    """The scheduler; time is a trial's training step. `past` is shown to it as if it had just happened. `stop` tells a
-    trial, by its number, that it shall end.
+    """Make the sweep's scheduler, whose time is a trial's training step.
 
     ASHA: Li et al. 2020, arXiv:1810.05934. Median stopping: Golovin et al. 2017. Population-based training: Jaderberg
     et al. 2017, arXiv:1711.09846.
+
+    Args:
+        sweep: the sweep's spec.
+        total_steps: steps of the longest trial.
+        past: metrics of trials that ended in earlier sessions, which are replayed to the scheduler.
+        stop_trial: requests that the trial with a number stops after a checkpoint.
     """
     np.random.seed(sweep.seed % 2**32)  # ASHA draws a trial's bracket from the global generator
     ranked: dict[str, Any] = {"time_attr": "step", "metric": sweep.metrics[0], "mode": sweep.modes[0]}
@@ -57,20 +62,20 @@ def make_scheduler(
         case _:
             return FIFOScheduler()
     for curve in past:
-        _show(scheduler, curve, ranked["metric"])
-    scheduler.stop = stop
+        _replay(scheduler, curve, ranked["metric"])
+    scheduler.stop_trial = stop_trial
     return scheduler
 
 
-def _show(scheduler: TrialScheduler, curve: PastCurve, metric: str) -> None:
-    """Lets a scheduler see a trial of an earlier session."""
-    trial: Any = _Stand(curve.trial_id)
+def _replay(scheduler: TrialScheduler, curve: PastCurve, metric: str) -> None:
+    """Report the metrics of an ended trial to a scheduler, as if they had just been measured."""
+    trial: Any = _EndedTrial(curve.trial_id)
     controller: Any = None
     scheduler.on_trial_add(controller, trial)
     result: dict[str, Any] = {}
     for step, value in zip(curve.steps, curve.values, strict=True):
         result = {"step": step, metric: value, "time_total_s": 0.0}
-        if isinstance(scheduler, _Median):  # it shall remember, and decide nothing: this trial has ended
+        if isinstance(scheduler, _Median):  # it only needs to remember them: this trial has ended
             scheduler.on_trial_complete(controller, trial, result)
         else:
             scheduler.on_trial_result(controller, trial, result)
@@ -78,29 +83,29 @@ def _show(scheduler: TrialScheduler, curve: PastCurve, metric: str) -> None:
         scheduler.on_trial_complete(controller, trial, result)
 
 
-class _Patient:
-    """Lets a trial that is to stop do so by itself, after a checkpoint: Tune would kill it ten seconds later."""
+class _StopsAfterCheckpoint:
+    """Mixin that requests a trial to stop after a checkpoint: Tune itself would kill it ten seconds later."""
 
-    stop: Callable[[int], None] | None = None
+    stop_trial: Callable[[int], None] | None = None
     _stopped: tuple[str, ...] = ()
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         if trial.trial_id not in self._stopped:
             decision: str = super().on_trial_result(tune_controller, trial, result)  # type: ignore[misc]
-            if decision != TrialScheduler.STOP or self.stop is None:
+            if decision != TrialScheduler.STOP or self.stop_trial is None:
                 return decision
             self._stopped = (*self._stopped, trial.trial_id)
-        assert self.stop
-        self.stop(int(trial.config["trial"]["number"]))
+        assert self.stop_trial
+        self.stop_trial(int(trial.config["trial"]["number"]))
         return TrialScheduler.CONTINUE
 
 
-class _Asha(_Patient, AsyncHyperBandScheduler):
-    """Tune's."""
+class _Asha(_StopsAfterCheckpoint, AsyncHyperBandScheduler):
+    """Tune's ASHA."""
 
 
-class _Median(_Patient, MedianStoppingRule):
-    """Tune's, which takes for granted that a trial's last word has the metric: that of a failed one has not."""
+class _Median(_StopsAfterCheckpoint, MedianStoppingRule):
+    """Tune's median stopping, which assumes that a trial's last result has the metric; a failed trial's has not."""
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         if self._metric in result:
@@ -108,14 +113,14 @@ class _Median(_Patient, MedianStoppingRule):
 
 
 @dataclass(frozen=True)
-class _Stand:
-    """As much of Tune's trial as schedulers ask a past one for."""
+class _EndedTrial:
+    """The part of Tune's trial that schedulers read of an ended one."""
 
     trial_id: str
 
 
 def _mutation(axis: Axis) -> Any:
-    """Tune perturbs a number by a factor, or draws anew; it moves to a neighbour in a list, or draws anew."""
+    """Mutation of an axis in Tune's terms: a range is scaled by a factor or resampled, a list moves to a neighbour."""
     if isinstance(axis, Choice | Grid):
         return list(axis.values)
     if isinstance(axis, Integer):

@@ -1,4 +1,4 @@
-"""Where Tune's next trial comes from: the plan, or Optuna (Akiba et al. 2019, arXiv:1907.10902)."""
+"""Search with Optuna (Akiba et al. 2019, arXiv:1907.10902): proposals of Tune's next trials."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,69 +12,72 @@ from ditlab.spec.sweep.space import draw_values, experiment_for
 from ditlab.spec.sweep.spec import OptunaSearch, Sweep
 from ditlab.sweeps.trials import PastTrial, PlannedTrial
 
-TRIES = 100  # proposals in a row that may make no experiment
+MAX_PROPOSALS = 100  # in a row that make no valid experiment
 
 
 class OptunaTrials(Searcher):
-    """Optuna's study, refilled from the ledger when a sweep goes on.
+    """Tune's searcher on an Optuna study, which is refilled from the ledger when a sweep is resumed.
 
-    Ray's own OptunaSearch cannot be: it takes no evaluated points of a space with conditions.
+    Ray's own OptunaSearch cannot be refilled: it takes no evaluated points of a space with conditions.
     """
 
     def __init__(
         self, sweep: Sweep, past: Sequence[PastTrial], plan: Callable[[int, Mapping[str, Any]], PlannedTrial]
     ) -> None:
+        """`plan` writes a new trial, by number and values, to the ledger."""
         super().__init__(metric=None, mode=None)
         self._sweep, self._plan = sweep, plan
         self._study = make_study(sweep, past)
-        self._waiting = [one.trial for one in past if not one.has_ended]
-        self._number = len(past)
-        self._asked: dict[str, Any] = {}
+        self._unfinished = [one.trial for one in past if not one.has_ended]
+        self._next_number = len(past)
+        self._proposals: dict[str, Any] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """The next trial's configuration: first those that an earlier session began, then Optuna's; then no more."""
-        if self._waiting:
-            trial = self._waiting.pop(0)
+        """Configure the next trial: first unfinished ones of an earlier session, then Optuna's proposals."""
+        if self._unfinished:
+            trial = self._unfinished.pop(0)
             self._study.enqueue_trial(_parameters(self._sweep, trial.values))
-            asked = self._study.ask()
-            suggest_values(self._sweep, asked)
+            proposal = self._study.ask()
+            suggest_values(self._sweep, proposal)
         else:
-            found = self._propose() if self._number < (self._sweep.trials or 0) else None
+            found = self._propose() if self._next_number < (self._sweep.trials or 0) else None
             if found is None:
                 return Searcher.FINISHED
-            asked, values = found
-            trial = self._plan(self._number, values)
-            self._number += 1
-        self._asked[trial_id] = asked
+            proposal, values = found
+            trial = self._plan(self._next_number, values)
+            self._next_number += 1
+        self._proposals[trial_id] = proposal
         return {"trial": {"number": trial.number, "run_id": trial.run_id, "values": trial.values}}
 
     def _propose(self) -> tuple[Any, dict[str, Any]] | None:
-        """Values that make an experiment, None where Optuna finds none. It is told of those that do not as pruned: what
-        failed it would propose again."""
+        """Return Optuna's trial and values that make a valid experiment; None where Optuna finds none.
+
+        Invalid values are reported to Optuna as pruned: it would propose failed ones again.
+        """
         from optuna.trial import TrialState
 
-        for _ in range(TRIES):
-            asked = self._study.ask()
-            values = suggest_values(self._sweep, asked)
+        for _ in range(MAX_PROPOSALS):
+            proposal = self._study.ask()
+            values = suggest_values(self._sweep, proposal)
             try:
                 experiment_for(self._sweep, values)
             except UserError:
-                self._study.tell(asked, state=TrialState.PRUNED)
+                self._study.tell(proposal, state=TrialState.PRUNED)
                 continue
-            return asked, values
+            return proposal, values
         return None
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None: ...
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        asked = self._asked.pop(trial_id, None)
-        if asked is None:
+        proposal = self._proposals.pop(trial_id, None)
+        if proposal is None:
             return
         last = result or {}
         values = [float(last.get(name, math.nan)) for name in self._sweep.metrics]
         status = "failed" if error else last.get("status", "failed")
-        if status != "interrupted":  # which goes on in the next session
-            _tell(self._study, asked, status, int(last.get("step", 0)), values)
+        if status != "interrupted":  # it is resumed in the next session
+            _report(self._study, proposal, status, int(last.get("step", 0)), values)
 
     def save(self, checkpoint_path: str) -> None: ...
 
@@ -82,13 +85,13 @@ class OptunaTrials(Searcher):
 
 
 def make_study(sweep: Sweep, past: Sequence[PastTrial]) -> Any:
-    """A study that knows every trial that has ended."""
+    """Make a study that holds every trial that has ended."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     search = sweep.search
     assert isinstance(search, OptunaSearch)
-    # Its random numbers go on from another place than those that the earlier trials came from.
+    # Another seed than that of the earlier sessions, whose trials would be proposed again.
     seed = (sweep.seed + 1_000_003 * len(past)) % 2**32
     sampler: Any = (
         optuna.samplers.RandomSampler(seed=seed)
@@ -102,46 +105,47 @@ def make_study(sweep: Sweep, past: Sequence[PastTrial]) -> Any:
     for one in past:
         if one.has_ended:
             study.enqueue_trial(_parameters(sweep, one.trial.values))
-            asked = study.ask()
-            suggest_values(sweep, asked)
-            _tell(study, asked, one.status, one.step, one.values)
+            proposal = study.ask()
+            suggest_values(sweep, proposal)
+            _report(study, proposal, one.status, one.step, one.values)
     return study
 
 
-def suggest_values(sweep: Sweep, asked: Any) -> dict[str, Any]:
-    """Values by axis as an Optuna trial suggests them. Choices go by their place: they may be mappings."""
+def suggest_values(sweep: Sweep, proposal: Any) -> dict[str, Any]:
+    """Let an Optuna trial suggest a value for each axis. Choices are suggested by index, as they may be mappings."""
 
     def draw(path: str, axis: Axis) -> Any:
         if isinstance(axis, Choice | Grid):
-            return axis.values[asked.suggest_categorical(path, list(range(len(axis.values))))]
+            return axis.values[proposal.suggest_categorical(path, list(range(len(axis.values))))]
         if isinstance(axis, Integer):
-            return asked.suggest_int(path, axis.low, axis.high, step=axis.step)
-        return asked.suggest_float(path, axis.low, axis.high, log=isinstance(axis, LogUniform))
+            return proposal.suggest_int(path, axis.low, axis.high, step=axis.step)
+        return proposal.suggest_float(path, axis.low, axis.high, log=isinstance(axis, LogUniform))
 
     return draw_values(sweep.space, draw)
 
 
 def _parameters(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values as Optuna names them."""
+    """Convert a trial's values to Optuna's parameters."""
     found = {}
     for path, value in values.items():
         axis = sweep.space[path]
-        found[path] = place_of(axis, value) if isinstance(axis, Choice | Grid) else value
+        found[path] = index_of(axis, value) if isinstance(axis, Choice | Grid) else value
     return found
 
 
-def place_of(axis: Choice | Grid, value: Any) -> int:
-    return next(place for place, known in enumerate(axis.values) if same(known, value))
+def index_of(axis: Choice | Grid, value: Any) -> int:
+    """Return the index of a value among an axis' values."""
+    return next(index for index, known in enumerate(axis.values) if same(known, value))
 
 
-def _tell(study: Any, asked: Any, status: str, step: int, values: Sequence[float]) -> None:
-    """What became of a trial. One that was stopped counts as pruned at its step, for one metric."""
+def _report(study: Any, proposal: Any, status: str, step: int, values: Sequence[float]) -> None:
+    """Report a trial's end to Optuna. A stopped one counts as pruned at its step, if there is one metric."""
     from optuna.trial import TrialState
 
     if status == "failed" or not values or not all(math.isfinite(value) for value in values):
-        study.tell(asked, state=TrialState.FAIL)
+        study.tell(proposal, state=TrialState.FAIL)
     elif status == "stopped" and len(values) == 1:
-        asked.report(values[0], step)
-        study.tell(asked, state=TrialState.PRUNED)
+        proposal.report(values[0], step)
+        study.tell(proposal, state=TrialState.PRUNED)
     else:
-        study.tell(asked, list(values))
+        study.tell(proposal, list(values))

@@ -1,40 +1,40 @@
-"""What Tune runs: a trial at a time, in a process that the next trial finds warm."""
+"""Class that Ray Tune runs: it leads one trial after another, in a process with warm workers."""
 
 from pathlib import Path
 from typing import Any
 
 from ray import tune
 
-from ditlab.cluster.capacity import Share
-from ditlab.cluster.workers.group import Crews
+from ditlab.cluster.capacity import CpuShare
+from ditlab.cluster.workers.group import WorkerPool
 from ditlab.home import Home
-from ditlab.sweeps.tune.trial import TrialRun, trial_of
+from ditlab.sweeps.folder import SweepFolder
+from ditlab.sweeps.tune.trial import TrialContext, TrialThread, trial_from_config
 
 
-def trainable(home: str, sweep_id: str, share: Share, keep: bool) -> type[tune.Trainable]:
-    """Tune's class for the trials of one sweep."""
+def make_trainable(home_root: str, sweep_id: str, share: CpuShare, keep_workers: bool) -> type[tune.Trainable]:
+    """Make Tune's class for the trials of one sweep."""
 
-    class Trial(tune.Trainable):
+    class Trainable(tune.Trainable):
         """Leads the workers of one trial after another. Takes no resources itself: the workers do."""
 
         def setup(self, config: dict[str, Any]) -> None:
-            place = Home(Path(home))
-            self._crews = Crews(place.run(sweep_id).path / "ray", keep)
-            self._take(config)
-
-        def _take(self, config: dict[str, Any]) -> None:
-            self._run = TrialRun(Home(Path(home)), sweep_id, *trial_of(config), share, self._crews)
+            home = Home(Path(home_root))
+            folder = SweepFolder(home.run(sweep_id))
+            self._pool = WorkerPool(folder.folder.path / "ray", keep_workers)
+            self._context = TrialContext(home, sweep_id, folder.load_sweep(), share, self._pool)
+            self._trial = TrialThread(self._context, *trial_from_config(config))
 
         def reset_config(self, new_config: dict[str, Any]) -> bool:
-            self._run.end()
-            self._take(new_config)
+            self._trial.end()
+            self._trial = TrialThread(self._context, *trial_from_config(new_config))
             return True
 
         def step(self) -> dict[str, Any]:
-            return self._run.next_result()
+            return self._trial.next_result()
 
         def cleanup(self) -> None:
-            self._run.end()
-            self._crews.dismiss()
+            self._trial.end()
+            self._pool.shut_down()
 
-    return Trial
+    return Trainable

@@ -1,4 +1,4 @@
-"""Ray Tune, set up for a sweep and run in a thread of its own."""
+"""Ray Tune's main loop for a sweep, in a thread of its own."""
 
 import logging
 import os
@@ -7,25 +7,24 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from ray import tune
 
 from ditlab.cluster.nodes.membership import refresh_node_count
-from ditlab.cluster.workers.channel import STOPPED, KeyValueChannel
-from ditlab.cluster.workers.heartbeat import CHANNEL_ERRORS
+from ditlab.cluster.workers.channel import CHANNEL_ERRORS, KeyValueChannel
 from ditlab.spec.sweep.spec import OptunaSearch
-from ditlab.sweeps.folder import record_of
-from ditlab.sweeps.prepare import ReadySweep
-from ditlab.sweeps.takeovers import exploits
+from ditlab.sweeps.folder import find_record
+from ditlab.sweeps.start import StartedSweep
+from ditlab.sweeps.takeovers import read_takeovers
 from ditlab.sweeps.trials import PastCurve
 from ditlab.sweeps.tune.schedulers import make_scheduler
 from ditlab.sweeps.tune.search import OptunaTrials
-from ditlab.sweeps.tune.trainable import trainable
+from ditlab.sweeps.tune.stop_requests import StopTrial
+from ditlab.sweeps.tune.trainable import make_trainable
 
-# Set before Tune reads them. Results are in each run's journal, so Tune keeps none; a trial that failed reports no
-# metric; as many trials may be started at once as may run; how trials fail is told by us.
+# Set before Tune reads them. Results are in each run's journal, so Tune keeps none; a failed trial reports no metric;
+# as many trials may be starting at once as may run; the session itself reports how trials fail.
 SETTINGS = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
@@ -34,62 +33,61 @@ SETTINGS = {
     "TUNE_WARN_THRESHOLD_S": "60",
     "RAY_AIR_NEW_OUTPUT": "0",
 }
-MAX_LOST = 3  # times that the process which leads a trial may be lost
+MAX_LOST_PROCESSES = 3  # restarts of the process that leads a trial
 
 
-class Tuning(threading.Thread):
-    """Tune's own loop, from the first trial to the last."""
+class TunerThread(threading.Thread):
+    """Runs Ray Tune from the first trial to the last."""
 
-    def __init__(self, ready: ReadySweep, board: KeyValueChannel, past: Sequence[PastCurve]) -> None:
+    def __init__(self, started: StartedSweep, channel: KeyValueChannel, past: Sequence[PastCurve]) -> None:
         super().__init__(name="ray-tune", daemon=True)
-        assert ready.folder
-        self._ready, self._past = ready, past
-        self._stopper, self._board = _Stopper(self._is_idle), board
-        self._path = ready.folder.folder.path / "tune"
+        self._sweep, self._channel, self._past = started, channel, past
+        self._stopper = _IdleStopper(self._is_idle)
+        self._storage = started.folder.folder.path / "tune"
         self.error: Exception | None = None
 
     def stop(self) -> None:
-        """Starts no more trials, and ends when those that run have ended."""
-        self._stopper.wanted.set()
+        """Start no more trials, and end once the running ones have ended."""
+        self._stopper.requested.set()
 
     def _is_idle(self) -> bool:
-        """Whether no trial is in the middle of its training, or of its last checkpoint."""
-        assert self._ready.folder
-        records = (record_of(self._ready.home, trial.run_id) for trial in self._ready.folder.trials())
+        """Return True if no trial is training or saving its last checkpoint."""
+        started = self._sweep
+        records = (find_record(started.home, trial) for trial in started.folder.planned_trials())
         return not any(record and record.status == "running" for record in records)
 
     def run(self) -> None:
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
-        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(self._ready.concurrent)
+        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(self._sweep.prepared.concurrency.num_trials)
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         try:
-            if self._ready.num_remaining:
+            if self._sweep.num_remaining:
                 with suppress(*CHANNEL_ERRORS):
-                    refresh_node_count()  # Ray's actor for that lives where it is asked first, and ends with that node
-                self._tuner().fit()
+                    refresh_node_count()  # Ray's actor for that starts on the node that asks first, and ends with it
+                self._make_tuner().fit()
         except Exception as error:
             self.error = error
         finally:
-            for left in (self._path, self._path.with_name("ray")):
-                shutil.rmtree(left, ignore_errors=True)  # what counts is in the ledger and the runs
+            for folder in (self._storage, self._storage.with_name("ray")):
+                shutil.rmtree(folder, ignore_errors=True)  # the ledger and the runs hold all that counts
 
-    def _tuner(self) -> tune.Tuner:
-        ready, sweep = self._ready, self._ready.sweep
-        assert ready.folder
-        leader = trainable(str(ready.home.root), ready.folder.folder.run_id, ready.share, sweep.reuse_workers)
+    def _make_tuner(self) -> tune.Tuner:
+        started, sweep = self._sweep, self._sweep.sweep
+        folder, home, concurrency = started.folder, started.home, started.prepared.concurrency
+        leader = make_trainable(str(home.root), folder.sweep_id, concurrency.share, sweep.reuse_workers)
+        stop_trial = StopTrial(self._channel)
         config: dict[str, Any] = {
-            "max_concurrent_trials": ready.concurrent,
+            "max_concurrent_trials": concurrency.num_trials,
             "reuse_actors": sweep.reuse_workers,
-            "scheduler": make_scheduler(sweep, ready.total_steps, self._past, _StopWord(self._board)),
+            "scheduler": make_scheduler(sweep, started.prepared.total_steps, self._past, stop_trial),
         }
         space: dict[str, Any] = {}
         if isinstance(sweep.search, OptunaSearch):
-            folder, home = ready.folder, ready.home
-            config["search_alg"] = OptunaTrials(sweep, ready.past, lambda *trial: folder.plan(home, *trial))
-            config["num_samples"] = ready.num_remaining
+            config["search_alg"] = OptunaTrials(sweep, started.past, lambda *trial: folder.plan_trial(home, *trial))
+            config["num_samples"] = started.num_remaining
         else:
-            space["trial"] = tune.grid_search(self._remaining())
+            space["trial"] = tune.grid_search(self._remaining_trials())
         return tune.Tuner(
             # The workers take the resources; Tune refuses none at all, and with a little CPU would starve the last one.
             tune.with_resources(leader, {"cpu": 0, "memory": 2**20}),
@@ -97,50 +95,42 @@ class Tuning(threading.Thread):
             tune_config=tune.TuneConfig(**config),
             run_config=tune.RunConfig(
                 name=secrets.token_hex(4),
-                storage_path=str(self._path),
+                storage_path=str(self._storage),
                 stop=self._stopper,
-                failure_config=tune.FailureConfig(max_failures=MAX_LOST),
+                failure_config=tune.FailureConfig(max_failures=MAX_LOST_PROCESSES),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # runs keep their own
                 verbose=0,
             ),
         )
 
-    def _remaining(self) -> list[dict[str, Any]]:
-        """Trials that have not ended, with the values that they had last."""
+    def _remaining_trials(self) -> list[dict[str, Any]]:
+        """Tune's configurations of the trials that have not ended, with their latest values."""
         remaining = []
-        for one in self._ready.past:
-            if not one.has_ended:
-                taken = exploits(self._ready.home.run(one.trial.run_id))
-                values = taken[-1].values if taken else one.trial.values
-                remaining.append({"number": one.trial.number, "run_id": one.trial.run_id, "values": values})
+        for past in self._sweep.past:
+            if not past.has_ended:
+                trial = past.trial
+                takeovers = read_takeovers(self._sweep.home.run(trial.run_id))
+                values = takeovers[-1].values if takeovers else trial.values
+                remaining.append({"number": trial.number, "run_id": trial.run_id, "values": values})
         return remaining
 
 
-@dataclass(frozen=True)
-class _StopWord:
-    """Tells a trial that it shall end. Tune copies its schedulers with all that they hold."""
+class _IdleStopper(tune.Stopper):
+    """Ends Tune on request, once no trial runs.
 
-    board: KeyValueChannel
-
-    def __call__(self, number: int) -> None:
-        with suppress(*CHANNEL_ERRORS):  # said again at the trial's next evaluation
-            self.board.put(f"stop/{number}", STOPPED)
-
-
-class _Stopper(tune.Stopper):
-    """Ends the sweep when that is wanted and no trial runs: they hear of it on the board, and end by themselves, while
-    Tune would give their processes ten seconds."""
+    Trials read the request from the channel and end by themselves; Tune would kill their processes after ten seconds.
+    """
 
     def __init__(self, is_idle: Callable[[], bool]) -> None:
-        self.wanted, self._is_idle = threading.Event(), is_idle
+        self.requested, self._is_idle = threading.Event(), is_idle
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
 
     def stop_all(self) -> bool:
-        return self.wanted.is_set() and self._is_idle()
+        return self.requested.is_set() and self._is_idle()
 
-    def __deepcopy__(self, memo: Any) -> "_Stopper":
+    def __deepcopy__(self, memo: Any) -> "_IdleStopper":
         return self
 
     def __reduce__(self) -> tuple[Callable[[], bool], tuple[()]]:

@@ -1,4 +1,4 @@
-"""Optuna's study by hand, as Tune would ask it, and its second session."""
+"""Search with Optuna, asked as Tune asks, in a first and a second session."""
 
 import math
 import statistics
@@ -8,10 +8,10 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
 from ditlab.spec.sweep.space import experiment_for
-from ditlab.sweeps.prepare import create_sweep, take_up
+from ditlab.sweeps.start import create_sweep, resume_sweep
 from ditlab.sweeps.trials import PastTrial, PlannedTrial
-from ditlab.sweeps.tune.search import OptunaTrials, make_study, place_of
-from support.sweeps import METRIC, ready, sweep_of, trial_run
+from ditlab.sweeps.tune.search import OptunaTrials, index_of, make_study
+from support.sweeps import METRIC, prepared, sweep_of, trial_run
 
 SPACE = {
     "optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
@@ -28,12 +28,12 @@ def optuna_sweep(space=SPACE, trials=10, startup=3, sampler="tpe", **changes):
 
 
 class Session:
-    """One session of a sweep, with the ledger that outlives it."""
+    """One session of a sweep, with its ledger."""
 
     def __init__(self, sweep, past=()):
         self.sweep, self.past, self.ledger = sweep, list(past), [one.trial for one in past]
         self.search = OptunaTrials(sweep, past, self._plan)
-        self._asked = 0
+        self._num_asked = 0
 
     def _plan(self, number, values):
         self.ledger.append(PlannedTrial(number, f"run-{number}", dict(values)))
@@ -41,9 +41,10 @@ class Session:
 
     def ask(self):
         """(Tune's id, the trial), or None when there are no more."""
-        self._asked += 1
-        asked = self.search.suggest(f"tune-{self._asked}")
-        return None if asked == Searcher.FINISHED else (f"tune-{self._asked}", PlannedTrial(**asked["trial"]))
+        self._num_asked += 1
+        tune_id = f"tune-{self._num_asked}"
+        found = self.search.suggest(tune_id)
+        return None if found == Searcher.FINISHED else (tune_id, PlannedTrial(**found["trial"]))
 
     def tell(self, tune_id, *values, step=6, status="finished"):
         result = {"step": step, **dict(zip(self.sweep.metrics, values, strict=True)), "done": True}
@@ -71,7 +72,7 @@ def inside(space, values):
     return True
 
 
-def test_as_many_trials_as_the_budget_says():
+def test_number_of_trials():
     session, found = Session(optuna_sweep(trials=10)), []
     while asked := session.ask():
         found.append(asked[1])
@@ -88,7 +89,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
-def test_only_values_that_make_an_experiment_are_proposed(sampler):
+def test_only_values_that_make_a_valid_experiment_are_proposed(sampler):
     """128 is no multiple of 5."""
     session, found = Session(optuna_sweep(PAIRS, trials=20, sampler=sampler)), []
     while asked := session.ask():
@@ -103,7 +104,7 @@ def test_only_values_that_make_an_experiment_are_proposed(sampler):
     assert session.states().count(TrialState.COMPLETE) == 20
 
 
-def test_where_no_values_make_an_experiment_it_ends():
+def test_search_ends_where_no_values_make_a_valid_experiment():
     sweep = optuna_sweep(PAIRS, trials=20, sampler="random")
     nothing = {path: axis.model_copy(update={"values": axis.values[place : place + 1]})
                for place, (path, axis) in enumerate(sweep.space.items())}  # fmt: skip
@@ -113,7 +114,7 @@ def test_where_no_values_make_an_experiment_it_ends():
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
-def test_an_axis_exists_where_its_condition_holds(sampler):
+def test_axis_exists_where_its_condition_holds(sampler):
     session, seen = Session(optuna_sweep(trials=40, sampler=sampler)), set()
     while asked := session.ask():
         values = asked[1].values
@@ -125,7 +126,7 @@ def test_an_axis_exists_where_its_condition_holds(sampler):
     assert len(seen) > 4
 
 
-def test_values_that_are_mappings_survive():
+def test_mappings_survive_a_second_session():
     session = Session(optuna_sweep(trials=20))
     kinds = {"uniform": {"kind": "uniform"}, "logit_normal": {"kind": "logit_normal", "std": 1.0}}
     first = [session.ask() for _ in range(10)]
@@ -135,17 +136,17 @@ def test_values_that_are_mappings_survive():
     assert [again.ask()[1] for _ in range(10)] == [trial for _, trial in first]
 
 
-def test_true_is_not_one():
+def test_index_distinguishes_true_from_one():
     axis = (
         optuna_sweep({"seed": {"kind": "choice", "values": [1, 0]}})
         .space["seed"]
         .model_copy(update={"values": (True, 1, False, 0, None)})
     )
-    assert [place_of(axis, value) for value in axis.values] == [0, 1, 2, 3, 4]
+    assert [index_of(axis, value) for value in axis.values] == [0, 1, 2, 3, 4]
 
 
 def restarted(statuses, trials=12):
-    """A second session after trials with these statuses: the sweep, what it knows, what it asks for."""
+    """(trials of the first session with these statuses, the second session, its trials)."""
     first = Session(optuna_sweep(trials=trials))
     known = [first.ask()[1] for _ in statuses]
     past = [
@@ -159,7 +160,7 @@ def restarted(statuses, trials=12):
     return known, second, found
 
 
-def test_a_second_session_goes_on_where_the_first_was():
+def test_second_session_resumes_unfinished_trials_first():
     statuses = ["finished", "interrupted", "failed", "running", "stopped", "waiting"]
     known, second, found = restarted(statuses)
     assert found[:3] == [known[1], known[3], known[5]]
@@ -167,10 +168,10 @@ def test_a_second_session_goes_on_where_the_first_was():
     assert sorted(trial.number for trial in second.ledger) == list(range(12))
     assert len({trial.run_id for trial in second.ledger}) == 12
     fresh = [tuple(map(str, trial.values.items())) for trial in second.ledger]
-    assert len(set(fresh)) == 12  # the second session draws no trial of the first again
+    assert len(set(fresh)) == 12  # no trial of the first session is drawn again
 
 
-def test_a_second_session_knows_what_the_first_measured():
+def test_second_session_holds_the_values_of_the_first():
     known, second, _ = restarted(["finished", "stopped", "failed", "finished"], trials=4)
     study = make_study(second.sweep, second.past)
     states = [TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.COMPLETE]
@@ -180,14 +181,14 @@ def test_a_second_session_knows_what_the_first_measured():
     assert [trial.params["optimizer.lr"] for trial in study.trials] == [trial.values["optimizer.lr"] for trial in known]
 
 
-@pytest.mark.parametrize("values", [(), (math.nan,), (math.inf,)])
-def test_a_past_trial_without_a_number_counts_as_failed(values):
+def test_past_trial_without_a_finite_value_counts_as_failed():
     sweep = optuna_sweep({"optimizer.lr": SPACE["optimizer.lr"]})
-    study = make_study(sweep, [past_of(0, "finished", {"optimizer.lr": 0.01}, values)])
-    assert [trial.state for trial in study.trials] == [TrialState.FAIL]
+    for values in ((), (math.nan,), (math.inf,)):
+        study = make_study(sweep, [past_of(0, "finished", {"optimizer.lr": 0.01}, values)])
+        assert [trial.state for trial in study.trials] == [TrialState.FAIL]
 
 
-def test_how_a_trial_ended_is_told():
+def test_end_of_a_trial_is_reported():
     session = Session(optuna_sweep(trials=8))
     names = [session.ask()[0] for _ in range(8)]
     session.tell(names[0], 0.5)
@@ -196,15 +197,17 @@ def test_how_a_trial_ended_is_told():
     session.tell(names[3], math.nan)
     session.search.on_trial_complete(names[4], None, error=True)
     session.search.on_trial_complete(names[5])
-    session.search.on_trial_complete(names[6], {"step": 6, METRIC: 0.1, "done": True})  # no word of how
-    session.tell(names[7], 0.1, status="interrupted")  # it goes on in the next session
+    session.search.on_trial_complete(names[6], {"step": 6, METRIC: 0.1, "done": True})  # without a status
+    session.tell(names[7], 0.1, status="interrupted")  # it is resumed in the next session
     fail = TrialState.FAIL
     ends = [TrialState.COMPLETE, TrialState.PRUNED, fail, fail, fail, fail, fail, TrialState.RUNNING]
     assert session.states() == ends
     assert session.study().trials[1].intermediate_values == {4: 0.7}
     assert session.study().best_value == 0.5
-    session.search.on_trial_complete(names[0], None, error=True)  # told twice, or of nobody: nothing happens
-    session.search.on_trial_complete("nobody", {METRIC: 0.0})
+    session.search.on_trial_complete(
+        names[0], None, error=True
+    )  # a second report, or one of an unknown trial, changes nothing
+    session.search.on_trial_complete("unknown", {METRIC: 0.0})
     assert session.states()[0] == TrialState.COMPLETE
 
 
@@ -213,11 +216,11 @@ OPTIMUM = 0.3
 
 
 def distances(sampler, seed, halves):
-    """How far from the optimum of a quadratic the last 20 of 40 proposals were, on average."""
+    """Mean distance of the last 20 of 40 proposals from the optimum of a quadratic."""
     sweep = optuna_sweep(LINE, trials=40, startup=1, sampler=sampler, seed=seed)
     session, last = Session(sweep), []
     for number in range(40):
-        if halves and number == 20:  # another session, which has only the ledger
+        if halves and number == 20:  # a second session, which has only the ledger
             session = Session(sweep, [past_of(*one) for one in enumerated(session)])
         tune_id, trial = session.ask()
         away = trial.values["training.ema.decay"] - OPTIMUM
@@ -227,19 +230,19 @@ def distances(sampler, seed, halves):
 
 
 def enumerated(session):
-    for trial, told in zip(session.ledger, session.study().trials, strict=True):
-        yield trial.number, "finished", trial.values, tuple(told.values)
+    for trial, reported in zip(session.ledger, session.study().trials, strict=True):
+        yield trial.number, "finished", trial.values, tuple(reported.values)
 
 
 @pytest.mark.parametrize("halves", [False, True], ids=["one session", "two sessions"])
-def test_tpe_learns_where_the_optimum_is(halves):
+def test_tpe_approaches_the_optimum(halves):
     seeds = range(4)
     tpe = statistics.mean(distances("tpe", seed, halves) for seed in seeds)
     drawn = statistics.mean(distances("random", seed, halves) for seed in seeds)
     assert tpe < 0.6 * drawn
 
 
-def test_several_metrics_each_in_its_direction():
+def test_several_metrics_have_their_own_directions():
     sweep = optuna_sweep(LINE, trials=3, metric=["eval/velocity", "train/samples_per_second"], mode=["min", "max"])
     session = Session(sweep)
     names = [session.ask()[0] for _ in range(3)]
@@ -252,7 +255,7 @@ def test_several_metrics_each_in_its_direction():
     assert sorted(trial.number for trial in make_study(sweep, past).best_trials) == [0, 1]
 
 
-def test_of_several_metrics_one_is_not_enough():
+def test_trial_with_one_of_several_metrics_failed():
     sweep = optuna_sweep(LINE, trials=2, metric=["eval/velocity", "train/samples_per_second"])
     session = Session(sweep)
     tune_id, _ = session.ask()
@@ -260,17 +263,17 @@ def test_of_several_metrics_one_is_not_enough():
     assert session.states() == [TrialState.FAIL]
 
 
-def test_of_several_metrics_a_run_may_have_left_one(home):
-    one = ready(optuna_sweep(LINE, trials=2, metric=["eval/velocity", "train/samples_per_second"]))
-    create_sweep(one)
-    trial = one.folder.plan(home, 0, {"training.ema.decay": 0.5})
+def test_past_trial_with_one_of_several_metrics_failed(home):
+    prepared_sweep = prepared(optuna_sweep(LINE, trials=2, metric=["eval/velocity", "train/samples_per_second"]))
+    one = create_sweep(prepared_sweep)
+    trial = one.folder.plan_trial(home, 0, {"training.ema.decay": 0.5})
     trial_run(home, one.sweep, trial, "stopped", {2: 0.1})
-    take_up(one, one.folder)
-    assert one.past[0].values == ()
-    assert [past.state for past in make_study(one.sweep, one.past).trials] == [TrialState.FAIL]
+    again = resume_sweep(prepared_sweep, one.folder)
+    assert again.past[0].values == ()
+    assert [past.state for past in make_study(again.sweep, again.past).trials] == [TrialState.FAIL]
 
 
-def test_equal_seeds_propose_equally_and_others_otherwise():
+def test_proposals_depend_on_the_seed():
     def proposals(seed):
         session = Session(optuna_sweep(trials=8, seed=seed))
         found = []

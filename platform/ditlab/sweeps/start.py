@@ -1,0 +1,158 @@
+"""Start of a sweep: the folder of a new one, or the state of one that is resumed."""
+
+import shutil
+from dataclasses import dataclass
+
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.runs.lifecycle import home_write_error
+from ditlab.runs.locks import lock_run
+from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.sweep.space import check_sweep, differences
+from ditlab.spec.sweep.spec import Sweep
+from ditlab.storage.files import write_durably
+from ditlab.sweeps.folder import SweepFolder, find_record
+from ditlab.sweeps.portable import portable_sweep
+from ditlab.sweeps.prepare import PreparedSweep
+from ditlab.sweeps.trials import PastTrial, PlannedTrial
+from ditlab.tracking.journal.history import final_metrics
+from ditlab.tracking.records import create_run, find_run, list_runs
+
+
+@dataclass(frozen=True)
+class StartedSweep:
+    """A sweep with its folder and ledger, whose trials can run."""
+
+    prepared: PreparedSweep
+    folder: SweepFolder
+    past: list[PastTrial]
+    """Trials of the ledger, by number, as they were at the start of this session."""
+    note: str
+    """Line about the start."""
+
+    @property
+    def sweep(self) -> Sweep:
+        """The sweep's spec."""
+        return self.prepared.sweep
+
+    @property
+    def home(self) -> Home:
+        """DITLAB_HOME."""
+        return self.prepared.home
+
+    @property
+    def num_trials(self) -> int:
+        """Number of trials of the whole sweep."""
+        return self.prepared.num_trials
+
+    @property
+    def num_remaining(self) -> int:
+        """Number of trials that are still to start or to resume."""
+        return self.num_trials - sum(past.has_ended for past in self.past)
+
+
+@dataclass(frozen=True)
+class StoredSweep:
+    """An earlier sweep that is to be resumed."""
+
+    folder: SweepFolder
+    sweep: Sweep
+    """Its spec, with the changes that a resumed sweep may have."""
+    stored: Sweep
+    """Its spec as it was last stored."""
+    note: str
+    """Message where several sweeps have its name; else empty."""
+
+
+def create_sweep(prepared: PreparedSweep) -> StartedSweep:
+    """Make the sweep's folder, with a ledger of all trials that can be enumerated.
+
+    Raises UserError where the disk refuses; nothing is left then.
+    """
+    sweep, home = prepared.sweep, prepared.home
+    home.ensure()
+    run = None
+    try:
+        run = create_run(
+            home, sweep.name, family=prepared.base.model.family, spec_hash="", total_steps=prepared.num_trials,
+            trials=prepared.num_trials, tracking_uri=prepared.tracking_uri if prepared.base.tracking.uri else "",
+        )  # fmt: skip
+        folder = SweepFolder(run)
+        past = _store(prepared, folder, [])
+    except OSError as error:
+        if run is not None:
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise home_write_error(home, error) from error
+    at_once = prepared.concurrency.num_trials
+    note = f"sweep {folder.sweep_id}: {prepared.num_trials} trials, {at_once} at once"
+    return StartedSweep(prepared, folder, past, note)
+
+
+def resume_sweep(prepared: PreparedSweep, folder: SweepFolder) -> StartedSweep:
+    """Read the state of an earlier sweep, and store its spec and trials that are new.
+
+    Raises UserError where another process runs it, or the disk refuses.
+    """
+    with lock_run(folder.folder):
+        past = read_past_trials(prepared, folder)
+        for one, trial in zip(past, prepared.trials, strict=False):
+            assert one.trial.values == trial.values, f"trial {trial.number} differs from the ledger's"
+        try:
+            past = _store(prepared, folder, past)
+        except OSError as error:
+            raise home_write_error(prepared.home, error) from error
+    num_ended = sum(one.has_ended for one in past)
+    note = f"sweep {folder.sweep_id}: going on, {num_ended} of {prepared.num_trials} trials are done"
+    return StartedSweep(prepared, folder, past, note)
+
+
+def find_stored_sweep(home: Home, sweep_id: str, given: Sweep | None) -> StoredSweep:
+    """Find an earlier sweep by its id or name, and apply the changes that `given` makes to it.
+
+    Raises UserError for a change of what its trials are.
+    """
+    found = find_run(home, sweep_id)
+    folder = SweepFolder(found.folder)
+    stored = folder.load_sweep()
+    if given is None:
+        return StoredSweep(folder, stored, stored, found.note)
+    check_sweep(given, sweep_id)
+    given, _ = portable_sweep(given, home, stored)
+    if changed := differences(stored, given):
+        raise UserError(
+            f"sweep {folder.sweep_id} was started as another one: {'; '.join(changed)}. Resume it with its own "
+            "file, or without one, or start a new sweep without --resume."
+        )
+    return StoredSweep(folder, given, stored, found.note)
+
+
+def find_unfinished_sweep(home: Home, given: Sweep) -> str | None:
+    """Return the id of the newest unfinished sweep with this name and equal content; None where there is none."""
+    for record in list_runs(home):
+        if record.trials and record.name == given.name and record.status != "finished":
+            stored = SweepFolder(home.run(record.run_id)).load_sweep()
+            if not differences(stored, portable_sweep(given, home, stored)[0]):
+                return record.run_id
+    return None
+
+
+def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[PastTrial]:
+    """Read the state in which an earlier session left each trial of the ledger; writes nothing."""
+    return [_past_trial(prepared, trial) for trial in folder.planned_trials()]
+
+
+def _past_trial(prepared: PreparedSweep, trial: PlannedTrial) -> PastTrial:
+    record = find_record(prepared.home, trial)
+    if record is None:
+        return PastTrial(trial, "waiting", 0, ())
+    metrics, names = final_metrics(prepared.home.run(trial.run_id)), prepared.sweep.metrics
+    values = tuple(metrics[name] for name in names) if all(name in metrics for name in names) else ()
+    return PastTrial(trial, record.status, record.step, values)
+
+
+def _store(prepared: PreparedSweep, folder: SweepFolder, past: list[PastTrial]) -> list[PastTrial]:
+    """Write the spec, and add enumerated trials that the ledger lacks; return the trials of the whole ledger."""
+    write_durably(folder.spec, dump_yaml(prepared.sweep.to_dict()).encode())
+    missing = prepared.trials[len(past) :]
+    planned = [folder.plan_trial(prepared.home, trial.number, trial.values) for trial in missing]
+    return [*past, *(PastTrial(trial, "waiting", 0, ()) for trial in planned)]

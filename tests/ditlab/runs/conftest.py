@@ -1,0 +1,32 @@
+"""A home with a short finished run, copied for each test."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ditlab.home import Home
+from ditlab.interface.training import train
+from support import databases
+from support.workers import tiny
+
+mlflow_template = databases.mlflow_template
+
+
+@pytest.fixture(scope="package")
+def finished_home(tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> Path:
+    """A home that holds one run of two steps. Copy it, and leave it as it is."""
+    home = databases.seed(tmp_path_factory.mktemp("finished"), mlflow_template)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DITLAB_HOME", str(home))
+        train(tiny(training__steps=2), local=True)
+    return home
+
+
+@pytest.fixture
+def run_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_home: Path) -> Home:
+    """A copy of that home as DITLAB_HOME."""
+    root = tmp_path / "home"
+    shutil.copytree(finished_home, root)
+    monkeypatch.setenv("DITLAB_HOME", str(root))
+    return Home(root)

@@ -1,0 +1,48 @@
+"""Retries: what follows from which failure."""
+
+import pytest
+
+from ditlab.errors import RunFailed, UserError
+from ditlab.runs.failures import Failure, FailureKind, Recovery
+from support.workers import tiny
+
+LOST = Failure(FailureKind.LOST_WORKER, "worker 1 died")
+
+
+@pytest.mark.parametrize("kind", [FailureKind.CRASH, FailureKind.DIVERGED, FailureKind.STORAGE])
+def test_a_failure_that_would_happen_again_is_not_retried(kind):
+    with pytest.raises(RunFailed, match="why") as caught:
+        Recovery(tiny()).after(Failure(kind, "why"), saved_step=3)
+    assert caught.value.kind == kind.value
+
+
+def test_a_user_error_keeps_its_message():
+    with pytest.raises(UserError, match=r"^the knob$"):
+        Recovery(tiny()).after(Failure(FailureKind.USER_ERROR, "the knob"), 0)
+
+
+def test_losses_in_a_row_are_limited_and_a_checkpoint_resets_the_count():
+    recovery = Recovery(tiny(resources__max_failures=2))
+    recovery = recovery.after(LOST, 10).after(LOST, 10)
+    recovery = recovery.after(LOST, 20)  # two in a row, then progress
+    assert recovery.failures == 1
+    recovery = recovery.after(LOST, 20)
+    with pytest.raises(RunFailed, match=r"lost worker: worker 1 died \(3 in a row .* resources.max_failures=2\)"):
+        recovery.after(LOST, 20)
+
+
+def test_preemptions_are_not_counted():
+    recovery = Recovery(tiny(resources__max_failures=0))
+    for _ in range(50):
+        recovery = recovery.after(Failure(FailureKind.PREEMPTED, "spot"), 10)
+    assert recovery.failures == 0
+    with pytest.raises(RunFailed, match="lost worker"):
+        recovery.after(LOST, 10)
+
+
+def test_out_of_memory_leads_to_smaller_micro_batches():
+    recovery, failure = Recovery(tiny()), Failure(FailureKind.OUT_OF_MEMORY, "no", step=4)
+    for _ in range(2):
+        recovery = recovery.after(failure, 3)
+    assert recovery.memory.halvings == 1
+    assert "micro-batches of 8" in recovery.message_for(failure)
