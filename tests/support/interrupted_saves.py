@@ -1,8 +1,9 @@
-"""Saves a checkpoint again and again, each time interrupted one change of files later (`interrupting.c` is preloaded).
+"""Saves of a checkpoint, each interrupted one change of files later than the one before (preload `interrupting.c`).
 
-    LD_PRELOAD=interrupting.so python interrupted_saves.py FOLDER HOW ERRNO SCENARIO
+    LD_PRELOAD=interrupting.so python interrupted_saves.py PLAN...
 
-Forks a child per interruption from one warm process, and prints a JSON line for each: the folder, how the child ended.
+A PLAN is FOLDER:HOW:ERRNO:SCENARIO. Forks a child per interruption from one warm process, and prints a JSON line for
+each: the plan's folder, the child's folder, and how the child ended.
 """
 
 import ctypes
@@ -24,8 +25,8 @@ SHIM.traced.restype = ctypes.c_char_p
 OFF, KILL, TORN, ERROR, COUNT = range(5)
 
 
-def scene(place: Path, scenario: str) -> None:
-    """What lies there before: step 1 whole, and for two scenarios an attempt at step 2."""
+def prepare(place: Path, scenario: str) -> None:
+    """Save step 1, and for the scenarios `again` and `damaged` step 2, whose shard is then cut short in the last."""
     assert save(place, 1).error is None
     if scenario != "new":
         assert save(place, 2).error is None
@@ -35,7 +36,7 @@ def scene(place: Path, scenario: str) -> None:
 
 
 def child(place: Path, how: int, nth: int, number: int) -> int:
-    """Exit code 0: saved; 3: a failure that was told, and a save that worked afterwards; anything else is wrong."""
+    """Exit code 0: saved; 3: a failure that was reported; 10: the save ended before its `nth` change; else wrong."""
     one = saver(place, keep=1)
     SHIM.arm(str(place).encode(), how, nth, number)
     one.save(manifest(2), state(2))
@@ -49,10 +50,10 @@ def child(place: Path, how: int, nth: int, number: int) -> int:
     return 3 if saved.error.kind == "write" else 1
 
 
-def main(root: Path, how: int, number: int, scenario: str) -> None:
-    torch.set_num_threads(1)
+def interrupt_everywhere(root: Path, how: int, number: int, scenario: str) -> None:
+    """Interrupt a save at its first change of files, at its second, and so on until it has no more."""
     template = root / "template"
-    scene(template, scenario)
+    prepare(template, scenario)
     for nth in range(1, 100):
         place = root / f"{nth:03d}"
         shutil.copytree(template, place)
@@ -65,12 +66,15 @@ def main(root: Path, how: int, number: int, scenario: str) -> None:
                 os._exit(code)
         _, status = os.waitpid(pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        if code == 10:  # the save was over before its nth change
+        if code == 10:
             return
-        ended = {0: "saved", 3: "told", -signal.SIGKILL: "killed"}.get(code, f"wrong: {code}")
-        print(json.dumps({"nth": nth, "place": str(place), "ended": ended}), flush=True)
+        ended = {0: "saved", 3: "reported", -signal.SIGKILL: "killed"}.get(code, f"wrong: {code}")
+        print(json.dumps({"root": str(root), "place": str(place), "ended": ended}), flush=True)
     raise AssertionError("a save of a hundred changes of files")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    torch.set_num_threads(1)
+    for plan in sys.argv[1:]:
+        folder, how, number, scenario = plan.rsplit(":", 3)
+        interrupt_everywhere(Path(folder), int(how), int(number), scenario)

@@ -1,4 +1,4 @@
-"""A save that is cut short anywhere leaves the checkpoint before it or the new one, whole."""
+"""A save that is cut short anywhere leaves a whole checkpoint, the one before or the new one."""
 
 import errno
 import json
@@ -18,8 +18,15 @@ SUPPORT = Path(__file__).parents[2] / "support"
 KILL, TORN, ERROR, COUNT = 1, 2, 3, 4
 
 
-@pytest.fixture(scope="session")
+KILLS = [(KILL, 0, "new"), (KILL, 0, "damaged"), (KILL, 0, "again"), (TORN, 0, "new")]
+ERRORS = [(ERROR, errno.ENOSPC, "new"), (ERROR, errno.ENOSPC, "damaged"), (ERROR, errno.ENOSPC, "again"),
+          (ERROR, errno.EIO, "new")]  # fmt: skip
+UNTOUCHED = (COUNT, 0, "new")
+
+
+@pytest.fixture(scope="module")
 def shim(tmp_path_factory):
+    """A library that is preloaded to interrupt changes of files."""
     if not shutil.which("gcc"):
         pytest.skip("needs gcc")
     built = tmp_path_factory.mktemp("shim") / "interrupting.so"
@@ -29,42 +36,47 @@ def shim(tmp_path_factory):
     return built
 
 
-def interrupted(shim, root, how, number=0, scenario="new"):
-    environment = {**os.environ, "LD_PRELOAD": str(shim), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, SUPPORT / "interrupted_saves.py", root, str(how), str(number), scenario]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+@pytest.fixture(scope="module")
+def interrupted(shim, tmp_path_factory):
+    """By plan (how, errno, scenario): its folder, and how each of its saves ended. One process runs all of them."""
+    plans = [*KILLS, *ERRORS, UNTOUCHED]
+    roots = {plan: tmp_path_factory.mktemp("saves") for plan in plans}
+    arguments = [":".join([str(roots[plan]), *map(str, plan)]) for plan in plans]
+    done = subprocess.run(
+        [sys.executable, SUPPORT / "interrupted_saves.py", *arguments], env={**os.environ, "LD_PRELOAD": str(shim)},
+        capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    endings = [json.loads(line) for line in done.stdout.splitlines()]
+    return {plan: (root, [one for one in endings if one["root"] == str(root)]) for plan, root in roots.items()}
 
 
-@pytest.mark.parametrize("how, scenario", [(KILL, "new"), (KILL, "damaged"), (KILL, "again"), (TORN, "new")])
-def test_a_kill_at_any_change_of_files(shim, tmp_path, how, scenario):
-    """`damaged` and `again`: step 2 has been committed before, broken or whole."""
-    endings = interrupted(shim, tmp_path, how, scenario=scenario)
+@pytest.mark.parametrize("plan", KILLS, ids=str)
+def test_a_kill_at_any_change_of_files(interrupted, plan):
+    """In the scenarios `damaged` and `again`, step 2 has been committed before, and is then damaged or whole."""
+    _, endings = interrupted[plan]
     assert len(endings) > 12 and {ending["ended"] for ending in endings} == {"killed"}
     found = []
     for ending in endings:
         place = Path(ending["place"])
         found.append(2 if is_step(place, 2) else 1)
         assert is_step(place, found[-1])
-        # The next attempt at the step: nothing that was left stands in its way, or stays.
+        # The next attempt at the step succeeds in spite of leftovers, and leaves none.
         assert save(place, 2, keep=1).error is None and is_step(place, 2)
         (folder,) = place.iterdir()
         assert len(list(folder.iterdir())) == 2
     assert found == sorted(found)
-    assert set(found) == ({2} if scenario == "again" else {1, 2})
+    assert set(found) == ({2} if plan[2] == "again" else {1, 2})
 
 
-@pytest.mark.parametrize(
-    "number, scenario", [(errno.ENOSPC, "new"), (errno.ENOSPC, "damaged"), (errno.ENOSPC, "again"), (errno.EIO, "new")]
-)
-def test_an_error_at_any_change_of_files(shim, tmp_path, number, scenario):
-    endings = interrupted(shim, tmp_path, ERROR, number, scenario)
-    assert {ending["ended"] for ending in endings} == {"saved", "told"}
-    before = {file.name for file in (tmp_path / "template").rglob("*")}
+@pytest.mark.parametrize("plan", ERRORS, ids=str)
+def test_an_error_at_any_change_of_files(interrupted, plan):
+    root, endings = interrupted[plan]
+    assert {ending["ended"] for ending in endings} == {"saved", "reported"}
+    before = {file.name for file in (root / "template").rglob("*")}
     for ending in endings:
         place = Path(ending["place"])
-        if ending["ended"] == "told" and not is_step(place, 2):
+        if ending["ended"] == "reported" and not is_step(place, 2):
             assert is_step(place, 1)
             assert {file.name for file in place.rglob("*")} == before, "the failed save left something"
         else:
@@ -72,10 +84,10 @@ def test_an_error_at_any_change_of_files(shim, tmp_path, number, scenario):
         assert save(place, 3, keep=1).error is None and is_step(place, 3)
 
 
-def test_everything_is_on_disk_before_it_counts(shim, tmp_path):
-    """The order that a loss of power asks for: data, its folder entry, then the manifest, then its folder entry."""
-    interrupted(shim, tmp_path, COUNT)
-    trace = (tmp_path / "001.trace").read_text().splitlines()
+def test_everything_is_on_disk_before_it_counts(interrupted):
+    """The order survives a power cut: data, its folder entry, then the manifest, then its folder entry."""
+    root, _ = interrupted[UNTOUCHED]
+    trace = (root / "001.trace").read_text().splitlines()
     kinds = [re.sub(r"-\d{5}-of.*|\.[0-9a-f]{8}(?=\.partial)", "", line) for line in trace]
     step = "/step-00000002"
     order = [

@@ -5,6 +5,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 import torch
 
 from ditlab.checkpoints import transaction
@@ -13,20 +14,25 @@ from support.checkpoints import WEIGHT, is_step, manifest, save, shard_of, state
 from support.saving_workers import saver_of, workers
 
 
-def _story(rank: int, world_size: int, place: str) -> None:
-    """Step by step, each worker checks what it is told."""
+def _run(rank: int, world_size: int, place: str) -> None:
+    _fail_in_turn(rank, world_size, f"{place}/failing")
+    _lose_a_worker(rank, world_size, f"{place}/losing")
+
+
+def _fail_in_turn(rank: int, world_size: int, place: str) -> None:
+    """Save step after step, each failing in another way, and check what each worker is told."""
     cut = 12 * rank // world_size, 12 * (rank + 1) // world_size
     saver = saver_of(rank, world_size, place, keep=2)
 
     def saved(step, tensors=None):
         saver.save(manifest(step), state(step, *cut) if tensors is None else tensors)
-        ended = saver.wait()
-        assert ended.step == step and saver.poll() == [ended] and saver.poll() == []
-        return ended
+        outcome = saver.wait()
+        assert outcome.step == step and saver.poll() == [outcome] and saver.poll() == []
+        return outcome
 
     assert saved(1).error is None
 
-    # One that cannot write: its folder of this step is a file.
+    # A worker that cannot write: its folder of this step is a file.
     files, healthy = saver.store.files, saver.store
     if rank == 1:
         Path(place, "blocked").mkdir()
@@ -36,14 +42,14 @@ def _story(rank: int, world_size: int, place: str) -> None:
     assert failed.kind == "write" and "worker 1: " in str(failed.error) and "worker 0" not in str(failed.error)
     saver.store = healthy
 
-    # One whose state is no number.
+    # A worker whose state holds NaN.
     broken = state(3, *cut)
     if rank == 1:
         broken[0][1][2] = float("nan")
     failed = saved(3, broken)
     assert failed.kind == "not_finite" and "master of network.weight" in str(failed.error)
 
-    # One that writes where the others do not see it.
+    # A worker that writes where the others do not see it.
     transaction.VISIBILITY_TIMEOUT = 0.3
     if rank == 1:
         saver.store = CheckpointStore.at(Path(place, "elsewhere"))
@@ -52,7 +58,7 @@ def _story(rank: int, world_size: int, place: str) -> None:
     saver.store = healthy
 
     assert CheckpointStore.at(place).steps() == [1]
-    # What failed is written again, and nothing of the failures is left beside it.
+    # Failed steps are saved again, and the failures leave nothing.
     for step in (2, 3, 4):
         assert saved(step).error is None
     saver.close()
@@ -60,16 +66,8 @@ def _story(rank: int, world_size: int, place: str) -> None:
     assert len(files.sizes("step-00000004")) == world_size + 1
 
 
-def test_one_for_all(tmp_path):
-    assert workers(_story, str(tmp_path)) == [0, 0]
-    assert is_step(tmp_path, 4)  # read by one what two have written
-    reader = CheckpointStore.at(tmp_path).open(4)
-    assert torch.equal(reader.read("master", "network.weight", 3, 9), 400 + WEIGHT[3:9])
-    assert save(tmp_path, 4).error is None  # and written anew by one
-    assert is_step(tmp_path, 4) and shard_of(tmp_path, 4).name.startswith("shard-00000-of-00001-")
-
-
-def _bereft(rank: int, world_size: int, place: str) -> None:
+def _lose_a_worker(rank: int, world_size: int, place: str) -> None:
+    """Kill worker 1 after the first save: worker 0 is told at each later one, and ends."""
     saver = saver_of(rank, world_size, place)
     saver.save(manifest(1), state(1) if rank == 0 else [])
     assert saver.wait().error is None
@@ -87,7 +85,25 @@ def _bereft(rank: int, world_size: int, place: str) -> None:
     os._exit(0)  # not through the end of a process group that has lost a member
 
 
-def test_a_worker_that_dies(tmp_path):
-    """The one that is left hears of it and ends; what was committed stays."""
-    assert workers(_bereft, str(tmp_path)) == [0, -signal.SIGKILL]
-    assert is_step(tmp_path, 1) and CheckpointStore.at(tmp_path).steps() == [1]
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """(exit codes of two workers that have gone through both, the folder of their checkpoints)."""
+    place = tmp_path_factory.mktemp("workers")
+    return workers(_run, str(place)), place
+
+
+def test_all_workers_save_a_step_or_none(ended):
+    codes, place = ended
+    assert codes == [0, -signal.SIGKILL]
+    assert is_step(place / "failing", 4)  # written by two workers, read by one
+    reader = CheckpointStore.at(place / "failing").open(4)
+    assert torch.equal(reader.read("master", "network.weight", 3, 9), 400 + WEIGHT[3:9])
+    assert save(place / "failing", 4).error is None  # and written again by one
+    assert is_step(place / "failing", 4)
+    assert shard_of(place / "failing", 4).name.startswith("shard-00000-of-00001-")
+
+
+def test_a_worker_that_dies_ends_the_saves_of_the_others(ended):
+    codes, place = ended
+    assert codes == [0, -signal.SIGKILL]
+    assert is_step(place / "losing", 1) and CheckpointStore.at(place / "losing").steps() == [1]
