@@ -48,7 +48,7 @@ def embed(
 ) -> Tensor:
     """Embed any real `t`: (...,) -> (..., dim), in t's dtype but never below float32.
 
-    Half precision would lose the angle: bfloat16 cannot tell t = 0.998 from t = 1.
+    Half precision would lose the angle: in bfloat16, t = 0.998 and t = 1 are the same number.
     """
     dtype = torch.promote_types(t.dtype, torch.float32)
     omega = frequencies(dim, denominator=denominator, base=base, dtype=dtype, device=t.device)

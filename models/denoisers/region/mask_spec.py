@@ -15,7 +15,7 @@ class RandomMask(Spec):
     """A mask of every region with the same chance, independently of the others."""
 
     kind: Literal["random"] = "random"
-    """By chance."""
+    """A mask by chance."""
     ratio: MaskRatio = 0.5
     """Chance of a region to be masked."""
 
@@ -24,7 +24,7 @@ class BedMask(Spec):
     """A mask of the regions that overlap intervals of a BED file; windows without one are skipped."""
 
     kind: Literal["bed"] = "bed"
-    """By coordinates."""
+    """A mask by coordinates."""
     path: Annotated[str, Field(min_length=1)]
     """BED file: chromosome, start (from 0), end (exclusive) by line, more columns allowed; plain text."""
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 Conditions = Mapping[str, Tensor]
-"""By name, (batch, ...) each."""
+"""Tensors by name, (batch, ...) each."""
 Predict = Callable[[Tensor, Tensor, Conditions], Tensor]
 """(x (batch, ...), t (batch,), conditions) -> prediction in x's shape."""
 ScheduleName = Literal["constant", "linear", "cosine", "quadratic"]

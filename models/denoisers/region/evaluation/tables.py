@@ -38,7 +38,7 @@ class ImputationMeasurements:
     """Agreement of all predictors at all mask ratios."""
 
     by_predictor: Mapping[str, Mapping[float, RatioMeasurement]]
-    """By predictor, then by mask ratio; `model` comes first."""
+    """Measurements by predictor, then by mask ratio; `model` comes first."""
     features: tuple[str, ...]
     baselines: tuple[str, ...]
     """Predictors that were fitted on training rows."""
