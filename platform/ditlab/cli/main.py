@@ -5,6 +5,8 @@ import importlib
 import json
 import os
 import sys
+import warnings
+from typing import Any
 
 import click
 
@@ -80,6 +82,7 @@ def main() -> None:
     from ditlab.errors import RunFailed, UserError
 
     hide_tracebacks()
+    warnings.showwarning = _show_warning
     try:
         code = cli.main(prog_name="ditlab", standalone_mode=False)
     except (UserError, RunFailed) as error:
@@ -108,6 +111,15 @@ def _sentence(error: click.ClickException) -> str:
     message = error.format_message()
     context = getattr(error, "ctx", None)
     return f"{message} (see `{context.command_path} --help`)" if context else message
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
+    """Print a warning: one on a part of another package as a sentence, any other as Python does."""
+    is_plugin = category.__name__ == "PluginWarning"  # not imported: `--help` needs none of it
+    text = f"warning: {message}\n" if is_plugin else warnings.formatwarning(message, category, filename, lineno, line)
+    click.echo(text, file=file, nl=False, err=True)
 
 
 def _fail(message: str, code: int) -> None:

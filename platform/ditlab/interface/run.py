@@ -14,6 +14,7 @@ from ditlab.errors import UserError, nearest
 from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
+from ditlab.spec.plugin_packages import check_installed
 from ditlab.tracking.journal.history import Series, metric_history
 from ditlab.tracking.records import RunRecord, find_training_run, list_runs, read_record
 
@@ -80,7 +81,8 @@ class Run:
 
     @cached_property
     def spec(self) -> Experiment:
-        """The resolved experiment."""
+        """The resolved experiment. Raises UserError where a package that it needs is not installed here."""
+        check_installed(self.record.plugins, f"run {self.folder.run_id}")
         return load_experiment(self.folder.spec)
 
     def refresh(self) -> Run:

@@ -5,7 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from denoisers.contract import Spec
+from denoisers.loss_components import LOSS_COMPONENTS
+from denoisers.time_densities import TIME_DENSITIES
 from ditlab.errors import UserError, nearest
+from ditlab.spec.data_sources import DATA_SOURCES
 from ditlab.spec.format_value import shorten
 
 SELECTORS = ("kind", "family")
@@ -88,12 +91,26 @@ def check_path(cls: type[Spec], mapping: Mapping[str, Any], keys: Sequence[str],
             raise UserError(f"{source}: {unknown_field(cls, mapping, keys[: depth + 1], parent)}")
 
 
+def added_names(cls: type[Spec], keys: Sequence[str]) -> list[str]:
+    """Return the names that installed packages add at a path of an experiment: weights, or kinds."""
+    field = cls.model_fields.get("objective")
+    compares = field is not None and getattr(field.annotation, "component_prediction", None) is not None
+    match list(keys):
+        case ["objective", "weights"] if compares:
+            return LOSS_COMPONENTS.names()
+        case ["objective", "time"]:
+            return TIME_DENSITIES.names()
+        case ["data"]:
+            return DATA_SOURCES.names()
+    return []
+
+
 def unknown_field(
     cls: type[Spec], mapping: Mapping[str, Any], keys: Sequence[str], parent: type[Spec], value: str = ""
 ) -> str:
     """Why a path's last key is no field of `parent`, and what is. `value` (`=3`) is what it was to be."""
     above, key = ".".join(keys[:-1]), keys[-1]
-    known, name = list(parent.model_fields), f"{shorten(key)}{value}"
+    known, name = [*parent.model_fields, *added_names(cls, keys[:-1])], f"{shorten(key)}{value}"
     for selector in SELECTORS:
         if above and selector in parent.model_fields:
             own = parent.model_fields[selector].default

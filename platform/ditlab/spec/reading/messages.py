@@ -8,7 +8,15 @@ from pydantic import ValidationError
 from denoisers.contract import Spec
 from ditlab.errors import nearest
 from ditlab.spec.format_value import format_bound, format_value
-from ditlab.spec.reading.field_paths import annotation_at, members, options, plain_path, spec_at, unknown_field
+from ditlab.spec.reading.field_paths import (
+    added_names,
+    annotation_at,
+    members,
+    options,
+    plain_path,
+    spec_at,
+    unknown_field,
+)
 
 # What a value must be, by pydantic's name for the mistake; the rest is pydantic's own wording.
 WANTED = {
@@ -63,7 +71,7 @@ def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mappin
     if kind == "missing":
         return f"{path} is missing; give it a value."
     if kind in ("union_tag_invalid", "union_tag_not_found"):
-        return _selector_sentence(path, context, annotation_at(cls, mapping, keys))
+        return _selector_sentence(path, context, annotation_at(cls, mapping, keys), added_names(cls, keys))
     if kind in BOUNDS:
         bound = next(value for value in context.values())
         return f"{path}={value} must be {BOUNDS[kind]} {format_bound(bound)}."
@@ -77,9 +85,9 @@ def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mappin
     return f"{path}={value} must be {wording}." if wording != detail["msg"] else f"{path}={value}: {wording}."
 
 
-def _selector_sentence(path: str, context: Mapping[str, Any], annotation: Any) -> str:
+def _selector_sentence(path: str, context: Mapping[str, Any], annotation: Any, added: Sequence[str]) -> str:
     selector = str(context["discriminator"]).strip("'")
-    known = [str(option.model_fields[selector].default) for option in options(annotation)]
+    known = [*(str(option.model_fields[selector].default) for option in options(annotation)), *added]
     if "tag" not in context:
         return f"{path}.{selector} is missing; set it to one of {', '.join(known)}."
     return f"{path}.{selector}={context['tag']!r} is unknown; {nearest(str(context['tag']), known)}"
