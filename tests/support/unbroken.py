@@ -1,26 +1,41 @@
-"""The run that fault tests break, and what it comes to when nothing breaks it."""
+"""The run that fault tests interrupt, and its results when nothing interrupts it."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.home import Home
+from ditlab.interface.training import TrainingResult
 from ditlab.spec.experiment import Experiment
 from support.workers import newest, tiny
 
-STEPS = 120
+STEPS = 60
+EVERY = 30
+"""Steps between evaluations."""
 
 
 class Unbroken(NamedTuple):
-    """What a broken run must come to."""
+    """Results of a run without interruption."""
 
     state: CheckpointReader
+    """Its last checkpoint."""
     points: dict[str, list[tuple[int, float]]]
+    """Metrics in MLflow, by name."""
+    experiment: Experiment
+    home: Path
+    result: TrainingResult
 
 
 def broken(name: str, **changes: Any) -> Experiment:
-    """Two workers, a checkpoint every seven steps."""
-    fixed = {"training__steps": STEPS, "checkpoint": {"every": 7, "keep": 2}, "resources__workers": 2}
+    """Two workers at ZeRO 2, a checkpoint every seven steps."""
+    fixed: dict[str, Any] = {
+        "training__steps": STEPS,
+        "checkpoint": {"every": 7, "keep": 2},
+        "resources__workers": 2,
+        "engine__zero": {"stage": 2},
+        "evaluation": {"every": EVERY, "samples": 4, "limit": 64},
+        "sampling": {"steps": 2},
+    }
     return tiny(name=name, **{**fixed, **changes})
 
 

@@ -2,18 +2,18 @@
 
 import pytest
 
-from ditlab.cluster.capacity import Share, check_capacity, runs_that_fit, worker_share
+from ditlab.cluster.capacity import CpuShare, check_capacity, cpu_share, runs_that_fit
 from ditlab.errors import UserError
 from support.workers import tiny
 
 
 def test_cores_are_shared_out_and_fit_on_a_node():
     one = [{"CPU": 8.0}]
-    assert worker_share(tiny(), one).threads == 8
-    assert worker_share(tiny(resources__workers=2), one).threads == 4
-    assert worker_share(tiny(), [{"CPU": 4.0}, {"CPU": 16.0}]).threads == 16
-    assert worker_share(tiny(resources__workers=2), [{"CPU": 4.0}, {"CPU": 4.0}]).threads == 4
-    assert worker_share(tiny(resources={"workers": 2, "cpus_per_worker": 3}), one).threads == 3
+    assert cpu_share(tiny(), one).threads == 8
+    assert cpu_share(tiny(resources__workers=2), one).threads == 4
+    assert cpu_share(tiny(), [{"CPU": 4.0}, {"CPU": 16.0}]).threads == 16
+    assert cpu_share(tiny(resources__workers=2), [{"CPU": 4.0}, {"CPU": 4.0}]).threads == 4
+    assert cpu_share(tiny(resources={"workers": 2, "cpus_per_worker": 3}), one).threads == 3
 
 
 def test_more_than_the_nodes_hold_is_refused():
@@ -33,14 +33,14 @@ def test_more_than_the_nodes_hold_is_refused():
 
 def test_the_trials_of_a_sweep_share_the_cores_that_there_are():
     two, eight = [{"CPU": 2.0}], [{"CPU": 8.0}]
-    assert worker_share(tiny(), two, 1) == Share(2, 2.0)
-    assert worker_share(tiny(), two, 2) == Share(1, 1.0)
-    assert worker_share(tiny(), two, 3) == Share(1, 0.66)  # rounded down: three of them fit
-    assert worker_share(tiny(), two, 1000) == Share(1, 0.01)  # the least that Ray counts well
-    assert worker_share(tiny(), eight, 3) == Share(2, 2.0)
-    assert worker_share(tiny(resources__workers=2), eight, 2) == Share(2, 2.0)
-    assert worker_share(tiny(), [{"CPU": 2.0}, {"CPU": 16.0}], 1) == Share(16, 16.0)
-    assert worker_share(tiny(resources={"cpus_per_worker": 3}), two, 4) == Share(3, 3.0)
+    assert cpu_share(tiny(), two, 1) == CpuShare(2, 2.0)
+    assert cpu_share(tiny(), two, 2) == CpuShare(1, 1.0)
+    assert cpu_share(tiny(), two, 3) == CpuShare(1, 0.66)  # rounded down: three of them fit
+    assert cpu_share(tiny(), two, 1000) == CpuShare(1, 0.01)  # the least that Ray counts well
+    assert cpu_share(tiny(), eight, 3) == CpuShare(2, 2.0)
+    assert cpu_share(tiny(resources__workers=2), eight, 2) == CpuShare(2, 2.0)
+    assert cpu_share(tiny(), [{"CPU": 2.0}, {"CPU": 16.0}], 1) == CpuShare(16, 16.0)
+    assert cpu_share(tiny(resources={"cpus_per_worker": 3}), two, 4) == CpuShare(3, 3.0)
 
 
 @pytest.mark.parametrize("cores", [1.0, 2.0, 3.0, 16.0, 96.0])
@@ -49,18 +49,19 @@ def test_as_many_trials_fit_as_share_the_cores_of_one_machine(cores, workers):
     experiment, machine = tiny(resources__workers=workers, batch__micro=8), [{"CPU": cores}]
     for concurrent in (1, 2, 3, 7, 16):
         if cores / (workers * concurrent) >= 0.01:
-            assert runs_that_fit(experiment, worker_share(experiment, machine, concurrent), machine) >= concurrent
+            assert runs_that_fit(experiment, cpu_share(experiment, machine, concurrent), machine) >= concurrent
 
 
 def test_how_many_runs_fit():
-    assert runs_that_fit(tiny(), Share(1, 1.0), [{"CPU": 8.0}]) == 8
-    assert runs_that_fit(tiny(resources__workers=2), Share(3, 3.0), [{"CPU": 8.0}, {"CPU": 4.0}]) == 1
+    assert runs_that_fit(tiny(), CpuShare(1, 1.0), [{"CPU": 8.0}]) == 8
+    assert runs_that_fit(tiny(resources__workers=2), CpuShare(3, 3.0), [{"CPU": 8.0}, {"CPU": 4.0}]) == 1
     assert (
-        runs_that_fit(tiny(resources__workers={"min": 2, "max": 4}, batch__micro=8), Share(1, 1.0), [{"CPU": 8.0}]) == 4
+        runs_that_fit(tiny(resources__workers={"min": 2, "max": 4}, batch__micro=8), CpuShare(1, 1.0), [{"CPU": 8.0}])
+        == 4
     )
-    assert runs_that_fit(tiny(), Share(1, 0.1), [{"CPU": 1.0}]) == 10  # 1 / 0.1 is 10, and 0.1 no binary fraction
-    assert runs_that_fit(tiny(), Share(64, 64.0), [{"CPU": 8.0}]) == 0
-    assert runs_that_fit(tiny(), Share(1, 1.0), []) == 0
+    assert runs_that_fit(tiny(), CpuShare(1, 0.1), [{"CPU": 1.0}]) == 10  # 1 / 0.1 is 10, and 0.1 no binary fraction
+    assert runs_that_fit(tiny(), CpuShare(64, 64.0), [{"CPU": 8.0}]) == 0
+    assert runs_that_fit(tiny(), CpuShare(1, 1.0), []) == 0
 
 
 @pytest.mark.parametrize(
@@ -69,17 +70,17 @@ def test_how_many_runs_fit():
 def test_parts_of_a_gpu(gpus, on_one, on_two):
     """A part lies on one GPU: two tenths left on each of two are no room for four."""
     experiment = tiny(resources__gpus_per_worker=gpus)
-    assert runs_that_fit(experiment, Share(1, 1.0), [{"CPU": 64.0, "GPU": 1.0}]) == on_one
-    assert runs_that_fit(experiment, Share(1, 1.0), [{"CPU": 64.0, "GPU": 2.0}]) == on_two
-    assert runs_that_fit(experiment, Share(1, 1.0), [{"CPU": 3.0, "GPU": 2.0}]) == min(3, on_two)
-    assert runs_that_fit(experiment, Share(1, 1.0), [{"CPU": 64.0}]) == 0
+    assert runs_that_fit(experiment, CpuShare(1, 1.0), [{"CPU": 64.0, "GPU": 1.0}]) == on_one
+    assert runs_that_fit(experiment, CpuShare(1, 1.0), [{"CPU": 64.0, "GPU": 2.0}]) == on_two
+    assert runs_that_fit(experiment, CpuShare(1, 1.0), [{"CPU": 3.0, "GPU": 2.0}]) == min(3, on_two)
+    assert runs_that_fit(experiment, CpuShare(1, 1.0), [{"CPU": 64.0}]) == 0
 
 
 def test_no_room_for_one_trial():
     machine = [{"CPU": 2.0}]
     experiment = tiny(resources={"workers": 2, "cpus_per_worker": 1})
-    check_capacity(experiment, machine, worker_share(experiment, machine, 5))
+    check_capacity(experiment, machine, cpu_share(experiment, machine, 5))
     with pytest.raises(UserError, match=r"at 64 CPUs each do not fit: the cluster has 2 CPUs, 0 GPUs; lower resources"):
-        check_capacity(tiny(resources={"cpus_per_worker": 64}), machine, Share(64, 64.0))
+        check_capacity(tiny(resources={"cpus_per_worker": 64}), machine, CpuShare(64, 64.0))
     with pytest.raises(UserError, match=r"at 0\.5 CPU and 0\.25 GPU each do not fit"):
-        check_capacity(tiny(resources={"gpus_per_worker": 0.25}), machine, Share(1, 0.5))
+        check_capacity(tiny(resources={"gpus_per_worker": 0.25}), machine, CpuShare(1, 0.5))

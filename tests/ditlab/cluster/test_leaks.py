@@ -1,4 +1,4 @@
-"""An exception that tells every secret leaves none of them anywhere: streams, DITLAB_HOME, MLflow, Ray's logs."""
+"""An exception whose message holds every secret leaves none of them in streams, DITLAB_HOME, MLflow or Ray's logs."""
 
 import json
 import secrets
@@ -57,7 +57,7 @@ def tags_of(server: Served) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("options", [("--local",), ()], ids=["local", "ray"])
-def test_no_secret_is_told(tmp_path: Path, short: Path, options: tuple[str, ...]) -> None:
+def test_no_secret_is_left_anywhere(tmp_path: Path, short: Path, options: tuple[str, ...]) -> None:
     (tmp_path / "leaking.yaml").write_text(SPEC)
     home, log = tmp_path / "home", tmp_path / "server.log"
     with served(home, "--auth", log=log, **account(PASSWORD)) as server:

@@ -1,4 +1,4 @@
-"""The lines of `ditlab doctor --cluster`, from reports, measurements and answers made by hand."""
+"""The findings of `ditlab doctor --cluster`, from reports and measurements made by hand."""
 
 import os
 import socket
@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from ditlab.cluster.nodes.allreduce import Measured, reach
-from ditlab.cluster.nodes.tasks import Answer
-from ditlab.cluster.nodes.verdict import NodeReport, Wanted
-from ditlab.doctor.cluster_findings import of_all_reduce, of_reports, of_speeds, of_tracking
-from ditlab.doctor.exposure import Doors, judge_doors
+from ditlab.cluster.nodes.allreduce import AllReduceResult, connection_error
+from ditlab.cluster.nodes.tasks import TaskResult
+from ditlab.cluster.nodes.verdict import NodeReport, NodeRequirements
+from ditlab.doctor.cluster_findings import all_reduce_findings, report_findings, speed_findings, tracking_findings
+from ditlab.doctor.exposure import Exposure, judge_exposure
 from ditlab.doctor.findings import Finding, last_sentence
 from ditlab.doctor.gpus import judge_gpus, matmul_error, parse_gpu, read_gpus
 
 OWN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.8.0", "mlflow": "3.17.2", "ditlab": "0.1.0-3f9a01bc22d4"}
 GOOD = NodeReport("a (10.0.0.7/3f9a01bc)", True, OWN, home_free=50 << 30, cache_free=9 << 30)
-WANTED = Wanted(OWN, "/shared/runs", "s3://bucket/runs")
+REQUIRED = NodeRequirements(OWN, "/shared/runs", "s3://bucket/runs")
 CARD = "0, NVIDIA L40S, 570.86.15, 0, 0x0000000000000001, 491, 46068"  # of an idle one, as nvidia-smi prints it
 
 
@@ -30,7 +30,7 @@ def verdicts(findings: list[Finding]) -> dict[str, list[str]]:
 
 def test_a_cluster_that_agrees_is_ok_throughout():
     head = NodeReport("head", False, {"python": "3.11.7", "ray": "2.60.0"}, "No module named 'ditlab'")
-    findings = of_reports([GOOD, replace(GOOD, name="b"), head], [], WANTED)
+    findings = report_findings([GOOD, replace(GOOD, name="b"), head], [], REQUIRED)
     assert {each.verdict for each in findings} == {"ok"}
     assert last_sentence(findings) == "ready for a long run."
 
@@ -49,7 +49,7 @@ def test_a_cluster_that_agrees_is_ok_throughout():
     ],
 )
 def test_what_is_wrong_on_one_node_has_its_line(report, what, verdict):
-    findings = of_reports([GOOD, replace(report, name="b")], [], WANTED)
+    findings = report_findings([GOOD, replace(report, name="b")], [], REQUIRED)
     assert verdicts(findings)[what] == [verdict]
     (line,) = [each for each in findings if each.what == what]
     assert "b" in line.found and line.remedy
@@ -58,43 +58,49 @@ def test_what_is_wrong_on_one_node_has_its_line(report, what, verdict):
 
 
 def test_a_node_that_does_not_answer_is_missing():
-    assert verdicts(of_reports([GOOD], ["node b could not be asked (no answer in 120 s); wait."], WANTED))["nodes"] == [
+    assert verdicts(report_findings([GOOD], ["node b sent no report (no answer in 120 s); wait."], REQUIRED))[
+        "nodes"
+    ] == [
         "ok",
         "missing",
     ]
 
 
-def answer(node: str, value: float, problem: str = "") -> Answer:
-    return Answer({"NodeManagerHostname": node, "NodeManagerAddress": "10.0.0.1", "NodeID": "0" * 56}, value, problem)
+def result(node: str, value: float, problem: str = "") -> TaskResult:
+    return TaskResult(
+        {"NodeManagerHostname": node, "NodeManagerAddress": "10.0.0.1", "NodeID": "0" * 56}, value, problem
+    )
 
 
 def test_speeds_are_in_megabytes_a_second_and_slow_ones_noted():
-    written, read = of_speeds("DITLAB_HOME", [answer("a", 250e6), answer("b", 40e6)], [answer("a", 300e6)])
+    written, read = speed_findings("DITLAB_HOME", [result("a", 250e6), result("b", 40e6)], [result("a", 300e6)])
     assert (written.verdict, read.verdict) == ("note", "ok")
     assert "250 MB/s" in written.found and "40 MB/s" in written.found and "100 MB/s" in written.remedy
-    (refused,) = of_speeds("checkpoint.storage", [answer("a", 0, "ACCESS_DENIED")], [])
+    (refused,) = speed_findings("checkpoint.storage", [result("a", 0, "ACCESS_DENIED")], [])
     assert refused.verdict == "missing" and "a (10.0.0.1/00000000): ACCESS_DENIED" in refused.found
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests():
-    measured = Measured({1 << 20: 0.001, 64 << 20: 0.5}, True, 4, [])
+    measured = AllReduceResult({1 << 20: 0.001, 64 << 20: 0.5}, True, 4, [])
     assert measured.bus_bandwidth(64 << 20) == pytest.approx(1.5 * (64 << 20) / 0.5)
-    small, large = of_all_reduce(measured, use_gpu=False)
+    small, large = all_reduce_findings(measured, use_gpu=False)
     assert "64 MiB" in large.what and "0.20 GB/s" in large.found and large.verdict == "ok"
-    assert of_all_reduce(measured, use_gpu=True)[1].verdict == "note"  # for GPUs, 0.2 GB/s are few
+    assert all_reduce_findings(measured, use_gpu=True)[1].verdict == "note"  # for GPUs, 0.2 GB/s are few
     assert small.verdict == "ok"
 
 
 def test_a_wrong_sum_and_a_group_that_fails_are_missing():
-    assert of_all_reduce(Measured({1 << 20: 0.1}, False, 2, []), False)[0].verdict == "missing"
-    (line,) = of_all_reduce(Measured({}, False, 2, ["node a does not reach node b at 10.0.0.8 (timed out)"]), False)
+    assert all_reduce_findings(AllReduceResult({1 << 20: 0.1}, False, 2, []), False)[0].verdict == "missing"
+    (line,) = all_reduce_findings(
+        AllReduceResult({}, False, 2, ["node a does not reach node b at 10.0.0.8 (timed out)"]), False
+    )
     assert line.verdict == "missing" and "node a does not reach node b" in line.found and "ports" in line.remedy
 
 
-def test_tracking_is_asked_from_every_node():
-    assert of_tracking("sqlite:////shared/mlflow.db", {})[0].verdict == "note"
-    assert of_tracking("http://host:5000", {"a": "", "b": ""})[0].verdict == "ok"
-    (line,) = of_tracking("http://host:5000", {"a": "", "b": "does not answer (timed out)"})
+def test_tracking_is_checked_from_every_node():
+    assert tracking_findings("sqlite:////shared/mlflow.db", {})[0].verdict == "note"
+    assert tracking_findings("http://host:5000", {"a": "", "b": ""})[0].verdict == "ok"
+    (line,) = tracking_findings("http://host:5000", {"a": "", "b": "does not answer (timed out)"})
     assert line.verdict == "missing" and "from b" in line.found
 
 
@@ -102,15 +108,15 @@ def test_tracking_is_asked_from_every_node():
     ("status", "listening", "token", "expected"),
     [
         (401, ["127.0.0.1"], True, ["ok", "ok"]),
-        (200, ["127.0.0.1"], True, ["missing", "ok"]),  # this process shows a token that nobody wants
+        (200, ["127.0.0.1"], True, ["missing", "ok"]),  # this process sends a token that is not required
         (401, ["0.0.0.0"], True, ["ok", "note"]),
         (200, ["10.0.0.1"], False, ["missing", "missing"]),
         (None, [], False, ["missing", "note"]),
         (None, [], True, ["ok", "note"]),
     ],
 )
-def test_doors(status, listening, token, expected):
-    findings = judge_doors(Doors("127.0.0.1:8265", status, tuple(listening), token))
+def test_exposure(status, listening, token, expected):
+    findings = judge_exposure(Exposure("127.0.0.1:8265", status, tuple(listening), token))
     assert [each.verdict for each in findings] == expected
 
 
@@ -121,12 +127,12 @@ def test_a_port_where_nobody_answers_is_found_in_time():
         for each in waiting:
             each.setblocking(False)
             each.connect_ex((host, port))
-        assert "timed out" in reach(host, port, 0.5)
+        assert "timed out" in connection_error(host, port, 0.5)
         for each in waiting:
             each.close()
     with socket.create_server(("127.0.0.1", 0)) as open_port:
-        assert reach(*open_port.getsockname(), 0.5) == ""
-    assert "refused" in reach(host, port, 0.5)
+        assert connection_error(*open_port.getsockname(), 0.5) == ""
+    assert "refused" in connection_error(host, port, 0.5)
 
 
 def test_cards_are_read_from_nvidia_smi(tmp_path, monkeypatch):
@@ -149,8 +155,8 @@ def test_cards_are_read_from_nvidia_smi(tmp_path, monkeypatch):
     ("change", "verdict", "words"),
     [
         ({"uncorrected": 3}, "missing", "3 uncorrected"),
-        ({"slowed": 0x40}, "note", "heat"),
-        ({"slowed": 0x4}, "ok", "L40S"),  # the power cap is no fault
+        ({"throttled": 0x40}, "note", "heat"),
+        ({"throttled": 0x4}, "ok", "L40S"),  # the power cap is no fault
         ({"used": 20 << 30}, "note", "20.0 of 45 GiB"),
         ({"uncorrected": None}, "ok", "L40S"),
     ],

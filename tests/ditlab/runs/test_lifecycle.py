@@ -1,7 +1,5 @@
 """The record and the journal of a run, however it ends."""
 
-import json
-
 import pytest
 
 from ditlab.errors import RunFailed, UserError

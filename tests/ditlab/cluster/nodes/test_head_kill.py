@@ -7,7 +7,7 @@ import pytest
 
 from ditlab.home import Home
 from ditlab.runs.request import checkpoint_store
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.loading import load_experiment
 from ditlab.tracking.records import list_runs
 from support.followed import Followed
 from support.kills import Scene
@@ -63,7 +63,7 @@ def test_the_same_line_goes_on_under_a_new_head(tmp_path: Path, storage: str, ou
         assert tracked["info"]["status"] == "FINISHED"
         assert sorted(ours.mlflow.steps(tracked["info"]["run_id"], "train/loss")) == steps
         folder = Home(ours.home).run(after.run_id)
-        store = checkpoint_store(folder, load_experiment(folder.spec).to_dict())
+        store = checkpoint_store(folder, load_experiment(folder.spec).checkpoint.storage)
         assert store.location.startswith("s3://") == (storage == "s3")
         for step in store.steps():
             with store.open(step, verify=True) as reader:

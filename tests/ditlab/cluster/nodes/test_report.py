@@ -1,4 +1,4 @@
-"""What a node says of itself, asked in this process; and a newcomer's own look."""
+"""The report of a node, made in this process; and the check of a node that joins later."""
 
 import shutil
 import subprocess
@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.cluster.nodes.joining import check_newcomer
+from ditlab.cluster.nodes.joining import check_joining_node
 from ditlab.cluster.nodes.report import code_version, node_report, versions
-from ditlab.cluster.nodes.survey import probes
+from ditlab.cluster.nodes.survey import probe_files
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.runs.request import RunRequest
+from support.workers import tiny
 
-CHECKOUT = Path(__file__).parents[3]
-SAY = "from ditlab.cluster.nodes.report import code_version; print(code_version())"
+CHECKOUT = Path(__file__).parents[4]
+PRINT_VERSION = "from ditlab.cluster.nodes.report import code_version; print(code_version())"
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def version_there(folder: Path) -> str:
-    command = [sys.executable, "-c", SAY]
+    command = [sys.executable, "-c", PRINT_VERSION]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
 
@@ -40,9 +41,10 @@ def test_a_copy_of_the_code_has_the_same_version_until_a_line_changes(copy):
     assert version_there(copy) != code_version()
 
 
-def test_probes_are_seen_where_they_are_and_leave_nothing(tmp_path):
+def test_probes_are_read_where_they_were_written_and_leave_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("ditlab.cluster.nodes.report.FILE_TIMEOUT", 0.3)
     home, storage = Home(tmp_path / "new" / "home"), str(tmp_path / "storage")
-    with probes(home, storage) as probe:
+    with probe_files(home, storage) as probe:
         seen = node_report(str(home.root), storage, probe)
         apart = node_report(str(tmp_path / "apart"), str(tmp_path / "apart"), probe)
     assert (seen["home"], seen["storage"], seen["problem"]) == ("", "", "")
@@ -52,7 +54,7 @@ def test_probes_are_seen_where_they_are_and_leave_nothing(tmp_path):
 
 def test_probes_leave_a_home_that_was_there(tmp_path):
     (tmp_path / "mlflow.db").touch()
-    with probes(Home(tmp_path), None):
+    with probe_files(Home(tmp_path), None):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]
 
@@ -60,18 +62,20 @@ def test_probes_leave_a_home_that_was_there(tmp_path):
 def test_a_home_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
     below = Home(tmp_path / "file" / "x")
-    with pytest.raises(UserError, match=r"DITLAB_HOME=.*cannot be written"), probes(below, None):
+    with pytest.raises(UserError, match=r"DITLAB_HOME=.*cannot be written"), probe_files(below, None):
         pass
 
 
-def test_a_newcomer_compares_itself_with_the_launcher_and_looks_for_the_run(ray, tmp_path):
+def test_a_joining_node_checks_versions_and_the_runs_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("ditlab.cluster.nodes.joining.node_name", lambda: "10.0.0.7/3f9a01bc")
+    monkeypatch.setattr("ditlab.cluster.nodes.joining.FILE_TIMEOUT", 0.3)
     (tmp_path / "train" / "abc").mkdir(parents=True)
-    request = RunRequest({}, "abc", str(tmp_path), False, versions=versions())
-    check_newcomer(request)
-    check_newcomer(replace(request, versions={}, run_id="gone"))  # where nothing is asked
+    request = RunRequest(tiny(), "abc", Home(tmp_path), False, versions=versions())
+    check_joining_node(request)
+    check_joining_node(replace(request, versions={}, run_id="gone"))  # without versions nothing is compared
     with pytest.raises(UserError, match=r"deepspeed .* is installed on node .*, and deepspeed 0\.1 where"):
-        check_newcomer(replace(request, versions={**versions(), "deepspeed": "0.1"}))
+        check_joining_node(replace(request, versions={**versions(), "deepspeed": "0.1"}))
     with pytest.raises(UserError, match="another version of DiTLab's code is on node"):
-        check_newcomer(replace(request, versions={**versions(), "ditlab": "0.1.0-000000000000"}))
+        check_joining_node(replace(request, versions={**versions(), "ditlab": "0.1.0-000000000000"}))
     with pytest.raises(UserError, match=r"DITLAB_HOME=.* is not shared"):
-        check_newcomer(replace(request, run_id="gone"))
+        check_joining_node(replace(request, run_id="gone"))

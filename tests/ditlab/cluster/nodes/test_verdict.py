@@ -1,15 +1,15 @@
-"""What is said of a cluster's nodes before a run, from reports made by hand."""
+"""The verdict on a cluster's nodes before a run, from reports made by hand."""
 
 from dataclasses import replace
 
 import pytest
 
-from ditlab.cluster.nodes.verdict import NodeReport, Wanted, judge
+from ditlab.cluster.nodes.verdict import NodeReport, NodeRequirements, judge_nodes
 
 OWN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.8.0", "deepspeed": "0.19.8", "mlflow": "3.17.2",
        "ditlab": "0.1.0-3f9a01bc22d4"}  # fmt: skip
 GOOD = NodeReport("gpu-1 (10.0.0.7/3f9a01bc)", True, OWN, interfaces=["lo", "eth0"])
-WANTED = Wanted(OWN, "/shared/runs", "/shared/checkpoints", "eth0")
+REQUIRED = NodeRequirements(OWN, "/shared/runs", "/shared/checkpoints", "eth0")
 
 
 def of(name: str, version: str, report: NodeReport = GOOD) -> NodeReport:
@@ -17,14 +17,14 @@ def of(name: str, version: str, report: NodeReport = GOOD) -> NodeReport:
 
 
 def only_fault(*reports: NodeReport, everywhere: bool = False) -> str:
-    judgement = judge(reports, WANTED, everywhere)
-    assert len(judgement.faults) == 1, judgement.faults
-    return judgement.faults[0]
+    verdict = judge_nodes(reports, REQUIRED, everywhere)
+    assert len(verdict.faults) == 1, verdict.faults
+    return verdict.faults[0]
 
 
-def test_nodes_that_agree_are_not_spoken_of():
-    judgement = judge([GOOD, replace(GOOD, name="gpu-2")], WANTED)
-    assert (judgement.faults, judgement.warnings) == ([], [])
+def test_nodes_that_agree_have_no_faults():
+    verdict = judge_nodes([GOOD, replace(GOOD, name="gpu-2")], REQUIRED)
+    assert (verdict.faults, verdict.warnings) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_another_version_is_one_sentence_with_package_node_and_both_versions(nam
 
 
 def test_builds_of_torch_and_patches_of_python_may_differ():
-    assert not judge([of("torch", "2.8.0+cu128"), of("python", "3.11.9")], WANTED).faults
+    assert not judge_nodes([of("torch", "2.8.0+cu128"), of("python", "3.11.9")], REQUIRED).faults
 
 
 def test_other_packages_are_worth_a_note():
-    judgement = judge([of("mlflow", "3.18.0")], WANTED)
-    assert not judgement.faults and "mlflow 3.18.0" in judgement.warnings[0]
+    verdict = judge_nodes([of("mlflow", "3.18.0")], REQUIRED)
+    assert not verdict.faults and "mlflow 3.18.0" in verdict.warnings[0]
 
 
 def test_nodes_with_the_same_fault_share_a_sentence():
@@ -65,13 +65,13 @@ def test_what_is_not_shared_names_knob_value_node_and_reason():
     assert "checkpoint.storage=/shared/checkpoints is not shared" in sentence
 
 
-def test_a_store_that_a_node_may_not_read_asks_for_credentials():
-    wanted = replace(WANTED, storage="s3://bucket/x")
-    (sentence,) = judge([replace(GOOD, storage="OSError: ACCESS_DENIED")], wanted).faults
+def test_a_store_that_a_node_may_not_read_needs_credentials():
+    required = replace(REQUIRED, storage="s3://bucket/x")
+    (sentence,) = judge_nodes([replace(GOOD, storage="OSError: ACCESS_DENIED")], required).faults
     assert "s3://bucket/x" in sentence and "ACCESS_DENIED" in sentence and "credentials" in sentence
 
 
-def test_a_node_without_ditlab_is_told_how_to_get_it_and_of_nothing_that_follows():
+def test_a_node_without_ditlab_is_one_fault_with_its_remedy():
     bare = NodeReport("gpu-2", True, {"python": "3.11.7"}, "ModuleNotFoundError: No module named 'ditlab'")
     sentence = only_fault(GOOD, bare)
     assert "gpu-2" in sentence and "ditlab submit" in sentence and "--working-dir" in sentence
@@ -79,7 +79,7 @@ def test_a_node_without_ditlab_is_told_how_to_get_it_and_of_nothing_that_follows
 
 def test_a_head_that_only_drives_needs_no_ditlab_unless_trials_may_be_led_there():
     head = NodeReport("head", False, {"python": "3.11.7", "ray": "2.60.0"}, "No module named 'ditlab'")
-    assert not judge([head, GOOD], WANTED).faults
+    assert not judge_nodes([head, GOOD], REQUIRED).faults
     assert "head" in only_fault(head, GOOD, everywhere=True)
     assert "ray 2.1.0" in only_fault(replace(head, versions={"ray": "2.1.0"}))
 
@@ -91,6 +91,6 @@ def test_an_interface_that_a_node_lacks():
 
 @pytest.mark.parametrize(("skew", "words"), [(8.2, "8 s ahead of"), (-61.0, "61 s behind")])
 def test_a_clock_that_is_wrong_is_a_warning(skew, words):
-    judgement = judge([replace(GOOD, skew=skew), replace(GOOD, skew=4.0)], WANTED)
-    assert not judgement.faults and len(judgement.warnings) == 1
-    assert words in judgement.warnings[0] and GOOD.name in judgement.warnings[0]
+    verdict = judge_nodes([replace(GOOD, skew=skew), replace(GOOD, skew=4.0)], REQUIRED)
+    assert not verdict.faults and len(verdict.warnings) == 1
+    assert words in verdict.warnings[0] and GOOD.name in verdict.warnings[0]

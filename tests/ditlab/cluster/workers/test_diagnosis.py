@@ -1,19 +1,17 @@
-"""What follows from which failure, with failures made by hand."""
+"""Diagnosis of worker groups that ended without an outcome, with errors and heartbeats made by hand."""
 
 import pytest
 from ray.exceptions import ActorDiedError
 from ray.train import ControllerError, WorkerGroupError
-from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
+from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
 
-from ditlab.cluster.workers.attempt import classify
-from ditlab.cluster.workers.heartbeat import Sign, Watchman
-from ditlab.errors import RunFailed, UserError
-from ditlab.runs.failures import Failure, Kind, Recovery
-from support.workers import tiny
+from ditlab.cluster.workers.diagnosis import GroupState, diagnose
+from ditlab.cluster.workers.heartbeat import Heartbeat
+from ditlab.runs.failures import Failure, FailureKind
 
 
-def sign(rank, beats=5, idle=0.0, written=1.0, node="a"):
-    return Sign(rank, 1000 + rank, node, written, step=3, doing="training", laps=7, beats=beats, idle=idle)
+def heartbeat(rank, node="a"):
+    return Heartbeat(rank, 1000 + rank, node, 1.0, step=3, activity="training", num_begun=7, num_done=5, idle=0.0)
 
 
 def death(preempted=False):
@@ -22,80 +20,43 @@ def death(preempted=False):
     return error
 
 
-LOST = Failure(Kind.LOST_WORKER, "worker 1 died")
-
-
-@pytest.mark.parametrize("kind", [Kind.CRASH, Kind.DIVERGED, Kind.STORAGE])
-def test_what_would_happen_again_is_not_retried(kind):
-    with pytest.raises(RunFailed, match="why") as caught:
-        Recovery(tiny()).after(Failure(kind, "why"), saved_step=3)
-    assert caught.value.kind == kind.value
-
-
-def test_a_user_error_keeps_its_words():
-    with pytest.raises(UserError, match=r"^the knob$"):
-        Recovery(tiny()).after(Failure(Kind.USER_ERROR, "the knob"), 0)
-
-
-def test_losses_in_a_row_are_bounded_and_a_checkpoint_starts_the_count_anew():
-    recovery = Recovery(tiny(resources__max_failures=2))
-    recovery = recovery.after(LOST, 10).after(LOST, 10)
-    recovery = recovery.after(LOST, 20)  # two in a row, then progress
-    assert recovery.failures == 1
-    recovery = recovery.after(LOST, 20)
-    with pytest.raises(RunFailed, match=r"lost worker: worker 1 died \(3 in a row .* resources.max_failures=2\)"):
-        recovery.after(LOST, 20)
-
-
-def test_preemptions_count_for_nothing():
-    recovery = Recovery(tiny(resources__max_failures=0))
-    for _ in range(50):
-        recovery = recovery.after(Failure(Kind.PREEMPTED, "spot"), 10)
-    assert recovery.failures == 0
-    with pytest.raises(RunFailed, match="lost worker"):
-        recovery.after(LOST, 10)
-
-
-def test_memory_goes_down_the_ladder():
-    recovery = Recovery(tiny())
-    for _ in range(2):
-        recovery = recovery.after(Failure(Kind.OUT_OF_MEMORY, "no", step=4), 3)
-    assert recovery.room.halvings == 1
-    assert "micro-batches of 8" in recovery.sentence(Failure(Kind.OUT_OF_MEMORY, "no", step=4))
-
-
-def test_who_died_is_told_from_who_crashed_because_of_it():
-    crash = Failure(Kind.CRASH, "worker 0 failed: gloo")
+def test_a_dead_worker_is_named_and_not_the_one_that_crashed_because_of_it():
+    crash = Failure(FailureKind.CRASH, "worker 0 failed: gloo")
     error = WorkerGroupError("lost", {1: death(), 0: RuntimeError("gloo")})
-    found = classify(crash, error, [sign(0), sign(1)], [], {"a"})
-    assert found.kind is Kind.LOST_WORKER and "worker 1 (process 1001, at step 3)" in found.message
-    assert classify(crash, WorkerGroupError("bug", {0: ValueError()}), [sign(0)], [], {"a"}) is crash
+    found = diagnose(crash, GroupState(error, [heartbeat(0), heartbeat(1)], alive={"a"}))
+    assert found.kind is FailureKind.LOST_WORKER and "worker 1 (process 1001, at step 3)" in found.message
+    bug = GroupState(WorkerGroupError("bug", {0: ValueError()}), [heartbeat(0)], alive={"a"})
+    assert diagnose(crash, bug) is crash
 
 
-def test_a_lost_node_and_a_notice_that_came_too_late_have_their_own_names():
-    signs = [sign(0), sign(1, node="b")]
+def test_a_lost_node_and_a_preemption_without_notice_have_their_own_kinds():
+    heartbeats = [heartbeat(0), heartbeat(1, node="b")]
     error = WorkerGroupError("lost", {1: death()})
-    assert classify(None, error, signs, [], {"a"}).kind is Kind.LOST_NODE
-    assert classify(None, WorkerGroupError("", {1: death(preempted=True)}), signs, [], {"a"}).kind is Kind.PREEMPTED
-    assert classify(None, error, signs, [sign(1)], {"a", "b"}).kind is Kind.HUNG_WORKER
+    assert diagnose(None, GroupState(error, heartbeats, alive={"a"})).kind is FailureKind.LOST_NODE
+    taken = WorkerGroupError("", {1: death(preempted=True)})
+    assert diagnose(None, GroupState(taken, heartbeats, alive={"a"})).kind is FailureKind.PREEMPTED
+    hung = GroupState(error, heartbeats, [heartbeat(1)], {"a", "b"})
+    assert diagnose(None, hung).kind is FailureKind.HUNG_WORKER
 
 
-@pytest.mark.parametrize(("is_node_lost", "kind"), [(False, Kind.LOST_WORKER), (True, Kind.LOST_NODE)])
-def test_workers_that_died_before_they_could_say_where_they_are(is_node_lost, kind):
+@pytest.mark.parametrize(("is_node_lost", "kind"), [(False, FailureKind.LOST_WORKER), (True, FailureKind.LOST_NODE)])
+def test_workers_that_died_before_their_first_heartbeat(is_node_lost, kind):
     error = ControllerError(WorkerGroupStartupFailedError("gone"))
-    assert classify(None, error, [], [], {"a"}, "", is_node_lost).kind is kind
+    assert diagnose(None, GroupState(error, alive={"a"}, is_node_lost=is_node_lost)).kind is kind
 
 
-def test_silence_is_found_and_those_who_wait_are_not_blamed():
-    watchman = Watchman(timeout=10)
-    assert watchman.hung([sign(0), sign(1)], now=0) == []
-    assert watchman.hung([sign(0, written=2.0), sign(1)], now=9) == []
-    assert [one.rank for one in watchman.hung([sign(0, written=3.0), sign(1)], now=11)] == [1]
+def test_a_cluster_without_resources_and_a_leader_that_died():
+    waiting = ControllerError(WorkerGroupStartupTimeoutError("no placement"))
+    assert diagnose(None, GroupState(waiting)).kind is FailureKind.NO_RESOURCES
+    led = diagnose(None, GroupState(ControllerError(death())))
+    assert led == Failure(FailureKind.LOST_WORKER, "the process that leads the workers died")
 
 
-def test_the_one_that_is_behind_is_blamed():
-    watchman = Watchman(timeout=10)
-    waiting = [sign(0, beats=12, idle=11), sign(1, beats=11, idle=13), sign(2, beats=12, idle=11)]
-    assert [one.rank for one in watchman.hung(waiting, now=0)] == [1]
-    working = [sign(0, beats=12, idle=11), sign(1, beats=13, idle=2)]
-    assert watchman.hung(working, now=1) == []
+def test_workers_that_lost_touch_with_each_other():
+    state = GroupState(None, [heartbeat(0)], alive={"a"}, peer_loss="worker 0: Connection closed by peer")
+    assert diagnose(None, state).message == (
+        "a worker lost touch with the others (worker 0: Connection closed by peer)"
+    )
+    away = GroupState(None, [heartbeat(0, node="b")], alive={"a"}, peer_loss="worker 1: timed out")
+    assert diagnose(None, away).kind is FailureKind.LOST_NODE
+    assert diagnose(None, GroupState(None)).kind is FailureKind.CRASH

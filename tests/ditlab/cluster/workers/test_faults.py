@@ -30,7 +30,7 @@ def final(home, result):
 @pytest.mark.slow
 def test_nan_in_one_workers_loss_is_left_out_by_all(go, home, capfd):
     result = go(experiment("nan", kind="nan", step=5))
-    assert result.exit_code == 0
+    assert result.status == "finished"
     points, tags, status = tracked(home, "nan")
     assert [step for step, loss in points["train/loss"] if not math.isfinite(loss)] == [5]
     assert [step for step, _ in points["train/loss"]] == list(range(1, 10))
@@ -44,7 +44,7 @@ def test_nan_in_one_workers_loss_is_left_out_by_all(go, home, capfd):
 def test_memory_that_ends_in_one_worker_halves_the_micro_batch_of_all(go, home, where, capfd):
     whole = tracked_losses(go, home, experiment(f"whole-{where}"))
     result = go(experiment(f"oom-{where}", kind=where, step=5, above=8))
-    assert (result.outcome.status, result.outcome.step) == ("finished", 9)
+    assert (result.status, result.step) == ("finished", 9)
     points, tags, status = tracked(home, f"oom-{where}")
     assert [step for step, _ in points["train/loss"]] == list(range(1, 10))
     for (_, loss), (_, expected) in zip(points["train/loss"], whole, strict=True):
@@ -60,11 +60,12 @@ def tracked_losses(go, home, whole):
     return tracked(home, whole.name)[0]["train/loss"]
 
 
+@pytest.mark.slow  # the same without processes: test_failure_record.py
 @pytest.mark.parametrize(
     ("kind", "error", "code", "words"),
     [
         ("bug", RunFailed, "crash", r"worker 1 failed: ValueError: a bug, by a test"),
-        pytest.param("input", UserError, "user_error", r"the input is wrong, by a test$", marks=pytest.mark.slow),
+        ("input", UserError, "user_error", r"the input is wrong, by a test$"),
     ],
 )
 def test_what_would_happen_again_fails_once(go, home, kind, error, code, words):

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.runs.start import start_run
+from ditlab.interface.training import train
 from ditlab.spec.experiment import class_for
 from support.faults import tracked
 from support.workers import tiny
@@ -41,17 +41,15 @@ def test_workers_have_the_settings_and_every_group_the_timeout(go):
 def test_one_process_has_them_too(at_home, monkeypatch):
     for name in VARIABLES:
         monkeypatch.setenv(name, os.environ.get(name, "before"))  # put back at the end
-    start = start_run(experiment("alone", 1, NETWORK, kind="tell", step=2, rank=0), None, local=True, remote=False,
-                      dry_run=False)  # fmt: skip
     with pytest.raises(UserError) as said:
-        start.go(local=True)
+        train(experiment("alone", 1, NETWORK, kind="tell", step=2, rank=0), local=True)
     assert told(said.value)["variables"] == VARIABLES
 
 
 def test_a_worker_that_never_comes_is_given_up_after_the_timeout(go, capfd):
     """Building is not watched: it may take any time. The others' collective gives up after 12 s, not after 1800."""
     result = go(experiment("away", 2, {"timeout": 12}, kind="away"))
-    assert (result.exit_code, result.outcome.step) == (0, 6)
+    assert (result.status, result.step) == ("finished", 6)
     points, tags, status = tracked(result_home(result), "away")
     assert [step for step, _ in points["train/loss"]] == list(range(1, 7))
     assert (status, tags["ditlab.failure"]) == ("FINISHED", "lost_worker")

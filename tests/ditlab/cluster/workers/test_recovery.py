@@ -23,8 +23,8 @@ def trial(go, home, unbroken, name, seed):
     step, worker = draw.randrange(1, STEPS - 15), draw.randrange(2)
     with once_at(home, name, step, kill_worker(worker)):
         result = go(broken(name))
-    assert (result.outcome.status, result.outcome.step, result.exit_code) == ("finished", STEPS, 0)
-    state, points = unbroken
+    assert (result.status, result.step) == ("finished", STEPS)
+    state, points = unbroken.state, unbroken.points
     assert same_state(checkpoint_of(home, result.run_id), state)
     found, tags, status = tracked(home, name)
     assert found == points and status == "FINISHED"
@@ -48,8 +48,8 @@ def test_a_worker_that_stops_answering_is_named_and_replaced(go, home, unbroken,
     name = "stopped"
     with once_at(home, name, 30, kill_worker(1, signal.SIGSTOP)):
         result = go(broken(name, resources={"workers": 2, "hang_timeout": 8}))
-    assert result.outcome.status == "finished"
-    state, points = unbroken
+    assert result.status == "finished"
+    state, points = unbroken.state, unbroken.points
     found, tags, _ = tracked(home, name)
     assert found == points and same_state(checkpoint_of(home, result.run_id), state)
     assert tags["ditlab.failure"] == "hung_worker" and "gave no sign of progress" in tags["ditlab.failure_message"]
@@ -97,7 +97,7 @@ def test_a_worker_that_dies_while_it_is_started_is_a_loss_too(go, home, unbroken
     killer.start()
     result = go(broken(name))
     killer.join(5)
-    state, points = unbroken
+    state, points = unbroken.state, unbroken.points
     found, tags, _ = tracked(home, name)
     assert found == points and same_state(checkpoint_of(home, result.run_id), state)
     assert tags["ditlab.failure"] == "lost_worker"
@@ -108,7 +108,7 @@ def test_the_process_that_leads_the_workers_may_die(go, home, unbroken):
     name = "led"
     with once_at(home, name, 30, lambda: ray_processes("TrainController")[0].kill()):
         result = go(broken(name))
-    state, points = unbroken
+    state, points = unbroken.state, unbroken.points
     found, tags, _ = tracked(home, name)
     assert found == points and same_state(checkpoint_of(home, result.run_id), state)
     assert "the process that leads the workers died" in tags["ditlab.failure_message"]
