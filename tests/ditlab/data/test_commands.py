@@ -1,5 +1,5 @@
-import json
-import os
+"""Commands `ditlab data import` and `ditlab data inspect`: output, files, exit codes."""
+
 import re
 import subprocess
 import sys
@@ -9,43 +9,41 @@ import numpy as np
 import pytest
 import zarr
 
+from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.writer import StoreWriter
+from support.command import Said, run_inside
 from support.photographs import captioned_folder, smooth
 
 
 @pytest.fixture
-def ditlab(tmp_path: Path):
-    """Runs `ditlab data ...` with a home of its own."""
+def ditlab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Run `ditlab data ...` with a home of its own."""
+    monkeypatch.setenv("COLUMNS", "120")
 
-    def run(*arguments: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [sys.executable, "-c", "from ditlab.cli.main import main; main()", "data", *arguments],
-            env=os.environ | {"DITLAB_HOME": str(tmp_path / "home"), "COLUMNS": "120"},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
+    def run(*arguments: str) -> Said:
+        return run_inside("data", *arguments, home=tmp_path / "home", cwd=tmp_path)
 
     return run
 
 
-def last_line(done: subprocess.CompletedProcess) -> dict:
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def last_line(done: Said) -> dict:
+    assert done.code == 0, done.err
+    return done.json
 
 
 def test_import_and_inspect_digits(ditlab, tmp_path):
     imported = ditlab("import", "digits", "--json")
     (store,) = last_line(imported)["stores"]
     assert (store["name"], store["rows"], store["outcome"]) == ("digits", 1797, "written")
-    assert len(imported.stdout.splitlines()) == 1
-    assert "already there, unchanged" in ditlab("import", "digits").stderr
+    assert len(imported.out.splitlines()) == 1
+    assert "already there, unchanged" in ditlab("import", "digits").err
     seen = last_line(ditlab("inspect", "digits", "--num", "5", "--json"))
     assert seen["fingerprint"] == store["fingerprint"]
     assert seen["columns"]["label"]["statistics"]["class_counts"][0] == 178
     assert Path(seen["picture"]).is_relative_to(tmp_path / "home")
     assert Path(seen["picture"]).read_bytes().startswith(b"\x89PNG")
     table = ditlab("inspect", store["path"], "--out", "grid.png")
-    assert store["fingerprint"] in table.stdout and "(1, 8, 8)" in table.stdout
+    assert store["fingerprint"] in table.out and "(1, 8, 8)" in table.out
     assert (tmp_path / "grid.png").exists()
 
 
@@ -53,15 +51,15 @@ def test_import_mnist_from_a_folder_into_another(ditlab, tmp_path, write_idx):
     write_idx(tmp_path / "t10k-images-idx3-ubyte.gz", np.zeros((4, 28, 28)))
     write_idx(tmp_path / "t10k-labels-idx1-ubyte.gz", np.arange(4))
     refused = ditlab("import", "mnist", "--source", ".")
-    assert refused.returncode == 2
-    assert "--no-checksum" in refused.stderr and "Traceback" not in refused.stderr
+    assert refused.code == 2
+    assert "--no-checksum" in refused.err and "Traceback" not in refused.err
     done = ditlab("import", "mnist", "--source", ".", "--no-checksum", "--out", "elsewhere", "--json")
     assert last_line(done)["stores"][0]["path"].endswith("elsewhere/mnist-test")
-    assert "--no-checksum" in done.stderr
+    assert "--no-checksum" in done.err
 
 
-def test_the_kinds_are_listed_with_a_line_each_and_their_own_options(ditlab):
-    listed = ditlab("import", "--help").stdout
+def test_importers_are_listed_with_a_line_each_and_their_own_options(ditlab):
+    listed = ditlab("import", "--help").out
     for line in (
         r"digits +The 1,797 real",
         r"get +Motif scores of genomic regions",
@@ -71,11 +69,11 @@ def test_the_kinds_are_listed_with_a_line_each_and_their_own_options(ditlab):
     ):
         assert re.search(rf"^ +{line}", listed, re.MULTILINE)
     assert "..." not in listed.partition("Commands:")[2]
-    get = ditlab("import", "get", "--help").stdout
+    get = ditlab("import", "get", "--help").out
     for flag in ("--source DIRECTORY", "--cell-type TEXT", "--accessibility [atpm|ones]", "--regions", "--max-span"):
         assert flag in get
     assert "[default: 5000000; x>=1]" in get and "[required]" in get and "--checksum" not in get
-    assert "--checksum / --no-checksum" in ditlab("import", "mnist", "--help").stdout
+    assert "--checksum / --no-checksum" in ditlab("import", "mnist", "--help").out
 
 
 def test_help_of_an_import_needs_no_heavy_library(tmp_path):
@@ -91,7 +89,7 @@ def test_help_of_an_import_needs_no_heavy_library(tmp_path):
 
 @pytest.fixture
 def regions(tmp_path: Path) -> Path:
-    """A zarr store of 12 peaks on two chromosomes, with 14 motifs and two cell types."""
+    """Write a zarr store of 12 peaks on two chromosomes, with 14 motifs and two cell types."""
     group = zarr.open_group(tmp_path / "regions.zarr", mode="w", zarr_format=2)
     peaks = [f"chr{c}:{n * 100}-{n * 100 + 50}" for c in (3, 11) for n in range(6)]
     text = np.dtypes.StringDType()
@@ -108,20 +106,19 @@ def test_import_and_inspect_regions(ditlab, regions, tmp_path):
     done = ditlab("import", "get", "--source", "regions.zarr", "--cell-type", "CD4+ T cell", "--regions", "4", "--json")
     (store,) = last_line(done)["stores"]
     assert (store["name"], store["rows"]) == ("get-CD4_T_cell", 4)
-    assert "note: read from regions.zarr (zarr format 2); 1 of 12 peaks dropped" in done.stderr
-    assert "11/12" not in done.stderr and "12/12 peaks" in done.stderr and "4/4 windows" in done.stderr
+    assert "note: read from regions.zarr (zarr format 2); 1 of 12 peaks dropped" in done.err
+    assert "11/12" not in done.err and "12/12 peaks" in done.err and "4/4 windows" in done.err
     seen = last_line(ditlab("inspect", store["name"], "--json"))
     assert seen["columns"]["regions"]["names"] == [*(f"M{n}" for n in range(14)), "accessibility"]
     assert seen["columns"]["chromosome"]["names"] == ["chr3", "chr11"]
     assert len(seen["columns"]["regions"]["divisors"]) == 15
-    table = ditlab("inspect", store["name"]).stdout
+    table = ditlab("inspect", store["name"]).out
     assert re.search(r"regions +15 +M0, M1, M2, M3, M4, M5, M6, M7, \.\.\., accessibility", table)
     assert re.search(r"chromosome: rows by class\s+class +rows\s+─+\s+chr3 +2\s+chr11 +2\s", table)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_mistakes_about_regions_end_with_2_and_the_knob(ditlab, regions, tmp_path):
+    for arguments, message in (
         ((), "Missing option '--source'"),
         (("--source", "nowhere"), "Directory 'nowhere' does not exist"),
         (("--source", ".", "--regions", "0"), "0 is not in the range x>=1"),
@@ -130,28 +127,23 @@ def test_import_and_inspect_regions(ditlab, regions, tmp_path):
         (("--source", ".", "--cell-type", ""), "--cell-type='' must be at least a character long"),
         (("--source", "."), "--source=. is no zarr store"),
         (("--source", "regions.zarr", "--cell-type", "fetal"), "--cell-type=fetal: regions.zarr has no such cell type"),
-    ],
-)
-def test_mistakes_about_regions_end_with_2_and_the_knob(ditlab, regions, tmp_path, arguments, message):
-    done = ditlab("import", "get", *arguments, "--json")
-    assert done.returncode == 2
-    assert message in done.stderr and "Traceback" not in done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["exit_code"] == 2
-    assert not (tmp_path / "home" / "stores").exists()
+    ):
+        done = ditlab("import", "get", *arguments, "--json")
+        assert done.code == 2, arguments
+        assert message in done.err and "Traceback" not in done.err
+        assert done.json["exit_code"] == 2
+        assert not (tmp_path / "home" / "stores").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_mistakes_end_with_2_and_the_remedy(ditlab):
+    for arguments, message in (
         (("import", "digit"), "there is no importer 'digit'; did you mean 'digits'?"),
         (("inspect", "nothing"), "nothing holds no store"),
         (("import", "digits", "--source", "."), "No such option '--source'"),
-    ],
-)
-def test_mistakes_end_with_2_and_the_remedy(ditlab, arguments, message):
-    done = ditlab(*arguments)
-    assert done.returncode == 2
-    assert message in done.stderr and "Traceback" not in done.stderr
+    ):
+        done = ditlab(*arguments)
+        assert done.code == 2, arguments
+        assert message in done.err and "Traceback" not in done.err
 
 
 def test_import_and_inspect_captioned_images(ditlab, tmp_path):
@@ -162,8 +154,8 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
     done = ditlab("import", "images", "--source", "photos", "--resolution", "128", "--json")
     (store,) = last_line(done)["stores"]
     assert (store["name"], store["rows"], store["outcome"]) == ("images-photos-128", 3, "written")
-    assert re.search(r"left out or cut: 1 too small, 1 unreadable; listed in .*skipped-[0-9a-f]+\.txt", done.stderr)
-    assert "5/5 images" in done.stderr and "bytes of decoded pixels" in done.stderr
+    assert re.search(r"left out or cut: 1 too small, 1 unreadable; listed in .*skipped-[0-9a-f]+\.txt", done.err)
+    assert "5/5 images" in done.err and "bytes of decoded pixels" in done.err
     seen = last_line(ditlab("inspect", "images-photos-128", "--json"))
     assert [(bucket["height"], bucket["width"], bucket["rows"]) for bucket in seen["buckets"]] == [
         (64, 64, 2),
@@ -172,7 +164,7 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
     assert seen["facts"] == {"too small": 1, "unreadable": 1} and seen["fingerprint"] == store["fingerprint"]
     assert seen["columns"]["image"]["shape"] == [3, 64, -1] and seen["rows"] == 3
     assert Path(seen["picture"]).read_bytes().startswith(b"\x89PNG")
-    table = ditlab("inspect", "images-photos-128", "--out", "grid.png").stdout
+    table = ditlab("inspect", "images-photos-128", "--out", "grid.png").out
     assert re.search(r"64x128 +2 +1 +33\.3% +2 to 2", table) and "(3, 64, any)" in table
     assert "1 too small, 1 unreadable" in table
 
@@ -180,16 +172,13 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
 def test_mistakes_about_images_end_with_2_and_the_knob(ditlab, tmp_path):
     captioned_folder(tmp_path / "photos", {"a.png": (smooth(64, 64), None)})
     done = ditlab("import", "images", "--source", "photos")
-    assert done.returncode == 2 and "a.png has no caption" in done.stderr and "Traceback" not in done.stderr
+    assert done.code == 2 and "a.png has no caption" in done.err and "Traceback" not in done.err
     done = ditlab("import", "images", "--source", "photos", "--step", "24")
-    assert done.returncode == 2 and "--step=24 is no multiple of --patch=16" in done.stderr
+    assert done.code == 2 and "--step=24 is no multiple of --patch=16" in done.err
     assert not (tmp_path / "home" / "stores").exists()
 
 
 def test_a_store_without_images_has_no_picture(ditlab, tmp_path):
-    from ditlab.data.stores.manifest import Column, Source
-    from ditlab.data.stores.writer import StoreWriter
-
     column = Column(dtype="int64", shape=(6,), unit="token")
     with StoreWriter(tmp_path / "tokens", {"tokens": column}, name="tokens", source=Source(kind="t")) as writer:
         writer.append({"tokens": np.zeros((3, 6), np.int64)})

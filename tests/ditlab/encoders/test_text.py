@@ -62,7 +62,7 @@ def test_features_do_not_depend_on_what_else_is_encoded(encoder):
 def test_padding_does_not_change_features(encoder, monkeypatch):
     """Captions of all lengths in one pass, as on a GPU."""
     one_by_one = encoder.encode(TEXTS)
-    monkeypatch.setattr("ditlab.encoders.text.in_parts", lambda num, device, at_once: [slice(0, num)])
+    monkeypatch.setattr("ditlab.encoders.text.batch_slices", lambda num, device, at_once: [slice(0, num)])
     padded = encoder.encode(TEXTS)
     assert torch.equal(padded["text_mask"], one_by_one["text_mask"])
     for name in ("text", "text_pooled"):

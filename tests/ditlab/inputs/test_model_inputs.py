@@ -190,7 +190,7 @@ def test_an_encoder_without_captions(pictures, folders, tmp_path):
 
 def test_encoders_are_checked_before_anything_starts(raw, encoded, folders, tmp_path, monkeypatch):
     home = Home(tmp_path)
-    monkeypatch.setattr("ditlab.encoders.checkpoint.Checkpoint.network", None)  # no weights are read
+    monkeypatch.setattr("ditlab.encoders.checkpoint.EncoderCheckpoint.network", None)  # no weights are read
     for spec in (experiment(raw, folders), experiment(encoded), experiment(encoded, folders)):
         check_inputs(spec, open_data(spec.data, home), home)
     spec = experiment(raw, folders, model={**MODEL, "width": 64, "mrope_widths": [8, 4, 4]})
@@ -210,14 +210,14 @@ def test_captions_longer_than_the_model_takes_are_counted_and_told_ever_more_sel
     taken = {field.name: view.gather(field.name, np.arange(4)) for field in inputs.fields}
     for _ in range(12):
         assert inputs.prepare_batch(taken, view.columns)["text"].shape[1] == 3
-    assert inputs._maker.text().num_truncated == 12 * (cut := inputs._maker.text().num_truncated // 12)
+    assert inputs._extractor.text().num_truncated == 12 * (cut := inputs._extractor.text().num_truncated // 12)
     assert 1 < cut <= 4 and len(heard) == 2 and "model.text_length=3" in heard[0]
     assert f"({cut} so far)" in heard[0] and f"({10 * cut} so far)" in heard[1]
 
 
 def test_a_retired_encoder_is_freed(raw, folders):
     inputs, _ = rows(experiment(raw, folders))
-    (network,) = (inputs._maker.image().network,)  # type: ignore[union-attr]
+    (network,) = (inputs._extractor.image().network,)  # type: ignore[union-attr]
     held = weakref.ref(network)
     del network
     assert not inputs.retire(()) and held() is not None

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from ditlab.data.genome import planted_modules
 from ditlab.data.builtin.motifs import store_name
+from ditlab.data.genome import planted_modules
 from ditlab.data.genome.planted_modules import PlantedModules, feature_names
 from ditlab.data.splits import open_data
 from ditlab.errors import UserError

@@ -410,5 +410,5 @@ def test_chromosomes_may_have_colons_in_their_names():
 
 
 def test_peaks_that_are_no_text_are_refused():
-    with pytest.raises(UserError, match="x holds other things than text"):
+    with pytest.raises(UserError, match="x holds values that are no text"):
         parse_peaks([[3, 4]], "x")

@@ -17,8 +17,8 @@ from PIL import Image
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.import_request import ImportRequest, ignore_progress
 from ditlab.data.importing import run_import
-from ditlab.data.stores.written import WrittenStore
 from ditlab.data.stores.bucketed_store import BucketedStore
+from ditlab.data.stores.written import WrittenStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
 from support.photographs import captioned_folder, encoded, parquet_file, smooth, tar_file

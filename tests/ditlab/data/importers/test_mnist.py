@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data.remote import download as downloading
 from ditlab.data.images.idx import IMAGES_MAGIC, LABELS_MAGIC, read_idx
-from ditlab.data.importers import mnist
 from ditlab.data.import_request import ImportRequest, ignore_progress
+from ditlab.data.importers import mnist
 from ditlab.data.importing import run_import
+from ditlab.data.remote import download as downloading
 from ditlab.data.remote.download import download
 from ditlab.errors import UserError
 from ditlab.spec.importing import MnistOptions
@@ -250,6 +250,6 @@ def test_a_damaged_remainder_is_not_built_on(mirror, folder):
 
 def test_without_a_mirror_the_way_around_is_named(monkeypatch, request_from):
     monkeypatch.setattr(mnist, "MIRRORS", ("http://127.0.0.1:9/",))
-    monkeypatch.setattr(downloading, "TIMEOUT", 2.0)
+    monkeypatch.setattr(downloading, "MIRROR_TIMEOUT", 2.0)
     with pytest.raises(UserError, match=r"Connection refused.*Fetch the four files \(train-images.*--source DIR"):
         run_import("mnist", request_from(source=None))

@@ -15,15 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from denoisers.contract import BatchField, ModelSpec
-from ditlab.data.text import documents, token_store, tokenizing
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
-from ditlab.data.stores.written import WrittenStore
 from ditlab.data.loading.field_checks import check_fields
 from ditlab.data.stores.manifest import Column, Source, TextFacts
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.data.stores.writer import StoreWriter
+from ditlab.data.stores.written import WrittenStore
+from ditlab.data.text import documents, token_store, tokenizing
 from ditlab.data.text.documents import TextFiles, pieces
 from ditlab.data.text.huggingface_tokenizer import learn_bpe
 from ditlab.data.text.store_tokenizer import copy_tokenizer, store_tokenizer

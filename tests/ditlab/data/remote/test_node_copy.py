@@ -290,7 +290,7 @@ def test_a_place_that_does_not_answer(server, place, make_store, home, cache):
     finally:
         server.start()
     (line,) = said
-    assert "cannot be read" in line and line.endswith(f"Going on with the copy that this node has in {kept}.")
+    assert "cannot be read" in line and line.endswith(f"Using the copy that this node has in {kept}.")
 
 
 def test_a_place_without_a_store(place, home, cache):

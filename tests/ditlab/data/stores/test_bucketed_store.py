@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from denoisers.contract import ANY
-from ditlab.data.stores.written import write_store
 from ditlab.data.named_stores import store_folder
 from ditlab.data.splits import open_data
 from ditlab.data.stores.bucket_writer import BucketPart, write_buckets
 from ditlab.data.stores.bucketed_store import BucketedStore, open_store
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
+from ditlab.data.stores.written import write_store
 from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData, HoldOutClasses
 from support.bucketed import CLASSES, SIZES, bucketed, part, write
@@ -191,7 +191,7 @@ def test_a_bucket_of_another_set_is_refused(tmp_path):
     store, other = bucketed(tmp_path / "s"), bucketed(tmp_path / "t", seed=1)
     shutil.rmtree(store.parts[0].path)
     shutil.copytree(other.parts[0].path, store.parts[0].path)
-    with pytest.raises(UserError, match=r"is not the store that buckets\.json beside it means"):
+    with pytest.raises(UserError, match=r"is not the store that buckets\.json beside it names"):
         open_store(store.path)
     shutil.rmtree(store.parts[0].path)
     with pytest.raises(UserError, match="holds no store"):

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers, processors
 
 from ditlab.data.text.huggingface_tokenizer import HuggingFaceTokenizer, learn_bpe
-from ditlab.data.text.tokenizer import ByteTokenizer, END_TEXT
+from ditlab.data.text.tokenizer import END_TEXT, ByteTokenizer
 from ditlab.data.text.tokenizer_files import load_tokenizer, open_tokenizer
 from ditlab.errors import UserError
 
@@ -62,7 +62,7 @@ def test_end_tokens_and_cut_characters_can_be_read(tokenizer):
 
 @pytest.mark.parametrize("token", [-1, 280, 100_000])
 def test_a_token_beyond_the_vocabulary_is_named(token):
-    with pytest.raises(UserError, match=f"token {token} is beyond the tokeniser's vocabulary of 280; take the"):
+    with pytest.raises(UserError, match=f"token {token} is beyond the tokeniser's vocabulary of 280; use the"):
         BPE.decode([5, token])
 
 
@@ -132,7 +132,7 @@ def test_files_that_are_no_tokenizers_are_named(tmp_path):
     refused(b"\xff\xfe", "is not JSON")
     refused("[1]", "is no tokeniser that the library tokenizers")
     refused('{"version": "1.0"}', "is no tokeniser that the library tokenizers")
-    refused(BYTES.content.replace(b'"version": 1', b'"version": 2'), "this ditlab does not know")
+    refused(BYTES.content.replace(b'"version": 1', b'"version": 2'), "holds a tokeniser of another ditlab")
     refused(word_level("one", "two").to_str(), "has no token that ends a document (looked for <|endoftext|>", "add one")
     with pytest.raises(UserError, match=r"nowhere\.json cannot be read \(No such file.*name a tokenizer\.json"):
         open_tokenizer(tmp_path / "nowhere.json")
