@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# Processes that share the tests, a file at a time; those on Ray stay together.
+WORKERS ?= 2
 # The README's first run; `make demo SPEC=experiments/digits/unet.yaml` trains another.
 SPEC ?= experiments/digits/dit.yaml
 
@@ -17,7 +19,7 @@ demo: $(VENV)/.installed ## Install, then train a diffusion transformer on real 
 	$(BIN)/ditlab train $(SPEC)
 
 test: $(VENV)/.installed-dev ## Install, then every test but the long ones.
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadgroup
 
 test-all: $(VENV)/.installed-dev ## Every test.
 	$(BIN)/python -m pytest

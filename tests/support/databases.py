@@ -11,11 +11,17 @@ from pathlib import Path
 import pytest
 
 from ditlab.home import Home
+from ditlab.tracking.upload.connection import connect
 
 
 @pytest.fixture(scope="session")
 def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database without runs, for all tests of the session: copy it, and leave it as it is."""
+    return make_template(tmp_path_factory)
+
+
+def make_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the session's database at the first call; returns its path."""
     own = tmp_path_factory.getbasetemp()
     # Parallel workers of one session have folders of their own in its folder.
     folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
@@ -36,8 +42,6 @@ def seed(home: Path, template: Path) -> Path:
 
 def _make(template: Path, root: Path) -> None:
     """A client's first connection to a home makes its database: the code that the tests are about."""
-    from ditlab.tracking.upload.connection import connect
-
     home = Home(root).ensure()
     connect(f"sqlite:///{home.mlflow_database}", home)
     part = template.with_suffix(".part")

@@ -9,12 +9,9 @@ import pytest
 
 from ditlab.interface.training import TrainingResult, train
 from ditlab.spec.experiment import Experiment
-from support import databases, ray_instance
+from support import databases
 from support.faults import tracked
 from support.unbroken import Unbroken, broken, checkpoint_of
-
-ray, breaking_family = ray_instance.ray, ray_instance.breaking_family
-mlflow_template = databases.mlflow_template
 
 
 def _warn(message: str) -> None:

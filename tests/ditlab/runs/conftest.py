@@ -10,8 +10,6 @@ from ditlab.interface.training import train
 from support import databases
 from support.workers import tiny
 
-mlflow_template = databases.mlflow_template
-
 
 @pytest.fixture(scope="package")
 def finished_home(tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> Path:

@@ -7,11 +7,8 @@ import pytest
 
 from ditlab.data.splits import open_data
 from ditlab.home import Home
-from support import databases, ray_instance, threads
+from support import databases
 from support.workers import tiny
-
-mlflow_template, one_thread = databases.mlflow_template, threads.one_thread
-ray, breaking_family = ray_instance.ray, ray_instance.breaking_family
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """A home folder for each test, and a real MLflow server on loopback for all that need one."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,23 +16,26 @@ import pytest
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.access import check_reachable
 from ditlab.tracking.records import create_run
-from support.databases import mlflow_template, seed  # noqa: F401 (a fixture)
+from support import databases
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """A DITLAB_HOME that holds no run."""
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     return Home.from_environment().ensure()
 
 
 @pytest.fixture
 def store(home: Home, mlflow_template: Path) -> None:
-    """The home's database, ready made."""
-    seed(home.root, mlflow_template)
+    """Give the home a database without runs."""
+    databases.seed(home.root, mlflow_template)
 
 
 @pytest.fixture
 def new_run(home: Home) -> Callable[..., RunFolder]:
+    """`new_run(name)` makes a run in the home."""
+
     def make(name: str = "digits-dit", **changes: Any) -> RunFolder:
         return create_run(home, name, **{"family": "dit", "spec_hash": "abc", "total_steps": 600, **changes})
 
@@ -39,7 +43,7 @@ def new_run(home: Home) -> Callable[..., RunFolder]:
 
 
 class Server:
-    """`mlflow server`, started on demand: an address is there before anything answers."""
+    """`mlflow server`, started on demand at an address that is chosen before."""
 
     def __init__(self, root: Path) -> None:
         with socket.socket() as probe:
@@ -50,6 +54,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """Start the server unless it runs; returns when it answers."""
         if self._process is not None:
             return
         command = [
@@ -66,33 +71,37 @@ class Server:
             self._process = subprocess.Popen(
                 command, cwd=self._root, env=environment, stdout=log, stderr=log, start_new_session=True
             )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while check_reachable(self.uri, 1) is not None:
             assert time.monotonic() < deadline, (self._root / "server.log").read_text()
             time.sleep(0.1)
 
     def signal(self, number: int) -> None:
+        """Send a signal to all its processes."""
         assert self._process is not None
         os.killpg(self._process.pid, number)
 
     def kill(self) -> None:
-        """As a machine that loses its power; `start` brings it back at the same address, with its database."""
+        """Kill the server; `start` brings it back at the same address, with its database."""
         assert self._process is not None
         self.signal(signal.SIGKILL)
         self._process.wait(20)
         self._process = None
 
     def stop(self) -> None:
+        """End the server in order, if it runs."""
         if self._process is not None:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
-            self._process.wait(20)
+            self._process.wait(60)
             self._process = None
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Not started: the first test to need an answer starts it, for all that follow."""
-    server = Server(tmp_path_factory.mktemp("server"))
+def server(tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> Iterator[Server]:
+    """A server for all tests, which the first test that needs an answer starts."""
+    root = tmp_path_factory.mktemp("server")
+    shutil.copyfile(mlflow_template, root / "server.db")
+    server = Server(root)
     yield server
     server.stop()

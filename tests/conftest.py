@@ -1,0 +1,72 @@
+"""Settings of every test process: threads pinned before torch is imported, files grouped for parallel workers."""
+
+import os
+
+# Networks here are too small for threads to help, and two workers share two cores: a tiny training took 3 s on one
+# thread and up to 22 s on two of a busy machine. Set before torch is imported; processes that a test starts inherit it.
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_name] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["DEEPSPEED_LOG_LEVEL"] = "error"
+
+import random
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ditlab.home import Home
+from ditlab.tracking.upload import connection
+from support import databases, ray_instance
+
+mlflow_template, ray, breaking_family = databases.mlflow_template, ray_instance.ray, ray_instance.breaking_family
+
+# A script's background job ignores Ctrl-C, and so would every process that it starts: a test that sends one would wait.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _databases_are_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """In this process, a new home's MLflow database is a copy of the template."""
+    real = connection._make_database
+
+    def copy(path: Path, home: Home) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(connection, "_make_database", real)
+            template = databases.make_template(tmp_path_factory)
+        shutil.copyfile(template, path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "_make_database", copy)
+        yield
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and the tests in each, in a random order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Group tests by file for `--dist loadgroup`, all that use Ray's instance in one group, which starts first."""
+    if (seed := config.getoption("--shuffle")) is not None:
+        _shuffle(items, random.Random(seed))
+    items.sort(key=lambda item: not _uses_ray(item))  # stable
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("ray" if _uses_ray(item) else str(item.path)))
+
+
+def _uses_ray(item: pytest.Item) -> bool:
+    return "ray" in getattr(item, "fixturenames", ())
+
+
+def _shuffle(items: list[pytest.Item], generator: random.Random) -> None:
+    files: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    order = list(files.values())
+    generator.shuffle(order)
+    for tests in order:
+        generator.shuffle(tests)
+    items[:] = [item for tests in order for item in tests]
