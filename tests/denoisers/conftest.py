@@ -1,4 +1,4 @@
-"""What the tests of `denoisers` share: a keyed noise source, small specs, a count of network calls."""
+"""Shared fixtures of the tests: a keyed noise source, small specs, a network that counts its calls."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ class KeyedNoise:
 
 
 class Constant(nn.Module):
-    """A network that predicts one value everywhere and counts how often it is asked, and for how many samples."""
+    """A network that predicts one value everywhere and records the batch size of every call."""
 
     def __init__(self, value: float = 0.0) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Constant(nn.Module):
 
 
 def perturb(network: nn.Module, std: float = 0.05) -> None:
-    """Moves every parameter off its initial value, zeros included."""
+    """Move every parameter off its initial value, zeros included."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in network.parameters():

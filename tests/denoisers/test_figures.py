@@ -1,4 +1,4 @@
-"""Every picture of every family is made of finite numbers, lazily, and the same whatever else is drawn."""
+"""Figures of the image families: finite values, drawn lazily, the same whatever other kinds are drawn."""
 
 import numpy as np
 import pytest

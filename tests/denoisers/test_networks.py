@@ -1,4 +1,4 @@
-"""What every image network of the package does."""
+"""Properties of every image network of the package."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_gradient_reaches_every_parameter(family, small, perturb, batch):
         assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
 
 
-def test_samples_of_a_batch_do_not_meet(family, small, perturb, batch):
+def test_samples_of_a_batch_are_independent(family, small, perturb, batch):
     network = family.build_network(small()).double()
     perturb(network)
     x, t = batch["image"].double(), torch.linspace(0.1, 0.9, 8).double()
@@ -52,7 +52,7 @@ def test_double_precision_agrees_with_single(family, small, perturb, batch):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_weights_tell_close_times_apart(family, small, dtype):
+def test_half_precision_weights_distinguish_close_times(family, small, dtype):
     """In bfloat16 itself 0.998 and 1 would be one number."""
     time = family.build_network(small(time_scale=1000.0)).to(dtype).time
     early, late = time(torch.tensor([0.998, 1.0]))

@@ -56,7 +56,7 @@ def test_messages_name_the_knob_its_value_and_the_remedy(spec, changes, message)
         (UNetSamplingSpec, {"guidance": -1.0}, "guidance"),
     ],
 )
-def test_values_out_of_range_are_refused_where_they_stand(spec, changes, knob):
+def test_values_out_of_range_are_refused_by_name(spec, changes, knob):
     with pytest.raises(ValidationError) as caught:
         spec.model_validate(changes)
     assert ".".join(str(part) for part in caught.value.errors()[0]["loc"]) == knob

@@ -6,7 +6,7 @@ from denoisers.contract import TextCodec
 
 
 def letters(vocabulary: int = 11) -> TextCodec:
-    """Reads a to z; other characters are no tokens."""
+    """Encode a to z; other characters are skipped."""
 
     def encode(text: str) -> list[int]:
         return [ascii_lowercase.index(letter) for letter in text if letter in ascii_lowercase]

@@ -1,17 +1,17 @@
-"""The language model as a reader of its page would write it: conditions by token, complex rotations, whole matrices."""
+"""The language model written plainly: conditions by token, complex rotations, whole matrices."""
 
 import torch
 from torch import Tensor
 
 
-def plain_forward(network, x: Tensor, sigma: Tensor, sees: Tensor | None = None, positions: Tensor | None = None):
-    """Log scores (B, T, V) from the weights of a `DLM`: x (B, T), sigma (B, T), sees (T, T) bool, positions (T,)."""
+def plain_forward(network, x: Tensor, sigma: Tensor, mask: Tensor | None = None, positions: Tensor | None = None):
+    """Log scores (B, T, V) from the weights of a `DLM`: x (B, T), sigma (B, T), mask (T, T) bool, positions (T,)."""
     spec = network.spec
     positions = torch.arange(x.shape[1]) if positions is None else positions
     condition = plain_condition(network, sigma)
     h = network.embedding.weight[x]
     for block in network.blocks:
-        h = plain_block(block, h, condition, spec.num_heads, positions, sees)
+        h = plain_block(block, h, condition, spec.num_heads, positions, mask)
     h = rms_norm(h, network.norm.weight)
     shift, scale = (condition @ network.output.modulation.weight.T + network.output.modulation.bias).chunk(2, dim=-1)
     h = rms_norm(h, network.output.norm.weight) * (1 + scale) + shift
@@ -29,7 +29,7 @@ def plain_condition(network, sigma: Tensor) -> Tensor:
     return silu(h @ out.weight.T + out.bias)
 
 
-def plain_block(block, h: Tensor, condition: Tensor, num_heads: int, positions: Tensor, sees: Tensor | None) -> Tensor:
+def plain_block(block, h: Tensor, condition: Tensor, num_heads: int, positions: Tensor, mask: Tensor | None) -> Tensor:
     six = condition @ block.modulation.weight.T + block.modulation.bias
     shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = six.chunk(6, dim=-1)
     normed = rms_norm(h, block.attention_norm.weight) * (1 + scale) + shift
@@ -38,8 +38,8 @@ def plain_block(block, h: Tensor, condition: Tensor, num_heads: int, positions: 
     for wq, wk, wv in zip(*(w.split(width) for w in block.attention.qkv.weight.chunk(3)), strict=True):
         q, k, v = turn(normed @ wq.T, positions), turn(normed @ wk.T, positions), normed @ wv.T
         scores = q @ k.transpose(-2, -1) / width**0.5
-        if sees is not None:
-            scores = scores.masked_fill(~sees, float("-inf"))
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
         heads.append(scores.softmax(dim=-1) @ v)
     h = h + gate * (torch.cat(heads, dim=-1) @ block.attention.out.weight.T)
     normed = rms_norm(h, block.mlp_norm.weight) * (1 + mlp_scale) + mlp_shift

@@ -1,4 +1,4 @@
-"""PixelHDM once more, written sample by sample and token by token with plain arithmetic: no layer of the project."""
+"""PixelHDM written sample by sample and token by token with plain arithmetic, without a layer of the project."""
 
 import math
 
@@ -51,26 +51,28 @@ class PlainPixelHDM:
 
     def _patch_block(self, h: Tensor, name: str, time: Tensor, positions: list, keys: Tensor) -> Tensor:
         six = self._linear(functional.silu(time), f"{name}.adaln.linear").split(self.spec.width)
-        gamma1, beta1, alpha1, gamma2, beta2, alpha2 = six
-        told = gamma1 * self._norm(h, f"{name}.attention_norm") + beta1
-        mixed = self._attention(told, f"{name}.attention", positions, keys)
-        h = h + alpha1 * self._norm(mixed, f"{name}.attention_post_norm")
-        told = gamma2 * self._norm(h, f"{name}.mlp_norm") + beta2
-        return h + alpha2 * self._norm(self._swiglu(told, f"{name}.mlp"), f"{name}.mlp_post_norm")
+        scale1, shift1, gate1, scale2, shift2, gate2 = six
+        modulated = scale1 * self._norm(h, f"{name}.attention_norm") + shift1
+        mixed = self._attention(modulated, f"{name}.attention", positions, keys)
+        h = h + gate1 * self._norm(mixed, f"{name}.attention_post_norm")
+        modulated = scale2 * self._norm(h, f"{name}.mlp_norm") + shift2
+        return h + gate2 * self._norm(self._swiglu(modulated, f"{name}.mlp"), f"{name}.mlp_post_norm")
 
     def _pixel_block(self, pixels: Tensor, name: str, s_cond: Tensor, positions: list) -> Tensor:
         """(patches, pixels of a patch, width of a pixel) -> the same."""
         a_pixel = self._linear(s_cond, f"{name}.adaln.expand").view(pixels.shape)
         six = self._linear(functional.silu(a_pixel), f"{name}.adaln.six_way.linear").split(self.spec.pixel_width, -1)
-        gamma1, beta1, alpha1, gamma2, beta2, alpha2 = six
-        told = (1 + gamma1) * self._norm(pixels, f"{name}.norm") + beta1
-        compact = self._norm(self._linear(told.flatten(1), f"{name}.compaction.compress"), f"{name}.compaction.norm")
+        scale1, shift1, gate1, scale2, shift2, gate2 = six
+        modulated = (1 + scale1) * self._norm(pixels, f"{name}.norm") + shift1
+        compact = self._norm(
+            self._linear(modulated.flatten(1), f"{name}.compaction.compress"), f"{name}.compaction.norm"
+        )
         everywhere = torch.ones(len(pixels), dtype=torch.bool)
         mixed = self._attention(compact, f"{name}.compaction.attention", positions, everywhere)
         mixed = self._norm(mixed, f"{name}.compaction.post_norm")
-        pixels = pixels + alpha1 * self._linear(mixed, f"{name}.compaction.expand").view(pixels.shape)
-        told = (1 + gamma2) * self._norm(pixels, f"{name}.norm") + beta2
-        return pixels + alpha2 * self._swiglu(told, f"{name}.mlp")
+        pixels = pixels + gate1 * self._linear(mixed, f"{name}.compaction.expand").view(pixels.shape)
+        modulated = (1 + scale2) * self._norm(pixels, f"{name}.norm") + shift2
+        return pixels + gate2 * self._swiglu(modulated, f"{name}.mlp")
 
     def _attention(self, x: Tensor, name: str, positions: list, keys: Tensor) -> Tensor:
         spec = self.spec

@@ -1,4 +1,4 @@
-"""The region network as a reader of the page would write it: every token everywhere, the attention matrix in memory."""
+"""The region network written plainly: every token everywhere, the attention matrix in memory."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ def plain_forward(
 ) -> Tensor:
     """(B, R, F) -> predictions of all regions, (B, R, F), from the weights of a `RegionNetwork`.
 
-    `condition` (B, D) stands in for the embedding of t, whose float32 sinusoid depends on how it is written.
+    `condition` (B, D) replaces the embedding of t, whose float32 sinusoid depends on how it is written.
     """
     spec = network.spec
     batch, num_regions, _ = x.shape
@@ -22,9 +22,9 @@ def plain_forward(
         h = h + interleaved_table(num_regions, spec.width).to(h)
     h = torch.cat((network.tokens.cls.expand(batch, 1, -1), h), dim=1)
     condition = plain_condition(network, t) if condition is None else condition
-    seen = None if present is None else torch.cat((torch.ones_like(present[:, :1]), present), dim=1)
+    key_mask = None if present is None else torch.cat((torch.ones_like(present[:, :1]), present), dim=1)
     for block in network.blocks:
-        h = plain_block(block, h, condition, spec.num_heads, seen)
+        h = plain_block(block, h, condition, spec.num_heads, key_mask)
     h = functional.layer_norm(h, (spec.width,), network.final_norm.weight, network.final_norm.bias, eps=1e-6)
     return functional.linear(h[:, 1:], network.head.weight, network.head.bias)
 
@@ -37,7 +37,7 @@ def plain_condition(network, t: Tensor) -> Tensor:
     return network.time.out(functional.silu(network.time.hidden(sinusoid)))
 
 
-def plain_block(block, h: Tensor, condition: Tensor, num_heads: int, seen: Tensor | None) -> Tensor:
+def plain_block(block, h: Tensor, condition: Tensor, num_heads: int, key_mask: Tensor | None) -> Tensor:
     width = h.shape[-1]
     tokens = h.shape[1]
     # modulation by token, as if every token had a timestep of its own
@@ -51,8 +51,8 @@ def plain_block(block, h: Tensor, condition: Tensor, num_heads: int, seen: Tenso
     q, k, v = functional.linear(normed, block.attention.qkv.weight, block.attention.qkv.bias).chunk(3, dim=-1)
     q, k, v = (each.unflatten(-1, (num_heads, -1)).transpose(1, 2) for each in (q, k, v))
     scores = q @ k.transpose(-2, -1) / (width // num_heads) ** 0.5
-    if seen is not None:
-        scores = scores.masked_fill(~seen[:, None, None], float("-inf"))
+    if key_mask is not None:
+        scores = scores.masked_fill(~key_mask[:, None, None], float("-inf"))
     mixed = (scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(2)
     h = h + gate * block.attention.out(mixed)
     normed = functional.layer_norm(h, (width,), eps=1e-6) * (1 + mlp_scale) + mlp_shift

@@ -1,4 +1,4 @@
-"""Windows of regions as families look at them, and a chain whose best prediction is known."""
+"""Windows of regions as families get them, and a chain with a known best prediction."""
 
 import hashlib
 from collections.abc import Iterator, Sequence

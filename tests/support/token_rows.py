@@ -1,4 +1,4 @@
-"""Rows of tokens as families look at them."""
+"""Rows of tokens as families get them."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Networks that know a distribution over short sequences, and give its true scores in closed form."""
+"""Networks with the true scores, in closed form, of a distribution over short sequences."""
 
 import torch
 from torch import Tensor, nn
@@ -37,29 +37,29 @@ class TrueScores(nn.Module):
     def __init__(self, clean: Tensor) -> None:
         super().__init__()
         self.clean = nn.Parameter(clean / clean.sum())
-        self.told: list[float] = []
+        self.sigmas: list[float] = []
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """(B, L), (B,) -> (B, L, V)."""
         assert sigma.unique().numel() == 1
-        self.told.append(float(sigma[0]))
+        self.sigmas.append(float(sigma[0]))
         return scores_of(self.clean, x, float(sigma[0]))
 
 
 class BlockScores(nn.Module):
-    """The same for blocks: of a block given the clean ones that were committed to a cache."""
+    """True scores of a block given the clean blocks that were committed to a cache."""
 
     def __init__(self, clean: Tensor) -> None:
         super().__init__()
         self.clean = nn.Parameter(clean / clean.sum())
         self.calls: list[tuple[str, int, float]] = []
-        """(`ask` or `commit`, committed tokens before, noise) of each pass."""
+        """(`evaluate` or `commit`, committed tokens before, noise) of each call."""
         self._committed: dict[object, Tensor] = {}
 
     def forward(self, x: Tensor, sigma: Tensor, cache=None, commit: bool = False) -> Tensor | None:
         before = self._committed.get(cache, x[:, :0])
         assert cache.length == before.shape[1]
-        self.calls.append(("commit" if commit else "ask", before.shape[1], float(sigma[0])))
+        self.calls.append(("commit" if commit else "evaluate", before.shape[1], float(sigma[0])))
         if commit:
             self._committed[cache] = torch.cat((before, x), dim=1)
             cache.commit(x.shape[1])

@@ -1,4 +1,4 @@
-"""The diffusion transformer's exact figures."""
+"""The diffusion transformer's exact parameter counts, and its parts."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Block by block: a cache changes nothing, blocks are given clean ones, and their laws compose."""
+"""Sampling block by block: a cache changes nothing, blocks depend on clean ones, and their laws compose."""
 
 import pytest
 import torch
@@ -35,8 +35,8 @@ def network(small_dlm):
     return small_dlm(length=16, block_size=4)
 
 
-def asked(network, run):
-    """The samples of `run`, and what the network was asked and answered: (tokens, log scores) of every full pass."""
+def record_steps(network, run):
+    """Run the sampler; return samples and the network's inputs and outputs: (tokens, log scores) of every step."""
     passes = []
     hook = network.output.register_forward_hook(lambda _m, inputs, output: passes.append((inputs[2], output)))
     samples = run()
@@ -49,8 +49,8 @@ def asked(network, run):
 def test_cached_and_uncached_give_the_same_tokens_from_the_same_log_scores(network, prompts, seed):
     cached, uncached = (make_sampler(network.spec, choice, solver="analytic") for choice in (True, False))
     conditions = cached.conditions(3, SampleRequest(prompts=prompts))
-    with_cache, its = asked(network, lambda: cached.sample(network, conditions, 3, seeded(seed)))
-    without, theirs = asked(network, lambda: uncached.sample(network, conditions, 3, seeded(seed)))
+    with_cache, its = record_steps(network, lambda: cached.sample(network, conditions, 3, seeded(seed)))
+    without, theirs = record_steps(network, lambda: uncached.sample(network, conditions, 3, seeded(seed)))
     assert torch.equal(with_cache.values, without.values)
     assert len(its) == len(theirs) > 0
     for (tokens, scores), (other_tokens, other_scores) in zip(its, theirs, strict=True):
@@ -61,16 +61,16 @@ def test_cached_and_uncached_give_the_same_tokens_from_the_same_log_scores(netwo
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_log_scores_are_those_of_a_pass_over_clean_blocks_and_the_noisy_one(network, cached):
-    """As the network is trained, without any cache."""
+    """The network's evaluation in training, without a cache."""
     sampler = make_sampler(network.spec, cached, steps=2)
-    drawn, passes = asked(network, lambda: sampler.sample(network, {}, 2, seeded()))
+    drawn, passes = record_steps(network, lambda: sampler.sample(network, {}, 2, seeded()))
     levels = [*sigma_schedule(NOISE).sigma(torch.linspace(1, 1e-5, 3, dtype=torch.float64)).tolist()] * 4
     assert len(passes) == len(levels) == 12
     for number, ((noisy, scores), sigma) in enumerate(zip(passes, levels, strict=True)):
         before = number // 3
         whole = torch.cat((drawn.values[:, : 4 * before], noisy), dim=1)
-        told = torch.tensor([[*[1e-3] * before, sigma]] * 2, dtype=torch.float64)
-        torch.testing.assert_close(scores, network(whole, told)[:, 4 * before :].detach(), rtol=0, atol=1e-10)
+        sigmas = torch.tensor([[*[1e-3] * before, sigma]] * 2, dtype=torch.float64)
+        torch.testing.assert_close(scores, network(whole, sigmas)[:, 4 * before :].detach(), rtol=0, atol=1e-10)
 
 
 CHAIN = torch.tensor([0.5, 0.3, 0.2]).double()[:, None] * torch.tensor([[0.9, 0.1, 0], [0, 0.9, 0.1], [0.1, 0, 0.9]])
@@ -86,12 +86,12 @@ def test_blocks_recover_a_law_block_by_block(cached):
     drawn = sampler.sample(network, {}, 3000, seeded()).values
     counts = [(drawn == sequence).all(dim=1).double().mean() for sequence in every_sequence(3, 2)]
     assert float((torch.stack(counts) - CHAIN.flatten()).abs().sum() / 2) < 0.04
-    told = {sigma for call, _, sigma in network.calls if call == "commit"}
-    assert [*told] == [pytest.approx(1e-3)]
+    sigmas = {sigma for call, _, sigma in network.calls if call == "commit"}
+    assert [*sigmas] == [pytest.approx(1e-3)]
 
 
 def calls_of(cached, prompts):
-    """How the four blocks of two tokens were gone over: (call, tokens before), in turn."""
+    """The network's calls for four blocks of two tokens: (call, tokens before), in turn."""
     network = BlockScores(torch.ones(*[2] * 8).double())
     sampler = make_sampler(DLMSpec(length=8, vocabulary=2, block_size=2), cached, steps=2)
     conditions = sampler.conditions(2, SampleRequest(prompts=prompts))
@@ -99,9 +99,9 @@ def calls_of(cached, prompts):
     return [(call, before) for call, before, _ in network.calls], drawn
 
 
-def test_each_block_has_its_passes_and_all_but_the_last_are_remembered():
+def test_each_block_has_its_steps_and_all_but_the_last_are_committed():
     calls, drawn = calls_of(True, [])
-    one = [("ask", 0)] * 3 + [("commit", 0)]
+    one = [("evaluate", 0)] * 3 + [("commit", 0)]
     assert calls == [(call, 2 * number) for number in range(4) for call, _ in one][:-1]
     assert drawn.trajectory.shape == (1 + 4 * 3, 2, 8)
 
@@ -110,21 +110,21 @@ def test_without_a_cache_each_pass_goes_over_finished_blocks_first():
     calls, _ = calls_of(False, [])
     assert (
         calls
-        == [("ask", 0)] * 3
-        + [("commit", 0), ("ask", 2)] * 3
-        + [("commit", 0), ("ask", 4)] * 3
+        == [("evaluate", 0)] * 3
+        + [("commit", 0), ("evaluate", 2)] * 3
+        + [("commit", 0), ("evaluate", 4)] * 3
         + [
             ("commit", 0),
-            ("ask", 6),
+            ("evaluate", 6),
         ]
         * 3
     )
 
 
-def test_a_block_that_is_given_whole_costs_no_pass():
+def test_a_wholly_clamped_block_costs_no_step():
     calls, drawn = calls_of(True, [Prompt("abb", 2)])  # block 1 and half of block 2
-    assert calls[:4] == [("ask", 0)] * 3 + [("commit", 0)]
-    assert calls[4:] == [("commit", 2)] + [("ask", 4)] * 3 + [("commit", 4)] + [("ask", 6)] * 3
+    assert calls[:4] == [("evaluate", 0)] * 3 + [("commit", 0)]
+    assert calls[4:] == [("commit", 2)] + [("evaluate", 4)] * 3 + [("commit", 4)] + [("evaluate", 6)] * 3
     assert (drawn.trajectory[:, :, 2:5] == torch.tensor([0, 1, 1])).all()
     calls, drawn = calls_of(True, [Prompt("abababab")])
     assert {call for call, _ in calls} == {"commit"}

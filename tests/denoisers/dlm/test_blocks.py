@@ -1,4 +1,4 @@
-"""Block by block: what a token sees, the clean and noisy copies of training, the cache of sampling."""
+"""Block-causal networks: attention masks, the clean and noisy copies of training, the cache of sampling."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ EXACT = {"rtol": 0, "atol": 1e-10}
 
 @pytest.fixture
 def network(small_dlm):
-    """Of blocks of 4."""
+    """A network with blocks of 4."""
     return small_dlm(block_size=4)
 
 
@@ -66,7 +66,7 @@ def test_a_mask_behind_cached_tokens_is_the_rest_of_the_whole_one():
     assert block_causal_mask(4, 4, first=8) is None and block_causal_mask(3, 4) is None
 
 
-def test_a_token_does_not_see_later_blocks(network, tokens, levels):
+def test_a_token_does_not_depend_on_later_blocks(network, tokens, levels):
     before = network(tokens, levels)
     changed, other_levels = tokens.clone(), levels.clone()
     changed[:, 8:] = (changed[:, 8:] + 1) % 11
@@ -76,7 +76,7 @@ def test_a_token_does_not_see_later_blocks(network, tokens, levels):
     assert not torch.allclose(after[:, 8:], before[:, 8:], atol=1e-3)
 
 
-def test_a_token_sees_its_whole_block_and_earlier_ones(network, tokens, levels):
+def test_a_token_depends_on_its_whole_block_and_earlier_ones(network, tokens, levels):
     before = network(tokens, levels)
     changed = tokens.clone()
     changed[:, 7] = (changed[:, 7] + 1) % 11  # the last of the second block
@@ -103,7 +103,7 @@ def test_a_noisy_block_of_two_copies_is_that_of_a_pass_over_clean_blocks_and_it(
 @torch.no_grad()
 @pytest.mark.parametrize("by_token", [False, True])
 def test_cached_blocks_equal_uncached_ones(network, tokens, levels, by_token):
-    """Every block several times before it is committed, as a sampler asks."""
+    """Every block several times before it is committed, as in sampling."""
     cache = KVCache(network.spec.depth, network.spec.length)
     generator = torch.Generator().manual_seed(6)
     for number in range(3):
@@ -114,14 +114,14 @@ def test_cached_blocks_equal_uncached_ones(network, tokens, levels, by_token):
             if by_token:
                 sigma[:, 4 * number :] = torch.rand(3, 4, generator=generator).double()
             whole = network(torch.cat((tokens[:, : 4 * number], noisy), 1), sigma)
-            told = sigma[:, 4 * number :] if by_token else levels[:, number]
-            torch.testing.assert_close(network(noisy, told, cache=cache), whole[:, 4 * number :], **EXACT)
+            sigmas = sigma[:, 4 * number :] if by_token else levels[:, number]
+            torch.testing.assert_close(network(noisy, sigmas, cache=cache), whole[:, 4 * number :], **EXACT)
         assert network(block(tokens, number), SIGMA_CLEAN, cache=cache, commit=True) is None
 
 
 @torch.no_grad()
 def test_several_blocks_at_once_can_be_committed_and_followed(network, tokens, levels):
-    """A prompt; and passes over more than one block still see no later one."""
+    """A prompt; and in a pass over several blocks, none depends on later ones."""
     cache = KVCache(network.spec.depth, network.spec.length)
     network(tokens[:, :4], SIGMA_CLEAN, cache=cache, commit=True)
     sigma = torch.cat((torch.full((3, 1), SIGMA_MIN).double(), levels[:, 1:]), dim=1)
@@ -144,5 +144,5 @@ def test_the_cache_under_autocast_and_its_room(small_dlm, tokens):
 @torch.no_grad()
 def test_committing_does_not_compute_log_scores(network, tokens):
     cache = KVCache(network.spec.depth, network.spec.length)
-    network.output.register_forward_hook(lambda *_: pytest.fail("the output layer was asked"))
+    network.output.register_forward_hook(lambda *_: pytest.fail("the output layer was called"))
     network(block(tokens, 0), SIGMA_CLEAN, cache=cache, commit=True)

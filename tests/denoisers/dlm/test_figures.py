@@ -1,4 +1,4 @@
-"""Samples as text: what they say, and how the first came about."""
+"""Samples as text, and the frames of the first one."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ def shown(network, text, **sampling):
     return figure.panels, samples, sampler
 
 
-def test_samples_are_decoded_and_the_first_is_seen_coming_about(small_dlm):
+def test_samples_are_decoded_and_the_first_has_frames(small_dlm):
     text = letters()
     (samples_panel, frames_panel), samples, _ = shown(small_dlm(), text)
     assert samples_panel.title == "Samples"
@@ -36,7 +36,7 @@ def test_without_a_tokeniser_token_ids_are_shown(small_dlm):
     assert samples_panel.passages[1] == " ".join(str(token) for token in samples.values[1].tolist())
 
 
-def test_frames_of_blocks_leave_out_what_is_yet_to_come(small_dlm):
+def test_frames_of_blocks_leave_out_later_blocks(small_dlm):
     (_, frames_panel), samples, _ = shown(small_dlm(block_size=4), letters(), block=BlockSampling(), steps=1)
     lengths = [len(passage.split("] ")[1]) for passage in frames_panel.passages]
     assert lengths == [12, 4, 4, 8, 8, 12, 12] and len(samples.fields["frames"]) == 7
@@ -44,7 +44,7 @@ def test_frames_of_blocks_leave_out_what_is_yet_to_come(small_dlm):
 
 @pytest.mark.parametrize("block_size", [None, 1024])
 def test_long_frames_are_cut(small_dlm, block_size):
-    """Their beginning is shown, of blocks their end."""
+    """Long frames show their beginning, or in blocks their end."""
     block = None if block_size is None else BlockSampling()
     network = small_dlm(length=2048, block_size=block_size)
     (samples_panel, frames_panel), *_ = shown(network, letters(), block=block, steps=1)

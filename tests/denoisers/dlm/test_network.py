@@ -1,4 +1,4 @@
-"""The language model's exact figures, and its parts as its page describes them."""
+"""The language model's exact parameter counts, and its parts as its README describes them."""
 
 import pytest
 import torch
@@ -80,8 +80,8 @@ def test_untrained_blocks_are_the_identity_and_all_log_scores_0(tokens):
 def test_as_written_on_the_page(small_dlm, tokens, block_size):
     network = small_dlm(block_size=block_size)
     block = torch.arange(12) // 4
-    sees = None if block_size is None else block[None] <= block[:, None]
-    expected = plain_forward(network, tokens, SIGMA[:, None].expand(3, 12), sees)
+    mask = None if block_size is None else block[None] <= block[:, None]
+    expected = plain_forward(network, tokens, SIGMA[:, None].expand(3, 12), mask)
     torch.testing.assert_close(network(tokens, SIGMA.double()), expected, rtol=1e-10, atol=1e-12)
 
 
@@ -106,7 +106,7 @@ def test_the_log_score_at_the_input_token_is_0_and_only_there(small_dlm, tokens)
     assert torch.equal(scores == 0, there)
 
 
-def test_every_token_sees_every_other_and_its_place(small_dlm, tokens):
+def test_every_token_depends_on_every_other_and_on_positions(small_dlm, tokens):
     network = small_dlm()
     changed = tokens.clone()
     changed[:, 11] = (changed[:, 11] + 1) % 11
@@ -116,7 +116,7 @@ def test_every_token_sees_every_other_and_its_place(small_dlm, tokens):
     assert not torch.allclose(swapped, network(tokens, SIGMA), atol=1e-3)
 
 
-def test_samples_of_a_batch_do_not_meet(small_dlm, tokens):
+def test_samples_of_a_batch_are_independent(small_dlm, tokens):
     network = small_dlm()
     alone = torch.cat([network(tokens[i : i + 1], SIGMA[i : i + 1]) for i in range(3)])
     torch.testing.assert_close(network(tokens, SIGMA), alone)
@@ -174,7 +174,7 @@ def test_half_precision_runs(small_dlm, tokens, block_size):
     network(tokens, SIGMA, targets).total.backward()
 
 
-def test_half_precision_weights_tell_close_noise_levels_apart(small_dlm):
+def test_half_precision_weights_distinguish_close_noise_levels(small_dlm):
     """In bfloat16 itself 0.998 and 1 would be one number."""
     condition = small_dlm(time_width=64).bfloat16().condition(torch.tensor([[0.99, 1.0]]))
     assert condition.dtype == torch.bfloat16
@@ -189,7 +189,7 @@ def test_forward_pass_is_one_graph(small_dlm, tokens, block_size):
 
 
 class LargeTensors(TorchDispatchMode):
-    """Counts fresh tensors of at least so many entries that operations leave behind."""
+    """Counter of new tensors with at least a number of entries."""
 
     def __init__(self, least: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The language model's objective: what it draws, what its bound is for networks that are known, what it refuses."""
+"""The language model's objective: its draws, its bound for networks with known scores, and refusals."""
 
 import math
 
@@ -21,14 +21,14 @@ CLEAN = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.03, 0.02, 0.007, 
 
 
 class Scores(nn.Module):
-    """A network whose output is a function of tokens and noise; keeps what it was asked."""
+    """A network whose output is a function of tokens and noise; records its inputs."""
 
     def __init__(self, output):
         super().__init__()
-        self.output, self.asked = output, []
+        self.output, self.calls = output, []
 
     def forward(self, x, sigma, targets):
-        self.asked.append((x, sigma, targets))
+        self.calls.append((x, sigma, targets))
         output = self.output(x, targets.sigma.double())
         losses = score_entropy(output, x, targets.x0, targets.sigma.double(), targets.score)
         return TokenLosses((losses * targets.weight).sum(), losses.detach())
@@ -133,7 +133,7 @@ def test_quarters_are_the_integrals_over_their_noise(text, keyed_noise):
 
 
 def test_unweighted_is_the_loss_at_uniform_times(text, keyed_noise):
-    """Over t, of the closed form."""
+    """The mean over t of the closed form."""
     noise_spec = TokenNoiseSchedule(sigma_min=0.05, sigma_max=2.0)
     built = objective(noise=noise_spec)
     t = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
@@ -162,7 +162,7 @@ def test_loss_draws_time_move_and_jump_and_weighs_by_d_sigma(few, keyed_noise):
     built = objective(time_min=0.2)
     found = built.loss(network, few, source)
     assert sorted(source.names) == ["jump", "move", "time"]
-    ((x, sigma, targets),) = network.asked
+    ((x, sigma, targets),) = network.calls
     t = 0.2 + 0.8 * keyed_noise().uniform("time", (6, 1))
     schedule = sigma_schedule(TokenNoiseSchedule())
     torch.testing.assert_close(sigma, schedule.sigma(t))
@@ -174,10 +174,10 @@ def test_loss_draws_time_move_and_jump_and_weighs_by_d_sigma(few, keyed_noise):
     assert built.weights == {"score_entropy": 1.0, "unweighted": 0.0}
 
 
-def test_a_block_causal_network_is_given_a_level_a_block_and_the_clean_copy(few, keyed_noise):
+def test_a_block_causal_network_gets_a_level_for_each_block_and_the_clean_copy(few, keyed_noise):
     network = Scores(zeros)
     objective(block_size=3, noise=TokenNoiseSchedule(sigma_min=0.01)).loss(network, few, keyed_noise())
-    ((x, sigma, targets),) = network.asked
+    ((x, sigma, targets),) = network.calls
     assert sigma.shape == (6, 4) and len(sigma.unique()) == 24
     torch.testing.assert_close(targets.sigma, sigma.repeat_interleave(3, 1))
     assert torch.equal(targets.x0, few["tokens"]) and targets.clean_sigma == 0.01
@@ -252,9 +252,9 @@ def test_a_hopeless_network_has_an_infinite_perplexity_and_no_error():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_an_error_that_does_not_fall_with_noise_is_seen_in_few_samples(few, keyed_noise, seed):
-    """What a network gets wrong where all is noise counts 20 times in the bound at sigma_max = 20: an estimate that
-    hardly ever looked there would call a bad network good."""
+def test_an_error_that_does_not_fall_with_noise_shows_in_few_samples(few, keyed_noise, seed):
+    """An error at high noise counts 20 times in the bound at sigma_max = 20: an estimate that hardly ever
+    evaluated it would call a bad network good."""
 
     class AlwaysWrong(nn.Module):
         def forward(self, x, sigma, targets):
@@ -267,7 +267,7 @@ def test_an_error_that_does_not_fall_with_noise_is_seen_in_few_samples(few, keye
 
 
 @pytest.mark.parametrize("block_size", [None, 4])
-def test_it_learns_what_is_there_to_learn(keyed_noise, block_size):
+def test_training_approaches_the_best_loss(keyed_noise, block_size):
     """Sequences count up from a random token, V being 11: all but the first are certain, ln 11 / 12 a token."""
     batch = {"tokens": (torch.arange(44)[:, None] + torch.arange(T)) % V}
     spec = model(block_size=block_size, width=32)

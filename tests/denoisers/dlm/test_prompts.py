@@ -1,4 +1,4 @@
-"""Prompts: where their tokens lie, and what is refused, by the setting's name, its value and the remedy."""
+"""Prompts: positions of their tokens, and refusals with the knob, its value and the remedy."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ def test_without_prompts_there_are_no_conditions():
     assert conditions(num=3) == {} and conditions(num=3, text=None) == {}
 
 
-def test_tokens_lie_where_they_are_put():
+def test_prompts_are_placed_at_their_positions():
     found = conditions(("abc", 2), ("k", -1), ("b",), num=2)
     assert found["given"].int().tolist() == [[1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1]] * 2
     assert found["tokens"][found["given"]].tolist() == [1, 0, 1, 2, 10] * 2

@@ -1,4 +1,4 @@
-"""The reverse process: its laws, composed exactly pass by pass over every sequence, where true scores are known."""
+"""The reverse process: exact laws of every sequence, step by step, under known true scores."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def passes_of(noise=WIDE, score="log", **sampling):
 
 
 def final_law(clean, passes, given=None):
-    """The exact law (V, ..., V) after all passes, from the law at the first one's noise; `given` fixes tokens."""
+    """The exact law (V, ..., V) after all steps, from the law at the first one's noise; `given` fixes tokens."""
     vocabulary, length = clean.shape[0], clean.ndim
     network, states = TrueScores(clean), every_sequence(vocabulary, length)
     law = noisy(clean, passes[0].sigma).flatten()
@@ -28,13 +28,13 @@ def final_law(clean, passes, given=None):
     law = law / law.sum()
     for each in passes:
         output = network(states, torch.full((len(states),), each.sigma, dtype=torch.float64))
-        chances = each.probabilities(output.flatten(0, 1), states.flatten()).view(len(states), length, vocabulary)
-        chances = (chances / chances.sum(-1, keepdim=True)).detach()
+        probabilities = each.probabilities(output.flatten(0, 1), states.flatten()).view(len(states), length, vocabulary)
+        probabilities = (probabilities / probabilities.sum(-1, keepdim=True)).detach()
         for place, token in (given or {}).items():
-            chances[:, place] = torch.eye(vocabulary, dtype=torch.float64)[token]
+            probabilities[:, place] = torch.eye(vocabulary, dtype=torch.float64)[token]
         kernel = torch.ones(len(states), len(states), dtype=torch.float64)
         for place in range(length):
-            kernel *= chances[:, place][:, states[:, place]]
+            kernel *= probabilities[:, place][:, states[:, place]]
         law = law @ kernel
     return law.view(clean.shape)
 
@@ -44,10 +44,10 @@ def test_an_analytic_step_from_true_scores_is_the_exact_way_back(sigma):
     now, before = sigma
     at_now, at_before = noisy(ONE, now), noisy(ONE, before)
     scores = TrueScores(ONE)(torch.arange(4)[:, None], torch.full((4,), now, dtype=torch.float64))[:, 0]
-    chances = analytic_probabilities(now - before, "log")(scores, torch.arange(4))
+    probabilities = analytic_probabilities(now - before, "log")(scores, torch.arange(4))
     kernel = noisy(torch.eye(4, dtype=torch.float64)[0], now - before)  # of token 0; the others are its like
     forward = torch.where(torch.eye(4, dtype=torch.bool), kernel[0], kernel[1])
-    torch.testing.assert_close(chances, forward.T * at_before / at_now[:, None], rtol=0, atol=1e-12)
+    torch.testing.assert_close(probabilities, forward.T * at_before / at_now[:, None], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["geometric", "loglinear"])
@@ -58,7 +58,7 @@ def test_analytic_steps_recover_the_law_of_one_token_exactly(steps, kind):
     assert distance(final_law(ONE, passes_of(solver="analytic", steps=steps, noise=noise)), ONE) < 1e-12
 
 
-def test_the_last_step_takes_away_the_noise_that_is_left():
+def test_the_last_step_removes_the_remaining_noise():
     left = float(sigma_schedule(LOUD).sigma(torch.tensor(LAST_TIME, dtype=torch.float64)))
     law = final_law(ONE, passes_of(solver="analytic", steps=3, noise=LOUD, denoise=False))
     assert distance(law, noisy(ONE, left)) < 1e-12 and distance(law, ONE) > 0.05
@@ -79,7 +79,7 @@ def test_a_law_of_two_tokens_is_recovered_with_many_steps(solver, few, many):
     assert distance(noisy(PAIR, 30.0), PAIR) > 0.4
 
 
-def test_euler_chances_are_never_negative():
+def test_euler_probabilities_are_never_negative():
     scores = torch.tensor([[0.0, 3.0, 6.0]], dtype=torch.float64).log().nan_to_num(neginf=0.0)  # 1, 3, 6
     small = euler_probabilities(0.1, "log")(scores, torch.tensor([0]))
     torch.testing.assert_close(small, torch.tensor([[0.7, 0.1, 0.2]], dtype=torch.float64))
@@ -88,7 +88,7 @@ def test_euler_chances_are_never_negative():
 
 
 def test_categorical_draws_from_the_softmax_of_the_output():
-    """Of one token that is its law at the noise told, whatever it was; at the last, t = 1e-5. Nothing is denoised."""
+    """For one token that is its law at the step's noise, whatever it was; at the last step, t = 1e-5. No denoising."""
     passes = passes_of(solver="categorical", steps=5, noise=LOUD)
     assert len(passes) == 5
     left = float(sigma_schedule(LOUD).sigma(torch.tensor(LAST_TIME, dtype=torch.float64)))
@@ -96,15 +96,16 @@ def test_categorical_draws_from_the_softmax_of_the_output():
     assert distance(final_law(ONE, passes), noisy(ONE, left)) < 1e-12
 
 
-@pytest.mark.parametrize("chances_of", [euler_probabilities, analytic_probabilities])
-def test_a_softmax_score_is_read_as_the_score_itself(chances_of):
+@pytest.mark.parametrize("probabilities_of", [euler_probabilities, analytic_probabilities])
+def test_a_softmax_score_is_read_as_the_score_itself(probabilities_of):
     x, scores = torch.tensor([1]), torch.tensor([[0.2, 1.0, 0.3]], dtype=torch.float64)
     logits = (scores / 0.5).log().scatter(-1, x[:, None], 0.0)  # softmax: 0.2, 0.5, 0.3
-    torch.testing.assert_close(chances_of(0.4, "softmax")(logits, x), chances_of(0.4, "log")(scores.log(), x))
-    assert not torch.allclose(chances_of(0.4, "log")(logits, x), chances_of(0.4, "log")(scores.log(), x), atol=0.01)
+    from_scores = probabilities_of(0.4, "log")(scores.log(), x)
+    torch.testing.assert_close(probabilities_of(0.4, "softmax")(logits, x), from_scores)
+    assert not torch.allclose(probabilities_of(0.4, "log")(logits, x), from_scores, atol=0.01)
 
 
-def test_given_tokens_stay_and_what_lies_between_knows_both_sides():
+def test_clamped_tokens_stay_and_tokens_between_depend_on_both_sides():
     """The middle token depends on both neighbours, on neither alone; `given` are the outer two.
 
     Prompts stand in noisy sequences as clean tokens, so this law is near the true one, not equal to it: 0.168 from it
@@ -112,7 +113,7 @@ def test_given_tokens_stay_and_what_lies_between_knows_both_sides():
     """
     passes = passes_of(solver="analytic", steps=256)
     for left, right in ((0, 2), (1, 1)):
-        wanted = SUM[left, :, right] / SUM[left, :, right].sum()
+        expected = SUM[left, :, right] / SUM[left, :, right].sum()
         found = final_law(SUM, passes, given={0: left, 2: right})[left, :, right]
         assert float(found.sum()) == pytest.approx(1.0)
-        assert distance(found, wanted) < 0.18 < 0.6 < distance(torch.full((3,), 1 / 3).double(), wanted)
+        assert distance(found, expected) < 0.18 < 0.6 < distance(torch.full((3,), 1 / 3).double(), expected)

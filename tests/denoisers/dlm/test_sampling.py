@@ -1,4 +1,4 @@
-"""The sampler: samples have the law, keep their prompts, and are each drawn by themselves."""
+"""The sampler: samples have the law, keep their prompts, and are drawn independently."""
 
 import pytest
 import torch
@@ -45,11 +45,11 @@ def test_noise_levels_and_their_number():
     network = TrueScores(PAIR.float())
     make_sampler(solver="euler", steps=4).sample(network, {}, 2, seeded())
     times = torch.tensor([1, 0.75, 0.5, 0.25, 0.0], dtype=torch.float64) * (1 - LAST_TIME) + LAST_TIME
-    assert network.told == pytest.approx(sigma_schedule(WIDE).sigma(times).tolist(), rel=1e-6)
+    assert network.sigmas == pytest.approx(sigma_schedule(WIDE).sigma(times).tolist(), rel=1e-6)
 
 
-def test_an_euler_step_that_is_too_large_lets_nothing_stay():
-    """30 ln 30 times its rate, where a whole step leaves a token a chance of 0 already."""
+def test_an_euler_step_that_is_too_large_replaces_every_token():
+    """30 ln 30 times its rate; one whole step leaves a token a probability of 0 already."""
     sampler = make_sampler(
         solver="euler", steps=1, noise=TokenNoiseSchedule(sigma_min=1.0, sigma_max=30.0), denoise=False
     )
@@ -58,11 +58,11 @@ def test_an_euler_step_that_is_too_large_lets_nothing_stay():
     assert (frames[1] != frames[0]).all()
 
 
-def test_categorical_asks_as_often_as_it_has_steps():
+def test_categorical_evaluates_the_network_once_a_step():
     network = TrueScores(PAIR)
     drawn = make_sampler(solver="categorical", steps=3).sample(network, {}, 50, seeded())
     times = torch.tensor([1.0, (1 + LAST_TIME) / 2, LAST_TIME], dtype=torch.float64)
-    assert network.told == pytest.approx(sigma_schedule(WIDE).sigma(times).tolist(), rel=1e-6)
+    assert network.sigmas == pytest.approx(sigma_schedule(WIDE).sigma(times).tolist(), rel=1e-6)
     assert set(drawn.values.flatten().tolist()) == {0, 1, 2}
 
 
@@ -83,7 +83,7 @@ class ScoresGivenNeighbours(TrueScores):
         return output
 
 
-def test_infilling_is_exact_where_scores_know_that_neighbours_are_clean():
+def test_infilling_is_exact_with_scores_of_clean_neighbours():
     """Counts 3,000 samples of 98%: a standard error of 0.0026."""
     tokens, given = torch.tensor([[2, 0, 2]]).repeat(3000, 1), torch.tensor([[True, False, True]]).repeat(3000, 1)
     sampler = make_sampler(DLMSpec(length=3, vocabulary=3), solver="analytic", steps=4)
@@ -94,7 +94,7 @@ def test_infilling_is_exact_where_scores_know_that_neighbours_are_clean():
 
 
 @pytest.mark.parametrize("solver", ["euler", "analytic", "categorical"])
-def test_given_tokens_are_in_every_pass_and_in_the_end(small_dlm, solver):
+def test_clamped_tokens_are_in_every_evaluation_and_in_the_samples(small_dlm, solver):
     network, seen = small_dlm(), []
     network.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
     sampler = make_sampler(network.spec, text=letters(), solver=solver, steps=4)
@@ -151,8 +151,8 @@ def test_noise_is_uniform():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_networks_of_any_precision(small_dlm, dtype):
     network = small_dlm().to(dtype)
-    told = []
-    network.register_forward_pre_hook(lambda _module, inputs: told.append(inputs[1].dtype))
+    sigmas = []
+    network.register_forward_pre_hook(lambda _module, inputs: sigmas.append(inputs[1].dtype))
     values = make_sampler(network.spec, steps=2).sample(network, {}, 2, seeded()).values
-    assert values.dtype == torch.int64 and set(told) == {torch.float32}
+    assert values.dtype == torch.int64 and set(sigmas) == {torch.float32}
     assert values.min() >= 0 and values.max() < 11

@@ -1,4 +1,4 @@
-"""What specs of the language model say to the data, and what they refuse: the knob, its value and the remedy."""
+"""The language model's specs: batch fields, and refusals with the knob, its value and the remedy."""
 
 import math
 
@@ -52,7 +52,7 @@ def test_messages_name_the_knob_its_value_and_the_remedy(changes, message):
         (DLMObjectiveSpec, {"weights": {"score_entropy": 0.0}}, "weights.score_entropy"),
     ],
 )
-def test_values_out_of_range_are_refused_where_they_stand(spec, changes, knob):
+def test_values_out_of_range_are_refused_by_name(spec, changes, knob):
     with pytest.raises(ValidationError) as caught:
         spec.model_validate(changes)
     assert ".".join(str(part) for part in caught.value.errors()[0]["loc"]) == knob

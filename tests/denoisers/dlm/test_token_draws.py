@@ -1,4 +1,4 @@
-"""One token from many chances: exactly as likely as it should be, in bounded memory."""
+"""Draws of tokens by their probabilities: exact frequencies, in bounded memory."""
 
 import pytest
 import torch
@@ -15,26 +15,26 @@ def as_they_are(output, _x):
     return output
 
 
-def draw(chances, uniform):
-    """One token a uniform number, all by the same chances."""
-    rows = torch.tensor(chances, dtype=torch.float64).expand(1, len(uniform), -1)
+def draw(probabilities, uniform):
+    """Draw one token for each uniform number, all by the same probabilities."""
+    rows = torch.tensor(probabilities, dtype=torch.float64).expand(1, len(uniform), -1)
     at = torch.tensor([uniform], dtype=torch.float64)
     return draw_tokens(as_they_are, rows, torch.zeros(1, len(uniform), dtype=torch.int64), at)[0].tolist()
 
 
-def test_a_token_is_drawn_where_its_chances_lie():
+def test_tokens_are_drawn_by_their_probabilities():
     assert draw([0.2, 0.0, 0.5, 0.3], [0.0, 0.1999, 0.2, 0.6999, 0.7, 1 - 2**-53]) == [0, 0, 2, 2, 3, 3]
 
 
-def test_chances_need_not_sum_to_1_and_those_of_0_are_never_drawn():
+def test_probabilities_need_not_sum_to_1_and_tokens_of_0_are_never_drawn():
     assert draw([0.0, 4.0, 0.0, 12.0, 0.0], [0.0, 0.2499, 0.25, 1 - 2**-53]) == [1, 1, 3, 3]
     assert draw([0.0, 1.0, 0.0], [0.0, 1 - 2**-53]) == [1, 1]
 
 
-def test_tokens_with_tiny_chances_keep_them():
-    """A step of 1e-4 of noise from log scores 0: each other token of 50,257 has a chance of 2e-9."""
+def test_tiny_probabilities_are_kept():
+    """A step of 1e-4 of noise from log scores 0: each other token of 50,257 has a probability of 2e-9."""
     output, x = torch.zeros(1, 3, GPT2), torch.full((1, 3), 7)
-    first = (1e-4 / GPT2) * 3.5  # within the fourth token's chances
+    first = (1e-4 / GPT2) * 3.5  # within the fourth token's probability
     last = 1 - (1e-4 / GPT2) * 2.5  # within those of the third from the end
     uniform = torch.tensor([[first, 0.5, last]], dtype=torch.float64)
     assert draw_tokens(euler_probabilities(1e-4, "log"), output, x, uniform).tolist() == [[3, 7, GPT2 - 3]]
@@ -51,7 +51,7 @@ def test_chunks_change_nothing(monkeypatch, entries):
 
 
 class LargestNew(TorchDispatchMode):
-    """Entries of the largest tensor that is made, views of `known` left out."""
+    """Size of the largest new tensor, views of `known` left out."""
 
     def __init__(self, known):
         super().__init__()
@@ -68,21 +68,21 @@ class LargestNew(TorchDispatchMode):
 
 @pytest.mark.parametrize("score", ["log", "softmax"])
 @pytest.mark.parametrize("solver", ["euler", "analytic", "categorical"])
-def test_nothing_of_the_size_of_all_chances_is_made(monkeypatch, solver, score):
+def test_no_second_tensor_of_the_outputs_size_is_made(monkeypatch, solver, score):
     monkeypatch.setattr(reverse_process, "CHUNK_ENTRIES", 1000)
     output, x = torch.randn(2, 64, 100), torch.randint(100, (2, 64))
-    chances = {
+    probabilities = {
         "euler": reverse_process.euler_probabilities(0.1, score),
         "analytic": reverse_process.analytic_probabilities(0.1, score),
         "categorical": reverse_process.categorical_probabilities,
     }
     uniform = torch.rand(2, 64, dtype=torch.float64)
     with LargestNew(output) as made:
-        draw_tokens(chances[solver], output, x, uniform)
+        draw_tokens(probabilities[solver], output, x, uniform)
     assert 0 < made.entries <= 1000
 
 
-def test_a_network_that_gives_no_numbers_gives_tokens_of_the_vocabulary():
+def test_nan_output_still_gives_tokens_of_the_vocabulary():
     nan = torch.full((1, 2, 5), torch.nan)
     drawn = draw_tokens(euler_probabilities(0.1, "log"), nan, torch.zeros(1, 2, dtype=torch.int64), torch.rand(1, 2))
     assert ((drawn >= 0) & (drawn < 5)).all()

@@ -1,4 +1,4 @@
-"""Self-attention, and the weights shown of it."""
+"""Self-attention, and its weights for figures."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The pictures of embeddings say what is true of them."""
+"""Figures of embeddings show their properties."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The exact figures of sinusoidal embeddings."""
+"""Exact values of sinusoidal embeddings."""
 
 import pytest
 import torch

@@ -10,25 +10,25 @@ WIDTH, HEADS, KV_HEADS = 32, 8, 2
 
 
 def attention(gate="headwise"):
-    """In float64, with a gate that is open by different amounts and a temperature of its own."""
+    """An attention layer in float64, with different gates for its heads and a temperature."""
     made = GatedAttention(WIDTH, HEADS, KV_HEADS, gate).double()
     torch.nn.init.normal_(made.gate.weight)
     torch.nn.init.constant_(made.temperature, 3.0)
     return made
 
 
-def written_out(module, x, by=None, present=None):
-    """The attention with keys and values repeated for every query head, softmax and all, as its papers write it."""
+def written_out(module, x, rope=None, key_mask=None):
+    """The attention with keys and values repeated for every query head and an explicit softmax, as in its papers."""
     num, length, _ = x.shape
     q = module.query(x).view(num, length, HEADS, -1).transpose(1, 2)
     k, v = (each(x).view(num, length, KV_HEADS, -1).transpose(1, 2) for each in (module.key, module.value))
     q, k = q / q.norm(dim=-1, keepdim=True), k / k.norm(dim=-1, keepdim=True)
-    if by is not None:
-        q, k = rotate(q, by, "neighbours"), rotate(k, by, "neighbours")
+    if rope is not None:
+        q, k = rotate(q, rope, "neighbours"), rotate(k, rope, "neighbours")
     k, v = (each.repeat_interleave(HEADS // KV_HEADS, dim=1) for each in (k, v))
     scores = q @ k.transpose(-2, -1) * module.temperature
-    if present is not None:
-        scores = scores.masked_fill(~present[:, None, None], float("-inf"))
+    if key_mask is not None:
+        scores = scores.masked_fill(~key_mask[:, None, None], float("-inf"))
     mixed = (scores.softmax(dim=-1) @ v).transpose(1, 2)  # (batch, tokens, heads, width of a head)
     gate = torch.sigmoid(x @ module.gate.weight.T).view(num, length, HEADS, -1)
     return module.out((mixed * gate).flatten(2))
@@ -37,15 +37,15 @@ def written_out(module, x, by=None, present=None):
 @pytest.mark.parametrize("gate", ["headwise", "elementwise"])
 def test_as_written_out_with_repeated_heads(gate):
     module, x = attention(gate), torch.randn(3, 7, WIDTH).double()
-    by = rotation(torch.arange(7), WIDTH // HEADS, dtype=torch.float64)
-    present = torch.rand(3, 7) < 0.6
-    present[:, 0] = True
-    for args in ((), (by,), (None, present), (by, present)):
+    rope = rotation(torch.arange(7), WIDTH // HEADS, dtype=torch.float64)
+    key_mask = torch.rand(3, 7) < 0.6
+    key_mask[:, 0] = True
+    for args in ((), (rope,), (None, key_mask), (rope, key_mask)):
         torch.testing.assert_close(module(x, *args), written_out(module, x, *args))
 
 
 def test_scores_are_cosines_times_the_temperature():
-    """So they lie within it whatever the input, and a token's score with itself is it where query and key agree."""
+    """Scores lie within it whatever the input; a token's score with itself equals it where query and key agree."""
     module = attention()
     q, k, _ = module.heads(100 * torch.randn(2, 5, WIDTH).double())
     torch.testing.assert_close(q.norm(dim=-1), torch.full((2, HEADS, 5), 3.0).double())
@@ -66,10 +66,10 @@ def test_gates_have_one_number_a_head_or_one_an_entry():
 
 def test_absent_tokens_change_nothing():
     module, x = attention(), torch.randn(2, 6, WIDTH).double()
-    present = torch.tensor([[True] * 4 + [False] * 2] * 2)
-    other = torch.where(present[..., None], x, 100.0)
-    torch.testing.assert_close(module(x, None, present)[:, :4], module(other, None, present)[:, :4])
-    torch.testing.assert_close(module(x, None, present)[:, :4], module(x[:, :4]))
+    key_mask = torch.tensor([[True] * 4 + [False] * 2] * 2)
+    other = torch.where(key_mask[..., None], x, 100.0)
+    torch.testing.assert_close(module(x, None, key_mask)[:, :4], module(other, None, key_mask)[:, :4])
+    torch.testing.assert_close(module(x, None, key_mask)[:, :4], module(x[:, :4]))
 
 
 def test_without_rotation_the_order_of_tokens_is_no_matter():

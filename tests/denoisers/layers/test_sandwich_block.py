@@ -18,19 +18,19 @@ def test_block_as_written(perturb):
     perturb(block, std=0.3)
     x, condition = torch.randn(3, 5, WIDTH).double(), torch.randn(3, CONDITION).double()
     six = block.adaln.linear(condition * torch.sigmoid(condition))[:, None]
-    gamma1, beta1, alpha1, gamma2, beta2, alpha2 = six.chunk(6, dim=-1)
-    h = gamma1 * rms(x, block.attention_norm.weight) + beta1
-    expected = x + alpha1 * rms(block.attention(h), block.attention_post_norm.weight)
-    h = gamma2 * rms(expected, block.mlp_norm.weight) + beta2
-    expected = expected + alpha2 * rms(block.mlp(h), block.mlp_post_norm.weight)
+    scale1, shift1, gate1, scale2, shift2, gate2 = six.chunk(6, dim=-1)
+    h = scale1 * rms(x, block.attention_norm.weight) + shift1
+    expected = x + gate1 * rms(block.attention(h), block.attention_post_norm.weight)
+    h = scale2 * rms(expected, block.mlp_norm.weight) + shift2
+    expected = expected + gate2 * rms(block.mlp(h), block.mlp_post_norm.weight)
     torch.testing.assert_close(block(x, condition), expected)
 
 
-def test_modulation_starts_at_its_biases_where_the_condition_says_nothing():
-    for gamma in (1.0, 1e-4):
-        adaln = SixWayAdaLN(CONDITION, WIDTH, gamma)
+def test_modulation_of_a_zero_condition_is_its_biases():
+    for initial_scale in (1.0, 1e-4):
+        adaln = SixWayAdaLN(CONDITION, WIDTH, initial_scale)
         torch.nn.init.zeros_(adaln.linear.bias)
         adaln.initialise()
         for branch in adaln(torch.zeros(2, CONDITION)):
-            for values, start in zip(branch, (gamma, 0.0, 1.0), strict=True):
+            for values, start in zip(branch, (initial_scale, 0.0, 1.0), strict=True):
                 assert torch.equal(values, torch.full((2, WIDTH), start))

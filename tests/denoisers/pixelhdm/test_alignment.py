@@ -1,4 +1,4 @@
-"""Alignment with an encoder's features: what it is blind to, what it sees, its size."""
+"""Alignment with an encoder's features: invariances, dependence on neighbours, size."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from denoisers.pixelhdm.alignment import Alignment, normalise_features
 
 
 def identity(width: int) -> Alignment:
-    """A head that hands its tokens on."""
+    """A head that returns its tokens."""
     alignment = Alignment(width, width)
     nn.init.dirac_(alignment.projection.weight)
     nn.init.zeros_(alignment.projection.bias)
@@ -53,7 +53,7 @@ def test_it_is_blind_to_an_affine_change_of_each_features_channel():
 
 
 def test_patches_lie_row_by_row():
-    """A kernel that hands on the left neighbour moves tokens one column to the right, and none into another row."""
+    """A kernel that takes the left neighbour moves tokens one column to the right, and none into another row."""
     alignment = identity(1)
     with torch.no_grad():
         alignment.projection.weight.zero_()

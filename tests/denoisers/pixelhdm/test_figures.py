@@ -1,4 +1,4 @@
-"""PixelHDM's pictures: what they show, of both kinds of text encoder."""
+"""PixelHDM's figures, with both kinds of text encoder."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def test_samples_are_of_held_out_captions_at_the_samplers_size():
 
 
 def test_prompts_of_the_spec_need_no_encoder_here():
-    """A frozen encoder is not at hand: captions of the batch take the place of the prompts."""
+    """Without a frozen encoder, captions of the batch replace the prompts."""
     spec = model()
     _, figures = draw(
         spec, FAMILY.build_network(spec), ["samples"], {"prompts": ("a cat",), "negative_prompt": "a dog"}

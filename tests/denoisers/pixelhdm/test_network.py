@@ -1,4 +1,4 @@
-"""The PixelHDM network: its sizes, how it starts, and what its output depends on."""
+"""The PixelHDM network: sizes, initialisation, and dependence of its output on the inputs."""
 
 import math
 
@@ -97,14 +97,14 @@ def test_shapes_of_the_base_setting():
 
 
 def test_it_starts_as_published():
-    """Nothing that the general Xavier overwrote stays so: gates 0.5, adaLN biases, the small way back."""
+    """Weights that the general Xavier overwrote are restored: gates 0.5, adaLN biases, the small expansion."""
     network = FAMILY.build_network(PixelHDMSpec(patch_depth=1, pixel_depth=1))
     patch, pixel = network.patch_blocks[0], network.pixel_blocks[0]
     for attention in (patch.attention, pixel.compaction.attention):
         assert torch.equal(attention.gates(torch.randn(1, 3, 1024)), torch.full((1, 3, 16, 1), 0.5))
         assert attention.temperature.item() == 8.0
-    for six_way, gamma in ((patch.adaln, 1.0), (pixel.adaln.six_way, 1e-4)):
-        starts = torch.tensor([gamma, 0.0, 1.0, gamma, 0.0, 1.0])
+    for six_way, initial_scale in ((patch.adaln, 1.0), (pixel.adaln.six_way, 1e-4)):
+        starts = torch.tensor([initial_scale, 0.0, 1.0, initial_scale, 0.0, 1.0])
         assert torch.equal(
             six_way.linear.bias.unflatten(0, (6, -1)), starts[:, None].expand(6, six_way.linear.in_features)
         )
@@ -138,7 +138,7 @@ def test_output_has_the_size_of_the_image(network, size):
         ((8, 36), "width=36 is not between 1 and model.max_resolution=32; set width to 32 or less, or train with"),
     ],
 )
-def test_sizes_that_it_does_not_take_are_refused(network, size, message):
+def test_unsupported_sizes_are_refused(network, size, message):
     with pytest.raises(ValueError, match=message):
         network(torch.zeros(1, 3, *size).double(), torch.zeros(1).double(), in_double(texts(2)))
 
@@ -150,8 +150,8 @@ def test_texts_that_are_too_long_are_refused(network):
 
 
 @pytest.mark.parametrize("positions", ["mrope", "learned"])
-def test_padding_changes_nothing_and_samples_do_not_meet(positions, perturb, inputs):
-    """Neither how much padding there is nor what it holds: each text has its own length, as if it were alone."""
+def test_padding_changes_nothing_and_samples_are_independent(positions, perturb, inputs):
+    """Neither the amount of padding nor its content matters: each text has its own length, as if it were alone."""
     network = FAMILY.build_network(small(positions=positions))
     perturb(network, std=0.1)
     network = network.double()
@@ -166,8 +166,8 @@ def test_padding_changes_nothing_and_samples_do_not_meet(positions, perturb, inp
     torch.testing.assert_close(alone, together[1:])
 
 
-def test_images_stand_behind_their_own_text(network, inputs):
-    """Text at (n, 0, 0), patches at (its length, row, column), whatever the padding; the pixel path knows no text."""
+def test_images_are_positioned_behind_their_own_text(network, inputs):
+    """Text at (n, 0, 0), patches at (its length, row, column), whatever the padding; the pixel path has no text."""
     *_, condition = inputs
     by = network.rotations(condition["text_mask"], 2, 3)
     lengths, place = torch.tensor([5.0, 3.0]).double(), torch.tensor([1.0, 2.0]).double()  # patch 5: row 1, column 2
@@ -249,24 +249,24 @@ def test_gradient_reaches_every_parameter(changes, perturb):
 
 
 def test_pixel_block_as_written(network):
-    """Its compaction adds no residual of its own, unless it is asked to."""
-    block, x, told = network.pixel_blocks[0], torch.randn(2, 6, 16, 4).double(), torch.randn(2, 6, 32).double()
+    """The compaction adds no residual of its own, except with `pixel_residual: double`."""
+    block, x, s_cond = network.pixel_blocks[0], torch.randn(2, 6, 16, 4).double(), torch.randn(2, 6, 32).double()
 
     def rms(values):
         return values / (values.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt() * block.norm.weight
 
-    six = block.adaln.expand(told).view(2, 6, 16, 4)
+    six = block.adaln.expand(s_cond).view(2, 6, 16, 4)
     six = block.adaln.six_way.linear(six * torch.sigmoid(six))
-    gamma1, beta1, alpha1, gamma2, beta2, alpha2 = six.chunk(6, dim=-1)
+    scale1, shift1, gate1, scale2, shift2, gate2 = six.chunk(6, dim=-1)
     for residual, own in (("block", 0), ("double", 1)):
         block.compaction.residual = residual
-        h = (1 + gamma1) * rms(x) + beta1
+        h = (1 + scale1) * rms(x) + shift1
         compaction = block.compaction
         tokens = compaction.attention(compaction.norm(compaction.compress(h.reshape(2, 6, 64))))
         detail = compaction.expand(compaction.post_norm(tokens)).view(2, 6, 16, 4)
-        expected = x + alpha1 * (own * h + detail)
-        expected = expected + alpha2 * block.mlp((1 + gamma2) * rms(expected) + beta2)
-        torch.testing.assert_close(block(x, told), expected)
+        expected = x + gate1 * (own * h + detail)
+        expected = expected + gate2 * block.mlp((1 + scale2) * rms(expected) + shift2)
+        torch.testing.assert_close(block(x, s_cond), expected)
 
 
 def test_double_residual_is_another_network_of_the_same_size():
@@ -276,7 +276,7 @@ def test_double_residual_is_another_network_of_the_same_size():
     assert not torch.allclose(single(*args), double(*args), atol=1e-2)
 
 
-def test_learned_positions_mean_the_same_place_in_every_size():
+def test_learned_positions_are_the_same_in_every_size():
     """Row 1, column 0 is one vector, in images two patches wide and eight, whatever text stands before them."""
     positions = FAMILY.build_network(small(positions="learned")).positions
     narrow, wide = positions(3, 2, 2), positions(9, 2, 8)
@@ -330,8 +330,8 @@ def test_same_seed_same_weights():
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_the_whole_network_is_what_plain_arithmetic_gives(perturb):
-    """Order of patches and channels, positions by each text's own length, heads that share keys, who is told what."""
+def test_the_whole_network_equals_plain_arithmetic(perturb):
+    """Order of patches and channels, positions by each text's own length, heads that share keys, all conditions."""
     spec = small(width=64, mrope_widths=(4, 6, 6), bottleneck_width=20, time_width=32)
     network = FAMILY.build_network(spec).double()
     perturb(network)

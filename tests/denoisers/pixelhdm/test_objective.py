@@ -38,16 +38,16 @@ def batch_of(num=4, height=16, width=24, spec=None, features=True):
 
 
 class Answers(nn.Module):
-    """Gives `answer(z_t, t)`, and random features where they are asked for; remembers what it was asked."""
+    """A network that returns `answer(z_t, t)`, and random features on request; records its inputs."""
 
     def __init__(self, answer):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(()))
         self.answer = answer
-        self.asked = []
+        self.calls = []
 
     def forward(self, x, t, condition, keep=None, features_after=None):
-        self.asked.append((x, t, condition, keep, features_after))
+        self.calls.append((x, t, condition, keep, features_after))
         output = self.scale * self.answer(x, t)
         if features_after is None:
             return output
@@ -61,8 +61,8 @@ def zeros(x, t):
     return torch.zeros_like(x)
 
 
-def knowing(image, prediction):
-    """A network that knows the image: exact at every (z_t, t)."""
+def exact_network(image, prediction):
+    """A network with the exact velocity of one image at every (z_t, t)."""
     if prediction == "image":
         return Answers(lambda x, t: image)
     return Answers(lambda x, t: (image - x) / (1 - t).view(-1, 1, 1, 1))
@@ -72,7 +72,7 @@ def knowing(image, prediction):
 def test_a_perfect_prediction_has_no_error(keyed_noise, prediction):
     batch = batch_of()
     built = objective(prediction=prediction)
-    network = knowing(batch["image"], prediction)
+    network = exact_network(batch["image"], prediction)
     trained, held_out = built.loss(network, batch, keyed_noise()), built.metrics(network, batch, keyed_noise())
     assert all(found[name] < 1e-9 for found in (trained, held_out) for name in ("velocity", "frequency"))
     assert all(held_out[f"velocity_t{quarter}"] < 1e-9 for quarter in range(4))
@@ -97,7 +97,7 @@ def test_components_are_those_of_the_velocity_at_z_t(keyed_noise):
     for prediction in ("velocity", "image"):
         network = Answers(lambda x, t: x.sin())
         found = objective(prediction=prediction).loss(network, batch, keyed_noise())
-        ((z_t, times, condition, _, after),) = network.asked
+        ((z_t, times, condition, _, after),) = network.calls
         torch.testing.assert_close(times, t)
         torch.testing.assert_close(z_t, wide * image + (1 - wide) * noise)
         assert set(condition) == {"text", "text_mask", "text_pooled"} and after == 2
@@ -130,7 +130,7 @@ def test_a_share_of_samples_loses_its_text_in_training_alone(keyed_noise):
     objective().loss(network, batch, keyed_noise())
     objective(model(condition_dropout=0.0)).loss(network, batch, keyed_noise())
     objective().metrics(network, batch, keyed_noise())
-    dropped, kept, *held_out = [keep for _, _, _, keep, _ in network.asked]
+    dropped, kept, *held_out = [keep for _, _, _, keep, _ in network.calls]
     assert dropped.dtype == torch.bool and dropped.float().mean().item() == pytest.approx(0.9, abs=0.015)
     assert kept.all() and held_out == [None] * 4
 
@@ -180,7 +180,7 @@ def test_without_features_the_rest_goes_on_and_the_head_has_a_gradient_of_0(keye
     whole = built.loss(Answers(zeros), batch_of(), keyed_noise())
     network = Answers(zeros)
     found = built.loss(network, batch_of(features=False), keyed_noise())
-    assert found.keys() == {"velocity", "frequency"} and network.asked[0][4] is None
+    assert found.keys() == {"velocity", "frequency"} and network.calls[0][4] is None
     assert all(torch.equal(value, whole[name]) for name, value in found.items())
     sum(found.values()).backward()
     assert all((each.grad == 0).all() for each in built.modules.parameters())
@@ -190,8 +190,8 @@ def test_metrics_go_through_each_quarter_of_sampled_times_from_noise(keyed_noise
     network = Answers(zeros)
     batch = batch_of(200, 8, 8)
     objective(time=UniformTime()).metrics(network, batch, keyed_noise())
-    assert len(network.asked) == 4
-    for quarter, (z_t, t, *_) in enumerate(network.asked):
+    assert len(network.calls) == 4
+    for quarter, (z_t, t, *_) in enumerate(network.calls):
         assert 0.05 + 0.225 * quarter <= t.min() and t.max() < 0.05 + 0.225 * (quarter + 1) + 1e-6
         middle = 0.05 + 0.225 * (quarter + 0.5)
         assert t.mean().item() == pytest.approx(middle, abs=0.02)

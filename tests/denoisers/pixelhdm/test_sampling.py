@@ -1,4 +1,4 @@
-"""PixelHDM's sampler: what it is asked for, what an image depends on, what it costs."""
+"""PixelHDM's sampler: requests, dependence of an image on its conditions, cost."""
 
 import math
 
@@ -72,7 +72,7 @@ def draw(sampler, network, num, request, **kwargs):
     return sampler.sample(network, sampler.conditions(num, request), num, seeded(), **kwargs)
 
 
-# What is asked for
+# Requests
 
 
 def test_each_prompt_gets_equally_many_samples_in_order():
@@ -109,7 +109,7 @@ def test_frozen_encoders_read_prompts_and_negative_prompts():
     assert to_texts(conditions["negative_prompt"]) == ["long one"] * 2
 
 
-def test_rows_of_cached_features_are_conditions_and_their_captions_are_told():
+def test_rows_of_cached_features_are_conditions_with_their_captions():
     rows = RealRows(encode(["four", "no"]), {"caption": to_bytes(["four", "no"]).numpy().astype(np.uint8)}, {}, None)
     sampler = sampler_of(FROZEN)
     conditions = sampler.conditions(2, SampleRequest(rows=rows))
@@ -144,7 +144,7 @@ def test_what_cannot_be_drawn_is_one_sentence(request_, message):
     assert str(caught.value).endswith(".")
 
 
-def test_what_needs_an_encoder_or_guidance_says_so():
+def test_requests_that_need_an_encoder_or_guidance_are_refused():
     with pytest.raises(ValueError, match=r"needs the frozen text encoder .* set encoders\.text"):
         sampler_of(FROZEN).conditions(1, SampleRequest(prompts=prompts("a")))
     with pytest.raises(ValueError, match=r"changes nothing without guidance .*set sampling\.guidance above 1"):
@@ -172,7 +172,7 @@ def test_an_image_is_its_seeds_whatever_the_batch(network):
     assert (other - alone).abs().max() > 0.1
 
 
-def test_seeds_from_the_generator_are_told_and_give_the_images_again(network):
+def test_seeds_from_the_generator_are_returned_and_reproduce_the_images(network):
     sampler = sampler_of()
     drawn = draw(sampler, network, 2, SampleRequest(prompts=prompts("a cat")))
     again = draw(sampler, network, 1, SampleRequest(prompts=prompts("a cat"), seed=int(drawn.conditions["seed"][1])))
@@ -186,9 +186,9 @@ def test_the_first_samples_do_not_depend_on_their_number(network):
 
 
 def test_prompts_negative_prompts_and_guidance_all_count(network):
-    asked = {"prompts": prompts("a cat"), "seed": 0}
+    common = {"prompts": prompts("a cat"), "seed": 0}
     drawn = [
-        draw(sampler_of(guidance=guidance), network, 1, SampleRequest(**{**asked, **more})).values
+        draw(sampler_of(guidance=guidance), network, 1, SampleRequest(**{**common, **more})).values
         for guidance, more in [
             (3.0, {}), (1.0, {}), (3.0, {"negative_prompt": "a dog"}), (3.0, {"prompts": prompts("a dog")})
         ]
@@ -221,12 +221,12 @@ def test_any_size_that_patches_divide(network):
 
 def test_guidance_leads_from_the_null_condition_or_the_negative_prompt_through_the_text():
     """Towards 0.05 from 0 (null) or from 0.02 (negative), three times as far; the last evaluation is projected."""
-    asked = {"prompts": prompts("12345"), "seed": 0}
-    plain = draw(sampler_of(), Towards(), 1, SampleRequest(**asked)).values
+    common = {"prompts": prompts("12345"), "seed": 0}
+    plain = draw(sampler_of(), Towards(), 1, SampleRequest(**common)).values
     torch.testing.assert_close(plain, torch.full_like(plain, 0.15), rtol=0, atol=1e-5)
-    away = draw(sampler_of(), Towards(), 1, SampleRequest(**asked, negative_prompt="12")).values
+    away = draw(sampler_of(), Towards(), 1, SampleRequest(**common, negative_prompt="12")).values
     torch.testing.assert_close(away, torch.full_like(away, 0.02 + 3 * 0.03), rtol=0, atol=1e-5)
-    of_spec = draw(sampler_of(negative_prompt="12"), Towards(), 1, SampleRequest(**asked)).values
+    of_spec = draw(sampler_of(negative_prompt="12"), Towards(), 1, SampleRequest(**common)).values
     assert torch.equal(of_spec, away)
 
 
@@ -250,7 +250,7 @@ def test_a_schedule_at_its_least_scale_is_the_conditional_model():
 
 
 def test_phi_brings_the_contrast_back():
-    """Rescaled fully, the guided velocity has the conditional one's spread over an image."""
+    """Rescaled fully, the guided velocity has the conditional one's standard deviation over an image."""
 
     class Loud(Towards):
         def forward(self, x, t, condition, keep=None):
@@ -361,7 +361,7 @@ def test_several_prompts_get_a_row_each():
     assert sampler.show(one).panels[0].columns == 8
 
 
-def test_pictures_tell_all_that_draws_them_again():
+def test_pictures_hold_all_settings_that_reproduce_them():
     start = torch.zeros(3, 16, 24)
     request = SampleRequest(prompts=prompts("12345"), negative_prompt="né", seed=9, start=start, strength=0.5)
     sampler = sampler_of(interval=(0.1, 0.9), rescale=0.25)
@@ -381,8 +381,8 @@ def test_pixels_are_rounded_to_the_nearest_of_256_values():
     assert (sampler.pictures(drawn)[0].pixels == round(255 * 1.05 / 2)).all()
 
 
-def test_no_more_is_given_to_the_network_at_once_than_fits(monkeypatch):
-    """10 guided images of 16x24: 20 rows, in parts of 8 where that is what memory is said to allow."""
+def test_the_networks_batch_is_bounded_by_memory(monkeypatch):
+    """10 guided images of 16x24: 20 rows, in parts of 8 with a limit of that size."""
     sampler, request = sampler_of(solver="euler", steps=1, final_projection=False), SampleRequest(prompts=prompts("a"))
     whole = draw(sampler, Towards(), 10, request).values
     monkeypatch.setattr("denoisers.pixelhdm.guided_velocity.MAX_MODULATIONS", 8 * 6 * 4 * 16 * 24)

@@ -63,7 +63,7 @@ def test_messages_name_the_knob_its_value_and_the_remedy(spec, changes, message)
         (PixelHDMSamplingSpec, {"guidance_schedule": "cubic"}, "guidance_schedule"),
     ],
 )
-def test_values_out_of_range_are_refused_where_they_stand(spec, changes, knob):
+def test_values_out_of_range_are_refused_by_name(spec, changes, knob):
     with pytest.raises(ValidationError) as caught:
         spec.model_validate(changes)
     assert ".".join(str(part) for part in caught.value.errors()[0]["loc"]) == knob
@@ -92,7 +92,7 @@ def test_base_setting_of_objective_and_sampling():
 
 
 def test_times_keep_from_both_ends_where_only_their_middle_is_set():
-    """As a sweep over `objective.time.mean` does."""
+    """A spec such as a sweep over `objective.time.mean` makes."""
     objective = PixelHDMObjectiveSpec.model_validate({"time": {"kind": "logit_normal", "mean": 0.4}})
     assert objective.time.model_dump() == {"kind": "logit_normal", "mean": 0.4, "std": 1.0, "eps": 0.05}
 

@@ -1,4 +1,4 @@
-"""Captions as bytes, what the learned encoder makes of them, and the null condition."""
+"""Captions as bytes, the learned encoder, and the null condition."""
 
 import pytest
 import torch
@@ -68,11 +68,11 @@ def test_null_condition_is_one_present_token_of_zeros():
     text = TextCondition(
         torch.randn(2, 3, 4), torch.tensor([[True, True, False], [True, True, True]]), torch.randn(2, 4)
     )
-    told = drop_captions(text, torch.tensor([True, False]))
-    for now, before in zip(told, text, strict=True):
+    dropped = drop_captions(text, torch.tensor([True, False]))
+    for now, before in zip(dropped, text, strict=True):
         assert torch.equal(now[0], before[0])
-    assert not told.features[1].any() and not told.pooled[1].any()
-    assert told.mask[1].tolist() == [True, False, False]
+    assert not dropped.features[1].any() and not dropped.pooled[1].any()
+    assert dropped.mask[1].tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("caption", ["", "a red seven"])

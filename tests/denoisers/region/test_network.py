@@ -1,4 +1,4 @@
-"""The region network's exact figures, its symmetries, and its savings, which change no number."""
+"""The region network's exact parameter counts, its symmetries, and its savings, which change no number."""
 
 import pytest
 import torch
@@ -113,7 +113,7 @@ def test_with_positions_it_is_not(region_spec, windows, perturb):
 
 
 def test_without_positions_all_masked_regions_get_one_prediction(region_spec, windows, perturb):
-    """Why the shipped small experiment has positions."""
+    """Without positions, masked regions are indistinguishable; the shipped small experiment has positions."""
     x, mask, t = windows["regions"], some_mask(windows), torch.zeros(4, dtype=torch.int64)
     for positions, same in (("none", True), ("sinusoidal", False)):
         network = FAMILY.build_network(region_spec(positions=positions)).double()

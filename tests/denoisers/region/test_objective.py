@@ -16,16 +16,16 @@ from denoisers.region.spec import RegionObjectiveSpec, RegionWeights
 
 
 class Zeros(nn.Module):
-    """Predicts 0 everywhere, and keeps what it was asked."""
+    """A network that predicts 0 everywhere and records its inputs."""
 
     def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.zeros((), dtype=torch.float64))
-        self.asked = []
+        self.calls = []
 
-    def forward(self, x, mask, t, present, wanted):
-        self.asked.append((x, mask, t))
-        rows = x if wanted is None else x.gather(1, wanted[..., None].expand(-1, -1, x.shape[-1]))
+    def forward(self, x, mask, t, present, query_index):
+        self.calls.append((x, mask, t))
+        rows = x if query_index is None else x.gather(1, query_index[..., None].expand(-1, -1, x.shape[-1]))
         return rows * self.scale
 
 
@@ -47,7 +47,7 @@ def test_loss_of_a_zero_prediction_is_the_second_moment_of_masked_regions(region
 
 
 def test_reductions_differ_by_the_masked_share(region_spec, windows, keyed_noise):
-    """Of a window, the published code's mean over all entries is the masked share times the mean over masked ones; the
+    """In a window, the published code's mean over all entries is the masked share times the mean over masked ones; the
     published formula's sum over features is their number times it."""
     one = {name: values[3:] for name, values in windows.items()}
     mean = objective(region_spec).loss(Zeros(), one, keyed_noise())["masked"]
@@ -128,7 +128,7 @@ def test_only_weighted_components_are_computed(region_spec, windows, keyed_noise
 def test_mask_corruption_hands_the_data_over_and_draws_t(region_spec, windows, keyed_noise):
     network, source = Zeros(), keyed_noise()
     objective(region_spec).loss(network, windows, source)
-    x, _, t = network.asked[0]
+    x, _, t = network.calls[0]
     assert torch.equal(x, windows["regions"])
     assert source.names == ["mask", "time"]
     assert t.dtype == torch.int64 and t.min() >= 0 and t.max() <= 999 and len(t.unique()) > 1
@@ -138,7 +138,7 @@ def test_ddpm_corruption_noises_masked_regions_alone(region_spec, windows, keyed
     network = Zeros()
     built = objective(region_spec, "ddpm")
     built.loss(network, windows, keyed_noise())
-    x_t, mask, t = network.asked[0]
+    x_t, mask, t = network.calls[0]
     x = windows["regions"]
     assert torch.equal(x_t[~mask], x[~mask])
     bar = linear_schedule(RegionObjectiveSpec().noise).alphas_cumprod[t][:, None, None]
@@ -186,7 +186,7 @@ def test_figures_of_two_batches_are_those_of_one(region_spec, windows, perturb, 
 
 
 def test_small_deviations_from_a_large_mean_are_not_rounded_away(region_spec):
-    """x = 1000 +- 0.01: its variance is 1e-10 of its second moment, which float32 cannot tell from none."""
+    """x = 1000 +- 0.01: its variance is 1e-10 of its second moment, below float32's resolution."""
     x = 1000 + torch.tensor([-0.01, 0.01], dtype=torch.float64)
     sums = Agreement.of(x[:, None], x[:, None], torch.ones(2, dtype=torch.bool)).total()
     means = {f"sum_{name}": float(value) for name, value in asdict(sums).items()}
@@ -228,7 +228,7 @@ def test_agreement_where_nothing_varies_is_0():
     assert nothing.mse() == nothing.r2() == nothing.pearson() == 0
 
 
-def test_it_learns_what_is_there_to_learn(region_spec, keyed_noise):
+def test_training_approaches_the_best_loss(region_spec, keyed_noise):
     """Regions alternate between two patterns: with positions and neighbours, every masked one is certain."""
     patterns = torch.tensor([[1.0, 0, 1, 0, 1, 0, 1], [0, 1, 0, 1, 0, 1, 0]])
     starts = torch.arange(32) % 2

@@ -1,4 +1,4 @@
-"""Imputation: what was measured stays, what is masked comes from the network, by either corruption."""
+"""Imputation: measured regions stay, masked ones come from the network, under either corruption."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def rows(windows) -> RealRows:
 
 
 class Constants(nn.Module):
-    """Predicts one value everywhere, and keeps the timesteps that it was asked for."""
+    """A network that predicts one value everywhere and records its timesteps."""
 
     def __init__(self):
         super().__init__()
@@ -65,10 +65,10 @@ def test_measured_regions_stay_and_masked_ones_are_the_networks(region_spec, row
     assert torch.equal(samples.values[~mask], x[~mask])
     torch.testing.assert_close(samples.values[mask], torch.full_like(samples.values[mask], CONSTANT))
     for seen, _ in network.seen:
-        assert torch.equal(seen[~mask], x[~mask])  # the network always sees what was measured as it is
-    asked = [int(t[0]) for _, t in network.seen]
+        assert torch.equal(seen[~mask], x[~mask])  # the network always gets measured regions unchanged
+    calls = [int(t[0]) for _, t in network.seen]
     expected = {"predict": [0 if corruption == "mask" else 999]}.get(solver, [999, 832, 666, 500, 333, 166, 0])
-    assert asked == pytest.approx(expected, abs=1)
+    assert calls == pytest.approx(expected, abs=1)
 
 
 def test_seven_steps_are_seven_evaluations_and_frames(region_spec, rows):
@@ -95,7 +95,7 @@ def test_a_window_does_not_depend_on_how_many_are_drawn(region_spec, rows, pertu
 
 
 class GaussianNetwork(nn.Module):
-    """E[x0 | x_t] of regions N(0.5, 0.2^2) that do not know of each other."""
+    """E[x0 | x_t] of independent regions N(0.5, 0.2^2)."""
 
     def __init__(self, noise: LinearBetas) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ def test_a_byte_order_mark_is_no_chromosomes(region_spec, rows, tmp_path):
 
 
 def test_intervals_that_meet_no_region_are_counted(region_spec, rows, tmp_path):
-    """Of chr1: one in two windows, one in a gap, one behind; padding at 0 and another chromosome meet nothing."""
+    """Intervals of chr1: one in two windows, one in a gap, one behind; padding at 0 and other chromosomes have none."""
     bed = tmp_path / "ask.bed"
     bed.write_text("chr1 2000 2100\nchr1 400 1000\nchr1 99000 99100\nchr2 8000 9001\nchrX 0 10\n")
     made = sampler(region_spec, mask=BedMask(path=str(bed)))

@@ -1,4 +1,4 @@
-"""The U-Net's exact figures."""
+"""The U-Net's exact parameter counts, and its parts."""
 
 import torch
 from torch.nn import functional
@@ -26,7 +26,7 @@ def test_classes_add_a_vector_each_and_one_for_the_null_class():
     assert count_parameters(UNetSpec(num_classes=10)).total == 1_837_185 + 11 * 128
 
 
-def test_resolutions_halve_twice_and_come_back():
+def test_resolutions_halve_twice_and_are_restored():
     outputs = {row.path: row.outputs[0] for row in trace_shapes(UNetSpec(), batch_size=2)}
     assert outputs["down1"] == (2, 64, 28, 28)
     assert outputs["down2"] == (2, 128, 14, 14)

@@ -21,8 +21,8 @@ def nats(fitted, tokens, size=64):
     return nats_per_token(fitted._asdict(), token_rows(torch.as_tensor(tokens)), size)
 
 
-def chances_behind(fitted, context, vocabulary):
-    """The bigram's distribution behind a token, (V,)."""
+def distribution_after(fitted, context, vocabulary):
+    """The bigram's distribution after a token, (V,)."""
     rows = np.stack([np.full(vocabulary, context), np.arange(vocabulary)], 1)
     return np.exp(fitted.bigram.log_probabilities(rows)[:, 1])
 
@@ -47,9 +47,9 @@ def test_counts_of_five_tokens_by_hand(dense_pairs):
     fitted = fit([[0, 1, 0, 1, 2]], 4, dense_pairs=dense_pairs)
     lower = np.array([1.75, 1.75, 1.75, 0.75]) / 6
     assert fitted.unigram.probabilities == pytest.approx(np.array([2.75, 2.75, 1.75, 0.75]) / 8)
-    assert chances_behind(fitted, 0, 4) == pytest.approx([0, 0.5, 0, 0] + 0.5 * lower)
-    assert chances_behind(fitted, 1, 4) == pytest.approx([0.25, 0, 0.25, 0] + 0.5 * lower)
-    assert chances_behind(fitted, 2, 4) == pytest.approx(lower)
+    assert distribution_after(fitted, 0, 4) == pytest.approx([0, 0.5, 0, 0] + 0.5 * lower)
+    assert distribution_after(fitted, 1, 4) == pytest.approx([0.25, 0, 0.25, 0] + 0.5 * lower)
+    assert distribution_after(fitted, 2, 4) == pytest.approx(lower)
     found = nats(fitted, [[1, 0], [2, 3]])
     assert found["unigram"] == pytest.approx(-np.log(np.array([2.75, 2.75, 1.75, 0.75]) / 8).mean())
     behind = 0.25 + 0.5 * 1.75 / 6
@@ -62,7 +62,7 @@ def test_distributions_sum_to_1_and_leave_no_token_out(num):
     fitted = fit(chain(num, 20, 30, 0), 30)
     assert fitted.unigram.probabilities.sum() == pytest.approx(1) and fitted.unigram.probabilities.min() > 0
     for context in range(30):
-        behind = chances_behind(fitted, context, 30)
+        behind = distribution_after(fitted, context, 30)
         assert behind.sum() == pytest.approx(1) and behind.min() > 0
 
 
@@ -81,7 +81,7 @@ def test_a_cycle_costs_the_bigram_its_first_token_alone():
     assert found["bigram"] == pytest.approx(math.log(3) / 30, abs=1e-3)
 
 
-def test_a_chain_comes_near_its_entropy():
+def test_the_bigram_of_a_chain_approaches_its_entropy():
     """0.7 + 0.3 / 20 for one token, 0.3 / 20 for the 19 others; the first token is uniform over 20."""
     rows = chain(4000, 40, 30, 1)
     found = nats(fit(rows[:3500], 30), rows[3500:])
@@ -109,7 +109,7 @@ def test_a_vocabulary_of_gpt2_needs_no_matrix():
     rows[:, ::5] = torch.randint(50257, (2, 4), generator=torch.Generator().manual_seed(0))
     fitted = fit(rows, 50257)
     assert len(fitted.bigram.codes) <= 2 * 19 + 1
-    assert chances_behind(fitted, 50003, 50257).sum() == pytest.approx(1)
+    assert distribution_after(fitted, 50003, 50257).sum() == pytest.approx(1)
     assert nats(fitted, rows)["bigram"] < nats(fitted, rows)["unigram"]
 
 
@@ -120,7 +120,7 @@ def test_rows_of_one_token_are_the_unigrams():
         assert found["bigram"] == found["unigram"] < math.log(3)
 
 
-def test_what_comes_once_is_no_proof():
+def test_pairs_that_occur_once_are_discounted():
     """Training rows of pairs that all came once: held-out text of the same tokens costs little more than ln V."""
     rows = torch.stack([torch.randperm(100, generator=torch.Generator().manual_seed(seed)) for seed in range(4)])
     found = nats(fit(rows[:3], 100), rows[3:])

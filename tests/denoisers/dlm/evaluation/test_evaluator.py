@@ -1,4 +1,4 @@
-"""The evaluator of the language family: bounds that are known, baselines beside them, figures that add up."""
+"""The evaluator of the language family: known bounds, baselines, and parts that add up."""
 
 import math
 import re
@@ -76,7 +76,7 @@ def test_an_untrained_network_is_as_good_as_uniform(train, held_out, block_size)
     assert metrics["baseline/uniform/perplexity"] == pytest.approx(V)
 
 
-def test_a_network_that_knows_how_often_tokens_come_is_the_unigram(train, held_out):
+def test_a_network_of_token_frequencies_equals_the_unigram(train, held_out):
     """The bound is tight where sigma_min is small and sigma_max large."""
     metrics = evaluate(Unigram(), train, held_out, noise=WIDE).metrics
     entropy = -(CLEAN * CLEAN.log()).sum().item()
@@ -101,7 +101,7 @@ def test_bits_a_byte_are_bits_a_token_over_its_bytes(train):
     assert "bits a byte" in with_bytes.figures["bound"].title
 
 
-def test_tables_hold_what_metrics_say(train):
+def test_tables_agree_with_metrics(train):
     found = evaluate(Unigram(), train, few(), codec(2.0))
     table = found.tables["likelihood"]
     assert table["predictor"].tolist() == PREDICTORS
@@ -154,14 +154,14 @@ def test_the_bound_is_that_of_the_objective_on_the_rows_own_draws(train):
 
 
 def test_no_gradients_are_kept(train, perturb):
-    network, asked = FAMILY.build_network(MODEL), []
+    network, calls = FAMILY.build_network(MODEL), []
     perturb(network)
-    network.register_forward_hook(lambda module, inputs, losses: asked.append(losses.total.requires_grad))
+    network.register_forward_hook(lambda module, inputs, losses: calls.append(losses.total.requires_grad))
     evaluate(network, train, few())
-    assert asked and not any(asked)
+    assert calls and not any(calls)
 
 
-def test_softmax_has_no_bound_and_the_table_says_so(train):
+def test_softmax_has_no_bound_in_the_table(train):
     found = evaluate(FAMILY.build_network(MODEL), train, few(), codec(2.0), score="softmax")
     assert not {"bound", "bits_per_token", "perplexity", "nats_per_token"} & set(found.metrics)
     table = found.tables["likelihood"]

@@ -1,4 +1,4 @@
-"""Losses of scores that know how often tokens come, against the loss itself."""
+"""Closed-form losses of scores that depend on token frequencies alone, against the loss itself."""
 
 import math
 
@@ -18,13 +18,13 @@ UNIFORM = np.full(V, 1 / V)
 
 
 def falls_by(known, sigma, step=1e-4):
-    """What the KL falls by per unit of sigma."""
+    """Decrease of the KL per unit of sigma."""
     return (known.kl(sigma - step) - known.kl(sigma + step)) / (2 * step)
 
 
 @pytest.mark.parametrize("sigma", [0.05, 0.4, 3.0])
 def test_they_cost_the_score_entropy_of_another_text(sigma):
-    """Its mean over all clean and noisy tokens; what the scores think is rare is common in that text."""
+    """The mean over all clean and noisy tokens; tokens that are rare for the scores are common in that text."""
     frequencies = CHANCES.flip(0)
     stays, spread = math.exp(-sigma), (1 - math.exp(-sigma)) / V
     x0, x = (each.flatten() for each in torch.meshgrid(torch.arange(V), torch.arange(V), indexing="ij"))
@@ -35,7 +35,7 @@ def test_they_cost_the_score_entropy_of_another_text(sigma):
 
 
 @pytest.mark.parametrize("sigma", [0.05, 0.4, 3.0])
-def test_uniform_chances_are_zero_log_scores(sigma):
+def test_uniform_probabilities_are_zero_log_scores(sigma):
     expected = expected_zero_score_entropy(torch.tensor(sigma).double(), V).item()
     assert falls_by(KnownScores(UNIFORM, CHANCES.numpy()), sigma) == pytest.approx(expected, rel=1e-6)
 

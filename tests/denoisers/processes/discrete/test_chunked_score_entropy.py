@@ -1,4 +1,4 @@
-"""The loss in chunks: the plain loss' values and gradients, with a chunk's memory, and none of it in evaluation."""
+"""The loss in chunks: the plain loss' values and gradients in a chunk's memory; no gradients in evaluation."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ class Problem:
 
 
 class Watch(TorchDispatchMode):
-    """Counts matrix products and keeps the size of the largest result, in entries."""
+    """Counter of matrix products, and of the entries of the largest result."""
 
     def __init__(self):
         super().__init__()
@@ -108,7 +108,7 @@ def test_gradcheck(score):
     assert torch.autograd.gradcheck(total, problem.inputs)
 
 
-def test_incoming_gradient_multiplies_and_may_come_twice():
+def test_incoming_gradient_multiplies_and_may_be_applied_twice():
     problem = Problem()
     total = problem.chunked().total
     (once,) = torch.autograd.grad(total, problem.weight, retain_graph=True)
@@ -225,7 +225,7 @@ def test_inside_a_compiled_function():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_elementwise_pass_can_be_compiled(dtype):
-    """As it is on a GPU; here traced, with what it overwrites told apart."""
+    """On a GPU it is compiled; here it is traced, with distinct inputs and outputs."""
     compiled = torch.compile(fused_exp.exp_minus, backend="aot_eager", dynamic=True, fullgraph=True)
     for rows in (4, 3):
         values, less = torch.randn(rows, V).to(dtype), torch.rand(rows, 1)

@@ -1,4 +1,4 @@
-"""Score entropy: 0 at the truth, published closed forms, and the integral that gives the whole loss away."""
+"""Score entropy: 0 at the true scores, published closed forms, and the integral that tests the whole loss."""
 
 import math
 
@@ -62,7 +62,7 @@ def test_loss_is_the_sum_over_other_tokens_of_its_definition(tokens, output):
 
 
 @pytest.mark.parametrize("score", ["log", "softmax"])
-def test_what_stands_at_the_token_itself_does_not_matter(tokens, output, score):
+def test_the_output_at_the_token_itself_does_not_matter(tokens, output, score):
     x, x0, sigma = tokens
     other = output.scatter(-1, x[:, None], 30.0).requires_grad_()
     losses = score_entropy(other, x, x0, sigma, score)

@@ -1,4 +1,4 @@
-"""The uniform discrete process: its chances sum to 1, keep their digits, compose, and are undone by true scores."""
+"""The uniform discrete process: transitions sum to 1, keep their digits, compose, and are inverted by true scores."""
 
 import math
 
@@ -82,13 +82,13 @@ def test_ratio_keeps_its_digits_in_float32(sigma):
 @pytest.mark.parametrize("sigma", [1e-3, 1.0, 20.0])
 def test_transition_rows_sum_to_1_and_hold_q(vocabulary, sigma):
     x = torch.tensor([0, vocabulary - 1])
-    chances = transition(x, sigmas(sigma), vocabulary)
-    torch.testing.assert_close(chances.sum(-1), torch.ones(2, dtype=DOUBLE))
+    probabilities = transition(x, sigmas(sigma), vocabulary)
+    torch.testing.assert_close(probabilities.sum(-1), torch.ones(2, dtype=DOUBLE))
     moves = -math.expm1(-sigma)
-    own = chances.gather(-1, x[:, None])
+    own = probabilities.gather(-1, x[:, None])
     assert own.tolist() == [[pytest.approx(1 - moves * (vocabulary - 1) / vocabulary)]] * 2
-    torch.testing.assert_close(chances[0, 1:], torch.full_like(chances[0, 1:], moves / vocabulary))
-    torch.testing.assert_close(chances[0, 1] / own[0, 0], ratio(sigmas(sigma)[0], vocabulary))
+    torch.testing.assert_close(probabilities[0, 1:], torch.full_like(probabilities[0, 1:], moves / vocabulary))
+    torch.testing.assert_close(probabilities[0, 1] / own[0, 0], ratio(sigmas(sigma)[0], vocabulary))
 
 
 def test_transition_is_the_exponential_of_its_rates_and_composes():
@@ -138,7 +138,7 @@ def test_posterior_with_true_scores_is_bayes(clean):
 
 
 def test_posterior_keeps_its_digits_over_a_large_step(clean):
-    """At sigma = 15 all scores are within 1e-6 of 1; what they are above it is all that is known."""
+    """At sigma = 15 all scores are within 1e-6 of 1; their differences from 1 are all the information there is."""
     x, step = torch.tensor([0, 3, 6]), sigmas(13.0)[0]
     excess = (-sigmas(15.0)[0]).exp() * (7 * clean - 1)
     scores = torch.log1p(excess)[None] - torch.log1p(excess[x])[:, None]
@@ -149,9 +149,9 @@ def test_posterior_keeps_its_digits_over_a_large_step(clean):
 def test_posterior_of_false_scores_is_still_a_distribution():
     scores = 5 * torch.randn(40, 7, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
     x = torch.arange(40) % 7
-    chances = posterior(scores.scatter(-1, x[:, None], 0.0), x, sigmas(2.0))
-    assert (chances >= 0).all() and (chances == 0).any()
-    torch.testing.assert_close(chances.sum(-1), torch.ones(40, dtype=DOUBLE))
+    probabilities = posterior(scores.scatter(-1, x[:, None], 0.0), x, sigmas(2.0))
+    assert (probabilities >= 0).all() and (probabilities == 0).any()
+    torch.testing.assert_close(probabilities.sum(-1), torch.ones(40, dtype=DOUBLE))
 
 
 def test_reverse_rate_is_what_posterior_does_in_no_time(clean):

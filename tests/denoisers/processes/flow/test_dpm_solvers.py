@@ -53,31 +53,31 @@ def test_the_first_step_is_eulers_in_the_data_prediction():
 
 
 def test_the_second_evaluation_lies_midway_in_log_snr_not_in_time():
-    times, asked = torch.tensor([0.2, 0.9], dtype=F64), []
-    dpmpp_2s(lambda x, t: asked.append(float(t)) or to_mixture(x, t), NOISE, times)
+    times, calls = torch.tensor([0.2, 0.9], dtype=F64), []
+    dpmpp_2s(lambda x, t: calls.append(float(t)) or to_mixture(x, t), NOISE, times)
     midway = (math.log(0.2 / 0.8) + math.log(0.9 / 0.1)) / 2
-    assert asked == pytest.approx([0.2, 1 / (1 + math.exp(-midway))])
+    assert calls == pytest.approx([0.2, 1 / (1 + math.exp(-midway))])
     assert (dpmpp_2s(to_mixture, NOISE, times) - midpoint(to_mixture, NOISE, times)).abs().max() > 1e-3
 
 
 def test_2m_extrapolates_the_data_prediction_in_log_snr_on_uneven_grids():
     a, b = 0.3, 0.2
     times = torch.tensor([0.1, 0.25, 0.6, 0.7], dtype=F64)
-    asked = []
+    calls = []
 
     def velocity(x, t):
-        asked.append((float(t), x.clone()))
+        calls.append((float(t), x.clone()))
         return (a + b * torch.logit(t) - x) / (1 - t)
 
     end = dpmpp_2m(velocity, NOISE, times)
-    (_, _), (t, x), (t_next, x_next) = asked
+    (_, _), (t, x), (t_next, x_next) = calls
     h = math.log(t_next / (1 - t_next)) - math.log(t / (1 - t))
     h_before = math.log(t / (1 - t)) - math.log(0.1 / 0.9)
     now, before = a + b * math.log(t / (1 - t)), a + b * math.log(0.1 / 0.9)
     extrapolated = now + (now - before) / h_before * h / 2  # D in the middle of the step, had it a constant slope
     expected = (1 - t_next) / (1 - t) * x - t_next * math.expm1(-h) * extrapolated
     torch.testing.assert_close(x_next, expected, rtol=0, atol=1e-12)
-    assert end.shape == NOISE.shape and len(asked) == 3
+    assert end.shape == NOISE.shape and len(calls) == 3
 
 
 @pytest.mark.parametrize(("name", "evaluations"), [("2m", 1), ("2s", 2)])

@@ -9,7 +9,7 @@ from denoisers.processes.flow.guidance import Guidance, guided_prediction, resca
 
 
 class Labelled:
-    """Predicts the label everywhere; counts its passes."""
+    """A network that predicts the label everywhere and counts its passes."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -37,11 +37,11 @@ def test_other_scales_take_one_pass_of_both():
     torch.testing.assert_close(out, without + 3 * (with_label - without))
 
 
-def test_scale_zero_forgets_the_label():
+def test_scale_zero_ignores_the_label():
     torch.testing.assert_close(guided_prediction(Labelled(), X, T, LABEL, NULL, 0.0), Labelled()(X, T, NULL))
 
 
-def test_rescaling_gives_each_sample_the_conditional_predictions_spread():
+def test_rescaling_gives_each_sample_the_conditional_predictions_deviation():
     plain, v = guided_prediction(Labelled(), X, T, LABEL, NULL, 3.0), Labelled()(X, T, LABEL)
     whole = guided_prediction(Labelled(), X, T, LABEL, NULL, 3.0, rescale=1.0)
     torch.testing.assert_close(whole.std(1), v.std(1))

@@ -75,7 +75,7 @@ def test_a_gaussian_without_spread_is_a_point():
     torch.testing.assert_close(gaussian_velocity(x, t, 0.7, 0.0), point_velocity(x, t, torch.tensor(0.7, dtype=F64)))
 
 
-def test_the_true_data_say_the_true_velocity_from_either_end():
+def test_the_true_data_give_the_true_velocity_in_both_directions_of_time():
     data, noise, t = lines()
     for noise_at in (0, 1):
         x_t = interpolate(data, noise, t, noise_at)

@@ -11,7 +11,7 @@ from denoisers.processes.flow.objective import direction_error
 from denoisers.processes.flow.spec import LogitNormalTime, UniformTime
 
 
-def test_direction_ignores_length_and_tells_opposites():
+def test_direction_ignores_length_and_is_2_for_opposites():
     target = torch.randn(16, 1, 8, 8)
     assert direction_error(3 * target, target).item() == pytest.approx(0, abs=1e-4)
     assert direction_error(-target, target).item() == pytest.approx(2, abs=1e-3)

@@ -1,4 +1,4 @@
-"""Solvers: their orders, their evaluations, what they record."""
+"""Solvers: orders, numbers of evaluations, recorded states."""
 
 import math
 
@@ -32,7 +32,7 @@ def mixture_velocity(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
 
 
 def slope(name: str, field, exact: torch.Tensor) -> float:
-    """Measured order: how the largest error shrinks from 160 steps to 320."""
+    """Measured order: the decrease of the largest error from 160 steps to 320."""
 
     def error(steps: int) -> float:
         return (SOLVERS[name].integrate(field, NOISE, grid(steps)) - exact).abs().max().item()

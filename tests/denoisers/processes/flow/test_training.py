@@ -88,7 +88,7 @@ def test_draws_are_named_and_none_is_global(family, small, batch, keyed_noise):
 
 
 class SeesLabels(torch.nn.Module):
-    """Keeps the labels that it is given; predicts 0."""
+    """A network that records its labels and predicts 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def test_metrics_do_not_depend_on_weights_or_training_times(family, small, batch
 
 
 def test_metrics_look_at_each_quarter_of_time(family, small, keyed_noise):
-    """A network that is right only near the data is found out by quarter."""
+    """Metrics by quarter evaluate the network in each quarter of time."""
 
     class TimeTeller(torch.nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Discrete-time diffusion: the published schedule, and samplers that recover a Gaussian they know exactly."""
+"""Discrete-time diffusion: the published schedule, and samplers that recover a known Gaussian."""
 
 import re
 
@@ -68,7 +68,7 @@ def test_noised_takes_each_samples_own_timestep():
 
 
 @pytest.mark.parametrize("taken", [1, 2, 7, 50, 999, 1000])
-def test_timesteps_go_down_from_the_last_and_none_comes_twice(taken):
+def test_timesteps_decrease_from_the_last_without_repetition(taken):
     steps = timesteps(1000, taken)
     assert len(steps) == taken == len(set(steps))
     assert steps == sorted(steps, reverse=True)
@@ -77,7 +77,7 @@ def test_timesteps_go_down_from_the_last_and_none_comes_twice(taken):
 
 @pytest.mark.parametrize("taken", [100, 1000])
 @pytest.mark.parametrize("eta", [None, 0.0, 0.5, 1.0])
-def test_a_known_gaussian_comes_out(taken, eta):
+def test_samplers_recover_a_known_gaussian(taken, eta):
     """With the exact E[x0 | x_t], ancestral sampling (None) and DDIM end in N(MEAN, STD^2)."""
     draw = draws(1)
     x = draw(torch.empty(NUM))

@@ -1,4 +1,4 @@
-"""Baselines of masked regions: closed forms on sequences whose best prediction is known."""
+"""Baselines of masked regions: closed forms on sequences with a known best prediction."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from support.region_rows import as_row_set, gaussian_chain
 
 
 def window(*cells: str):
-    """x (1, R, 1), mask and present (1, R) from cells: a number is seen, `?` masked, `-` padding."""
+    """x (1, R, 1), mask and present (1, R) from cells: a number is visible, `?` masked, `-` padding."""
     values = [0.0 if cell in "?-" else float(cell) for cell in cells]
     mask = torch.tensor([[cell == "?" for cell in cells]])
     present = torch.tensor([[cell != "-" for cell in cells]])
@@ -82,7 +82,7 @@ def test_the_regression_is_near_the_optimum_of_a_gaussian_chain():
 
 
 def test_the_regression_reads_other_features():
-    """The second feature is the first one of the region before, so the left neighbour tells it exactly."""
+    """The second feature is the first one of the region before, so the left neighbour determines it."""
     x = torch.randn(2000, 12, 2)
     x[:, 1:, 1] = x[:, :-1, 0]
     present = torch.ones(2000, 12, dtype=torch.bool)

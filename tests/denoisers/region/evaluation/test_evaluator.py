@@ -20,8 +20,8 @@ MODEL = RegionSpec(
 )
 
 
-class Knowing(nn.Module):
-    """Answers with `gain` times what it is asked for, plus an offset."""
+class ScaledFeatures(nn.Module):
+    """A network that predicts `gain` times the true features, plus an offset."""
 
     def __init__(self, gain: float = 1.0, offset: float = 0.0) -> None:
         super().__init__()
@@ -63,8 +63,8 @@ def column(table, name, **where):
 
 
 def test_figures_of_known_predictions(train, held_out):
-    perfect = evaluate(Knowing(), train, held_out).metrics
-    halved = evaluate(Knowing(0.5), train, held_out).metrics
+    perfect = evaluate(ScaledFeatures(), train, held_out).metrics
+    halved = evaluate(ScaledFeatures(0.5), train, held_out).metrics
     for ratio in ("r15", "r30", "r50", "r70", "r90"):
         assert perfect[f"r2/{ratio}"] == perfect[f"r2_within/{ratio}"] == pytest.approx(1.0)
         assert perfect[f"pearson/{ratio}"] == halved[f"pearson/{ratio}"] == pytest.approx(1.0)
@@ -76,7 +76,7 @@ def test_figures_of_known_predictions(train, held_out):
 
 
 def test_baselines_stand_beside_the_model(train, held_out):
-    metrics = evaluate(Knowing(), train, held_out).metrics
+    metrics = evaluate(ScaledFeatures(), train, held_out).metrics
     assert metrics["baseline/motif_mean/r2_within/r50"] == pytest.approx(0.0, abs=0.01)
     # between features lie 6 of 7 parts of the variance
     assert metrics["baseline/motif_mean/r2/r50"] == pytest.approx(6 / 7, abs=0.02)
@@ -85,13 +85,13 @@ def test_baselines_stand_beside_the_model(train, held_out):
 
 
 def test_shares_of_the_optimum(train, held_out):
-    """A share is one of R^2 within features; a reference that explains nothing gives none."""
+    """A share is of R^2 within features; a reference that explains nothing has none."""
 
     def shrunk(x, mask, present):
         mean = np.array([0.0, 3.0, -3.0])
         return np.where(mask[..., None], mean + 0.5 * (x - mean), x)
 
-    found = evaluate(Knowing(), train, held_out, {"optimal": shrunk})
+    found = evaluate(ScaledFeatures(), train, held_out, {"optimal": shrunk})
     metrics = found.metrics
     assert metrics["reference/optimal/r2_within/r50"] == pytest.approx(0.75, abs=0.01)
     assert metrics["optimal_share"] == pytest.approx(1 / metrics["reference/optimal/r2_within/r50"])
@@ -99,12 +99,12 @@ def test_shares_of_the_optimum(train, held_out):
         zip(found.tables["r2_within"]["predictor"], found.tables["r2_within"]["share of optimal at 50%"], strict=True)
     )
     assert shares["optimal"] == 1.0 and shares["model"] == pytest.approx(4 / 3, abs=0.02)
-    useless = evaluate(Knowing(), train, held_out, {"optimal": lambda x, mask, present: 0 * x + 50})
+    useless = evaluate(ScaledFeatures(), train, held_out, {"optimal": lambda x, mask, present: 0 * x + 50})
     assert "optimal_share" not in useless.metrics and set(useless.tables["r2"]) == set(useless.tables["r2_within"])
 
 
 def test_all_predictors_see_the_same_masks(train, held_out):
-    """A network and a reference with one answer get one and the same figures."""
+    """A network and a reference with the same output have the same metrics."""
     seen = []
 
     def reference(x, mask, present):
@@ -112,7 +112,7 @@ def test_all_predictors_see_the_same_masks(train, held_out):
         seen.append(mask.mean())
         return 0.5 * x + 1.0
 
-    metrics = evaluate(Knowing(0.5, 1.0), train, held_out, {"optimal": reference}).metrics
+    metrics = evaluate(ScaledFeatures(0.5, 1.0), train, held_out, {"optimal": reference}).metrics
     for name, value in metrics.items():
         if name.startswith("reference/optimal/"):
             assert value == pytest.approx(metrics[name.removeprefix("reference/optimal/")], rel=1e-6)
@@ -129,7 +129,7 @@ def test_neither_batches_nor_memory_limits_change_figures(train, held_out, monke
 
 
 def test_tables_hold_every_predictor_motif_and_chromosome(train, held_out):
-    found = evaluate(Knowing(0.5), train, held_out, {"optimal": lambda x, mask, present: x})
+    found = evaluate(ScaledFeatures(0.5), train, held_out, {"optimal": lambda x, mask, present: x})
     predictors = ["model", "motif_mean", "nearest", "ridge", "optimal"]
     by_ratio, by_motif, by_chromosome = (found.tables[name] for name in ("by_ratio", "by_motif", "by_chromosome"))
     assert found.tables["r2"]["predictor"].tolist() == predictors
@@ -149,12 +149,12 @@ def test_tables_hold_every_predictor_motif_and_chromosome(train, held_out):
 
 
 def test_metric_names_are_those_that_mlflow_takes(train, held_out):
-    metrics = evaluate(Knowing(), train, held_out, {"optimal": lambda x, mask, present: x}).metrics
+    metrics = evaluate(ScaledFeatures(), train, held_out, {"optimal": lambda x, mask, present: x}).metrics
     assert all(re.fullmatch(r"[\w\-. /]+", name) for name in metrics)
 
 
 def test_figures_compare_all_predictors(train, held_out):
-    figures = evaluate(Knowing(0.5), train, held_out, {"optimal": lambda x, mask, present: x}).figures
+    figures = evaluate(ScaledFeatures(0.5), train, held_out, {"optimal": lambda x, mask, present: x}).figures
     assert set(figures) == {"r2_by_mask_ratio", "r2_by_motif"}
     for panel in (*figures["r2_by_mask_ratio"].panels, figures["r2_by_motif"].panels[0]):
         assert [curve.label for curve in panel.curves] == ["model", "motif mean", "nearest", "ridge", "optimal"]
@@ -168,7 +168,7 @@ def test_nothing_to_mask_gives_no_nan(present, train):
     """Windows of padding alone; windows of one region each, of which most masks hit none."""
     x = torch.zeros(4, REGIONS, FEATURES)
     rows = as_row_set(x, torch.arange(REGIONS).expand(4, REGIONS) < present)
-    found = evaluate(Knowing(), train, rows, {"optimal": lambda x, mask, present: x})
+    found = evaluate(ScaledFeatures(), train, rows, {"optimal": lambda x, mask, present: x})
     assert all(math.isfinite(value) for value in found.metrics.values())
     assert found.tables["by_chromosome"]["chromosome"].tolist() == ["all"] * 5
     for table in found.tables.values():
@@ -177,7 +177,7 @@ def test_nothing_to_mask_gives_no_nan(present, train):
 
 def test_the_title_says_where_a_window_has_one_prediction(train, held_out):
     def title(**changes):
-        found = evaluate(Knowing(), train, held_out, model=MODEL.model_copy(update=changes))
+        found = evaluate(ScaledFeatures(), train, held_out, model=MODEL.model_copy(update=changes))
         return found.figures["r2_by_mask_ratio"].title
 
     assert title() == "R² of masked regions. model.positions=none: one prediction for all masked regions of a window"
