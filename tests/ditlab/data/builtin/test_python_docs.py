@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ditlab.data.builtin import python_docs
-from ditlab.data.builtin.python_docs import PythonDocs
+from ditlab.data.builtin.python_corpus import PythonDocs
 from ditlab.data.loading.hold_out import hold_out_runs
 from ditlab.data.splits import open_data
 from ditlab.data.text.store_tokenizer import store_tokenizer
@@ -57,7 +57,7 @@ def test_no_long_paragraph_is_there_twice(corpus):
 
 def test_another_process_reads_the_same(corpus):
     code = (
-        "import json; from ditlab.data.builtin.python_docs import PythonDocs;"
+        "import json; from ditlab.data.builtin.python_corpus import PythonDocs;"
         "print(json.dumps([''.join(text) for text in PythonDocs().documents()]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

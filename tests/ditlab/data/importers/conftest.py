@@ -1,0 +1,73 @@
+"""Fixtures of the importers' tests."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ditlab.data.import_request import ImportRequest
+from ditlab.data.importing import run_import
+from ditlab.data.stores.store import Store
+from ditlab.data.stores.written import WrittenStore
+from ditlab.errors import UserError
+from ditlab.spec.importing import GetOptions, TextOptions
+from support.get_sources import GetSource
+
+
+@dataclass(frozen=True)
+class TextImport:
+    """Import of text into a folder of the test's own."""
+
+    folder: Path
+
+    def __call__(self, source: Path, length: int = 16, **options: object) -> WrittenStore:
+        options_ = TextOptions(source=source, length=length, **options)
+        (imported,) = run_import("text", ImportRequest(self.folder / "stores", self.folder / "caches", options_))
+        return imported
+
+    def refused(self, source: Path, *parts: str, **options: object) -> None:
+        """Check that one message has all parts, and that nothing is written."""
+        with pytest.raises(UserError) as caught:
+            self(source, **options)
+        for part in parts:
+            assert part in str(caught.value)
+        assert not (self.folder / "stores").exists()
+
+
+@pytest.fixture
+def importing(tmp_path: Path) -> TextImport:
+    return TextImport(tmp_path)
+
+
+@pytest.fixture
+def get(tmp_path: Path):
+    """Import a source with options; returns the store."""
+
+    def run(source: GetSource | Path, zarr_format: int = 3, progress: Callable | None = None, **options) -> Store:
+        path = source
+        if isinstance(source, GetSource):
+            path = source.write(tmp_path / "source.zarr", zarr_format)
+        get_options = GetOptions(source=path, **{"regions": 4, **options})
+        request = ImportRequest(tmp_path / "stores", tmp_path / "caches", get_options)
+        if progress:
+            request = dataclasses.replace(request, progress=progress)
+        (imported,) = run_import("get", request)
+        return imported.store
+
+    return run
+
+
+@pytest.fixture
+def refused(get, tmp_path: Path):
+    """Check that an import fails with all parts in one message, and writes nothing."""
+
+    def check(source: GetSource | Path, *parts: str, **options) -> None:
+        with pytest.raises(UserError) as caught:
+            get(source, **options)
+        for part in parts:
+            assert part in str(caught.value)
+        assert not (tmp_path / "stores").exists()
+
+    return check

@@ -1,0 +1,148 @@
+"""Damaged or contradictory sources of GET are refused with a message that names the place."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import zarr
+
+from support.get_sources import FORMATS, GetSource
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # zarr: fixed-length text has no specification in format 3
+
+
+def put(position: tuple[int, int], value: float) -> Callable[[GetSource], None]:
+    return lambda source: source.data.__setitem__(position, value)
+
+
+def rename(peak: int, name: str) -> Callable[[GetSource], None]:
+    return lambda source: source.peaks.__setitem__(peak, name)
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (lambda s: s.motifs.pop(), ["motif_names has shape (3,), and data has 4 motifs"]),
+        (lambda s: setattr(s, "motifs", "CTCF"), ["motif_names has shape (), and data has 4 motifs"]),
+        (lambda s: setattr(s, "data", np.ones((34, 0))), ["data has shape (34, 0) of float64", "one of each at least"]),
+        (lambda s: setattr(s, "data", np.ones((0, 4))), ["data has shape (0, 4) of float64", "one of each at least"]),
+        (lambda s: s.motifs.__setitem__(1, "CTCF"), ["holds 'CTCF' more than once"]),
+        (lambda s: s.motifs.__setitem__(1, "accessibility"), ["names a motif accessibility"]),
+        (lambda s: s.peaks.pop(), ["peak_names has shape (33,), and data has 34 peaks"]),
+        (lambda s: setattr(s, "data", np.ones(34)), ["data has shape (34,) of float64"]),
+        (put((7, 1), np.nan), ["holds nan for motif GATA of peak chr2:7010-7410 (number 7 from 0)"]),
+        (put((30, 3), np.inf), ["holds inf for motif SOX of peak chr10:7010-7410"]),
+        (put((8, 0), -0.5), ["holds -0.5 for motif CTCF of peak chr2:8010-8410"]),
+        (rename(6, "chr2_6010_6410"), ["'chr2_6010_6410' as peak 6 (counted from 0)", "CHROMOSOME:START-END"]),
+        (rename(6, ""), ["'' as peak 6"]),
+        (rename(6, "chr2:6010-6010"), ["'chr2:6010-6010' as peak 6", "does not end behind its start"]),
+        (rename(6, "chr2:5000-5400"), ["chr2:5010-5410 (peak 5) before chr2:5000-5400", "sort the peaks"]),
+        (
+            rename(33, "chr2:99999-100100"),
+            ["chr2 in two places: chr2:22010-22410 (peak 22) and again chr2:99999-100100 (peak 33)"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("zarr_format", FORMATS)
+def test_a_source_that_contradicts_itself_is_named(refused, tmp_path, zarr_format, change, parts):
+    source = GetSource()
+    change(source)
+    refused(source, *parts, zarr_format=zarr_format)
+
+
+@pytest.mark.parametrize(
+    ("atpm", "parts"),
+    [
+        (np.ones(33), ["atpm/T has shape (33,), and data has 34 peaks"]),
+        (np.ones((34, 2)), ["atpm/T has shape (34, 2)"]),
+        (np.where(np.arange(34) == 3, np.nan, 1), ["atpm/T holds nan for peak chr2:3010-3410 (number 3 from 0)"]),
+        (np.where(np.arange(34) == 3, -1, 1), ["atpm/T holds -1 for peak chr2:3010-3410"]),
+        (np.zeros(34), ["--cell-type=T: all 34 peaks", "choose another cell type"]),
+        (np.ones(34, complex), ["atpm/T holds complex128, and accessibilities are real numbers"]),
+        (np.array(["0.1"] * 34), ["atpm/T holds <U3, and accessibilities are real numbers"]),
+    ],
+)
+def test_accessibilities_that_are_none_are_named(refused, tmp_path, atpm, parts):
+    refused(GetSource(atpm={"T": atpm}), *parts, cell_type="T")
+
+
+def test_an_unknown_cell_type_names_the_nearest(refused, tmp_path):
+    source = GetSource(atpm={name: np.ones(34) for name in ("fetal_heart", "fetal_lung", "K562")})
+    say = "did you mean 'fetal_heart'"
+    refused(source, "--cell-type=fetal_hart", say, cell_type="fetal_hart")
+    refused(source, "it has K562, fetal_heart, fetal_lung", cell_type="xyz")
+    refused(GetSource(atpm={}), "leave --cell-type out", cell_type="T")
+    refused(source, "--accessibility=atpm needs a cell type", accessibility="atpm")
+
+
+@pytest.mark.parametrize("key", ["data", "peak_names", "motif_names"])
+@pytest.mark.parametrize("zarr_format", FORMATS)
+def test_a_missing_key_is_named_with_what_there_is(refused, tmp_path, key, zarr_format):
+    path = GetSource().write(tmp_path / "part.zarr", zarr_format)
+    shutil.rmtree(path / key)
+    there = ", ".join(sorted({"atpm", "data", "peak_names", "motif_names"} - {key}))
+    refused(path, f"holds no array '{key}' (it holds {there})")
+
+
+def test_what_is_no_zarr_store_is_named(refused, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "zarr.json").write_text('{"zarr_format"')
+    within = GetSource().write(tmp_path / "whole.zarr") / "data"
+    for path in (tmp_path / "empty", tmp_path / "broken", tmp_path / "nowhere", within):
+        refused(path, f"--source={path} is no zarr store", "name the folder of one")
+
+
+@pytest.mark.parametrize("zarr_format", FORMATS)
+def test_a_damaged_chunk_is_named(refused, tmp_path, zarr_format):
+    path = GetSource().write(tmp_path / "damaged.zarr", zarr_format)
+    chunk = path / "data" / ("3.0" if zarr_format == 2 else "c/3/0")
+    chunk.write_bytes(b"no chunk of any kind")
+    refused(path, "data cannot be read from row 0", "copy the store again")
+
+
+def without(*keys: str) -> Callable[[dict], dict]:
+    return lambda metadata: {key: value for key, value in metadata.items() if key not in keys}
+
+
+@pytest.mark.parametrize("key", ["data", "peak_names", "motif_names", "atpm/fetal_heart"])
+@pytest.mark.parametrize(
+    ("zarr_format", "change", "reason"),
+    [
+        (2, lambda m: {**m, "dtype": "nonsense"}, "nonsense"),
+        (3, lambda m: {**m, "data_type": "nonsense"}, "nonsense"),
+        (2, lambda m: {**m, "compressor": {"id": "lost"}}, "codec not available: ''lost''"),
+        (3, lambda m: {**m, "codecs": [*m["codecs"], {"name": "lost", "configuration": {}}]}, "Unknown codec: 'lost'"),
+        (2, without("shape"), "is no array"),
+        (3, without("shape"), "'shape'"),
+        (2, None, "Expecting property name"),
+        (3, None, "Expecting property name"),
+    ],
+)
+def test_metadata_that_cannot_be_read_are_named(refused, tmp_path, zarr_format, change, reason, key):
+    path = GetSource().write(tmp_path / "source.zarr", zarr_format)
+    file = path / key / (".zarray" if zarr_format == 2 else "zarr.json")
+    file.write_text(json.dumps(change(json.loads(file.read_text()))) if change else "{")
+    refused(path, f"{path}: {key} ", reason, "copy the store again", cell_type="fetal_heart")
+
+
+def test_what_is_not_asked_for_may_be_broken(get, tmp_path):
+    path = GetSource().write(tmp_path / "source.zarr")
+    (path / "atpm" / "fetal_heart" / "zarr.json").write_text("{")
+    assert "fetal_heart" in get(path).manifest.source.note
+
+
+def test_a_group_in_an_arrays_place_is_named(refused, tmp_path):
+    path = GetSource().write(tmp_path / "source.zarr")
+    shutil.rmtree(path / "motif_names")
+    zarr.open_group(path, mode="a").create_group("motif_names")
+    refused(path, "motif_names is no array")
+
+
+def test_without_zarr_the_command_that_brings_it_is_named(refused, tmp_path, monkeypatch):
+    path = GetSource().write(tmp_path / "source.zarr")
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    refused(path, "pip install 'ditlab[get]'")

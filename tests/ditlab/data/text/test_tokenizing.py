@@ -1,0 +1,60 @@
+"""Tokenising in pieces and processes gives the tokens of the whole."""
+
+import numpy as np
+import pytest
+
+from ditlab.data.text import documents, tokenizing
+from ditlab.data.text.documents import pieces
+from ditlab.data.text.huggingface_tokenizer import learn_bpe
+from ditlab.data.text.tokenizer import ByteTokenizer
+from ditlab.data.text.tokenizing import encode
+from ditlab.errors import UserError
+from support.text_corpus import DOCUMENTS, prose, stream
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_any_number_of_processes_gives_the_same_tokens(monkeypatch, processes):
+    monkeypatch.setattr(tokenizing, "PIECE_LENGTH", 500)
+    tokenizer = learn_bpe(DOCUMENTS, 300)
+    read = [piece for text in DOCUMENTS * 3 for piece in pieces([text])]
+    arrays = list(encode(read, tokenizer, processes))
+    assert len(arrays) > 5 and {array.dtype.name for array in arrays} == {"uint16"}
+    assert np.concatenate(arrays).tolist() == stream(DOCUMENTS * 3, tokenizer)
+
+
+def test_a_process_that_is_killed_is_told(monkeypatch):
+    class Deadly(ByteTokenizer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.content = b"no tokeniser"  # a process cannot start with it
+
+    with pytest.raises(UserError, match=r"--processes=2.*lower --processes"):
+        list(encode(pieces(["some text"]), Deadly(), processes=2))
+
+
+@pytest.mark.parametrize("length", [40, 200])
+@pytest.mark.parametrize("block", [1, 7, 1000, 10**6])
+def test_where_a_document_is_cut_depends_on_its_text_alone(monkeypatch, length, block):
+    monkeypatch.setattr(documents, "PIECE_LENGTH", length)
+    text = prose(600)
+    whole = list(pieces([text]))
+    parts = list(pieces(text[start : start + block] for start in range(0, len(text), block)))
+    assert parts == whole and "".join(part.text for part in parts) == text
+    assert max(len(part.text) for part in parts) <= length
+    assert [part.last for part in parts] == [False] * (len(parts) - 1) + [True]
+
+
+@pytest.mark.parametrize("text", ["x" * 1000, "\n" * 1000, " " * 1000, "—" * 401])
+def test_text_without_a_place_to_cut_is_cut_anywhere(monkeypatch, text):
+    monkeypatch.setattr(documents, "PIECE_LENGTH", 100)
+    assert "".join(part.text for part in pieces([text])) == text
+    assert list(pieces([])) == list(pieces(["", ""])) == []
+
+
+def test_a_long_documents_pieces_give_the_tokens_of_the_whole(monkeypatch):
+    text = prose(3000)
+    tokenizer = learn_bpe([text], 350)
+    whole = tokenizer.encode(text)
+    monkeypatch.setattr(documents, "PIECE_LENGTH", 300)
+    assert len(list(pieces([text]))) > 30
+    assert np.concatenate(list(encode(pieces([text]), tokenizer))).tolist() == [*whole, tokenizer.end]
