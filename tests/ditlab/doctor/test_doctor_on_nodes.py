@@ -70,13 +70,12 @@ def test_a_node_that_cannot_talk_and_a_server_that_is_away_are_named(nodes, tmp_
     one = nodes.add_node(1, GLOO_SOCKET_IFNAME="nosuch0")
     try:
         said, lines = doctor(nodes, tmp_path / "home", MLFLOW_TRACKING_URI="http://127.0.0.1:9")
-        (bad,) = [each for each in nodes.alive() if each["node_id"][:8] in lines["all-reduce"][1]]
     finally:
         one.kill()
     assert said.code == 1 and {"all-reduce", "MLflow"} == set(said.json["missing"])
     assert said.json["verdict"] == "not ready for a long run: mend MLflow, all-reduce."
     problems = [line for line in said.json["findings"] if line["what"] == "all-reduce"]
-    assert any(bad["node_id"][:8] in line["found"] and "nosuch0" in line["found"] for line in problems), problems
+    assert any(one.id[:8] in line["found"] and "nosuch0" in line["found"] for line in problems), problems
     assert all("resources.network.interface" in line["remedy"] for line in problems)
     assert "does not answer" in lines["MLflow"][1]
 

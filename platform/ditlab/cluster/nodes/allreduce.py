@@ -119,10 +119,11 @@ def all_reduce(nodes: list[NodeRow], use_gpu: bool, timeout: float = COLLECTIVE_
     finally:
         for member in members:
             ray.kill(member)
-    if any(result.problem for result in results):
+    # The first node to fail is named first: the others fail because they wait for it.
+    if failures := sorted((result for result in results if result.problem), key=lambda result: result.received):
         pairs = unreachable_pairs(nodes)
         though = "" if pairs else ", though all nodes reach each other over TCP"
-        failed = [f"node {result.name}: {result.problem}{though}" for result in results if result.problem]
+        failed = [f"node {result.name}: {result.problem}{though}" for result in failures]
         return AllReduceResult({}, False, len(members), [*pairs, *failed])
     slowest = {size: max(result.value[0][size] for result in results) for size in SIZES}
     return AllReduceResult(slowest, all(result.value[1] for result in results), len(members), [])

@@ -82,11 +82,11 @@ def collect_results(tasks: dict[Any, NodeRow], timeout: float, sent: float | Non
         try:
             result = TaskResult(tasks[done[0]], ray.get(done[0]), "", sent, time.time())
         except ray.exceptions.RayError as error:
-            result = TaskResult(tasks[done[0]], None, _reason(error))
+            result = TaskResult(tasks[done[0]], None, _reason(error), sent, time.time())
         found[done[0]] = result
     for each in waiting:
         ray.cancel(each)
-        found[each] = TaskResult(tasks[each], None, f"no answer in {timeout:.0f} s")
+        found[each] = TaskResult(tasks[each], None, f"no answer in {timeout:.0f} s", sent, time.time())
     return [found[each] for each in tasks]
 
 
