@@ -1,4 +1,4 @@
-"""Comparisons: what the curves say at equal budgets, and a page that stands whatever the runs are."""
+"""Comparisons: curves at equal budgets, and a page for runs in every state."""
 
 import re
 from dataclasses import replace
@@ -25,7 +25,7 @@ def line(steps: list[float], start: float, slope: float, batch: int = 10, pace: 
 
 
 def run(run_id: str = "aaaa", **changes: Any) -> ComparedRun:
-    """A run of 100 steps in 100 s, from 2 to 1."""
+    """A run of 100 steps in 100 s, whose loss falls from 2 to 1."""
     values: dict[str, Any] = {
         "run_id": run_id, "name": f"run-{run_id}", "family": "dit", "status": "finished", "step": 100,
         "batch_size": 10, "spec": {"name": run_id, "model.family": "dit", "objective.time.kind": "uniform"},
@@ -51,8 +51,8 @@ def velocity(**changes: Any) -> dict[str, RunCurve]:
 # Time
 
 
-def test_evaluations_resumes_and_sleep_take_no_training_time() -> None:
-    """A second a step, whatever else went on in between."""
+def test_evaluations_resumes_and_pauses_are_no_training_time() -> None:
+    """Every step takes a second, with other intervals in between."""
     steps = list(range(1, 101))
     times = 1000.0 * np.arange(1, 101)
     times[30:] += 25_000  # evaluated after step 30
@@ -62,19 +62,19 @@ def test_evaluations_resumes_and_sleep_take_no_training_time() -> None:
     np.testing.assert_allclose(clock.at(np.array([0, 1, 30, 31, 61, 81, 100])), [0, 1, 30, 31, 61, 81, 100], atol=1e-6)
 
 
-def test_a_resume_on_a_faster_machine_counts_at_its_own_pace() -> None:
+def test_resume_on_a_faster_machine_has_its_own_pace() -> None:
     """50 steps of 20 s, then 50 steps of 0.01 s: the slow ones are no pauses."""
     times = [20_000 * step for step in range(1, 51)] + [2_000_000 + 10 * step for step in range(1, 51)]
     clock = training_clock(list(range(1, 101)), times, [0, 2_000_000])
     np.testing.assert_allclose(clock.at(np.array([1, 50, 51, 100])), [20, 1000, 1000.01, 1000.5])
 
 
-def test_a_slow_step_is_training() -> None:
+def test_slow_step_counts_as_training() -> None:
     times = [1000 * step + (20_000 if step > 5 else 0) for step in range(1, 11)]
     assert training_clock(list(range(1, 11)), times).at(np.array([10.0])) == 30
 
 
-def test_metrics_that_are_logged_now_and_then() -> None:
+def test_metrics_logged_every_ten_steps() -> None:
     """After 1, 10, 20, ... steps of a tenth of a second; evaluated after 10; linear between the points."""
     steps = [1, *range(10, 101, 10)]
     times = [100 * step + (7000 if step > 10 else 0) for step in steps]
@@ -83,11 +83,11 @@ def test_metrics_that_are_logged_now_and_then() -> None:
 
 
 @pytest.mark.parametrize("points", [0, 1])
-def test_time_that_nothing_tells(points: int) -> None:
+def test_unknown_time_is_nan(points: int) -> None:
     assert np.isnan(training_clock(list(range(points)), list(range(points))).at(np.array([0.0, 3.0]))).all()
 
 
-def test_a_clock_that_goes_back() -> None:
+def test_machine_clock_that_goes_back() -> None:
     clock = training_clock([1, 2, 3, 4, 5], [1000, 2000, 3000, 1000, 2000])
     assert clock.at(np.array([5.0])) == 5 and (np.diff(clock.seconds) >= 0).all()
 
@@ -95,14 +95,14 @@ def test_a_clock_that_goes_back() -> None:
 # Curves
 
 
-def test_a_spike_and_a_nan_leave_the_smoothed_curve_alone() -> None:
+def test_spike_and_nan_do_not_change_the_smoothed_curve() -> None:
     values = [1.0] * 400
     values[100], values[200], values[201] = 1e6, float("nan"), float("inf")
     soft = smoothed(run_curve(range(400), values, 1, training_clock([], [])))
     assert (soft.values == 1.0).all() and soft.steps[0] == 0 and soft.steps[-1] == 399
 
 
-def test_a_smoothed_curve_does_not_lag() -> None:
+def test_smoothed_curve_does_not_lag() -> None:
     soft = smoothed(line(list(range(300)), 300.0, -1.0))
     inner = slice(5, -5)
     np.testing.assert_allclose(soft.values[inner], 300.0 - soft.steps[inner], atol=0.5)
@@ -112,11 +112,11 @@ def test_long_curves_are_smoothed_at_few_points() -> None:
     assert len(smoothed(line(list(range(100_000)), 1.0, 0.0)).values) <= 500
 
 
-def test_only_numbers_of_no_number() -> None:
+def test_smoothed_curve_of_nan_is_nan() -> None:
     assert np.isnan(smoothed(RunCurve(*[np.arange(3.0)] * 3, np.full(3, np.nan))).values).all()
 
 
-def test_the_first_of_two_values_of_a_step_stays() -> None:
+def test_first_of_two_values_of_a_step_counts() -> None:
     assert run_curve([0, 5, 5, 9], [3.0, 2.0, 7.0, 1.0], 4, training_clock([], [])).values.tolist() == [3.0, 2.0, 1.0]
 
 
@@ -136,7 +136,7 @@ def test_equal_budgets_are_exact_on_straight_lines(axis: Any, amount: float, val
     assert budget.values == pytest.approx(values)
 
 
-def test_a_diverged_run_has_no_value_and_does_not_win() -> None:
+def test_diverged_run_has_no_value_and_is_not_lowest() -> None:
     broken = RunCurve(*[np.array([0.0, 50.0, 100.0])] * 3, np.array([2.0, 0.1, np.nan]))
     comparison = compared(run("good"), run("bad", curves={"eval/velocity": broken}))
     steps = comparison.budgets[0]
@@ -144,11 +144,11 @@ def test_a_diverged_run_has_no_value_and_does_not_win() -> None:
     assert "run-good is lower" in summary_text(comparison)
 
 
-def test_runs_that_were_evaluated_at_their_start_alone_have_no_budget() -> None:
+def test_runs_evaluated_only_at_their_start_have_no_budget() -> None:
     assert equal_budget([line([0], 2.0, 0.0), line([0, 10], 2.0, 0.0)], "steps") is None
 
 
-def test_unknown_time_leaves_the_others() -> None:
+def test_unknown_time_leaves_the_other_budgets() -> None:
     blind = line([0, 100], 2.0, -0.015)
     blind = replace(blind, seconds=np.full(2, np.nan))
     comparison = compared(run("a"), run("b", curves={"eval/velocity": blind}))
@@ -158,18 +158,18 @@ def test_unknown_time_leaves_the_others() -> None:
 # Sentences
 
 
-def test_the_lead_says_who_is_lower_where_both_have_spent_the_same() -> None:
-    """A step of b brings more than one of a, and takes three times as long: the order turns with the clock."""
+def test_summary_names_the_lower_run_at_each_equal_budget() -> None:
+    """A step of b gains more than one of a but takes three times as long: the order differs by steps and time."""
     slow = run("b", curves=velocity(slope=-0.012, pace=3.0), components={"x": 2000}, samples_per_second=3.3)
-    said = summary_text(compared(run("a"), slow))
-    assert "run-b is lower: 0.8 against 1 at equal steps (100 steps)" in said
-    assert "run-a is lower: 1 against 1.6 at equal time (1 min 40 s)" in said
-    assert "run-a has 1,000 parameters and trained at 10 samples/s; run-b has 2,000" in said
+    text = summary_text(compared(run("a"), slow))
+    assert "run-b is lower: 0.8 against 1 at equal steps (100 steps)" in text
+    assert "run-a is lower: 1 against 1.6 at equal time (1 min 40 s)" in text
+    assert "run-a has 1,000 parameters and trained at 10 samples/s; run-b has 2,000" in text
 
 
-def test_runs_within_a_percent_are_level() -> None:
-    said = summary_text(compared(run("a"), run("b", curves=velocity(start=2.005))))
-    assert "the runs are level (within 1%)" in said and "lower" not in said
+def test_runs_within_one_percent_are_level() -> None:
+    text = summary_text(compared(run("a"), run("b", curves=velocity(start=2.005))))
+    assert "the runs are level (within 1%)" in text and "lower" not in text
 
 
 @pytest.mark.parametrize(
@@ -184,30 +184,30 @@ def test_runs_within_a_percent_are_level() -> None:
         ({"curves": {}}, "fewer than two of the runs have held-out metrics"),
     ],
 )
-def test_what_cannot_be_compared_is_not(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+def test_reason_is_given_where_runs_are_not_comparable(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     comparison = compared(run("a"), run("b", **changes))
-    said = summary_text(comparison)
-    assert reason in said and "lower" not in said and comparison.budgets == []
+    text = summary_text(comparison)
+    assert reason in text and "lower" not in text and comparison.budgets == []
     page = write_comparison(comparison, tmp_path)[1].read_text()
     assert "Held-out metrics are not compared" in page and reason in page
 
 
-def test_runs_that_are_not_finished_are_named() -> None:
+def test_summary_names_unfinished_runs() -> None:
     assert summary_text(compared(run("a", status="running"), run("b"))).endswith("Not finished: run-a (running).")
 
 
-@pytest.mark.parametrize(("schedule", "is_said"), [("warmup_cosine", True), ("constant", False)])
-def test_a_longer_run_is_met_before_its_learning_rate_has_fallen(tmp_path: Path, schedule: str, is_said: bool) -> None:
+@pytest.mark.parametrize(("schedule", "is_noted"), [("warmup_cosine", True), ("constant", False)])
+def test_note_on_a_longer_run_whose_learning_rate_decays_later(tmp_path: Path, schedule: str, is_noted: bool) -> None:
     long = run("b", curves=velocity(steps=[0, 100, 200]), spec={"schedule.kind": schedule})
     page = write_comparison(compared(run("a", spec={"schedule.kind": schedule}), long), tmp_path)[1].read_text()
-    assert ("in the middle of its learning-rate schedule" in page) == is_said
+    assert ("in the middle of its learning-rate schedule" in page) == is_noted
 
 
-def test_two_runs_of_one_name_are_told_apart() -> None:
+def test_runs_of_one_name_are_labelled_with_their_ids() -> None:
     assert compared(run("a", name="x"), run("b", name="x"), run("c")).labels == ["x (a)", "x (b)", "run-c"]
 
 
-def test_the_heaviest_common_component_ranks() -> None:
+def test_heaviest_common_component_ranks() -> None:
     comparison = compared(run("a", weights=["other", "direction", "velocity"]), run("b"))
     assert comparison.main == "direction" and comparison.common[0] == "direction"
 
@@ -215,18 +215,18 @@ def test_the_heaviest_common_component_ranks() -> None:
 # Figures and page
 
 
-def inks(path: Path) -> set[str]:
-    """Which of three runs' colours a picture holds."""
-    pixels = {tuple(pixel) for pixel in np.asarray(Image.open(path).convert("RGB")).reshape(-1, 3).tolist()}
-    return {colour for colour in COLOURS[:3] if tuple(bytes.fromhex(colour[1:])) in pixels}
+def run_colours(path: Path) -> set[str]:
+    """Those of the first three runs' colours that a picture holds."""
+    pixels = np.asarray(Image.open(path).convert("RGB"))
+    return {colour for colour in COLOURS[:3] if (pixels == list(bytes.fromhex(colour[1:]))).all(axis=-1).any()}
 
 
-def test_a_run_keeps_its_colour_where_others_are_missing(tmp_path: Path) -> None:
+def test_run_keeps_its_colour_where_others_are_missing(tmp_path: Path) -> None:
     rows = [
         MetricRow("loss", {0: line([0, 9], 1.0, 0.1), 2: line([0, 9], 2.0, 0.1)}),
         MetricRow("other", {2: line([1], 1.0, 0.0)}),
     ]
-    assert inks(draw_curves(rows, ["a", "b", "c"], tmp_path / "a.png")) == {COLOURS[0], COLOURS[2]}
+    assert run_colours(draw_curves(rows, ["a", "b", "c"], tmp_path / "a.png")) == {COLOURS[0], COLOURS[2]}
 
 
 def grid(num: int, size: int = 8, captions: int = 0) -> Figure:
@@ -242,7 +242,7 @@ def test_samples_side_by_side() -> None:
     assert side_by_side([("a", grid(4)), ("b", Figure([Text(["x"]), Text(["y"])]))]) is None
 
 
-def test_the_page_of_eight_runs_in_every_state(tmp_path: Path) -> None:
+def test_page_of_eight_runs_in_every_state(tmp_path: Path) -> None:
     drawn = RunSamples(100, "solver=euler, steps=4", 100, 0.01, 4.0, grid(25), {"quality/frechet": 1.5})
     nothing = RunCurve(*[np.arange(3.0)] * 3, np.full(3, np.nan))
     runs = [
@@ -268,6 +268,6 @@ def test_the_page_of_eight_runs_in_every_state(tmp_path: Path) -> None:
     assert "heights of these curves are not comparable" in html
 
 
-def test_equal_specs_are_said_to_be(tmp_path: Path) -> None:
+def test_equal_specs_are_reported(tmp_path: Path) -> None:
     two = [run("a", spec={"name": "a", "tracking.uri": "x"}), run("b", spec={"name": "b", "tracking.uri": "y"})]
     assert "differ in nothing but names and places" in write_comparison(compared(*two), tmp_path)[1].read_text()

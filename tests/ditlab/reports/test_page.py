@@ -1,4 +1,4 @@
-"""Pages: everything is shown as it is, in one file, whole or not at all."""
+"""Pages show every text unchanged, in one self-contained file that is replaced atomically."""
 
 import base64
 import errno
@@ -21,7 +21,7 @@ NASTY = "<script>alert('1')</script> & \"x\" | `y` *z* _a_ [b](c) \\"
 
 
 class _Reader(HTMLParser):
-    """Texts of cells and paragraphs, and every tag with its attributes."""
+    """Collects texts, and tags with their attributes."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def _page(*parts: Table | ImageFile | Paragraphs | Code) -> Page:
     )
 
 
-def test_html_shows_every_text_as_it_is_and_runs_nothing(tmp_path: Path) -> None:
+def test_html_shows_every_text_unchanged_and_holds_no_script(tmp_path: Path) -> None:
     table = Table([NASTY, "n"], [[NASTY, 1], [None, 2]], NASTY)
     page = _page(table, Paragraphs(f"one\n\n{NASTY}"), Code(NASTY, "yaml"), _picture(tmp_path))
     html = write_html(page, tmp_path / "page.html").read_text()
@@ -59,7 +59,7 @@ def test_html_shows_every_text_as_it_is_and_runs_nothing(tmp_path: Path) -> None
     assert sum(NASTY in text for text in reader.texts) == 11
 
 
-def test_html_needs_no_other_file(tmp_path: Path) -> None:
+def test_html_is_self_contained(tmp_path: Path) -> None:
     picture = _picture(tmp_path / "pictures")
     html = write_html(_page(picture), tmp_path / "page.html").read_text()
     assert not re.search(r"https?://|url\(|@import", html)
@@ -77,7 +77,7 @@ def test_columns_of_numbers_are_aligned_to_the_right(tmp_path: Path) -> None:
     assert "| --- | ---: | --- |" in write_markdown(_page(table), tmp_path / "page.md").read_text()
 
 
-def test_a_markdown_table_keeps_its_columns(tmp_path: Path) -> None:
+def test_markdown_table_keeps_its_columns(tmp_path: Path) -> None:
     table = Table(["a|b", "c"], [[NASTY, 1], ["two\nlines", None]])
     lines = write_markdown(_page(table), tmp_path / "page.md").read_text().splitlines()
     rows = [line for line in lines if line.startswith("|")]
@@ -86,7 +86,7 @@ def test_a_markdown_table_keeps_its_columns(tmp_path: Path) -> None:
     assert not any("<script>" in line for line in lines)
 
 
-def test_markdown_names_pictures_by_their_way_from_the_file(tmp_path: Path) -> None:
+def test_markdown_refers_to_pictures_by_relative_paths(tmp_path: Path) -> None:
     page = _page(_picture(tmp_path / "figures"))
     text = write_markdown(page, tmp_path / "out" / "page.md").read_text()
     assert "](../figures/a%20picture%20%281%29.png)" in text
@@ -105,18 +105,18 @@ def test_code_in_markdown_may_hold_fences(tmp_path: Path) -> None:
         (-0.25, "-0.25"), (math.nan, "nan"), (math.inf, "inf"), ("a", "a"),
     ],
 )  # fmt: skip
-def test_cells(value: str | int | float | None, text: str) -> None:
+def test_format_cell(value: str | int | float | None, text: str) -> None:
     assert format_cell(value) == text
 
 
 @given(st.floats(-1e300, 1e300))
-def test_a_number_is_written_to_four_digits(value: float) -> None:
+def test_number_has_four_significant_digits(value: float) -> None:
     assert float(format_cell(value).replace(",", "")) == pytest.approx(value, rel=5.1e-4, abs=0)
 
 
 @given(st.text(st.sampled_from("ab1 .)-+#=*_`~|<>[]()!&;\\\\$:/\n\u00e9"), max_size=24))
-def test_markdown_shows_a_text_as_it_is(text: str) -> None:
-    """In a paragraph and in a cell, by a reader of Markdown of another hand."""
+def test_escaped_markdown_shows_the_text_unchanged(text: str) -> None:
+    """Checked in a paragraph and in a table cell with an independent Markdown parser."""
     reader = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     line, escaped = " ".join(text.split()), escape_markdown(text)
     assert "".join(_Reader(reader.render(escaped)).texts).strip() == line
@@ -125,7 +125,7 @@ def test_markdown_shows_a_text_as_it_is(text: str) -> None:
     assert "".join(shown.texts).split("\n")[-5:].count(f"x{line}".strip()) == 1
 
 
-def test_values_durations_and_long_texts() -> None:
+def test_formatting_of_values_durations_and_long_texts() -> None:
     assert (
         describe_value({"kind": "cosine", "warmup": 50, "inner": {"a": [1, 0.5]}})
         == "cosine (warmup 50, inner {a [1, 0.5]})"
@@ -141,13 +141,13 @@ def test_values_durations_and_long_texts() -> None:
     assert shorten("short", 10) == "short" and len(shorten("a long name that goes on", 12)) <= 12
 
 
-def test_control_characters_and_half_characters_are_replaced(tmp_path: Path) -> None:
+def test_control_characters_and_lone_surrogates_are_replaced(tmp_path: Path) -> None:
     page = Page("t", "red \x1b[31m and \ud800 half", [])
     for write, name in ((write_html, "p.html"), (write_markdown, "p.md")):
         assert "\N{REPLACEMENT CHARACTER}" in write(page, tmp_path / name).read_text(encoding="utf-8")
 
 
-def test_a_full_disk_is_told_and_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_raises_and_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_html(Page("old", "", []), tmp_path / "page.html")
 
     def full(self: Path, target: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_full_disk_is_told_and_leaves_the_old_page(tmp_path: Path, monkeypatch
     assert "old" in path.read_text() and [file.name for file in tmp_path.iterdir()] == ["page.html"]
 
 
-def test_a_missing_picture_is_an_oserror(tmp_path: Path) -> None:
+def test_missing_picture_raises_oserror(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_html(_page(ImageFile(tmp_path / "none.png")), tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()

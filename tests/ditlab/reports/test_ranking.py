@@ -1,4 +1,4 @@
-"""Rankings, against definitions spelled out in full."""
+"""Rankings agree with their definitions, spelled out naively."""
 
 import math
 import subprocess
@@ -56,7 +56,7 @@ def _group(summary: SweepSummary, trial: Trial) -> int:
 
 
 @given(summaries())
-def test_every_trial_is_ranked_once_and_kinds_keep_together(summary: SweepSummary) -> None:
+def test_every_trial_is_ranked_once_and_statuses_stay_together(summary: SweepSummary) -> None:
     ranked = rank(summary)
     assert sorted(trial.number for trial in ranked) == sorted(trial.number for trial in summary.trials)
     groups = [_group(summary, trial) for trial in ranked]
@@ -64,7 +64,7 @@ def test_every_trial_is_ranked_once_and_kinds_keep_together(summary: SweepSummar
 
 
 @given(summaries(least=1, most=1))
-def test_one_metric_ranks_by_its_value_then_by_number(summary: SweepSummary) -> None:
+def test_one_metric_ranks_by_value_then_by_number(summary: SweepSummary) -> None:
     sign = 1 if summary.modes[0] == "min" else -1
     for before, after in pairwise(rank(summary)):
         if _group(summary, before) == _group(summary, after):
@@ -74,7 +74,7 @@ def test_one_metric_ranks_by_its_value_then_by_number(summary: SweepSummary) -> 
 
 
 @given(summaries(least=2))
-def test_several_metrics_rank_front_by_front(summary: SweepSummary) -> None:
+def test_several_metrics_rank_by_front(summary: SweepSummary) -> None:
     sign = 1 if summary.modes[0] == "min" else -1
     ranked = rank(summary)
     for status in STATUSES[:4]:
@@ -90,7 +90,7 @@ def test_several_metrics_rank_front_by_front(summary: SweepSummary) -> None:
 
 
 @given(summaries(least=2))
-def test_the_pareto_front_is_what_no_finished_trial_dominates(summary: SweepSummary) -> None:
+def test_no_finished_trial_dominates_the_pareto_front(summary: SweepSummary) -> None:
     done = [trial for trial in summary.trials if trial.status == "finished" and _has_values(summary, trial)]
     expected = {trial.number for trial in done if not any(_dominates(summary, other, trial) for other in done)}
     front = [trial.number for trial in pareto(summary)]
@@ -99,7 +99,7 @@ def test_the_pareto_front_is_what_no_finished_trial_dominates(summary: SweepSumm
 
 
 @given(summaries(least=1, most=1))
-def test_with_one_metric_the_front_is_the_best_finished_trial(summary: SweepSummary) -> None:
+def test_front_of_one_metric_is_the_best_finished_trial(summary: SweepSummary) -> None:
     done = [trial for trial in summary.trials if trial.status == "finished" and _has_values(summary, trial)]
     pick = min if summary.modes[0] == "min" else max
     assert len(pareto(summary)) == min(1, len(done))
@@ -109,14 +109,14 @@ def test_with_one_metric_the_front_is_the_best_finished_trial(summary: SweepSumm
 
 
 @given(summaries())
-def test_the_best_has_every_value_and_did_not_fail(summary: SweepSummary) -> None:
+def test_best_trial_has_every_value_and_has_not_failed(summary: SweepSummary) -> None:
     candidates = [t for t in summary.trials if t.status in STATUSES[:4] and _has_values(summary, t)]
     first = best(summary)
     assert (first is None) == (not candidates)
     assert first is None or (first is rank(summary)[0] and objectives(summary, first) is not None)
 
 
-def test_a_failed_trial_with_the_lowest_loss_is_not_best() -> None:
+def test_failed_trial_with_the_lowest_loss_is_not_best() -> None:
     trials = [_trial(0, "failed", {"a": 0.0}), _trial(1, "stopped", {"a": 1.0}), _trial(2, "finished", {"a": 5.0})]
     assert [trial.number for trial in rank(_summary(trials, ("min",)))] == [2, 1, 0]
 

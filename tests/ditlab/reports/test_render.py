@@ -1,4 +1,4 @@
-"""Pictures: legible, whole, and drawn without global state."""
+"""Pictures are legible and whole, and are drawn without global state."""
 
 import subprocess
 import sys
@@ -47,7 +47,7 @@ def test_every_panel_is_drawn_whole(name: str) -> None:
         assert not edge.any()  # nothing runs out of the picture
 
 
-def test_panels_share_a_picture_in_rows() -> None:
+def test_panels_are_laid_out_in_rows() -> None:
     two = to_image(Figure([PANELS["heat"], PANELS["lines"]], columns=1))
     side = to_image(Figure([PANELS["heat"], PANELS["lines"]], columns=2))
     assert two.shape[0] > side.shape[0] and two.shape[1] < side.shape[1]
@@ -65,7 +65,7 @@ def test_small_images_are_enlarged_by_a_whole_factor() -> None:
     assert (picture[:, left - layout.margin + 1 : left - 1] == 255).all()  # a margin between neighbours
 
 
-def test_values_outside_the_range_are_clipped_and_nan_is_seen() -> None:
+def test_values_outside_the_range_are_clipped_and_nan_is_magenta() -> None:
     images = np.array([[[-1.0, 2.0], [np.nan, 0.5]]])
     layout = GridLayout(ImageGrid(images), dpi=120)
     top, left = layout.corner(0)
@@ -73,7 +73,7 @@ def test_values_outside_the_range_are_clipped_and_nan_is_seen() -> None:
     assert picture == [[[0, 0, 0], [255, 255, 255]], [[255, 0, 255], [128, 128, 128]]]
 
 
-def test_a_still_is_saved_as_png(tmp_path: Path) -> None:
+def test_figure_without_frames_is_saved_as_png(tmp_path: Path) -> None:
     figure = Figure([PANELS["gray"]])
     path = save(figure, tmp_path / "new" / "velocity-0.5")
     assert path == tmp_path / "new" / "velocity-0.5.png"
@@ -81,7 +81,7 @@ def test_a_still_is_saved_as_png(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_frames_become_an_animation_with_its_still(tmp_path: Path) -> None:
+def test_frames_are_saved_as_gif_with_a_still_png(tmp_path: Path) -> None:
     frames = [Figure([ImageGrid(np.full((num, 8, 8), num / 10))], f"t = {num}") for num in (1, 2, 9)]
     path = save(Figure([PANELS["gray"]], frames=frames, seconds_per_frame=0.1), tmp_path / "noise.png")
     assert path == tmp_path / "noise.gif" and (tmp_path / "noise.png").exists()
@@ -91,20 +91,21 @@ def test_frames_become_an_animation_with_its_still(tmp_path: Path) -> None:
         assert animation.size[0] >= to_image(frames[2]).shape[1]
 
 
-def test_the_still_of_frames_alone_is_the_last() -> None:
+def test_still_of_a_figure_of_frames_is_the_last_frame() -> None:
     frames = [Figure([PANELS["heat"]]), Figure([PANELS["lines"]])]
     assert np.array_equal(to_image(Figure([], frames=frames)), to_image(frames[1]))
 
 
 def test_threads_draw_the_same_as_one() -> None:
-    figures = [Figure([PANELS[name]]) for name in ("gray", "heat", "lines", "text")]
+    text = Text(["two short", "texts"], "title")
+    figures = [Figure([panel]) for panel in (PANELS["colour"], PANELS["constant"], PANELS["lines"], text)]
     alone = [to_image(figure) for figure in figures]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(to_image, figures * 3))
     assert all(np.array_equal(image, alone[index % 4]) for index, image in enumerate(together))
 
 
-def test_pyplot_is_never_loaded_and_the_font_cache_lies_under_home(tmp_path: Path) -> None:
+def test_pyplot_is_not_imported_and_the_font_cache_lies_under_home(tmp_path: Path) -> None:
     code = (
         "import sys, os, numpy as np\nfrom denoisers.figures import *\n"
         "from ditlab.reports.rendering.render import to_image\n"

@@ -1,4 +1,4 @@
-"""Reports of sweeps: they stand for every sweep, and say what its numbers say."""
+"""Reports of sweeps are written for every kind of sweep and agree with its numbers."""
 
 import math
 import re
@@ -37,7 +37,7 @@ def _trial(number: int, values: dict[str, Any], loss: float, status: str = "fini
 def _sweep(
     num: int, loss: Callable[[dict[str, Any]], float], status: Callable[[int], str] = lambda _: "finished"
 ) -> SweepSummary:
-    """Random trials of three axes, the third of which is used by the second's kind `shifted` alone."""
+    """Random trials of three axes, the third of which is only used where the second is `shifted`."""
     generator = np.random.default_rng(0)
     trials = []
     for number in range(num):
@@ -127,19 +127,19 @@ def test_every_sweep_has_a_report(name: str, tmp_path: Path) -> None:
     assert ("the step needs 4 GiB more &lt;here&gt;" in html) == (name in {"partial", "all failed"})
 
 
-def test_two_reports_of_a_sweep_are_the_same(tmp_path: Path) -> None:
+def test_reports_are_deterministic(tmp_path: Path) -> None:
     one, two = (write_sweep_report(_sweep(8, _bowl), tmp_path / name, "a: 1", "resume") for name in "ab")
     assert [path.name for path in one[2:]] == FIGURES
     assert all(a.read_bytes() == b.read_bytes() for a, b in zip(one, two, strict=True))
 
 
-def test_a_picture_of_an_earlier_report_does_not_stay(tmp_path: Path) -> None:
-    (tmp_path / "effects.png").write_bytes(b"of an earlier sweep")
+def test_picture_of_an_earlier_report_is_deleted(tmp_path: Path) -> None:
+    (tmp_path / "effects.png").write_bytes(b"an earlier picture")
     paths = write_sweep_report(CASES["all waiting"], tmp_path, "", "resume")
     assert sorted(tmp_path.iterdir()) == sorted(paths)
 
 
-def test_several_metrics_show_their_front(tmp_path: Path) -> None:
+def test_report_marks_the_pareto_front(tmp_path: Path) -> None:
     points = [(1.0, 9.0), (2.0, 5.0), (3.0, 6.0), (4.0, 1.0)]
     trials = [_trial(n, {LR.path: 1e-3}, x, speed=y) for n, (x, y) in enumerate(points)]
     summary = replace(_of(trials, [LR]), metrics=("eval/loss", "speed"), modes=("min", "min"))
@@ -149,7 +149,7 @@ def test_several_metrics_show_their_front(tmp_path: Path) -> None:
     assert [(row[0], row[6]) for row in cells] == [("| 0", "yes"), ("| 1", "yes"), ("| 3", "yes"), ("| 2", "")]
 
 
-def test_the_lead_tells_the_best_and_its_distance() -> None:
+def test_summary_names_the_best_trial_and_its_distance() -> None:
     trials = [_trial(n, {LR.path: 10.0 ** -(n + 2)}, loss) for n, loss in enumerate((0.4, 0.2, 0.25))]
     assert summary_text(_of(trials, [LR]), {}) == (
         "Trial 1 is the best of the 3 trials: eval/loss = 0.2 (lower is better), with optimizer.lr = 0.001. The next, "
@@ -167,11 +167,11 @@ def test_importance_finds_the_axis_that_matters() -> None:
     assert sum(shares.shares.values()) == pytest.approx(1) and shares.shares[LR.path] > 0.9
     assert shares.explained is not None and shares.explained > 0.8
     by_kind = importance(_sweep(60, lambda values: values.get(SCALE.path, 0.0) * 1e-9 + 1))
-    assert by_kind.shares[LR.path] < 0.1  # what the kind switches on shares its effect, and lr has none
+    assert by_kind.shares[LR.path] < 0.1  # the axis that the kind switches on shares its effect; lr has none
 
 
-def test_importance_ranks_what_was_stopped_behind_what_went_on() -> None:
-    """Values of early steps do not compare with those of late ones; the order of stopping does."""
+def test_importance_ranks_stopped_trials_behind_those_that_continued() -> None:
+    """Values at different steps are not comparable; the order in which trials were stopped is."""
     sweep = _sweep(40, _bowl)
     trials = [
         replace(trial, status="stopped", step=10, metrics={"eval/loss": 0.0})
@@ -182,7 +182,7 @@ def test_importance_ranks_what_was_stopped_behind_what_went_on() -> None:
     assert importance(replace(sweep, trials=trials)).shares[LR.path] > 0.8
 
 
-def test_importance_says_why_there_is_none() -> None:
+def test_importance_gives_a_reason_where_there_is_none() -> None:
     generator = np.random.default_rng(1)
     assert "Too few trials" in importance(_sweep(5, _bowl)).reason
     assert "same eval/loss" in importance(CASES["equal"]).reason
@@ -190,7 +190,7 @@ def test_importance_says_why_there_is_none() -> None:
     assert not importance(_sweep(5, _bowl)).shares
 
 
-def test_columns_lie_between_their_ends() -> None:
+def test_positions_and_ticks_lie_on_their_axes() -> None:
     trials = [_trial(n, {LR.path: value}, 0.0) for n, value in enumerate((1e-5, 1e-4, 1e-3))]
     each = plot_axis(LR, trials)
     assert [each.positions[n] for n in range(3)] == pytest.approx([0, 0.5, 1])
@@ -201,14 +201,14 @@ def test_columns_lie_between_their_ends() -> None:
         assert all(-1e-6 <= tick.position <= 1 + 1e-6 for each in columns for tick in each.ticks)
 
 
-def test_a_diverged_trial_does_not_press_the_others_together() -> None:
+def test_diverged_trial_does_not_compress_the_others() -> None:
     summary = _of([_trial(n, {}, loss) for n, loss in enumerate((1.0, 1.1, 1.2, 1.3, 1.4, 1e9))], [])
     each = metric_axis(summary)
     assert each.positions[5] == 1.0 and each.positions[4] == pytest.approx(0.5)
     assert re.fullmatch("\N{GREATER-THAN OR EQUAL TO} 1.8", each.ticks[-1].label)
 
 
-def test_short_names_are_told_apart() -> None:
+def test_short_names_are_distinct() -> None:
     paths = ("optimizer.lr", "a.b.scale", "c.b.scale", "x.step", "lr", "model.depth")
     names = short_names(paths, ("trial", "step"))
     assert list(names) == list(paths)
@@ -216,7 +216,7 @@ def test_short_names_are_told_apart() -> None:
     assert short_names(paths)["x.step"] == "step"
 
 
-def test_an_axis_is_not_named_as_another_column(tmp_path: Path) -> None:
+def test_axis_has_another_name_than_the_other_columns(tmp_path: Path) -> None:
     paths = ("x.run", "x.status", "x.step", "x.time", "x.Pareto", "x.speed", "x.trial", "x.depth")
     values = dict.fromkeys(paths, 1.0)
     trials = [_trial(n, values, n, speed=float(-n)) for n in range(3)]
@@ -229,7 +229,7 @@ def test_an_axis_is_not_named_as_another_column(tmp_path: Path) -> None:
     assert len(set(columns)) == len(columns)
 
 
-def test_pyplot_and_the_forest_are_not_loaded_in_vain() -> None:
+def test_pyplot_and_scikit_learn_are_not_imported_early() -> None:
     heavy = "{'matplotlib.pyplot', 'sklearn', 'torch'}"
     code = f"import sys, ditlab.reports.sweeps.report as _; print({heavy} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -34,7 +34,7 @@ class FakeTrial:
         self.has_ended = False
 
     @property
-    def format_number(self):
+    def number(self):
         return self.config["trial"]["number"]
 
     @property
