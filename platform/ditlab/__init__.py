@@ -1,9 +1,11 @@
 """DiTLab: one typed experiment spec for diffusion models, on a laptop and on a GPU cluster.
 
-The Python interface. Every name is imported on first use, so `import ditlab` takes milliseconds.
+This module is the Python interface. Every name is imported on first use, so `import ditlab` imports neither torch nor
+Ray. Remarks and warnings go to the logger `ditlab`, and nowhere unless the program sets up logging.
 """
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,12 +13,19 @@ if TYPE_CHECKING:
     from ditlab.interface.analysis import compare, figures, load_export
     from ditlab.interface.run import Run, find_runs, open_run
     from ditlab.interface.specs import count_parameters, load, load_sweep, trace_shapes
+    from ditlab.interface.sweeps import plan_sweep, tune
+    from ditlab.interface.training import TrainingResult, plan_training, train
+    from ditlab.spec.experiment import Experiment
+    from ditlab.spec.sweep.spec import Sweep
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Experiment",
     "Run",
     "RunFailed",
+    "Sweep",
+    "TrainingResult",
     "UserError",
     "__version__",
     "compare",
@@ -27,13 +36,20 @@ __all__ = [
     "load_export",
     "load_sweep",
     "open_run",
+    "plan_sweep",
+    "plan_training",
     "trace_shapes",
+    "train",
+    "tune",
 ]
 
 _MODULES = {
-    "RunFailed": "ditlab.errors",
-    "UserError": "ditlab.errors",
+    "Experiment": "ditlab.spec.experiment",
     "Run": "ditlab.interface.run",
+    "RunFailed": "ditlab.errors",
+    "Sweep": "ditlab.spec.sweep.spec",
+    "TrainingResult": "ditlab.interface.training",
+    "UserError": "ditlab.errors",
     "compare": "ditlab.interface.analysis",
     "count_parameters": "ditlab.interface.specs",
     "figures": "ditlab.interface.analysis",
@@ -42,8 +58,15 @@ _MODULES = {
     "load_export": "ditlab.interface.analysis",
     "load_sweep": "ditlab.interface.specs",
     "open_run": "ditlab.interface.run",
+    "plan_sweep": "ditlab.interface.sweeps",
+    "plan_training": "ditlab.interface.training",
     "trace_shapes": "ditlab.interface.specs",
+    "train": "ditlab.interface.training",
+    "tune": "ditlab.interface.sweeps",
 }
+"""Module of each name."""
+
+logging.getLogger("ditlab").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

@@ -64,7 +64,7 @@ class RunEvaluation:
         yield table
         yield from short_tables(self.tables)
 
-    def as_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """The evaluation in JSON's types, for `--json`."""
         found: dict[str, object] = {"run_id": self.run_id, "step": self.step, "metrics": self.metrics}
         if self.plots or self.tables:

@@ -73,7 +73,9 @@ class SavedRun:
         Without data: the encoder of prompts alone. `changes` may move the run's encoders.
         """
         experiment = self.experiment(changes)
-        inputs = ModelInputs.from_experiment(experiment, data.train.columns if data else (), device, self.warn, self.home)
+        inputs = ModelInputs.from_experiment(
+            experiment, data.train.columns if data else (), device, self.warn, self.home
+        )
         objective = experiment.family.build_objective(experiment.objective, experiment.model)
         if isinstance(objective, RetiringObjective):
             inputs.retire(objective.retired_fields(max(0, self.step - 1)))

@@ -49,4 +49,4 @@ def evaluate(
     Console(stderr=as_json).print(*found.terminal_tables())
     for file in found.files:
         click.echo(file, err=as_json)
-    emit(found.as_dict(), as_json)
+    emit(found.to_dict(), as_json)

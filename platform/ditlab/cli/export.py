@@ -19,4 +19,4 @@ def export(run: str, out: Path, raw: bool, as_json: bool) -> None:
     exported = open_run(run, warn=say).export(out, averaged=not raw)
     for file in exported.files:
         click.echo(file, err=as_json)
-    emit(exported.as_dict(), as_json)
+    emit(exported.to_dict(), as_json)

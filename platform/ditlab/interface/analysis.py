@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ditlab.home import Home
-from ditlab.interface.run import Run, quiet
+from ditlab.interface.run import Run
 
 if TYPE_CHECKING:
     import torch
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from ditlab.analysis.comparison.compare import RunComparison
     from ditlab.analysis.exported import ExportedModel
     from ditlab.analysis.figures import FigureSet
+
+_log = logging.getLogger("ditlab")
 
 
 def compare(
@@ -25,19 +28,23 @@ def compare(
     seed: int = 0,
     batch: int = 64,
     log: bool = True,
-    warn: Callable[[str], None] = quiet,
+    warn: Callable[[str], None] | None = None,
 ) -> RunComparison:
     """Compare two to eight runs: spec differences, parameters, curves, speed, samples and their quality.
 
     Writes `comparison.html`, `comparison.md` and pictures into `out` (None: `comparisons/` below DITLAB_HOME).
     `samples` are drawn from each run for quality metrics (0: none), `grid` are shown, `batch` at once; with `log` the
-    page becomes an artifact of every run. Raises UserError for runs that cannot be compared.
+    page becomes an artifact of every run. `warn` receives warnings and progress; None: the logger `ditlab`.
+
+    Raises UserError for runs that cannot be compared.
     """
     from ditlab.analysis.comparison.compare import compare_runs
 
     home, names = Home.from_environment(), [run.id if isinstance(run, Run) else run for run in runs]
     folder = None if out is None else Path(out)
-    return compare_runs(names, home, warn, out=folder, samples=samples, grid=grid, seed=seed, batch=batch, log=log)
+    return compare_runs(
+        names, home, warn or _log.warning, out=folder, samples=samples, grid=grid, seed=seed, batch=batch, log=log
+    )
 
 
 def figures() -> FigureSet:

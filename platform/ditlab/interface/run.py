@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ditlab.analysis.sampling.options import SampleKeywords
     from ditlab.analysis.sampling.sample_set import SampleSet
 
+_log = logging.getLogger("ditlab")
+
 
 @dataclass(frozen=True)
 class ExportedWeights:
@@ -38,13 +41,9 @@ class ExportedWeights:
     files: list[Path]
     """`weights.safetensors`, `spec.yaml`, and `tokenizer.json` for a model of text."""
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The export in JSON's types, for `--json`."""
         return {"run_id": self.run_id, "step": self.step, "files": [str(file) for file in self.files]}
-
-
-def quiet(message: str) -> None:
-    """Ignore a remark."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,8 @@ class Run:
     record: RunRecord
     """Name, family, status and steps, as they were when the run was opened; `refresh` reads them again."""
     home: Home = field(repr=False)
-    warn: Callable[[str], None] = field(default=quiet, repr=False)
-    """Called with each remark for people; `print` shows them."""
+    warn: Callable[[str], None] = field(default=_log.warning, repr=False, compare=False)
+    """Receives warnings and remarks."""
 
     @property
     def id(self) -> str:
@@ -194,13 +193,14 @@ class Run:
         return OpenedRun(self.home, self.folder, self.record, self.spec, self.warn)
 
 
-def open_run(name: str, *, warn: Callable[[str], None] = quiet) -> Run:
+def open_run(name: str, *, warn: Callable[[str], None] | None = None) -> Run:
     """Open the run that `name` names: an id, a unique prefix of one, or a run's name (its newest run).
 
+    `warn` receives warnings and remarks on the run and on work with it; None: the logger `ditlab`.
     Raises UserError for an unknown run, naming the nearest, for a prefix of several, and for a sweep.
     """
     home = Home.from_environment()
-    found = find_training_run(home, name)
+    found, warn = find_training_run(home, name), warn or _log.warning
     if found.note:
         warn(found.note)
     return Run(found.folder, found.record, home, warn)

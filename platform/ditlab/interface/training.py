@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ditlab.cluster.session import cluster_address, is_connected
 from ditlab.errors import UserError
+from ditlab.interface.run import Run, open_run
 from ditlab.runs.callbacks import RunCallbacks
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
@@ -40,6 +41,11 @@ class TrainingResult:
     """MLflow server or database that holds the run, without a password."""
     folder: Path
     """Folder of the run: spec, journal, checkpoints, sample pictures."""
+
+    @property
+    def run(self) -> Run:
+        """The run, for its metrics, samples, evaluation and export."""
+        return open_run(self.run_id)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of `ditlab train --json`."""

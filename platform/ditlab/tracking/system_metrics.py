@@ -47,7 +47,7 @@ class SystemMetrics:
             _sample(monitors)
             while not self._stop.wait(self._interval):
                 values = _sample(monitors)
-                self._journal.metrics(step, {self._prefix + name: value for name, value in values.items()})
+                self._journal.log_metrics(step, {self._prefix + name: value for name, value in values.items()})
                 step += 1
         except Exception:
             # A sensor that breaks must not end a run.

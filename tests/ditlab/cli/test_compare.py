@@ -1,4 +1,4 @@
-"""`compare` on two runs that have finished, and on what is left of runs that have not."""
+"""`compare` on two runs that have finished, and on parts of runs that have not."""
 
 import json
 import re
@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from ditlab.analysis.comparison.runs import open_runs, summarise
-from ditlab.analysis.comparison.samples import Wish, draw
+from ditlab.analysis.comparison.samples import SampleSettings, draw
 from ditlab.analysis.saved_run import SavedRun
-from support.command import Said, run_here, run_process
+from ditlab.home import Home
+from support.command import Said, run_here, run_inside
 
 SECOND = """\
 extends: small.yaml
@@ -30,14 +31,14 @@ def both(finished, tmp_path_factory) -> Path:
     shutil.copytree(finished.home, folder / "home")
     shutil.copy(finished.spec, folder / "small.yaml")
     (folder / "second.yaml").write_text(SECOND)
-    said = run_process("train", folder / "second.yaml", "--local", "--json", home=folder / "home", cwd=folder)
+    said = run_inside("train", folder / "second.yaml", "--local", "--json", home=folder / "home", cwd=folder)
     assert said.code == 0, said.err
     return folder / "home"
 
 
 @pytest.fixture
 def mine(both, tmp_path, monkeypatch) -> Path:
-    """A home of this test's own."""
+    """A copy of the home, to be written to."""
     home = tmp_path / "mine"
     shutil.copytree(both, home, ignore=shutil.ignore_patterns("mlflow.db*", "caches"))
     monkeypatch.setenv("DITLAB_HOME", str(home))
@@ -131,9 +132,9 @@ def test_samples_are_drawn_in_chunks_and_are_those_of_one_chunk(mine, monkeypatc
         return network
 
     monkeypatch.setattr(SavedRun, "network", watched)
-    (small, _) = open_runs(["small", "second"])
+    (small, _) = open_runs(["small", "second"], Home(mine), print)
     saved = small.saved()
-    drawn = [draw(saved, Wish(0, 9, 3, batch, torch.device("cpu"))) for batch in (4, 64)]
+    drawn = [draw(saved, SampleSettings(0, 9, 3, batch, torch.device("cpu"))) for batch in (4, 64)]
     assert set(sizes) == {4, 1, 9}
     images = [drawing.grid.panels[0].images for drawing in drawn]
     assert images[0] == pytest.approx(images[1], abs=1e-5)
@@ -143,13 +144,13 @@ def test_samples_are_drawn_in_chunks_and_are_those_of_one_chunk(mine, monkeypatc
 def test_a_resumed_run_counts_its_own_steps_alone(mine):
     """An hour between step 2 and step 3, and a start at its end."""
     journal, hour = folder_of(mine, "small") / "journal.jsonl", 3_600_000
-    before = summarise(open_runs(["small", "second"])[0]).seconds
+    before = summarise(open_runs(["small", "second"], Home(mine), print)[0]).seconds
     records = [json.loads(line) for line in journal.read_text().splitlines()]
     third = next(i for i, record in enumerate(records) if record["kind"] == "metrics" and record["step"] == 3)
     later = [{**record, "time": record["time"] + hour} for record in records[third:]]
     again = {**records[0], "time": records[third - 1]["time"] + hour}
     journal.write_text("".join(f"{json.dumps(record)}\n" for record in [*records[:third], again, *later]))
-    after = summarise(open_runs(["small", "second"])[0])
+    after = summarise(open_runs(["small", "second"], Home(mine), print)[0])
     assert before is not None and after.seconds is not None
     assert after.step == 4 and after.seconds < before + 60
 
@@ -178,13 +179,14 @@ def test_a_failed_run_of_no_numbers_has_a_page(compare, mine):
     assert "second is lower" in page(said) and "broken (failed)" in page(said)
 
 
-@pytest.mark.parametrize("change", [("limit: 32", "limit: 16"), ("hold_out: 0.1", "hold_out: 0.2")])
-def test_other_held_out_samples_are_not_compared(compare, mine, change):
+def test_other_held_out_samples_are_not_compared(compare, mine):
     spec = another(mine, "other") / "spec.yaml"
-    assert change[0] in spec.read_text()
-    spec.write_text(spec.read_text().replace(*change))
-    text = page(compare("small", "other", "--no-log", "--json", "--grid", "0"))
-    assert "the runs differ in their data" in text and "lower" not in text.split("##")[0]
+    original = spec.read_text()
+    for change in (("limit: 32", "limit: 16"), ("hold_out: 0.1", "hold_out: 0.2")):
+        assert change[0] in original
+        spec.write_text(original.replace(*change))
+        text = page(compare("small", "other", "--no-log", "--json", "--grid", "0"))
+        assert "the runs differ in their data" in text and "lower" not in text.split("##")[0]
 
 
 MISTAKES = [
@@ -199,15 +201,15 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
-def test_mistakes(compare, mine, tmp_path, arguments, message):
+def test_mistakes(compare, mine, tmp_path):
     another(mine, "swept", trials=3)
     (tmp_path / "small.yaml").write_text("")
     before = {path for path in mine.rglob("*") if "caches" not in path.parts}
-    said = compare(*arguments)
-    assert said.code == 2 and said.out == "" and message in said.err
-    assert said.err.startswith("ditlab: ") and said.err.count("\n") == 1
-    assert {path for path in mine.rglob("*") if "caches" not in path.parts} == before
+    for arguments, message in MISTAKES:
+        said = compare(*arguments)
+        assert said.code == 2 and said.out == "" and message in said.err, (arguments, said)
+        assert said.err.startswith("ditlab: ") and said.err.count("\n") == 1
+        assert {path for path in mine.rglob("*") if "caches" not in path.parts} == before, arguments
 
 
 def test_a_run_named_by_id_and_by_name_is_named_twice(compare, mine):
@@ -215,7 +217,7 @@ def test_a_run_named_by_id_and_by_name_is_named_twice(compare, mine):
     assert said.code == 2 and "which is named already" in said.err
 
 
-def test_a_sweep_is_told_by_its_trials(compare, mine):
+def test_a_sweep_is_refused_with_its_trials_named(compare, mine):
     sweep = another(mine, "swept", trials=1).name
     trial = another(mine, "trial", parent=sweep, trial=0).name
     assert f"name one of its trials: {trial}." in compare("small", "swept").err

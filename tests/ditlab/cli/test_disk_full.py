@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.runs.reporter import TrackedReporter
 from ditlab.spec.loading import load_experiment
 from support.command import Said, run_process
 from support.disk import SmallDisk, small_disk
+from support.steps import act_after_step
 from support.workers import newest, same_state, train_here
 
 LONG = ["--set", "training.steps=8", "--set", "checkpoint.keep=9"]
@@ -37,20 +37,8 @@ def unbroken(spec, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def fills_at(disk: SmallDisk, monkeypatch) -> Callable[[int], None]:
-    """Fills the disk when a step has been logged."""
-
-    def arrange(step: int) -> None:
-        original = TrackedReporter.metrics
-
-        def metrics(self, at, values):
-            original(self, at, values)
-            if at == step and "train/loss" in values:
-                disk.fill()
-                monkeypatch.setattr(TrackedReporter, "metrics", original)
-
-        monkeypatch.setattr(TrackedReporter, "metrics", metrics)
-
-    return arrange
+    """`fills_at(step)` fills the disk when a step has been logged."""
+    return lambda step: act_after_step(monkeypatch, step, disk.fill)
 
 
 def one_sentence(said: Said, code: int, words: str) -> None:

@@ -8,6 +8,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from ditlab.analysis.opened_run import open_training_run
+from ditlab.home import Home
 from ditlab.training.export import load_export
 
 
@@ -117,11 +119,9 @@ def test_export_loads_into_a_fresh_network(finished, with_run, tmp_path):
     written = (tmp_path / "spec.yaml").read_text()
     assert str(finished.home) not in written and "sqlite" not in written
 
-    from ditlab.analysis.saved_run import open_run
-
     x, t = torch.randn(3, 1, 8, 8), torch.tensor([0.1, 0.5, 0.9])
     with torch.no_grad():
-        expected = open_run("small").network(torch.device("cpu"))(x, t)
+        expected = open_training_run("small", Home(finished.home), print).saved().network(torch.device("cpu"))(x, t)
         assert expected.abs().max() > 0
         assert torch.equal(network(x, t), expected)
 

@@ -1,11 +1,9 @@
-"""`ditlab train --local`: what it says, what it leaves, how it goes on."""
+"""`ditlab train --local`: its output, its files, its resumption."""
 
 import json
 from pathlib import Path
 
 import pytest
-
-from support.command import run_process
 
 
 def journal(home: Path, run_id: str) -> list[dict]:
@@ -81,15 +79,15 @@ def test_resume_with_fewer_steps_is_refused(finished, with_run):
     assert found.code == 2 and "training.steps=3 is behind run" in found.err
 
 
-def test_a_server_that_does_not_answer_costs_a_warning(spec, tmp_path):
+def test_a_server_that_does_not_answer_costs_a_warning(ditlab, home, spec):
     """Nothing listens on port 9 of this machine."""
     sets = ["--set", "tracking.uri=http://127.0.0.1:9", "--set", "evaluation.every=null", "--set", "training.steps=2"]
-    said = run_process("train", spec, "--local", "--json", *sets, home=tmp_path / "home")
+    said = ditlab("train", spec, "--local", "--json", *sets)
     assert said.code == 0, said.err
     assert (said.json["status"], said.json["tracking_uri"]) == ("finished", "http://127.0.0.1:9")
     assert "warning: tracking.uri=http://127.0.0.1:9 does not answer" in said.err
     assert "Traceback" not in said.err
-    kept = journal(tmp_path / "home", said.json["run_id"])
+    kept = journal(home, said.json["run_id"])
     assert [r["step"] for r in kept if "train/loss" in r.get("values", ())] == [1, 2]
 
 

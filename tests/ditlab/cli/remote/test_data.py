@@ -1,20 +1,9 @@
 """A run whose data lie in an object store: S3, a real server on loopback that can go down."""
 
-import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from support.s3 import S3Server, s3_at_hand
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    with s3_at_hand("bucket") as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)
@@ -83,17 +72,17 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_data_that_cannot_be_used(case, ditlab, spec, home, server, tmp_path):
+def test_data_that_cannot_be_used(ditlab, spec, home, server, tmp_path, one_attempt):
     """One sentence, before anything starts, and no secret in it or on disk."""
-    place, words = WRONG[case]
-    place = place.format(query=server.query)
-    for command, knob in ((["train", spec, "--local", *arrow(place)], "data.path="), (["data", "inspect", place], "")):
-        said = ditlab(*command)
-        assert said.code == 2 and said.out == "", said.err
-        assert said.err.startswith("ditlab: ") and said.err.count("\n") == 1
-        assert knob in said.err and (words in said.err or not knob), said.err
-        assert "hunter2" not in said.err
+    for place, words in WRONG.values():
+        place = place.format(query=server.query)
+        train, inspect = ["train", spec, "--local", *arrow(place)], ["data", "inspect", place]
+        for command, knob in ((train, "data.path="), (inspect, "")):
+            said = ditlab(*command)
+            assert said.code == 2 and said.out == "", said.err
+            assert said.err.startswith("ditlab: ") and said.err.count("\n") == 1
+            assert knob in said.err and (words in said.err or not knob), said.err
+            assert "hunter2" not in said.err
     assert not (home / "train").exists()
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
 

@@ -1,0 +1,205 @@
+"""The Python interface: specs, runs, metrics, samples, evaluation, comparison and exports, without a word printed."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+
+import ditlab
+
+
+@pytest.fixture
+def small(finished, monkeypatch) -> ditlab.Run:
+    """The shared run; read it only."""
+    monkeypatch.setenv("DITLAB_HOME", str(finished.home))
+    return ditlab.open_run("small")
+
+
+@pytest.fixture
+def mine(finished, tmp_path, monkeypatch) -> ditlab.Run:
+    """A copy of the run, to be written to."""
+    home = tmp_path / "home"
+    shutil.copytree(finished.home, home, ignore=shutil.ignore_patterns("mlflow.db*", "caches"))
+    monkeypatch.setenv("DITLAB_HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    return ditlab.open_run("small")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_printed(capfd) -> Iterator[None]:
+    yield
+    assert capfd.readouterr() == ("", "")
+
+
+def test_importing_costs_nothing_heavy():
+    code = (
+        "import sys, ditlab\n"
+        "spec = ditlab.load('experiments/digits/dit.yaml').replace('optimizer.lr', 3e-4)\n"
+        "ditlab.find_runs(), ditlab.UserError, dir(ditlab)\n"
+        "print(spec.optimizer.lr, [name for name in ('torch', 'ray', 'mlflow', 'deepspeed') if name in sys.modules])"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
+    assert done.stdout.strip() == "0.0003 []"
+
+
+def test_every_name_exists():
+    assert all(hasattr(ditlab, name) for name in ditlab.__all__) and dir(ditlab) == ditlab.__all__
+    with pytest.raises(AttributeError, match="module 'ditlab' has no attribute 'trian'"):
+        ditlab.trian  # noqa: B018
+
+
+def test_specs_are_loaded_changed_and_checked(spec):
+    found = ditlab.load(spec, overrides=["model.depth=2"])
+    assert (found.name, found.model.depth) == ("small", 2)
+    changed = found.replace("optimizer.lr", 3e-4)
+    assert (changed.optimizer.lr, found.optimizer.lr) == (3e-4, 1e-4) and changed.model == found.model
+    assert changed == ditlab.load(str(spec), ["model.depth=2", "optimizer.lr=3e-4"])
+    assert found.replace("optimizer.betas", (0.8, 0.9)).optimizer.betas == (0.8, 0.9)
+    assert found.replace("training.ema", None).training.ema is None
+    assert found.replace("sampling", {"steps": 9}).sampling.steps == 9
+    assert found.replace("training", changed.training) == found
+    both = found.replace_all({"schedule": {"kind": "warmup_cosine", "warmup": 9}, "training.steps": 10})
+    assert (both.schedule.warmup, both.training.steps) == (9, 10)
+    for path, value, message in (
+        ("model.dpeth", 3, "model.dpeth=3: model.family=dit has no field 'dpeth'; did you mean 'depth'?"),
+        ("optimizer.lr", "fast", "optimizer.lr='fast' must be a number."),
+        ("batch.micro", 24, "batch.size=32 is no multiple of batch.micro=24"),
+        ("model", {"family": "dti"}, "model.family='dti' is no known family"),
+    ):
+        with pytest.raises(ditlab.UserError) as caught:
+            found.replace(path, value)
+        assert message in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(ditlab.UserError, match="no such file"):
+        ditlab.load("nowhere.yaml")
+
+
+def test_sweeps_are_loaded_and_checked(spec):
+    sweep = spec.with_name("sweep.yaml")
+    sweep.write_text(
+        "name: s\nbase: small.yaml\nmetric: eval/velocity\ntrials: 4\n"
+        "space: {optimizer.lr: {kind: loguniform, low: 1.0e-4, high: 1.0e-2}}\n"
+    )
+    assert ditlab.load_sweep(sweep, ["trials=3"]).trials == 3
+    with pytest.raises(ditlab.UserError, match="did you mean"):
+        ditlab.load_sweep(sweep, ["space.optimizer.lrr={kind: choice, values: [1]}"])
+
+
+def test_parameters_and_shapes(spec):
+    found = ditlab.load(spec)
+    counts = ditlab.count_parameters(found)
+    assert counts.total == sum(counts.components.values()) > 0
+    assert ditlab.trace_shapes(found, batch=3)[0].outputs == [(3, 1, 8, 8)]
+
+
+def test_runs_are_found(small, finished):
+    assert (small.id, small.name, small.status, small.step) == (finished.run_id, "small", "finished", 4)
+    assert ditlab.open_run(small.id[:5]).id == small.id and small.refresh().record == small.record
+    assert [run.id for run in ditlab.find_runs(name="small", family="dit", status="finished")] == [small.id]
+    assert ditlab.find_runs(status="failed") == ditlab.find_runs(name="nope") == []
+    assert small.spec == ditlab.load(finished.spec)
+    with pytest.raises(ditlab.UserError, match="run 'smal1' is unknown"):
+        ditlab.open_run("smal1")
+
+
+def test_remarks_reach_the_caller(mine, capfd):
+    shutil.copytree(mine.folder.path, mine.folder.path.with_name("0" * 8))
+    heard: list[str] = []
+    ditlab.open_run("small", warn=heard.append)
+    assert len(heard) == 1 and heard[0].startswith("2 runs are named 'small'; taking the newest")
+
+
+def test_metrics_are_a_table(small):
+    table = small.metrics()
+    assert table.column_names[:2] == ["step", "time"] and table["step"].to_pylist() == [1, 2, 3, 4]
+    assert {"train/loss", "eval/velocity"} <= set(table.column_names)
+    assert table["train/loss"].null_count == 0 and table["eval/velocity"].null_count == 2
+    assert table.schema.field("time").type == pa.timestamp("ms", tz="UTC")
+    few = small.metrics("eval/velocity")
+    assert few.column_names == ["step", "time", "eval/velocity"] and few["step"].to_pylist() == [2, 4]
+    with pytest.raises(ditlab.UserError, match=r"has no metric 'train/los'; did you mean 'train/loss'\?"):
+        small.metrics("train/los")
+
+
+def test_curves_are_plots(small, tmp_path):
+    for plot in (small.plot(), small.plot("train/loss", "eval/velocity")):
+        assert plot._repr_png_().startswith(b"\x89PNG") and plot.image.mode == "RGB"
+    file = plot.save(tmp_path / "curves.png")
+    assert file == tmp_path / "curves.png" and file.stat().st_size > 0
+
+
+def test_samples_are_tensors_and_pictures(small, with_run, tmp_path):
+    drawn = small.sample(3, seed=7, trajectory=True)
+    assert drawn.values.shape == (3, 1, 8, 8) and len(drawn) == 3 and drawn.step == 4
+    assert drawn.trajectory.shape == (5, 3, 1, 8, 8) and drawn.conditions == {} and drawn.texts == []
+    assert [image.size for image in drawn.images] == [(8, 8)] * 3
+    pixels = np.asarray(drawn.images[1], dtype=np.float64) / 255
+    np.testing.assert_allclose(pixels, (drawn.values[1, 0].clamp(-1, 1) + 1).numpy() / 2, atol=0.01)
+    assert drawn._repr_png_().startswith(b"\x89PNG") and len(drawn.animation.figure.frames) >= 5
+    files = drawn.save(tmp_path / "python")
+    said = with_run("sample", "small", "--num", "3", "--seed", "7", "--trajectory", "--out", tmp_path / "command")
+    assert [file.name for file in files] == [Path(line).name for line in said.out.splitlines()]
+    for file in files:
+        assert file.read_bytes() == (tmp_path / "command" / file.name).read_bytes()
+    with pytest.raises(ValueError, match="trajectory=True"):
+        small.sample(1).animation  # noqa: B018
+
+
+def test_evaluation_is_added_to_the_run_once(mine):
+    found = mine.evaluate()
+    assert found.metrics["held_out/velocity"] > 0 and found.tables == {} and found.files == []
+    assert mine.evaluate(rows=5).num_samples == 5
+    table = mine.metrics("held_out/velocity")
+    assert table["step"].to_pylist() == [4]
+    assert table["held_out/velocity"].to_pylist() == [pytest.approx(found.metrics["held_out/velocity"])]
+    with pytest.raises(ditlab.UserError, match="changes samples alone"):
+        mine.evaluate(overrides=["sampling.steps=2"])
+
+
+def test_runs_are_compared(mine):
+    other = mine.folder.path.with_name("1" * 8)
+    shutil.copytree(mine.folder.path, other)
+    found = ditlab.compare(mine, ditlab.open_run(other.name), samples=0, grid=2, out="page", log=False)
+    assert [run.run_id for run in found.runs] == [mine.id, other.name] and found.summary
+    assert found.files[0] == Path("page/comparison.html") and all(file.stat().st_size for file in found.files)
+    with pytest.raises(ditlab.UserError, match="a comparison needs two"):
+        ditlab.compare(mine)
+
+
+def test_figures_by_kind(small, tmp_path):
+    figures = small.figures()
+    assert {"samples", "loss", "schedule"} <= set(figures.kinds)
+    assert figures.draw("schedule").image.width > 100
+    assert figures.save_kind("loss", tmp_path) == tmp_path / "loss.png"
+    assert "schedules" in ditlab.figures().kinds
+    with pytest.raises(ditlab.UserError, match="--kind schedul is unknown for this run; did you mean 'schedule'"):
+        figures.draw("schedul")
+
+
+def test_an_export_is_a_network_ready_to_use(small, tmp_path):
+    written = small.export(tmp_path / "export")
+    assert {file.name for file in written.files} == {"weights.safetensors", "spec.yaml"}
+    model = ditlab.load_export(written.folder, device="cpu")
+    assert model.spec.model == small.spec.model and model.step == 4 and not model.network.training
+    x, t = torch.randn(2, 1, 8, 8), torch.tensor([0.2, 0.8])
+    with torch.no_grad():
+        assert model.network(x, t).shape == x.shape
+    assert torch.equal(model.sample(3, seed=7).values, small.sample(3, seed=7).values)
+    assert model.sampler.takes_rows == "none" and model.text is None
+    files = model.sample(1).save(tmp_path / "samples")
+    with Image.open(files[0]) as picture:
+        assert picture.size[0] > 8
+    raw = ditlab.load_export(small.export(tmp_path / "raw", averaged=False).folder)
+    average = dict(model.network.named_parameters())
+    assert any(not torch.equal(value, average[name]) for name, value in raw.network.named_parameters())
+    with pytest.raises(ditlab.UserError, match=r"holds no spec\.yaml, so it is no export"):
+        ditlab.load_export(tmp_path)
+    with pytest.raises(ditlab.UserError, match="guidance=2 needs a conditional model"):
+        model.sample(1, guidance=2.0)
