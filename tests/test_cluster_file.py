@@ -11,7 +11,7 @@ from support.launcher import CHECKOUT, cluster_file, commands
 
 @pytest.fixture(scope="module")
 def bootstrapped(tmp_path_factory):
-    """What `ray up` makes of the file before it starts a machine, on moto's AWS: types looked up, key, group, role."""
+    """The configuration that `ray up` makes of the file on moto's AWS: types looked up, key, group, role."""
     import boto3
     from moto import mock_aws
 
@@ -92,7 +92,7 @@ def test_what_is_sent_is_enough_to_build_the_wheel():
 
 @pytest.mark.parametrize("command", commands(cluster_file()))
 def test_a_command_is_one_to_bash(command):
-    """As Ray wraps it: in parentheses, so that a comment at its end would swallow the closing one."""
+    """Command as Ray wraps it: in parentheses, so that a comment at its end would swallow the closing one."""
     parsed = subprocess.run(["bash", "-n", "-c", f"true && ({command})"], capture_output=True, text=True, timeout=10)
     assert parsed.returncode == 0, parsed.stderr
 
@@ -147,7 +147,7 @@ def test_mlflows_line_is_one_that_ditlab_takes(tmp_path, monkeypatch):
 
 
 def test_whoever_fills_it_in_finds_each_place():
-    """What stands for something of the reader's own has the word CHANGE beside it, or in the comment above."""
+    """Every placeholder has the word CHANGE beside it, or in the comment above."""
     lines = (CHECKOUT / "cluster.yaml").read_text().splitlines()
     own = re.compile(r"ami-0{9}|fs-0{9}|--artifacts s3://BUCKET|^  (region|availability_zone):")
     places = [number for number, line in enumerate(lines) if own.search(line)]

@@ -26,7 +26,7 @@ def plain_pickle(marker: Path) -> bytes:
 
 
 def torch_zip(marker: Path) -> bytes:
-    """As `torch.save` writes a state."""
+    """Bytes as `torch.save` writes a state."""
     file = io.BytesIO()
     torch.save({"state_dict": Canary(marker)}, file)
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""Finds a run's processes and waits for its steps, for tests that break things."""
+"""Processes and steps of a run, for tests that break things."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ def journal_path(home: Path, name: str) -> Path | None:
 
 
 def journal_of(home: Path, name: str) -> str:
-    """What stands in it; nothing before there is one."""
+    """Text of the journal; empty before there is one."""
     path = journal_path(home, name)
     return path.read_text() if path else ""
 
@@ -67,7 +67,7 @@ def has_step(home: Path, name: str, step: int) -> bool:
 
 @contextmanager
 def once_at(home: Path, name: str, step: int, act: Callable[[], None]) -> Iterator[None]:
-    """Inside, `act` happens once when the run of a name has logged a step."""
+    """Call `act` once during the block, when the run of a name has logged a step."""
 
     def watch() -> None:
         wait_until(lambda: has_step(home, name, step), 120, f"step {step} of {name}")

@@ -13,7 +13,7 @@ class Group:
     """Workers that carried the run for a while."""
 
     time: float
-    """When they began, seconds since 1970."""
+    """Start times, seconds since 1970."""
     workers: int
     nodes: tuple[str, ...]
     """Beginnings of Ray's node ids, that of the first worker first."""
@@ -30,18 +30,18 @@ class Loss:
 
 @dataclass
 class Followed:
-    """What the run of a name has written down so far; `look` before asking."""
+    """State of the run of a name, as its journal holds it; call `look` to refresh."""
 
     home: Path
     name: str
     node: int = 0
     """Whose journal; those of the others hold their machines' load."""
     number: int = -1
-    """Of a sweep's trial."""
+    """Number of a sweep's trial."""
     step: int = 0
-    """Of the last loss."""
+    """Step of the last loss."""
     evaluated: int = -1
-    """Of the last evaluation."""
+    """Step of the last evaluation."""
     groups: list[Group] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)

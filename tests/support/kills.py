@@ -21,15 +21,15 @@ class Scene:
     run: Followed
     nodes: list[RayNode]
     words: list[str | Path]
-    """Of the command that is submitted."""
+    """Arguments of the submitted command."""
     costs: list[dict[str, Any]] = field(default_factory=list)
-    """Of each kill, in seconds."""
+    """Duration of each kill, in seconds."""
 
     def __post_init__(self) -> None:
         self.job = RayJob(self.lab.nodes, self.words)
 
     def wait(self, condition: Callable[[Followed], bool], seconds: float, what: str) -> None:
-        """For something that the run writes down. Raises AssertionError where the job ends before, or the time."""
+        """Wait for a state of the run. Raises AssertionError where the job or the time ends before."""
         asked = 0.0
 
         def is_so() -> bool:
@@ -48,7 +48,7 @@ class Scene:
             raise AssertionError(f"{error}\n{self.job.log()}") from None
 
     def node_of(self, place: int) -> RayNode:
-        """Of the nodes that carry the run: that of its first worker, or another."""
+        """A node that carries the run: that of its first worker, or another."""
         name = self.run.look().groups[-1].nodes[place]
         return next(node for node in self.nodes if node.id.startswith(name))
 

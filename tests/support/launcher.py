@@ -95,8 +95,7 @@ class FakeCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of a node: what its shell has before cluster.yaml's commands, and what the launcher and the fake provider
-        add."""
+        """Environment of a node before cluster.yaml's commands, with variables of the launcher and the fake provider."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         launcher = {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": HEAD_ID, "RAY_NODE_TYPE_NAME": HEAD_TYPE}
         fake = {
@@ -108,7 +107,7 @@ class FakeCluster:
 
     @property
     def access(self) -> dict[str, str]:
-        """What a client needs."""
+        """Environment that a client needs."""
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
 
     def start(self) -> None:
@@ -130,7 +129,7 @@ class FakeCluster:
 
     @contextmanager
     def watched(self, log: Path) -> Iterator[None]:
-        """Inside, the nodes that are there are noted in a file, a line a look."""
+        """Record the alive nodes in a file during the block, one line each time."""
         environment = {**self.environment, **self.access}
         with log.open("wb") as out:
             watcher = subprocess.Popen([sys.executable, "-c", WATCH, self.address], env=environment, stdout=out)
@@ -156,6 +155,6 @@ class FakeCluster:
 
 
 def workers_by_look(log: Path) -> list[int]:
-    """How many nodes beside the head there were, look by look."""
+    """Number of nodes beside the head, in order of time."""
     looks = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("]")]
     return [sum("node:__internal_head__" not in node for node in look) for look in looks]

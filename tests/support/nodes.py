@@ -52,13 +52,13 @@ class RayNode:
     def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
         self._process, self.log = process, log
         self.id = ""
-        """Ray's, once the head knows it."""
+        """Id by Ray, once the node has joined the head."""
 
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
     def processes(self) -> list[psutil.Process]:
-        """Of the node, parents first."""
+        """Processes of the node, parents first."""
         try:
             parent = psutil.Process(self._process.pid)
             return [parent, *parent.children(recursive=True)]
@@ -66,7 +66,7 @@ class RayNode:
             return []
 
     def titles(self) -> list[str]:
-        """Command lines of its processes; Ray writes there what a worker does."""
+        """Command lines of its processes, in which Ray names the work of each."""
         found = []
         for process in self.processes():
             with suppress(psutil.Error):
@@ -94,7 +94,7 @@ class RayNode:
                 process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """With notice, as when a spot instance is taken away: Ray drains the node for up to 30 s, then it is gone."""
+        """End the node with notice, as of a spot instance: Ray drains it for up to 30 s, then it is gone."""
         self._process.terminate()
 
 
@@ -116,7 +116,7 @@ class RayNodes:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the nodes. Of this process, only what every program needs."""
+        """Environment of the nodes; of this process's, only the variables that every program needs."""
         known = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
         path = os.pathsep.join([str(Path(self.python).parent), os.environ.get("PATH", "")])
         common = {
@@ -129,21 +129,21 @@ class RayNodes:
 
     @property
     def access(self) -> dict[str, str]:
-        """What a client of the cluster needs in its environment."""
+        """Environment that a client of the cluster needs."""
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
 
     @property
     def address(self) -> str:
-        """For `--address` of a driver."""
+        """Address for `--address` of a driver."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def jobs(self) -> str:
-        """Of the job server."""
+        """Address of the job server."""
         return f"http://127.0.0.1:{self.dashboard_port}"
 
     def start_head(self, num_cpus: int = 1, **environment: str) -> RayNode:
-        """A head, in the place of one that was killed too. Returns when its job server answers."""
+        """Start a head, also in place of one that was killed. Returns when its job server answers."""
         self.port, self.dashboard_port, client_port = free_ports(3)
         arguments = [
             "--head", f"--port={self.port}", "--dashboard-host=127.0.0.1", f"--dashboard-port={self.dashboard_port}",
@@ -156,7 +156,7 @@ class RayNodes:
         return head
 
     def add_node(self, num_cpus: int = 1, **environment: str) -> RayNode:
-        """One more node. Returns when the head knows it."""
+        """Add a node. Returns when it has joined the head."""
         before, arguments = self._ids(), [f"--address={self.address}", f"--num-cpus={num_cpus}"]
         for _ in range(3):  # Ray gives up a start that takes 30 s, as on a machine that is busy with others
             node = self._start("node", arguments, environment)
@@ -168,7 +168,7 @@ class RayNodes:
         return node
 
     def alive(self) -> list[dict[str, Any]]:
-        """The nodes that the head holds for alive, as its State API describes them."""
+        """Nodes that the head lists as alive, as its State API describes them."""
         answer = self.get("/api/v0/nodes?limit=100")
         rows = answer["data"]["result"]["result"] if answer else []
         return [row for row in rows if row["state"] == "ALIVE"]
@@ -188,11 +188,11 @@ class RayNodes:
             return None
 
     def session_logs(self) -> list[Path]:
-        """What Ray has written about its session, a folder a node."""
+        """Folders of Ray's session logs, one for each node."""
         return [path.resolve() for path in self._temp.glob("*/session_latest/logs")]
 
     def end(self) -> None:
-        """Every node, at once."""
+        """Kill every node at once."""
         for node in self.nodes:
             node.kill()
         shutil.rmtree(self._temp, ignore_errors=True)
@@ -227,7 +227,7 @@ def ray_nodes(folder: Path, python: Path | str = sys.executable, **environment: 
 
 
 def wait_for(is_so: Any, seconds: float, what: str) -> None:
-    """Returns when it is so. Raises AssertionError after `seconds`."""
+    """Return once `is_so()` is true. Raises AssertionError after `seconds`."""
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"

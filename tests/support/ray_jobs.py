@@ -38,7 +38,7 @@ class RayJob:
         return str((self._cluster.get(f"/api/jobs/{self.id}") or {}).get("status", ""))
 
     def exit_code(self) -> int | None:
-        """Of the command that was submitted, once it has ended."""
+        """Exit code of the submitted command, once it has ended."""
         code = (self._cluster.get(f"/api/jobs/{self.id}") or {}).get("driver_exit_code")
         return None if code is None else int(code)
 
@@ -46,11 +46,11 @@ class RayJob:
         return self.status() in ENDED
 
     def log(self) -> str:
-        """What the command has said."""
+        """Output of the command."""
         return str((self._cluster.get(f"/api/jobs/{self.id}/logs") or {}).get("logs", ""))
 
     def stop(self) -> None:
-        """As `ray job stop`: SIGTERM for the command, SIGKILL after the time that its runtime environment gives."""
+        """Stop the job as `ray job stop` does: SIGTERM, then SIGKILL after the time in its runtime environment."""
         request = urllib.request.Request(
             f"{self.server}/api/jobs/{self.id}/stop", method="POST",
             headers={"Authorization": f"Bearer {self._cluster.token}"},

@@ -99,9 +99,9 @@ def token_refused(address: str) -> UserError:
         return UserError(f"--address {address}: the cluster refuses this token; {REMEDY}.")
     if (mode := os.environ.get(MODE)) and mode.lower() != "token":
         return UserError(
-            f"--address {address}: the cluster wants a token, and {MODE}={mode} keeps it back; unset {MODE}."
+            f"--address {address}: the cluster requires a token, and {MODE}={mode} holds it back; unset {MODE}."
         )
-    return UserError(f"--address {address}: the cluster wants a token, and there is none here; {REMEDY}.")
+    return UserError(f"--address {address}: the cluster requires a token, and there is none here; {REMEDY}.")
 
 
 def token_required() -> bool:

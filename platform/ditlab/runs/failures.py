@@ -47,7 +47,7 @@ class Failure:
     message: str
     """A sentence, without its full stop."""
     step: int = -1
-    """For OUT_OF_MEMORY: step (from 0) that can be tried again with smaller micro-batches, -1 for none."""
+    """Step (from 0) that did not fit into memory and can be tried with smaller micro-batches, -1 for none."""
 
     def tags(self, number: int) -> dict[str, str]:
         """Tags of the tracked run for its `number`-th failure since the launch."""

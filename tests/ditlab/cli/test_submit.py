@@ -1,4 +1,4 @@
-"""What `ditlab submit` refuses before anything travels. Jobs themselves: tests/ditlab/cluster/test_jobs.py."""
+"""Refusals of `ditlab submit` before anything is sent. Jobs themselves: tests/ditlab/cluster/test_jobs.py."""
 
 import shutil
 

@@ -59,7 +59,7 @@ def test_two_workers_with_a_gpu_each_want_one_node():
     assert cpu_share(tiny(resources={"workers": 2}), [HEAD], growth=growth) == CpuShare(48, 48.0)
 
 
-def test_who_waits_hears_for_what():
+def test_a_run_that_waits_names_the_missing_resources():
     experiment, growth = (
         tiny(resources__workers=2),
         growth_within(AutoscalerLimits({"small": ({"CPU": 1.0}, 2)}, 2), [HEAD]),

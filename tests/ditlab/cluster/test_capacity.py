@@ -1,4 +1,4 @@
-"""What fits on a cluster is known before anything starts."""
+"""Capacity of a cluster, computed before anything starts."""
 
 import pytest
 

@@ -29,7 +29,7 @@ tracking: {experiment: leaks, system_metrics: false}
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """For Ray: the names of its sockets must be short."""
+    """A short folder for Ray, whose sockets need short names."""
     folder = Path(tempfile.mkdtemp(prefix="leak"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -45,7 +45,7 @@ def files_with(folder: Path, *words: str) -> list[str]:
 
 
 def tags_of(server: Served) -> dict[str, str]:
-    """Of the one run that the server knows."""
+    """Tags of the only run on the server."""
     body = json.dumps({"experiment_ids": ["1"]}).encode()
     answer = server.ask(
         "/api/2.0/mlflow/runs/search", f"{NAME}:{PASSWORD}", body, "POST", Content_Type="application/json"

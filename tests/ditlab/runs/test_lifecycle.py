@@ -63,7 +63,7 @@ def test_a_resumed_run_is_what_its_spec_says_now(folder, home):
     assert load_experiment(folder.spec) == longer
 
 
-def test_a_home_that_cannot_be_written_is_the_users_to_mend(folder, home, monkeypatch):
+def test_a_home_that_cannot_be_written_is_a_user_error(folder, home, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
@@ -73,7 +73,7 @@ def test_a_home_that_cannot_be_written_is_the_users_to_mend(folder, home, monkey
 
 
 @pytest.mark.parametrize("status", ["finished", "stopped", "interrupted"])
-def test_an_end_that_the_workers_told(folder, home, status):
+def test_an_end_that_the_workers_reported(folder, home, status):
     one = lifecycle(folder, home)
     one.start(6)
     with one.recording_failure():
@@ -82,7 +82,7 @@ def test_an_end_that_the_workers_told(folder, home, status):
     assert ending(folder) == ((status, "", 4), None, {})  # the tracked run was closed by its worker
 
 
-def test_workers_that_died_could_not_say_that_they_were_interrupted(folder, home):
+def test_an_interruption_that_the_workers_could_not_report(folder, home):
     one = lifecycle(folder, home)
     one.end(RunOutcome("interrupted", 4, {}, None))
     assert ending(folder) == (("interrupted", "", 4), "interrupted", {"ditlab.error": "interrupted"})
@@ -100,7 +100,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("error", "status", "message", "kind"), FAILURES, ids=[str(one[0])[:9] for one in FAILURES])
-def test_what_is_raised_is_written_down(folder, home, error, status, message, kind):
+def test_an_exception_is_recorded(folder, home, error, status, message, kind):
     one = lifecycle(folder, home)
     one.start(6)
     with pytest.raises(type(error)) as caught, one.recording_failure():
@@ -121,7 +121,7 @@ def test_a_run_that_logged_nothing_is_not_tracked(home):
     assert read_record(folder).status == "failed" and not folder.journal.exists()
 
 
-def test_a_failure_that_may_pass_is_noted(folder, home):
+def test_a_failed_attempt_is_recorded_in_the_journal(folder, home):
     lifecycle(folder, home).record_attempt_failure({"ditlab.failure.1": "lost worker"})
     assert ending(folder)[2] == {"ditlab.failure.1": "lost worker"}
 

@@ -48,7 +48,7 @@ def test_two_processes_do_not_train_one_run(run_home):
 
 
 def test_another_numerics_version_is_recorded_and_a_resume_across_versions_warns(run_home, monkeypatch):
-    """In a checkpoint without the key the version is 1."""
+    """A run of version 1 goes on with version 2."""
     run = only_run(run_home)
     folder = run_home.run(run)
     assert newest(folder.checkpoints).manifest.numerics == numerics.NUMERICS_VERSION == 1

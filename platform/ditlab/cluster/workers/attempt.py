@@ -24,7 +24,7 @@ class Attempt:
     """Launcher's side of one attempt; `run` it once."""
 
     def __init__(self, request: RunRequest, workers: WorkerGroup, keeps_workers: bool, callbacks: RunCallbacks) -> None:
-        """With `keeps_workers` the attempt ends when the workers are idle, not when they are gone."""
+        """Prepare an attempt; with `keeps_workers` it ends when the workers are idle, not when they are gone."""
         self._request, self._callbacks = request, callbacks
         self._workers, self._keeps_workers = workers, keeps_workers
         self._resources = request.experiment.resources

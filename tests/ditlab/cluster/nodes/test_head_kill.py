@@ -20,7 +20,7 @@ SPEC, NAME, STEPS, BATCH = "experiments/digits/dit.yaml", "digits-dit", 200, 128
 
 
 def line(ours: Lab, storage: str) -> list[str | Path]:
-    """What is submitted, each time the same."""
+    """Arguments of the submitted command, the same each time."""
     settings = {
         "resources.workers": 2, "training.steps": STEPS, "checkpoint.every": 20, "evaluation.every": "null",
         "tracking.budget": "null", "tracking.system_metrics": "false",

@@ -95,7 +95,7 @@ def test_a_lost_node_and_a_new_one_cost_no_sample(cluster, run, tmp_path):
     assert tags["ditlab.failure"] in ("lost_node", "lost_worker") and status == "FINISHED"
 
 
-def test_a_notice_is_heeded_and_counts_for_nothing(cluster, run, tmp_path):
+def test_a_node_that_will_be_taken_away_costs_no_step_and_is_not_counted(cluster, run, tmp_path):
     from ray._raylet import GcsClient
     from ray.core.generated import autoscaler_pb2
 
