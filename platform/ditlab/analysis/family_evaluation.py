@@ -17,7 +17,7 @@ from ditlab.errors import UserError
 from ditlab.home import RunFolder, writable_folder
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.real_rows import row_set
-from ditlab.reports.rendering.render import save
+from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.tables import save_table
 from ditlab.spec.experiment import Experiment
 
@@ -70,7 +70,7 @@ def store_evaluation(result: EvaluationResult, folder: RunFolder) -> list[Path]:
     knob, remedy = f"the folder of run {folder.run_id}", "make room, or make DITLAB_HOME writable"
     place = writable_folder(folder.media / FOLDER, knob, remedy)
     try:
-        files = [save(figure, place / name) for name, figure in result.figures.items()]
+        files = [save_figure(figure, place / name) for name, figure in result.figures.items()]
         return files + [save_table(table, place / f"{name}.parquet") for name, table in result.tables.items()]
     except OSError as error:
         raise UserError(f"{knob} cannot be written ({error.strerror}); {remedy}.") from error

@@ -19,7 +19,7 @@ from ditlab.analysis.user_errors import output_folder, writing
 from ditlab.errors import UserError, nearest
 from ditlab.inputs.noise import derived_seed
 from ditlab.reports.curves import loss_figure
-from ditlab.reports.rendering.render import save
+from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.schedules import schedule_figure, schedules_figure
 from ditlab.tracking.journal.history import metric_history
 from ditlab.training.plan import plan_run
@@ -67,7 +67,7 @@ class FigureSet:
         if plot is None:
             return None
         with writing(place):
-            return save(plot.figure, place / f"{kind}{'.gif' if plot.figure.frames else '.png'}")
+            return save_figure(plot.figure, place / f"{kind}{'.gif' if plot.figure.frames else '.png'}")
 
 
 def general_figures() -> FigureSet:

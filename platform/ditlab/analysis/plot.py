@@ -10,7 +10,7 @@ from PIL import Image
 
 from denoisers.figures import Figure
 from ditlab.analysis.user_errors import writing
-from ditlab.reports.rendering.render import save, to_image
+from ditlab.reports.rendering.render import save_figure, to_image
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Plot:
         The suffix follows from the content. Raises UserError where the disk refuses.
         """
         with writing(Path(path)):
-            return save(self.figure, Path(path))
+            return save_figure(self.figure, Path(path))
 
     def _repr_png_(self) -> bytes:
         content = BytesIO()

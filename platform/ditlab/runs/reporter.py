@@ -7,7 +7,7 @@ from denoisers.figures import Figure
 from ditlab.data.text.store_tokenizer import copy_tokenizer
 from ditlab.errors import UserError
 from ditlab.numerics import NUMERICS_VERSION
-from ditlab.reports.rendering.render import save
+from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_text
 from ditlab.runs.request import PreparedRun
 from ditlab.spec.experiment import Experiment
@@ -97,7 +97,7 @@ class TrackedReporter(SilentReporter):
 
     def samples(self, step: int, figure: Figure) -> None:
         try:
-            picture = save(figure, self._folder.media / f"samples-{step:08d}.png")
+            picture = save_figure(figure, self._folder.media / f"samples-{step:08d}.png")
             text = save_text(figure, picture.with_suffix(".txt"))
         except OSError as error:
             self.warn(f"the samples of step {step} cannot be stored ({error.strerror}); training goes on.")

@@ -11,7 +11,7 @@ from PIL import Image
 
 from denoisers.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, Text
 from ditlab.reports.rendering.image_grid import GridLayout
-from ditlab.reports.rendering.render import save, to_image
+from ditlab.reports.rendering.render import save_figure, to_image
 
 RNG = np.random.default_rng(0)
 LONG = "a title so long that no single line of the picture could ever hold the whole of it, " * 3
@@ -75,7 +75,7 @@ def test_values_outside_the_range_are_clipped_and_nan_is_magenta() -> None:
 
 def test_figure_without_frames_is_saved_as_png(tmp_path: Path) -> None:
     figure = Figure([PANELS["gray"]])
-    path = save(figure, tmp_path / "new" / "velocity-0.5")
+    path = save_figure(figure, tmp_path / "new" / "velocity-0.5")
     assert path == tmp_path / "new" / "velocity-0.5.png"
     assert np.array_equal(np.asarray(Image.open(path)), to_image(figure))
     assert [file.name for file in path.parent.iterdir()] == [path.name]
@@ -83,7 +83,7 @@ def test_figure_without_frames_is_saved_as_png(tmp_path: Path) -> None:
 
 def test_frames_are_saved_as_gif_with_a_still_png(tmp_path: Path) -> None:
     frames = [Figure([ImageGrid(np.full((num, 8, 8), num / 10))], f"t = {num}") for num in (1, 2, 9)]
-    path = save(Figure([PANELS["gray"]], frames=frames, seconds_per_frame=0.1), tmp_path / "noise.png")
+    path = save_figure(Figure([PANELS["gray"]], frames=frames, seconds_per_frame=0.1), tmp_path / "noise.png")
     assert path == tmp_path / "noise.gif" and (tmp_path / "noise.png").exists()
     with Image.open(path) as animation:
         assert animation.n_frames == 3 and animation.info["loop"] == 0

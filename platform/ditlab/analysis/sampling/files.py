@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from denoisers.contract import PicturingSampler, Samples
 from denoisers.figures import Figure
 from ditlab.analysis.sampling.pictures import save_pictures
-from ditlab.reports.rendering.render import save
+from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_text
 
 
@@ -26,12 +26,12 @@ def save_samples(sampler: Any, drawn: Samples, origin: Mapping[str, str], folder
     numbers = folder / "samples.safetensors"
     save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, numbers)
     figure = sampler.show(drawn)
-    files = [save(figure, folder / "samples.png"), numbers]
+    files = [save_figure(figure, folder / "samples.png"), numbers]
     files += filter(None, [save_text(figure, folder / "samples.txt")])
     if isinstance(sampler, PicturingSampler):
         files += save_pictures(sampler.pictures(drawn), origin, folder)
     if drawn.trajectory is not None:
-        files.append(save(trajectory_figure(sampler, drawn), folder / "trajectory.gif"))
+        files.append(save_figure(trajectory_figure(sampler, drawn), folder / "trajectory.gif"))
     return files
 
 

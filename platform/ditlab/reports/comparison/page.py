@@ -10,7 +10,7 @@ from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, Comparison
 from ditlab.reports.comparison.summary import summary_text
 from ditlab.reports.comparison.tables import budget_parts, component_table, quality_parts, runs_tables, spec_table
 from ditlab.reports.page import ImageFile, Page, Paragraphs, Section, write_html, write_markdown
-from ditlab.reports.rendering.render import save
+from ditlab.reports.rendering.render import save_figure
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
@@ -80,7 +80,7 @@ def _samples(comparison: Comparison, folder: Path) -> tuple[list[Paragraphs | Im
     grids = [(run, run.drawn.grid) for run in comparison.runs if run.drawn and run.drawn.grid]
     reasons = [f"{comparison.label(run)}: {run.why_no_samples}." for run in comparison.runs if run.why_no_samples]
     notes = [Paragraphs("No samples. " + " ".join(reasons))] if reasons else []
-    single = [ImageFile(save(grid, folder / f"samples-{run.run_id}.png"), comparison.label(run)) for run, grid in grids]
+    single = [ImageFile(save_figure(grid, folder / f"samples-{run.run_id}.png"), comparison.label(run)) for run, grid in grids]
     together = side_by_side([(comparison.label(run), grid) for run, grid in grids])
     files = [picture.path for picture in single]
     if together is None:
@@ -88,5 +88,5 @@ def _samples(comparison: Comparison, folder: Path) -> tuple[list[Paragraphs | Im
     caption = (
         f"Drawn with seed {comparison.seed}: runs of one sample shape begin with the same noise, sample by sample."
     )
-    path = save(together, folder / "samples.png")
+    path = save_figure(together, folder / "samples.png")
     return [ImageFile(path, caption), *notes], [path, *files]

@@ -28,7 +28,7 @@ _LAST_FRAME_SECONDS = 2.0
 """Duration of an animation's last frame, which takes longer to look at than the others."""
 
 
-def save(figure: Figure, path: Path) -> Path:
+def save_figure(figure: Figure, path: Path) -> Path:
     """Write the picture and return its path.
 
     A figure without frames becomes `path` with the suffix `.png`. A figure with frames becomes an endless `.gif`, which
