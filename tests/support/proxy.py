@@ -1,4 +1,4 @@
-"""A server's bad days on command: an HTTP proxy on loopback that delays, refuses, cuts or swallows."""
+"""Faults of a server on command: an HTTP proxy on loopback that delays, refuses, cuts or swallows."""
 
 import http.client
 import threading
@@ -10,19 +10,20 @@ Fault = Literal["none", "500", "drop", "swallow", "hang"]
 
 
 class Proxy:
-    """Use as a context manager. `drop` cuts the connection; `swallow` does so after the server has written."""
+    """A proxy, used as a context manager. `drop` cuts the connection; `swallow` does so after the server's answer."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, port: int = 0) -> None:
+        """`port`: where to listen on loopback; 0 for any free port."""
         self.target = urlsplit(target).netloc
         self.delay = 0.0
         """Seconds before every request is passed on."""
         self.fault: Fault = "none"
         self.only = ""
-        """Requests that meet the fault hold this in their method and path."""
+        """Text in the method and path of the requests that meet the fault."""
         self.num_faulty = 0
-        """Requests that met a fault."""
+        """Number of requests that met a fault."""
         self.released = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"proxy": self}))
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), type("Bound", (_Handler,), {"proxy": self}))
         self.uri = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> "Proxy":

@@ -1,4 +1,4 @@
-"""`ditlab ui` as a server of its own, asked by plain HTTP."""
+"""`ditlab ui` as a server in a process of its own, and requests to it by plain HTTP."""
 
 import json
 import os
@@ -20,7 +20,7 @@ NAME, PASSWORD = "ann", "correct-horse-battery"
 
 
 def account(password: str = PASSWORD) -> dict[str, str]:
-    """What a process must have in its environment to be let in."""
+    """Environment variables of a process with an account."""
     return {"MLFLOW_TRACKING_USERNAME": NAME, "MLFLOW_TRACKING_PASSWORD": password}
 
 
@@ -31,12 +31,13 @@ class Served:
         self.url, self.pid = url, pid
 
     def status(self, path: str, login: str | None = None, method: str = "GET", **headers: str) -> int:
-        """The HTTP status of a page; `login` is `name:password`."""
+        """HTTP status of a request for a page; `login` is `name:password`."""
         return self.ask(path, login, method=method, **headers)[0]
 
     def ask(
         self, path: str, login: str | None = None, body: bytes | None = None, method: str | None = None, **headers: str
     ) -> tuple[int, bytes]:
+        """HTTP status and content of the answer to a request."""
         if login:
             headers["Authorization"] = basic_authorization(*login.split(":", 1))
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -48,29 +49,36 @@ class Served:
             return error.code, error.read()
 
     def command_lines(self) -> str:
-        """Of all its processes, as `ps` shows them to everybody."""
+        """Command lines of all its processes, as `ps` shows them to every user."""
         process = psutil.Process(self.pid)
         return "\n".join(" ".join(one.cmdline()) for one in [process, *process.children(recursive=True)])
 
 
 @contextmanager
-def served(home: Path, *options: str, log: Path | None = None, **environment: str) -> Iterator[Served]:
-    """`ditlab ui OPTIONS` on a free port; ended by SIGTERM, which must succeed. `log` gets its standard error."""
+def served(
+    home: Path, *options: str, log: Path | None = None, end: signal.Signals = signal.SIGTERM, **environment: str
+) -> Iterator[Served]:
+    """Run `ditlab ui OPTIONS` on a free port, and end it by the signal `end`, after which its exit code must be 0.
+
+    `log` gets its standard error; without it, a file beside the home does. A failure is raised with that log.
+    """
+    log = log or home.with_name(f"{home.name}.log")
     command = [sys.executable, "-m", "ditlab", "ui", "--port", str(free_ports(1)[0]), "--json", *options]
     variables = {**os.environ, "DITLAB_HOME": str(home), **environment}
-    with open(log or os.devnull, "w") as errors:  # noqa: PTH123
+    with log.open("w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=variables, text=True)
     assert process.stdout
     try:
         line = process.stdout.readline()
-        assert line, (process.wait(20), log and log.read_text())
+        assert line, f"ended with {process.wait(20)} before it answered: {log.read_text()}"
         told = json.loads(line)
         yield Served(told["url"], told["pid"])
+        process.send_signal(end)
+        assert process.wait(60) == 0, log.read_text()
     finally:
-        process.send_signal(signal.SIGTERM)
+        process.terminate()
         try:
-            code = process.wait(30)
+            process.wait(30)
         finally:
             process.kill()
             process.stdout.close()
-    assert code == 0

@@ -1,11 +1,6 @@
-"""`ditlab runs` and `ditlab ui` as a person calls them."""
+"""`ditlab runs` on the command line."""
 
 import json
-import signal
-import socket
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 from ditlab.cli.runs import runs
-from ditlab.cli.ui import ui
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.journal.writer import JournalWriter
@@ -60,35 +54,3 @@ def test_sync_of_an_unknown_run_is_the_users_error(home: Home, new_run: NewRun) 
     new_run()
     with pytest.raises(UserError, match="is unknown"):
         invoke("sync", "nothing-like-it")
-
-
-def test_a_port_in_use_is_the_users_error(home: Home) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(UserError, match=f"--port {port}"):
-            CliRunner().invoke(ui, ["--port", str(port)], catch_exceptions=False)
-
-
-@pytest.mark.usefixtures("store")
-def test_the_ui_answers_and_ends_with_ctrl_c(home: Home) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    code = f"import sys; sys.argv[1:] = ['ui', '--port', '{port}', '--json']; from ditlab.cli.main import main; main()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert process.stdout is not None
-    try:
-        told = json.loads(process.stdout.readline())
-        assert told["url"] == f"http://127.0.0.1:{port}"
-        with urllib.request.urlopen(told["url"], timeout=10) as page:
-            assert b"<title>MLflow</title>" in page.read()
-    finally:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
-    with pytest.raises(OSError):
-        urllib.request.urlopen(told["url"], timeout=2)
-    assert {path.name for path in home.root.iterdir()} <= {"mlflow.db", "artifacts"}

@@ -1,4 +1,4 @@
-"""A process killed while MLflow's tables are made leaves no half of them."""
+"""The local database: whole or missing after a kill, and made once by two processes that start together."""
 
 import signal
 import sqlite3
@@ -15,10 +15,22 @@ MAKE += "from ditlab.tracking.upload.connection import connect;"
 MAKE += "home = Home(Path(sys.argv[1])); connect(f'sqlite:///{home.mlflow_database}', home)"
 
 
-def test_the_database_is_made_whole_or_not_at_all(home):
+LOG = """
+from ditlab.home import Home
+from ditlab.tracking.records import create_run
+from ditlab.tracking.tracker import RunTracker
+home = Home.from_environment()
+tracker = RunTracker(create_run(home, "trial", family="dit", spec_hash="a"), None, home)
+tracker.start("trial", "sweep", "dit")
+tracker.journal.log_metrics(1, {"train/loss": 1.0})
+print(tracker.close(120))
+"""
+
+
+def test_the_database_is_made_whole_or_not_at_all_and_once(home):
     process = subprocess.Popen([sys.executable, "-c", MAKE, str(home.root)])
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not _has_tables(home):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.005)
@@ -26,13 +38,17 @@ def test_the_database_is_made_whole_or_not_at_all(home):
         process.send_signal(signal.SIGKILL)
         process.wait(10)
     assert not home.mlflow_database.exists()
+    both = [subprocess.Popen([sys.executable, "-c", LOG], stdout=subprocess.PIPE) for _ in range(2)]
+    assert [one.communicate(timeout=200)[0].strip() for one in both] == [b"0", b"0"]
     client = connect(f"sqlite:///{home.mlflow_database}", home)
-    assert isinstance(client, mlflow.MlflowClient) and client.search_experiments()
+    assert isinstance(client, mlflow.MlflowClient)
+    (experiment,) = [found for found in client.search_experiments() if found.name == "sweep"]
+    assert len(client.search_runs([experiment.experiment_id])) == 2
     assert [path.name for path in home.root.glob(".mlflow.db-*")] == []
 
 
 def _has_tables(home) -> bool:
-    """Whether some table is there already, and the last migration is not done."""
+    """Return True if the unfinished database has some tables."""
     for path in home.root.glob(".mlflow.db-*/mlflow.db"):
         try:
             with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:

@@ -1,13 +1,15 @@
-"""A server's bad days and a process's end: no point lost, none twice, no step waits."""
+"""Faults of the server and killed processes: no point is lost, none arrives twice, no step waits."""
 
 import json
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from PIL import Image
 from ditlab.cli.runs import runs
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.journal.history import metric_history
+from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.tracking.upload.sync import sync
 from support.proxy import Fault, Proxy
@@ -29,7 +32,7 @@ seconds and more in these tests."""
 
 
 class Logging:
-    """A training loop as tracking sees it, which keeps the longest time that a call took."""
+    """Calls of a training loop to the tracker, which keeps the longest time that one took."""
 
     def __init__(self, folder: RunFolder, uri: str, home: Home) -> None:
         self.tracker = RunTracker(folder, uri, home, warn=lambda message: None)
@@ -42,7 +45,7 @@ class Logging:
         self.longest = max(self.longest, time.perf_counter() - begin)
 
     def steps(self, first: int, end: int, seconds: float = 0.0) -> None:
-        """Logs steps `first` to `end` - 1 over about `seconds`, with a picture and a tag at every hundredth."""
+        """Log steps `first` to `end` - 1 over about `seconds`, with a picture and a tag at every hundredth."""
         for step in range(first, end):
             self.call(self.tracker.journal.log_metrics, step, {"train/loss": 1 / (step + 1), "train/lr": 1e-4})
             if step % 100 == 0:
@@ -55,7 +58,7 @@ class Logging:
 
 
 def check_all_arrived(uri: str, folder: RunFolder, steps: int) -> None:
-    """One run, with every step of `Logging.steps` once."""
+    """MLflow must have one run, with every step of `Logging.steps` once."""
     import mlflow
 
     client = mlflow.MlflowClient(uri)
@@ -82,53 +85,91 @@ def proxy(server: Any) -> Iterator[Proxy]:
         yield proxy
 
 
-@pytest.mark.parametrize("fault", ["500", "drop"])
-@pytest.mark.parametrize("when", ["first", "later"])
-def test_faults_for_a_while(proxy: Proxy, home: Home, new_run: NewRun, fault: Fault, when: str) -> None:
-    folder = new_run(tracking_uri=proxy.uri)
-    proxy.fault = fault if when == "first" else "none"
-    run = Logging(folder, proxy.uri, home)
-    run.steps(0, 100)
-    while when == "later" and run.tracker.mlflow_run_id is None:
-        time.sleep(0.05)
-    proxy.fault = fault
-    run.steps(100, 300, seconds=2.5)
-    while not proxy.num_faulty:
-        time.sleep(0.05)
-    proxy.fault = "none"
-    run.steps(300, 400)
-    run.call(run.tracker.end, "finished")
-    assert run.tracker.close(40) == 0
-    assert run.longest < LONGEST_CALL
-    check_all_arrived(proxy.uri, folder, 400)
+Scenario = Callable[[Proxy, Home, RunFolder], None]
 
 
-@pytest.mark.parametrize("only", ["runs/create", "runs/log-batch", "PUT ", "runs/set-tag"])
-def test_answers_that_are_lost(proxy: Proxy, home: Home, new_run: NewRun, only: str) -> None:
-    """The server did what it was asked; what is asked of it again must change nothing."""
-    folder = new_run(tracking_uri=proxy.uri)
-    proxy.fault, proxy.only = "swallow", only
-    run = Logging(folder, proxy.uri, home)
-    run.steps(0, 200)
-    deadline = time.monotonic() + 20
-    while proxy.num_faulty < 2:  # MLflow's client asks twice
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    proxy.fault = "none"
-    assert run.tracker.close(40) == 0
-    check_all_arrived(proxy.uri, folder, 200)
+def faults_for_a_while(fault: Fault, when: str) -> Scenario:
+    def check(proxy: Proxy, home: Home, folder: RunFolder) -> None:
+        proxy.fault = fault if when == "first" else "none"
+        run = Logging(folder, proxy.uri, home)
+        run.steps(0, 100)
+        while when == "later" and run.tracker.mlflow_run_id is None:
+            time.sleep(0.05)
+        proxy.fault = fault
+        run.steps(100, 300, seconds=2.5)
+        while not proxy.num_faulty:
+            time.sleep(0.05)
+        proxy.fault = "none"
+        run.steps(300, 400)
+        run.call(run.tracker.end, "finished")
+        assert run.tracker.close(60) == 0
+        assert run.longest < LONGEST_CALL
+        check_all_arrived(proxy.uri, folder, 400)
+
+    return check
 
 
-@pytest.mark.parametrize("delay", [2.0, pytest.param(5.0, marks=pytest.mark.slow)])
-def test_every_request_is_slow(proxy: Proxy, home: Home, new_run: NewRun, delay: float) -> None:
-    folder = new_run(tracking_uri=proxy.uri)
-    proxy.delay = delay
-    run = Logging(folder, proxy.uri, home)
-    run.steps(0, 500, seconds=3 * delay)
-    proxy.delay = 0
-    assert run.tracker.close(60) == 0
-    assert run.longest < LONGEST_CALL
-    check_all_arrived(proxy.uri, folder, 500)
+def lost_answers(only: str) -> Scenario:
+    """The server did its part; the same request again must change nothing."""
+
+    def check(proxy: Proxy, home: Home, folder: RunFolder) -> None:
+        proxy.fault, proxy.only = "swallow", only
+        run = Logging(folder, proxy.uri, home)
+        run.steps(0, 200)
+        deadline = time.monotonic() + 60
+        while proxy.num_faulty < 2:  # MLflow's client sends a request twice
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        proxy.fault = "none"
+        assert run.tracker.close(60) == 0
+        check_all_arrived(proxy.uri, folder, 200)
+
+    return check
+
+
+def slow_requests(delay: float) -> Scenario:
+    def check(proxy: Proxy, home: Home, folder: RunFolder) -> None:
+        proxy.delay = delay
+        run = Logging(folder, proxy.uri, home)
+        run.steps(0, 500, seconds=3 * delay)
+        proxy.delay = 0
+        assert run.tracker.close(60) == 0
+        assert run.longest < LONGEST_CALL
+        check_all_arrived(proxy.uri, folder, 500)
+
+    return check
+
+
+SCENARIOS = {
+    **{f"{fault} {when}": faults_for_a_while(fault, when) for fault in ("500", "drop") for when in ("first", "later")},
+    **{f"lost {only}": lost_answers(only) for only in ("runs/create", "runs/log-batch", "PUT ", "runs/set-tag")},
+    "slow": slow_requests(2.0),
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[None]]]:
+    """Every scenario, three at a time: each is a run with a proxy of its own, and mostly waits."""
+    server.start()
+    home = Home(tmp_path_factory.mktemp("faults")).ensure()
+
+    def play(scenario: Scenario) -> None:
+        with Proxy(server.uri) as proxy:
+            folder = create_run(home, "digits-dit", family="dit", spec_hash="abc", tracking_uri=proxy.uri)
+            scenario(proxy, home, folder)
+
+    with ThreadPoolExecutor(3) as pool:
+        yield {name: pool.submit(play, scenario) for name, scenario in SCENARIOS.items()}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_fault_costs_no_step_and_no_point(outcomes: dict[str, Future[None]], scenario: str) -> None:
+    outcomes[scenario].result()
+
+
+@pytest.mark.slow
+def test_requests_that_are_slower_still(proxy: Proxy, home: Home, new_run: NewRun) -> None:
+    slow_requests(5.0)(proxy, home, new_run(tracking_uri=proxy.uri))
 
 
 @pytest.mark.slow
@@ -209,7 +250,7 @@ def test_a_process_killed_at_random_moments(server: Any, home: Home, new_run: Ne
 
 
 def sent_points(folder: RunFolder) -> Mapping[str, list[tuple[int, float]]]:
-    """What the budget lets through of the journal's points."""
+    """The points of the journal that thinning selects."""
     from ditlab.tracking.journal.thinning import Thinning
 
     points = {}
@@ -245,25 +286,32 @@ print(tracker.close(2), flush=True)
 """
 
 
-@pytest.mark.parametrize("what", ["metrics", "files"])
-def test_a_server_that_hangs_holds_no_process(proxy: Proxy, home: Home, new_run: NewRun, what: str) -> None:
-    folder = new_run()
-    command = [sys.executable, "-c", HANGING, folder.run_id, proxy.uri, what]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdin is not None
-    assert process.stdout.readline() == "ready\n"
+def test_a_server_that_hangs_holds_no_process(proxy: Proxy, home: Home, new_run: NewRun) -> None:
+    """Two processes at once: one that logs metrics, one that logs files."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", HANGING, new_run().run_id, proxy.uri, kind],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for kind in ("metrics", "files")
+    ]  # fmt: skip
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
     proxy.fault = "hang"
     begin = time.monotonic()
-    process.stdin.write("\n")
-    process.stdin.flush()
-    assert int(process.stdout.readline()) > 0
-    assert process.wait(60) == 0
-    assert proxy.num_faulty > 0
-    assert time.monotonic() - begin < 3.5 + 4  # what it sleeps and waits, and an interpreter's end
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in processes:
+        assert process.stdout is not None and int(process.stdout.readline()) > 0
+        assert process.wait(60) == 0
+    assert proxy.num_faulty > 1
+    assert time.monotonic() - begin < 3.5 + 4  # its sleep and its timeout, and an interpreter's end
 
 
 def test_a_disk_that_is_full_for_a_while(
-    home: Home, new_run: NewRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    home: Home, new_run: NewRun, tmp_path: Path, mlflow_template: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = new_run()
     small = subprocess.run(
@@ -272,6 +320,7 @@ def test_a_disk_that_is_full_for_a_while(
     if small.returncode:
         pytest.skip("a file system of its own cannot be mounted here")
     try:
+        shutil.copyfile(mlflow_template, tmp_path / "store.db")
         run = Logging(folder, f"sqlite:///{tmp_path}/store.db", home)
         run.steps(0, 100)
         filler = folder.path / "filler"

@@ -1,4 +1,4 @@
-"""A server that is down, hangs or comes late costs no step and loses no point."""
+"""A server that is down, hangs or starts late costs no step and loses no point."""
 
 import json
 import signal
@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from ditlab.cli.runs import runs
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.journal.history import metric_history
 from ditlab.tracking.tracker import RunTracker
+from ditlab.tracking.upload.transfer import JournalTransfer
+from support.nodes import free_ports
+from support.proxy import Proxy
 
 NewRun = Callable[..., RunFolder]
 STEPS = 2000
@@ -23,39 +27,55 @@ def points(uri: str, mlflow_run_id: str, key: str) -> list[tuple[int, float]]:
     return sorted((m.step, m.value) for m in mlflow.MlflowClient(uri).get_metric_history(mlflow_run_id, key))
 
 
-def test_a_server_that_comes_after_the_run_gets_everything_once(server: Any, home: Home, new_run: NewRun) -> None:
-    server.stop()  # other tests may have started it
-    folder = new_run(tracking_uri=server.uri)
+def test_a_server_that_comes_after_the_run_gets_everything_once(
+    server: Any, home: Home, new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing listens at the address during the run; afterwards the server answers there."""
+    server.start()
+    (port,) = free_ports(1)
+    uri, attempts = f"http://127.0.0.1:{port}", list[float]()
+    send_pending = JournalTransfer.send_pending
+
+    def counted(transfer: JournalTransfer, *arguments: Any, **more: Any) -> None:
+        attempts.append(time.monotonic())
+        send_pending(transfer, *arguments, **more)
+
+    monkeypatch.setattr(JournalTransfer, "send_pending", counted)
+    monkeypatch.setattr("ditlab.tracking.upload.background._POLL_INTERVAL", 0.1)
+    folder = new_run(tracking_uri=uri)
     warnings: list[str] = []
-    tracker = RunTracker(folder, server.uri, home, warn=warnings.append)
+    tracker = RunTracker(folder, uri, home, warn=warnings.append)
     tracker.start("digits-dit", "outage", "dit", {"depth": "9"})
     begin = time.monotonic()
     for step in range(STEPS):
         tracker.journal.log_metrics(step, {"train/loss": 1 / (step + 1), "train/lr": 1e-4})
     tracker.log_text("hello", "note.txt")
     tracker.end("finished")
-    assert time.monotonic() - begin < 2  # nobody waited for a server
-    time.sleep(max(0.0, 5 - (time.monotonic() - begin)))
+    assert time.monotonic() - begin < 2  # no call waited for a server
+    deadline = time.monotonic() + 60
+    while len(attempts) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     assert tracker.close(1) == STEPS + 5
-    assert len(warnings) == 1 and server.uri in warnings[0]
+    assert len(warnings) == 1 and uri in warnings[0]
     assert len(metric_history(folder)["train/loss"].steps) == STEPS
 
     refused = CliRunner().invoke(runs, ["sync"])
     assert refused.exception is not None and "does not answer" in str(refused.exception)
 
-    server.start()
-    done = CliRunner().invoke(runs, ["sync", "--json"], catch_exceptions=False)
-    assert json.loads(done.stdout.splitlines()[-1]) == {
-        "synced": [{"run_id": folder.run_id, "sent": STEPS + 5, "left": 0}]
-    }
-    listed = CliRunner().invoke(runs, ["--tracking", server.uri, "--json"], catch_exceptions=False)
-    (row,) = (r for r in json.loads(listed.stdout.splitlines()[-1])["runs"] if r["run_id"] == folder.run_id)
-    assert (row["name"], row["status"], row["experiment"]) == ("digits-dit", "finished", "outage")
-    expected = [(step, 1 / (step + 1)) for step in range(STEPS)]
-    assert points(server.uri, row["mlflow_run_id"], "train/loss") == expected
+    with Proxy(server.uri, port):
+        done = CliRunner().invoke(runs, ["sync", "--json"], catch_exceptions=False)
+        assert json.loads(done.stdout.splitlines()[-1]) == {
+            "synced": [{"run_id": folder.run_id, "sent": STEPS + 5, "left": 0}]
+        }
+        listed = CliRunner().invoke(runs, ["--tracking", uri, "--json"], catch_exceptions=False)
+        (row,) = (r for r in json.loads(listed.stdout.splitlines()[-1])["runs"] if r["run_id"] == folder.run_id)
+        assert (row["name"], row["status"], row["experiment"]) == ("digits-dit", "finished", "outage")
+        expected = [(step, 1 / (step + 1)) for step in range(STEPS)]
+        assert points(uri, row["mlflow_run_id"], "train/loss") == expected
 
-    again = CliRunner().invoke(runs, ["sync", folder.run_id, "--json"], catch_exceptions=False)
-    assert json.loads(again.stdout.splitlines()[-1])["synced"][0]["sent"] == 0
+        again = CliRunner().invoke(runs, ["sync", folder.run_id, "--json"], catch_exceptions=False)
+        assert json.loads(again.stdout.splitlines()[-1])["synced"][0]["sent"] == 0
 
 
 def test_a_server_that_hangs_for_a_while_gets_everything_once(server: Any, home: Home, new_run: NewRun) -> None:
@@ -81,7 +101,7 @@ def test_a_server_that_hangs_for_a_while_gets_everything_once(server: Any, home:
     assert points(server.uri, tracker.mlflow_run_id, "train/loss") == [(step, float(step)) for step in range(200)]
 
 
-def test_closing_waits_no_longer_than_it_was_told(server: Any, home: Home, new_run: NewRun) -> None:
+def test_closing_waits_no_longer_than_its_timeout(server: Any, home: Home, new_run: NewRun) -> None:
     server.start()
     tracker = RunTracker(new_run(), server.uri, home)
     tracker.start("digits-dit", "outage", "dit")

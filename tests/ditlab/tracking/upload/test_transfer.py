@@ -1,8 +1,9 @@
-"""From the journal into a real MLflow store: everything arrives, and arrives once."""
+"""Transfer of a journal into a real MLflow store: everything arrives, and arrives once."""
 
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("store")
 
 
 class Stored:
-    """What MLflow holds of a run."""
+    """A run in MLflow."""
 
     def __init__(self, tracker: RunTracker) -> None:
         import mlflow
@@ -131,7 +132,7 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(home: Home, new_run: NewRu
     assert Stored(later).run.info.status == "FINISHED"
 
 
-def test_what_is_sent_twice_arrives_once(home: Home, new_run: NewRun, tmp_path: Path) -> None:
+def test_records_sent_twice_arrive_once(home: Home, new_run: NewRun, tmp_path: Path) -> None:
     folder = new_run()
     tracker = open_run(folder, home, params={"depth": "9"})
     for step in range(1, 601):
@@ -168,11 +169,14 @@ def test_the_run_is_found_by_its_tag_when_the_cursor_is_lost(home: Home, new_run
     assert stored.points("train/loss") == [(1, 1.0)]
 
 
-def test_a_new_store_is_filled_from_the_journal(home: Home, new_run: NewRun, tmp_path: Path) -> None:
+def test_a_new_store_is_filled_from_the_journal(
+    home: Home, new_run: NewRun, tmp_path: Path, mlflow_template: Path
+) -> None:
     folder = new_run()
     tracker = open_run(folder, home)
     tracker.journal.log_metrics(1, {"train/loss": 1.0})
     assert tracker.close(30) == 0
+    shutil.copyfile(mlflow_template, tmp_path / "elsewhere.db")
     elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
     assert sync(folder, elsewhere, home, warn=pytest.fail) == 0
     again = RunTracker(folder, elsewhere, home)
@@ -180,13 +184,13 @@ def test_a_new_store_is_filled_from_the_journal(home: Home, new_run: NewRun, tmp
     assert Stored(again).points("train/loss") == [(1, 1.0)]
 
 
-def test_what_mlflow_refuses_holds_up_nothing(home: Home, new_run: NewRun, tmp_path: Path) -> None:
+def test_a_refused_value_delays_no_other(home: Home, new_run: NewRun, tmp_path: Path) -> None:
     warnings: list[str] = []
     folder = new_run()
     tracker = open_run(folder, home, warnings, params={"depth": "9"})
     tracker.log_artifact(folder.path / "never-written.txt")
-    tracker._journal.append("params", values={"depth": "10", "width": "64"})  # two processes that disagree
-    tracker._journal.append("of-a-later-version", anything=1)
+    tracker.journal.append("params", values={"depth": "10", "width": "64"})  # two processes that disagree
+    tracker.journal.append("of-a-later-version", anything=1)
     tracker.journal.log_metrics(1, {"train/loss = ☃": 1.0, "train/lr": 2.0})
     assert tracker.close(30) == 0
     stored = Stored(tracker)
@@ -196,7 +200,7 @@ def test_what_mlflow_refuses_holds_up_nothing(home: Home, new_run: NewRun, tmp_p
     assert "never-written.txt is gone" in warnings[0] and "refused depth" in warnings[1]
 
 
-def test_a_broken_artifact_store_holds_up_no_metric(home: Home, new_run: NewRun, tmp_path: Path) -> None:
+def test_a_broken_artifact_store_delays_no_metric(home: Home, new_run: NewRun, tmp_path: Path) -> None:
     warnings: list[str] = []
     folder = new_run()
     home.artifacts.write_text("a file where MLflow wants a folder")
@@ -254,7 +258,7 @@ def test_a_run_deleted_in_mlflow_is_left_alone(home: Home, new_run: NewRun) -> N
     assert len(warnings) == 1 and "was deleted in MLflow" in warnings[0]
 
 
-def test_a_trial_hangs_under_its_sweep(home: Home, new_run: NewRun) -> None:
+def test_a_trial_is_nested_under_its_sweep(home: Home, new_run: NewRun) -> None:
     sweep, trial = new_run("sweep"), new_run("trial")
     child = open_run(trial, home, tags={"ditlab.parent": sweep.run_id})
     assert child.close(30) == 0  # MLflow does not know the sweep yet
@@ -294,23 +298,7 @@ def test_system_metrics_carry_mlflows_names_and_count_on(home: Home, new_run: Ne
     assert "system/system_memory_usage_megabytes" in Stored(tracker).run.data.metrics
 
 
-def test_two_processes_may_make_the_store_at_once(home: Home) -> None:
-    home.mlflow_database.unlink()
-    code = """
-from ditlab.home import Home
-from ditlab.tracking.records import create_run
-from ditlab.tracking.tracker import RunTracker
-home = Home.from_environment()
-tracker = RunTracker(create_run(home, "trial", family="dit", spec_hash="a"), None, home)
-tracker.start("trial", "sweep", "dit")
-tracker.journal.log_metrics(1, {"train/loss": 1.0})
-print(tracker.close(60))
-"""
-    processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
-    assert [process.communicate(timeout=90)[0].strip() for process in processes] == [b"0", b"0"]
-
-
-def test_pictures_are_named_as_mlflow_names_them(home: Home, new_run: NewRun, tmp_path: Path) -> None:
+def test_images_are_named_as_mlflow_names_them(home: Home, new_run: NewRun, tmp_path: Path) -> None:
     """Its UI finds them by name; we choose the name, so that a picture sent twice shows once."""
     tracker = open_run(new_run(), home)
     tracker.log_image("samples/euler", 600, picture(tmp_path / "a.png"))

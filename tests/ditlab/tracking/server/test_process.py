@@ -1,0 +1,114 @@
+"""`ditlab ui`: the server's command and its options, and one server from its start to Ctrl-C."""
+
+import signal
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ditlab.cli.ui import ui
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.tracking.server.accounts import Administrator
+from ditlab.tracking.server.process import MlflowServer, ServerOptions
+from ditlab.tracking.server.storage import artifact_location
+from support.nodes import free_ports
+from support.served import PASSWORD, account, served
+
+
+def invoke(*arguments: str) -> None:
+    CliRunner().invoke(ui, arguments, catch_exceptions=False)
+
+
+@pytest.mark.usefixtures("store")
+def test_the_ui_answers_and_ends_with_ctrl_c(home: Home) -> None:
+    with served(home.root, end=signal.SIGINT) as server, urllib.request.urlopen(server.url, timeout=60) as page:
+        assert b"<title>MLflow</title>" in page.read()
+    with pytest.raises(OSError):
+        urllib.request.urlopen(server.url, timeout=2)
+    assert {path.name for path in home.root.iterdir()} <= {"mlflow.db", "artifacts"}
+
+
+def test_a_port_in_use_is_the_users_error(home: Home) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"--port {port}"):
+            invoke("--port", str(port))
+
+
+def test_clients_send_artifacts_through_a_shared_server_alone(home: Home, tmp_path: Path) -> None:
+    """A private server names the folder to its clients, which write into it themselves."""
+
+    def command(options: ServerOptions) -> str:
+        return " ".join(MlflowServer(home, "127.0.0.1", free_ports(1)[0], options)._command())
+
+    private = command(ServerOptions())
+    assert f"--default-artifact-root {home.artifacts}" in private and "--serve-artifacts" not in private
+    kept = artifact_location(f"{tmp_path}/below/../kept")
+    for options, folder in (
+        (ServerOptions(Administrator("ann", PASSWORD)), home.artifacts),
+        (ServerOptions(database=f"sqlite:///{tmp_path}/runs.db"), home.artifacts),
+        (ServerOptions(artifacts=kept), tmp_path / "kept"),
+    ):
+        shared = command(options)
+        assert f"--artifacts-destination {folder} " in shared and "--serve-artifacts" in shared
+        assert "--default-artifact-root" not in shared and PASSWORD not in shared
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "message"),
+    [
+        ("", PASSWORD, "--auth needs MLFLOW_TRACKING_USERNAME"),
+        ("ann", "", "--auth needs MLFLOW_TRACKING_PASSWORD"),
+        ("ann", "elevenchars", "at least 12 characters"),
+        ("ann", "password1234", "easily guessed"),
+        ("ann", "Administrator", "easily guessed"),
+        ("administrators", "administrators123", "easily guessed"),
+        ("ann", "aaaaaaaaaaaaaaaa", "easily guessed"),
+        ("a:b", PASSWORD, "holds a colon"),
+    ],
+)
+def test_there_is_no_default_and_no_weak_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, password: str, message: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", name)
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", password)
+    with pytest.raises(UserError, match=message) as refusal:
+        invoke("--auth", "--home", str(tmp_path / "home"))
+    assert not password or password not in str(refusal.value)
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--host", "0.0.0.0"], "add --auth, or --no-auth"),
+        (["--host", "10.0.0.5"], "add --auth, or --no-auth"),
+        (["--allowed-hosts", "*"], r"--allowed-hosts \* is no host's name"),
+        (["--allowed-hosts", "a.lab,http://b.lab"], "--allowed-hosts http://b.lab is no host's name"),
+        (["--database", "postgresql://ann:pass-word@db/runs"], r"--database postgresql://ann:\*\*\*@db/runs shows"),
+        (["--database", "http://db/runs"], "--database=http://db/runs is no database"),
+        (["--database", "runs.db"], "--database='runs.db' is a plain folder"),
+        (["--database", "postgresql+nothing://ann@db/runs"], "needs the Python module nothing"),
+        (["--artifacts", "s3://key:sec/ret@bucket"], "--artifacts=s3://... holds a password"),
+    ],
+)
+def test_a_wrong_option_is_the_users_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    with pytest.raises(UserError, match=message) as refusal:
+        invoke(*arguments)
+    assert "pass-word" not in str(refusal.value) and "sec/ret" not in str(refusal.value)
+
+
+def test_an_account_file_that_others_can_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in account().items():
+        monkeypatch.setenv(variable, value)
+    Home(tmp_path).mlflow_users.touch(0o644)
+    with pytest.raises(UserError, match=r"mlflow-users\.db can be read by others"):
+        invoke("--auth", "--home", str(tmp_path), "--port", str(free_ports(1)[0]))
