@@ -1,7 +1,7 @@
 """Shared fixtures of the tests: a keyed noise source, small specs, a network that counts its calls."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -57,13 +57,9 @@ def perturb(network: nn.Module, std: float = 0.05) -> None:
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """These networks are too small for more threads to help, and other tests run beside them."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def torch_seed() -> None:
+    """Seed torch's global generator, from which weights are drawn."""
     torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -274,7 +274,7 @@ def test_training_approaches_the_best_loss(keyed_noise, block_size):
     built = FAMILY.build_objective(DLMObjectiveSpec(noise=TokenNoiseSchedule(sigma_max=4.0)), spec)
     network = FAMILY.build_network(spec)
     adam = torch.optim.Adam(network.parameters(), lr=1e-2)
-    for step in range(300):
+    for step in range(200):
         loss = built.loss(network, batch, keyed_noise(step))["score_entropy"]
         adam.zero_grad()
         loss.backward()

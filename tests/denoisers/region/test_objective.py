@@ -237,7 +237,7 @@ def test_training_approaches_the_best_loss(region_spec, keyed_noise):
     spec = region_spec(positions="sinusoidal")
     network, built = FAMILY.build_network(spec), FAMILY.build_objective(RegionObjectiveSpec(), spec)
     adam = torch.optim.Adam(network.parameters(), lr=3e-3)
-    for step in range(250):
+    for step in range(200):
         loss = built.loss(network, batch, keyed_noise(step))["masked"]
         adam.zero_grad()
         loss.backward()
