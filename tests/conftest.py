@@ -31,13 +31,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(scope="session", autouse=True)
 def _databases_are_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """In this process, a new home's MLflow database is a copy of the template."""
-    real = connection._make_database
 
     def copy(path: Path, home: Home) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(connection, "_make_database", real)
-            template = databases.make_template(tmp_path_factory)
-        shutil.copyfile(template, path)
+        shutil.copyfile(databases.make_template(tmp_path_factory), path)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connection, "_make_database", copy)
