@@ -1,3 +1,5 @@
+"""Splits of an experiment's data: which store, which rows train, which are held out."""
+
 import subprocess
 import sys
 from pathlib import Path
@@ -8,17 +10,14 @@ import pytest
 from ditlab.data.genome.region_windows import ChromosomePeaks, plan_windows, region_columns, window_batches
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import importer_names, run_import
-from ditlab.data.loading.hold_out import hold_out_rows
 from ditlab.data.named_stores import store_folder
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.spec.data import ArrowData, DigitsData, HoldOutClasses, MnistData
+from ditlab.spec.data import ArrowData, DigitsData, HoldOutClasses, MnistData, MotifsData
 from ditlab.spec.importing import MnistOptions
-
-FIRST_HELD_OUT = [348, 400, 915, 1231, 1114]
 
 
 def test_digits_need_nothing_and_are_scikit_learns(home):
@@ -34,36 +33,28 @@ def test_digits_need_nothing_and_are_scikit_learns(home):
     assert open_data(DigitsData(), home).fingerprint == splits.fingerprint
 
 
-def test_two_processes_may_make_the_digits_at_once(home):
+def test_two_processes_may_write_built_in_stores_at_once(home):
+    """The digits and generated regions: both processes write the same files, without strays."""
     code = (
         "import sys; from pathlib import Path; from ditlab.home import Home; from ditlab.data.splits import open_data;"
-        "from ditlab.spec.data import DigitsData; sys.stdin.readline();"
-        "print(open_data(DigitsData(), Home(Path(sys.argv[1]))).fingerprint)"
+        "from ditlab.spec.data import DigitsData, MotifsData; spec = MotifsData.model_validate_json(sys.argv[2]);"
+        "print('ready', flush=True); sys.stdin.readline();"
+        "print(*(open_data(each, Home(Path(sys.argv[1]))).fingerprint for each in (DigitsData(), spec)))"
     )
-    command = [sys.executable, "-c", code, str(home.root)]
+    motifs = MotifsData(motifs=5, chromosomes=4, peaks=40, regions=6)
+    command = [sys.executable, "-c", code, str(home.root), motifs.model_dump_json()]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     both = [subprocess.Popen(command, **pipes) for _ in range(2)]
-    answers = {process.communicate("go\n")[0].strip() for process in both}
+    assert [process.stdout.readline() for process in both] == ["ready\n"] * 2
+    for process in both:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = {process.communicate()[0].strip() for process in both}
     assert [process.returncode for process in both] == [0, 0]
-    assert answers == {open_data(DigitsData(), home).fingerprint}
-    assert sorted(path.suffix for path in (home.stores / "digits").iterdir()) == [".arrow", ".json"]
-
-
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5])
-@pytest.mark.parametrize("length", [1, 10, 1797])
-def test_every_row_trains_or_is_held_out(length, share):
-    train, held_out = hold_out_rows(length, share)
-    assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(length))
-    assert len(held_out) == (max(1, round(length * share)) if share else 0)
-
-
-def test_a_larger_share_holds_out_what_a_smaller_one_does():
-    assert set(hold_out_rows(1000, 0.1)[1]) < set(hold_out_rows(1000, 0.3)[1])
-
-
-def test_the_held_out_rows_of_old_runs_stay():
-    """A change of these numbers lets new runs train on what old ones were evaluated on."""
-    assert hold_out_rows(1797, 0.1)[1][:5].tolist() == FIRST_HELD_OUT
+    assert answers == {" ".join(open_data(spec, home).fingerprint for spec in (DigitsData(), motifs))}
+    assert [sorted(path.suffix for path in store.iterdir()) for store in home.stores.iterdir()] == [
+        [".arrow", ".json"]
+    ] * 2
 
 
 def test_any_store_by_path(make_store, home):

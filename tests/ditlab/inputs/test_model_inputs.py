@@ -280,8 +280,8 @@ def run(spec: Experiment, folder: Path, stop_after: int | None = None) -> Any:
     return train_here(spec, folder / "home", folder / "checkpoints", stop_after)[1]
 
 
-@pytest.fixture
-def trained(raw, folders) -> Experiment:
+@pytest.fixture(scope="module")
+def five_steps(raw, folders) -> Experiment:
     """Five steps, the last two of them without the alignment loss."""
     return experiment(
         raw, folders, training={"steps": 5}, objective={**OBJECTIVE, "alignment_until": 3},
@@ -289,31 +289,37 @@ def trained(raw, folders) -> Experiment:
     )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def straight(five_steps, tmp_path_factory) -> tuple[Path, Any, Any]:
+    """Folder, outcome and reporter of a training without a stop."""
+    folder = tmp_path_factory.mktemp("straight")
+    return folder, *train_here(five_steps, folder / "home", folder / "checkpoints")
+
+
 @pytest.mark.parametrize("stop", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_training_with_encoders_resumes_exactly(stop, trained, tmp_path):
-    """Whatever the cache held, and whether fields retire before the stop or behind it."""
-    straight = run(trained, tmp_path / "straight")
-    aligned = [step for step, values in straight.values.items() if "train/alignment" in values]
-    assert aligned == [1, 2, 3] and straight.pictures == [0, 3, 5]
-    measured = [step for step, values in straight.values.items() if "eval/alignment" in values]
+def test_training_with_encoders_resumes_exactly(stop, five_steps, straight, tmp_path):
+    """Whatever the cache held, and whether fields retire before the stop or after it."""
+    folder, _, reporter = straight
+    aligned = [step for step, values in reporter.values.items() if "train/alignment" in values]
+    assert aligned == [1, 2, 3] and reporter.pictures == [0, 3, 5]
+    measured = [step for step, values in reporter.values.items() if "eval/alignment" in values]
     assert measured == [0, 3]
-    run(trained, tmp_path / "stopped", stop_after=stop)
-    assert min(run(trained, tmp_path / "stopped").losses) == stop + 1
-    assert same_state(*(newest(tmp_path / name / "checkpoints") for name in ("straight", "stopped")))
+    run(five_steps, tmp_path / "stopped", stop_after=stop)
+    assert min(run(five_steps, tmp_path / "stopped").losses) == stop + 1
+    assert same_state(newest(folder / "checkpoints"), newest(tmp_path / "stopped" / "checkpoints"))
 
 
-def test_a_run_tells_of_no_loss_that_came_to_an_end(trained, tmp_path):
-    outcome, _ = train_here(trained, tmp_path / "home", tmp_path / "checkpoints")
+def test_metrics_of_a_run_leave_out_a_loss_that_ended(straight):
+    _, outcome, _ = straight
     assert {"train/velocity", "eval/velocity"} <= outcome.metrics.keys()
     assert not {"train/alignment", "eval/alignment"} & outcome.metrics.keys()
 
 
-def test_training_on_stored_features_is_the_same_training(trained, encoded, tmp_path):
+def test_training_on_stored_features_is_the_same_training(five_steps, straight, encoded, tmp_path):
     """Up to float16's rounding."""
-    made = run(trained, tmp_path / "made")
-    spec = trained.to_dict() | {"encoders": {}, "data": {**trained.to_dict()["data"], "path": str(encoded)}}
+    spec = five_steps.to_dict() | {"encoders": {}, "data": {**five_steps.to_dict()["data"], "path": str(encoded)}}
     stored = run(class_for(spec).model_validate(spec), tmp_path / "stored")
-    assert stored.losses == pytest.approx(made.losses, rel=1e-3)
+    assert stored.losses == pytest.approx(straight[2].losses, rel=1e-3)
     assert [step for step, values in stored.values.items() if "train/alignment" in values] == [1, 2, 3]
 
 

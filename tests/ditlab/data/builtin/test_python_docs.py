@@ -1,11 +1,10 @@
-"""Text that needs no download, and what a share of a text is that is held out."""
+"""Documentation of Python as a corpus and as a store."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from ditlab.data.builtin import python_docs
@@ -82,38 +81,6 @@ def test_a_bpe_of_it_has_the_vocabulary_that_was_asked_for(module_home, quick_co
     assert store.name == "python-docs-bpe-400-64"
     assert store.columns["tokens"].num_classes == store_tokenizer(store).vocabulary == 400
     assert 1.3 < store.manifest.text.bytes_per_token < 4
-
-
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5])
-@pytest.mark.parametrize("length", [1, 10, 40, 1797, 50_000])
-def test_every_row_of_a_text_trains_or_is_held_out(length, share):
-    train, held_out = hold_out_runs(length, share)
-    assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(length))
-    assert len(held_out) == (max(1, round(length * share)) if share else 0)
-    assert np.array_equal(train, np.sort(train))
-
-
-@pytest.mark.parametrize("length", [100, 5000, 100_000])
-def test_held_out_rows_have_few_neighbours_that_train(length):
-    _, held_out = hold_out_runs(length, 0.1)
-    held = np.zeros(length + 2, bool)
-    held[held_out + 1] = True
-    beside = ~held[:-2] | ~held[2:]
-    assert beside[held_out].mean() <= 0.2, "of rows at random it would be 0.99"
-    places = int((np.diff(held.astype(int)) == 1).sum())
-    assert 1 <= places <= 100
-    if length > 1000:
-        assert places > 20, "spread over the corpus"
-
-
-def test_a_larger_share_of_a_text_holds_out_what_a_smaller_one_does():
-    assert set(hold_out_runs(5000, 0.1)[1]) < set(hold_out_runs(5000, 0.3)[1])
-
-
-def test_held_out_rows_of_a_text_are_shuffled():
-    """The first few, which a limited evaluation takes, come from many places."""
-    first = np.sort(hold_out_runs(50_000, 0.1)[1][:50])
-    assert (np.diff(first) > 40).sum() > 30
 
 
 def test_a_text_by_path_is_held_out_in_runs_too(module_home, quick_corpus):

@@ -3,8 +3,6 @@
 import hashlib
 import itertools
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -222,23 +220,6 @@ def test_other_rows_can_be_held_out_of_the_same_store(home):
     unknown = SMALL.model_copy(update={"hold_out": HoldOutClasses(column="chromosome", values=("chr5",))})
     with pytest.raises(UserError, match=r"data\.hold_out\.values=chr5"):
         open_data(unknown, home)
-
-
-def test_two_processes_may_make_the_store_at_once(home):
-    code = (
-        "import sys; from pathlib import Path; from ditlab.home import Home; from ditlab.data.splits import open_data;"
-        "from ditlab.spec.data import MotifsData; spec = MotifsData.model_validate_json(sys.argv[2]);"
-        "sys.stdin.readline(); print(open_data(spec, Home(Path(sys.argv[1]))).fingerprint)"
-    )
-    command = [sys.executable, "-c", code, str(home.root), SMALL.model_dump_json()]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    both = [subprocess.Popen(command, **pipes) for _ in range(2)]
-    for process in both:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    answers = {process.communicate()[0].strip() for process in both}
-    assert [process.returncode for process in both] == [0, 0]
-    assert answers == {open_data(SMALL, home).fingerprint}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ditlab.data.remote.download import download
 from ditlab.errors import UserError
 from ditlab.spec.importing import MnistOptions
 
-REAL = Path(__file__).parents[4] / "shared" / "data" / "mnist"
+REAL = Path(__file__).parents[5] / "shared" / "data" / "mnist"
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from ditlab.spec.importing import TextOptions
 from support.command import run_inside
 from support.text_corpus import DOCUMENTS, stored, stream, write_corpus
 
-SHAKESPEARE = Path("/work/shared/data/text/tinyshakespeare.txt")
+SHAKESPEARE = Path(__file__).parents[5] / "shared" / "data" / "text" / "tinyshakespeare.txt"
 
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])

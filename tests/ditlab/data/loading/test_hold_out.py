@@ -1,16 +1,18 @@
+"""Held-out rows: the same whatever the experiment, and a larger share contains a smaller one."""
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ditlab.data.loading.hold_out import hold_out_evenly, hold_out_groups
+from ditlab.data.loading.hold_out import hold_out_evenly, hold_out_groups, hold_out_rows, hold_out_runs
 
 lengths = st.lists(st.integers(1, 60), min_size=2, max_size=6)
 shares = st.floats(0, 0.5)
 
 
 @given(lengths, shares)
-def test_each_bucket_gives_its_share(lengths, share):
+def test_every_bucket_gives_its_share(lengths, share):
     train, held_out = hold_out_evenly(lengths, share)
     total, bucket = sum(lengths), np.repeat(np.arange(len(lengths)), lengths)
     assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(total))
@@ -24,13 +26,14 @@ def test_each_bucket_gives_its_share(lengths, share):
 
 
 @given(lengths, shares, shares)
-def test_a_larger_share_holds_out_what_a_smaller_one_does(lengths, one, other):
+def test_a_larger_share_of_buckets_contains_a_smaller_one(lengths, one, other):
     few, many = sorted((hold_out_evenly(lengths, share)[1].tolist() for share in (one, other)), key=len)
     assert many[: len(few)] == few
 
 
-def test_the_held_out_rows_of_old_runs_stay():
-    """A change of these numbers lets new runs train on what old ones were evaluated on."""
+def test_held_out_rows_of_old_runs_are_unchanged():
+    """A change of these numbers lets new runs train on rows that old ones were evaluated on."""
+    assert hold_out_rows(1797, 0.1)[1][:5].tolist() == [348, 400, 915, 1231, 1114]
     assert hold_out_evenly([100, 50, 10], 0.05)[1].tolist() == [25, 132, 2, 1, 122, 52, 82, 109]
 
 
@@ -41,3 +44,37 @@ def test_groups_are_held_out_whole(share):
     groups = set(held_out // 7)
     assert len(held_out) == 7 * len(groups) == 7 * (max(1, round(10 * share)) if share else 0)
     assert not groups & set(train // 7)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5])
+def test_every_row_trains_or_is_held_out(share):
+    for split, lengths in ((hold_out_rows, (1, 10, 1797)), (hold_out_runs, (1, 10, 40, 1797, 50_000))):
+        for length in lengths:
+            train, held_out = split(length, share)
+            assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(length))
+            assert len(held_out) == (max(1, round(length * share)) if share else 0)
+            assert np.array_equal(train, np.sort(train))
+
+
+def test_a_larger_share_contains_a_smaller_one():
+    assert set(hold_out_rows(1000, 0.1)[1]) < set(hold_out_rows(1000, 0.3)[1])
+    assert set(hold_out_runs(5000, 0.1)[1]) < set(hold_out_runs(5000, 0.3)[1])
+
+
+@pytest.mark.parametrize("length", [100, 5000, 100_000])
+def test_held_out_rows_have_few_neighbours_that_train(length):
+    _, held_out = hold_out_runs(length, 0.1)
+    held = np.zeros(length + 2, bool)
+    held[held_out + 1] = True
+    beside = ~held[:-2] | ~held[2:]
+    assert beside[held_out].mean() <= 0.2, "of rows at random it would be 0.99"
+    places = int((np.diff(held.astype(int)) == 1).sum())
+    assert 1 <= places <= 100
+    if length > 1000:
+        assert places > 20, "spread over the corpus"
+
+
+def test_held_out_rows_of_a_text_are_shuffled():
+    """The first few, which a limited evaluation takes, come from many places."""
+    first = np.sort(hold_out_runs(50_000, 0.1)[1][:50])
+    assert (np.diff(first) > 40).sum() > 30
