@@ -95,7 +95,7 @@ class FakeCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment of a node before cluster.yaml's commands, with variables of the launcher and the fake provider."""
+        """Environment of a node before cluster.yaml's commands, with the launcher's and the fake provider's variables."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         launcher = {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": HEAD_ID, "RAY_NODE_TYPE_NAME": HEAD_TYPE}
         fake = {

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ditlab
 from ditlab.errors import UserError
 
 MAX_BYTES = 512 * 2**20
@@ -83,7 +82,7 @@ def runtime_env(root: Path) -> dict[str, Any]:
 
 def checkout() -> Path | None:
     """Root of the checkout that DiTLab runs from; None for an installed package, which the nodes then need as well."""
-    source = Path(ditlab.__file__).resolve().parents[2]
+    source = Path(__file__).resolve().parents[3]
     is_source = (source / "platform" / "ditlab").is_dir() and (source / "models" / "denoisers").is_dir()
     return source if is_source else None
 

@@ -1,6 +1,7 @@
 """Report of one node about itself. Sent to the node by value, so that one without DiTLab can answer, too."""
 
 import hashlib
+import importlib
 import importlib.metadata
 import importlib.util
 import os
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+PACKAGES = ("ditlab", "denoisers")  # imported by name: a node may lack them
 LIBRARIES = ("ray", "torch", "deepspeed", "mlflow", "pyarrow", "pydantic")
 FILE_TIMEOUT = 2.0  # seconds for a new file to be visible: network file systems cache that it did not exist
 
@@ -30,6 +32,7 @@ def versions(with_code: bool = True, packages: Iterable[str] = ()) -> dict[str, 
 
 
 def _version(name: str) -> str:
+    """Version of an installed library, "" without one."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -37,10 +40,12 @@ def _version(name: str) -> str:
 
 
 def code_version() -> str:
-    """DiTLab's version with a digest over its source, `0.1.0-3f9a01bc22d4`: the same for a wheel and a checkout of the
-    same code. "" where it is not installed."""
+    """DiTLab's version with a digest over its source, `0.1.0-3f9a01bc22d4`; "" where it is not installed.
+
+    The same for a wheel and a checkout of the same code.
+    """
     digest = hashlib.sha256()
-    for package in ("ditlab", "denoisers"):
+    for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.origin:
             return ""
@@ -48,9 +53,7 @@ def code_version() -> str:
         for path in sorted(folder.rglob("*.py")):
             digest.update(f"{package}/{path.relative_to(folder).as_posix()}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
-    import ditlab
-
-    return f"{ditlab.__version__}-{digest.hexdigest()[:12]}"
+    return f"{importlib.import_module('ditlab').__version__}-{digest.hexdigest()[:12]}"
 
 
 def node_report(home: str, storage: str | None, probe: str, packages: Iterable[str] = ()) -> dict[str, Any]:
@@ -80,11 +83,10 @@ def node_report(home: str, storage: str | None, probe: str, packages: Iterable[s
 def _problem() -> str:
     """Reason why DiTLab cannot be imported here; empty where it can."""
     try:
-        import denoisers
-        import ditlab
+        modules = [importlib.import_module(name) for name in PACKAGES]
     except Exception as error:  # whatever a broken installation raises is what there is to report
         return f"{type(error).__name__}: {error}".splitlines()[0][:300]
-    return "" if ditlab.__file__ and denoisers.__file__ else "a folder of its name hides it"
+    return "" if all(module.__file__ for module in modules) else "a folder of its name hides it"
 
 
 def _read(storage: str, probe: str) -> bytes:
