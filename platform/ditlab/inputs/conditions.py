@@ -29,7 +29,7 @@ class SampleConditions:
     num: int
     """Number of samples: as many as were requested, or as there are rows to complete."""
     tensors: dict[str, Tensor]
-    """The sampler's conditions by name, (num, ...) each."""
+    """Conditions of the sampler by name, (num, ...) each."""
     rows: RealRows | None = None
     """Rows to be completed, in the host's memory; None where samples are made from noise alone."""
 

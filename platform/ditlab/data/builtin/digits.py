@@ -1,4 +1,4 @@
-"""The 1,797 handwritten 8x8 digits that scikit-learn carries (UCI: Alpaydin and Kaynak 1998)."""
+"""Handwritten 8x8 digits that scikit-learn carries, 1,797 of them (UCI: Alpaydin and Kaynak 1998)."""
 
 from pathlib import Path
 

@@ -52,7 +52,7 @@ class AspectBuckets:
 
     @cached_property
     def sizes(self) -> tuple[ImageSize, ...]:
-        """All sizes, by height and then width; none where even the smallest has too large an area."""
+        """Sizes that images can have, by height and then width; none where even the smallest has too large an area."""
         first = -(-self.min_side // self.step) * self.step
         sides = range(first, self.max_side + 1, self.step)
         return tuple(

@@ -1,4 +1,4 @@
-"""The idx format of MNIST's files: a magic number, sizes, unsigned bytes; gzipped or not."""
+"""Idx files, the format of MNIST: a magic number, sizes, unsigned bytes; gzipped or not."""
 
 import gzip
 import hashlib

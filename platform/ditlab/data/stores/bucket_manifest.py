@@ -65,7 +65,7 @@ class BucketsManifest(ManifestRecord):
 
     @property
     def attachments(self) -> Mapping[str, str]:
-        """No attachments: a bucket's columns need none."""
+        """Empty: a bucket's columns need no files beside their shards."""
         return {}
 
 

@@ -25,7 +25,7 @@ class BucketedStore:
         names = self.parts[0].columns
         assert all(part.columns.keys() == names.keys() for part in parts), "buckets hold different columns"
         self.columns = {name: merged_column([part.columns[name] for part in parts]) for name in names}
-        """An axis whose size differs between buckets is ANY here; `parts` have the sizes."""
+        """Columns by name, with ANY for an axis whose size differs between buckets; `parts` have the sizes."""
         self._ends = np.cumsum([len(part) for part in parts])
 
     @classmethod

@@ -15,7 +15,7 @@ Raises FileNotFoundError where there is none.
 """
 
 
-UPLOAD_AGAIN = "delete what lies there, and upload the store again with `ditlab data upload`"
+UPLOAD_AGAIN = "delete the files there, and upload the store again with `ditlab data upload`"
 
 
 @dataclass(frozen=True)

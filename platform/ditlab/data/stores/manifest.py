@@ -34,11 +34,11 @@ class Column(ManifestRecord):
     value_range: tuple[float, float] | None = None
     """Lowest and highest value that can occur: (0, 255) for 8-bit images. Null where no range is meant."""
     num_classes: int | None = None
-    """For class indices: values lie in [0, num_classes), and the manifest counts them."""
+    """Number of classes of class indices, which lie in [0, num_classes) and are counted in the manifest."""
     unit: str = ""
     """Meaning of the numbers: `pixel intensity`, `class index`."""
     description: str = ""
-    """A sentence for people."""
+    """Description for people."""
     names: tuple[str, ...] = ()
     """Names of the classes for class indices, else of the entries along the last axis; empty where they have none."""
     divisors: tuple[float, ...] = ()
@@ -105,7 +105,7 @@ class StoredColumn(Column):
 
 
 class StoreShard(ManifestRecord):
-    """One Arrow IPC file of one record batch."""
+    """Arrow IPC file of one record batch."""
 
     file: PlainName
     rows: int
@@ -129,7 +129,7 @@ class Source(ManifestRecord):
     """Origin of the samples."""
 
     kind: str
-    """The importer: `digits`, `mnist`."""
+    """Importer or maker of the store: `digits`, `mnist`."""
     files: tuple[SourceFile, ...] = ()
     citation: str = ""
     license: str = ""
