@@ -1,4 +1,4 @@
-"""What a team has beside its nodes: an S3 server, and MLflow behind a password, on loopback."""
+"""Services of a team beside its nodes: an S3 server, and MLflow behind a password, on loopback."""
 
 import json
 import os
@@ -18,7 +18,7 @@ BUCKET = "lab"
 
 @dataclass
 class Mlflow:
-    """`ditlab ui --auth` in a process of its own, asked by its administrator."""
+    """`ditlab ui --auth` in a process of its own, and its administrator's account."""
 
     server: Served
     user: str
@@ -30,7 +30,7 @@ class Mlflow:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of its clients."""
+        """Environment variables of its clients."""
         return {
             "MLFLOW_TRACKING_URI": self.url,
             "MLFLOW_TRACKING_USERNAME": self.user,
@@ -38,18 +38,18 @@ class Mlflow:
         }
 
     def status(self, path: str, user: str | None, password: str = "") -> int:
-        """Of an answer by HTTP; without a user, nobody's."""
+        """HTTP status of a page for a user; None: without a login."""
         return self._ask(path, user, password)[0]
 
     def ask(self, path: str, **body: Any) -> dict[str, Any]:
-        """What the API answers to the administrator: POST where there is a body."""
+        """Call the API as the administrator, by POST where there is a body."""
         status, content = self._ask(f"/api/2.0/mlflow/{path}", self.user, self.password, body)
         assert status == 200, (status, content)
         found: dict[str, Any] = json.loads(content)
         return found
 
     def run(self, run_id: str) -> dict[str, Any]:
-        """The one MLflow run that carries our id."""
+        """The one MLflow run with our run id."""
         experiments = [one["experiment_id"] for one in self.ask("experiments/search", max_results=100)["experiments"]]
         found = self.ask("runs/search", experiment_ids=experiments, filter=f"tags.`ditlab.run` = '{run_id}'").get(
             "runs", []
@@ -59,7 +59,7 @@ class Mlflow:
         return run
 
     def steps(self, mlflow_run_id: str, metric: str) -> list[int]:
-        """Of every point of a metric, as they were logged."""
+        """Steps of every point of a metric, in the order they were logged."""
         path = f"metrics/get-history?run_id={mlflow_run_id}&metric_key={metric}&max_results=25000"
         return [int(point["step"]) for point in self.ask(path).get("metrics", [])]
 
@@ -71,7 +71,7 @@ class Mlflow:
 
 @dataclass
 class Lab:
-    """A cluster's surroundings, and its nodes."""
+    """A cluster's nodes and services."""
 
     home: Path
     """DITLAB_HOME of all nodes."""
@@ -82,19 +82,19 @@ class Lab:
 
     @property
     def storage(self) -> str:
-        """A place for checkpoints."""
+        """URI for checkpoints."""
         return f"s3://{BUCKET}/checkpoints?{self.s3.query}"
 
     @property
     def client(self) -> dict[str, str]:
-        """The environment of somebody who may use the cluster, and has none of its nodes' keys."""
+        """Environment of a person who may use the cluster, without the keys of its nodes."""
         mine = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         return {**mine, **self.nodes.access, "RAY_API_SERVER_ADDRESS": self.nodes.jobs}
 
 
 @contextmanager
 def lab(folder: Path, **environment: str) -> Iterator[Lab]:
-    """Nodes (none yet) whose Python has no DiTLab, and what they need. Ends with everything it has started."""
+    """Start the services for nodes (none yet) whose Python has no DiTLab; stop all of them at the end."""
     with ExitStack() as stack:
         python = bare_python(folder / "python")
         s3 = stack.enter_context(s3_at_hand(BUCKET))
@@ -109,7 +109,7 @@ def lab(folder: Path, **environment: str) -> Iterator[Lab]:
 
 @contextmanager
 def mlflow_behind_password(home: Path) -> Iterator[Mlflow]:
-    """A server with a home of its own, so that it outlives any cluster."""
+    """Start an MLflow server with a home of its own, so that it outlives any cluster."""
     home.mkdir(parents=True, exist_ok=True)
     own = account(secrets.token_hex(12))
     with served(home, "--auth", log=home / "server.log", **own) as server:

@@ -28,7 +28,7 @@ from ditlab.training.evaluation import held_out_metrics
 
 
 @dataclass(frozen=True)
-class RunEvaluation:
+class CheckpointEvaluation:
     """The evaluation of a run's checkpoint."""
 
     run_id: str
@@ -37,11 +37,11 @@ class RunEvaluation:
     num_samples: int
     """Held-out samples that were evaluated."""
     metrics: dict[str, float]
-    """By name: `held_out/...`, `assessed/...` of the family's evaluator, `quality/...` where it was requested."""
+    """Metrics by name: `held_out/...`, `assessed/...` of the family's evaluator, `quality/...` where requested."""
     tables: dict[str, dict[str, np.ndarray]]
-    """By name: columns of equal length."""
+    """Tables by name: columns of equal length."""
     plots: dict[str, Plot]
-    """By name."""
+    """Plots by name."""
     changes: Sequence[str] = ()
     """Sources of changed fields, such as `--set sampling.steps=4`."""
     quality: int | None = None
@@ -78,7 +78,7 @@ class RunEvaluation:
 
 def evaluate_run(
     saved: SavedRun, quality: int | None, rows: int | None, batch_size: int, overrides: Sequence[str]
-) -> RunEvaluation:
+) -> CheckpointEvaluation:
     """Evaluate a run's averaged weights over its held-out samples, and add the result to the run.
 
     With `quality`, that many samples are drawn and measured. With `rows` (only the first held-out rows) or `overrides`
@@ -126,8 +126,8 @@ def _evaluation(
     changes: Sequence[Assignment],
     quality: int | None,
     files: list[Path],
-) -> RunEvaluation:
-    return RunEvaluation(
+) -> CheckpointEvaluation:
+    return CheckpointEvaluation(
         run_id=saved.folder.run_id,
         step=saved.step,
         num_samples=num,

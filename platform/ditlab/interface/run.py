@@ -20,7 +20,7 @@ from ditlab.tracking.journal.history import Series, metric_history
 from ditlab.tracking.records import RunRecord, find_training_run, list_runs, read_record
 
 if TYPE_CHECKING:
-    from ditlab.analysis.evaluation import RunEvaluation
+    from ditlab.analysis.evaluation import CheckpointEvaluation
     from ditlab.analysis.figures import FigureSet
     from ditlab.analysis.opened_run import OpenedRun
     from ditlab.analysis.plot import Plot
@@ -139,7 +139,7 @@ class Run:
         rows: int | None = None,
         batch: int = 256,
         overrides: Sequence[str] = (),
-    ) -> RunEvaluation:
+    ) -> CheckpointEvaluation:
         """Evaluate the newest checkpoint over all held-out samples, and add the result to the run.
 
         With `quality`, that many samples are drawn and measured. With `rows` (only the first held-out samples) or

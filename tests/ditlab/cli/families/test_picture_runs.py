@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+import ditlab
 from support.command import Said, run_here, run_inside
 
 SPEC = """\
@@ -102,3 +103,15 @@ def test_requests_that_cannot_be_drawn_are_one_line(sample):
     ):
         said = sample(*words)
         assert said.code == 2 and message in said.err and said.err.count("\n") == 1, said.err
+
+
+def test_runs_and_exports_give_images_in_python(trained, monkeypatch, tmp_path):
+    monkeypatch.setenv("DITLAB_HOME", str(trained))
+    run = ditlab.open_run("painter")
+    drawn = run.sample(2, prompts=["a red two"], size=(24, 8), seed=3)
+    assert [image.size for image in drawn.images] == [(8, 24)] * 2  # (width, height)
+    model = ditlab.load_export(run.export(tmp_path / "export").folder, device="cpu")
+    again = model.sample(2, prompts=["a red two"], size="24x8", seed=3)
+    assert torch.equal(again.values, drawn.values) and again.origin == {"run": "painter", "step": "2"}
+    with pytest.raises(ditlab.UserError, match="an export has none; give prompts, or use the run"):
+        model.sample(2)

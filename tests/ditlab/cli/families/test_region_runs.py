@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+import ditlab
 from ditlab.analysis.comparison.samples import SampleSettings, draw
 from ditlab.analysis.family_evaluation import evaluate_by_family
 from ditlab.analysis.opened_run import open_training_run
@@ -342,3 +343,14 @@ def test_trajectory_of_an_imputation(trained, tmp_path):
 def test_families_that_complete_nothing_take_no_rows(finished, with_run):
     said = with_run("sample", "small", "--data", "train")
     assert said.code == 2 and "--data train: this run's family draws from noise alone" in said.err
+
+
+def test_runs_give_completed_rows_and_tables_in_python(trained, tmp_path):
+    run = ditlab.open_run("regions")
+    drawn = run.sample(2)
+    assert set(drawn.table["window"]) == {0, 1} and drawn.images == []
+    found = run.evaluate(rows=5)
+    assert found.tables["r2"]["predictor"][0] == "model" and "r2_by_motif" in found.plots and found.files == []
+    model = ditlab.load_export(run.export(tmp_path / "export").folder, device="cpu")
+    with pytest.raises(ditlab.UserError, match="an export has none; use the run"):
+        model.sample(2)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import ditlab
 from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.data.text.tokenizer_files import open_tokenizer
 from ditlab.spec.reading.yaml_text import parse_yaml
@@ -170,3 +171,12 @@ def test_a_model_without_text_refuses_prompts(finished, capfd, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(finished.home))
     said = run_here(capfd, monkeypatch, "sample", finished.run_id, "--prompt", "seven")
     assert_refused(said, "prompt='seven' was given to a model without text; leave the prompt out")
+
+
+def test_runs_and_exports_give_texts_in_python(trained, tmp_path):
+    run = ditlab.open_run(trained.run_id)
+    drawn = run.sample(2, prompts=["It is"], steps=2)
+    assert len(drawn.texts) >= 2 and drawn.images == [] and drawn.values.shape == (2, 32)
+    model = ditlab.load_export(run.export(tmp_path / "export").folder, device="cpu")
+    assert model.text is not None and model.text.decode(drawn.values[0].tolist()).startswith("It is")
+    assert torch.equal(model.sample(2, prompts=["It is"], steps=2).values, drawn.values)
