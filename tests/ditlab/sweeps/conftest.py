@@ -1,4 +1,4 @@
-"""A home with data for each test, and the Ray instance of the tests that run whole sweeps."""
+"""A home with data for each test."""
 
 import shutil
 from pathlib import Path
@@ -30,6 +30,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stores: Path) -> Home:
 
 @pytest.fixture
 def tracked_home(home: Home, mlflow_template: Path) -> Home:
-    """The same with an MLflow database."""
+    """The same with an MLflow database, for processes of Ray's, which would make one."""
     databases.seed(home.root, mlflow_template)
     return home

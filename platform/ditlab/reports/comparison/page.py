@@ -80,7 +80,9 @@ def _samples(comparison: Comparison, folder: Path) -> tuple[list[Paragraphs | Im
     grids = [(run, run.drawn.grid) for run in comparison.runs if run.drawn and run.drawn.grid]
     reasons = [f"{comparison.label(run)}: {run.why_no_samples}." for run in comparison.runs if run.why_no_samples]
     notes = [Paragraphs("No samples. " + " ".join(reasons))] if reasons else []
-    single = [ImageFile(save_figure(grid, folder / f"samples-{run.run_id}.png"), comparison.label(run)) for run, grid in grids]
+    single = [
+        ImageFile(save_figure(grid, folder / f"samples-{run.run_id}.png"), comparison.label(run)) for run, grid in grids
+    ]
     together = side_by_side([(comparison.label(run), grid) for run, grid in grids])
     files = [picture.path for picture in single]
     if together is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +12,8 @@ from matplotlib.ticker import MaxNLocator
 
 from denoisers.figures import Heatmap, ImageGrid, Lines, Panel, Text
 from ditlab.reports.rendering.image_grid import GridLayout
-from ditlab.reports.rendering.text_panel import FONT, passage_lines
+from ditlab.reports.rendering.panel_size import PanelSize
+from ditlab.reports.rendering.text_panel import draw_text, text_size
 from ditlab.reports.rendering.wrapping import wrap
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#4D4D4D")
@@ -23,17 +24,6 @@ _TITLE_INCHES = _TITLE_POINTS * 1.25 / 72
 _LEGEND_INCHES = 1.8
 _LABEL_POINTS = 9.5
 _TICK_POINTS = 8.5
-_TEXT_POINTS = 9.0
-_LINE_SPACING = 1.3
-_LINE_INCHES = _TEXT_POINTS * _LINE_SPACING / 72
-_GAP_INCHES = 0.09
-
-
-class PanelSize(NamedTuple):
-    """Width and height of a panel in inches."""
-
-    width: float
-    height: float
 
 
 def panel_size(panel: Panel, dpi: int) -> PanelSize:
@@ -177,37 +167,9 @@ def _label(axes: Axes, x_label: str, y_label: str) -> None:
     axes.tick_params(labelsize=_TICK_POINTS)
 
 
-def _text_size(panel: Text, dpi: int) -> PanelSize:
-    passages = passage_lines(panel)
-    longest = max((len(line) for lines in passages for line in lines), default=0)
-    height = sum(len(lines) * _LINE_INCHES + 2 * _GAP_INCHES for lines in passages)
-    return PanelSize(max(3.0, longest * _TEXT_POINTS * 0.605 / 72 + 0.7), max(0.5, height) + 0.1)
-
-
-def _draw_text(panel: Text, axes: Axes, dpi: int) -> None:
-    """Draw the texts from top to bottom on alternating bands, in inches of the axes."""
-    axes.set_axis_off()
-    passages = passage_lines(panel)
-    total = sum(len(lines) * _LINE_INCHES + 2 * _GAP_INCHES for lines in passages) or 1.0
-    top = 1.0
-    for number, lines in enumerate(passages):
-        height = (len(lines) * _LINE_INCHES + 2 * _GAP_INCHES) / total
-        band = "#f4f6f8" if number % 2 == 0 else "white"
-        axes.add_patch(
-            Rectangle((0, top - height), 1, height, transform=axes.transAxes, facecolor=band, edgecolor="none")
-        )
-        text = axes.annotate(
-            "\n".join(lines), (0, top - _GAP_INCHES / total), xycoords="axes fraction", xytext=(6, 0),
-            textcoords="offset points", ha="left", va="top", fontsize=_TEXT_POINTS, family=FONT,
-            linespacing=_LINE_SPACING, parse_math=False, color="#222222",
-        )  # fmt: skip
-        text.set_in_layout(False)  # the panel's size has counted it
-        top -= height
-
-
 _BY_KIND: dict[type, tuple[Callable[[Any, int], PanelSize], Callable[[Any, Axes, int], None]]] = {
     ImageGrid: (_grid_size, _draw_grid),
     Heatmap: (_heatmap_size, _draw_heatmap),
     Lines: (_lines_size, _draw_lines),
-    Text: (_text_size, _draw_text),
+    Text: (text_size, draw_text),
 }

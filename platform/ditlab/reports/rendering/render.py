@@ -16,7 +16,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
 from denoisers.figures import Figure
-from ditlab.reports.rendering.panels import PanelSize, draw_panel, panel_size
+from ditlab.reports.rendering.panel_size import PanelSize
+from ditlab.reports.rendering.panels import draw_panel, panel_size
 from ditlab.reports.rendering.wrapping import wrap
 from ditlab.storage.files import write_whole
 
