@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -17,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ditlab.engine.distributed import Rank, current_rank, single_process
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.training.worker import train
-from support.workers import Recorder, training_run
+from support.groups import run_group
+from support.workers import Recorder, exempt_imports_from_collection, training_run
 
 
 def global_states() -> tuple[bytes, ...]:
@@ -72,7 +74,9 @@ def train_watched(experiment: Experiment, home: Path, checkpoints: Path) -> tupl
     run = training_run(experiment, home, checkpoints)
     with single_process(use_gpu=False) as rank:
         train(run, rank, recorder)
-        return recorder, recorder.escaped()
+        escaped = recorder.escaped()
+    exempt_imports_from_collection()
+    return recorder, escaped
 
 
 Book = dict[str, list[str]]
@@ -95,13 +99,8 @@ def written_down(experiment: Experiment) -> Iterator[Book]:
 
         return call
 
-    for name, original in originals.items():
-        setattr(cls, name, writing(original))
-    try:
+    with mock.patch.multiple(cls, **{name: writing(original) for name, original in originals.items()}):
         yield book
-    finally:
-        for name, original in originals.items():
-            setattr(cls, name, original)
 
 
 class _Scribe:
@@ -139,8 +138,7 @@ def train_written_down(experiment: Experiment, home: Path, folder: Path, world_s
         with single_process(use_gpu=False) as alone:
             _train_and_write(experiment, home, folder, alone)
     else:
-        inputs = experiment.to_dict(), home, folder, world_size
-        torch.multiprocessing.spawn(_worker, inputs, nprocs=world_size)
+        run_group(_worker, (experiment.to_dict(), home, folder, world_size), world_size)
     return [json.loads((folder / f"book-{rank}.json").read_text()) for rank in range(world_size)]
 
 

@@ -13,6 +13,8 @@ from ditlab.engine.distributed import Rank, current_rank, single_process
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment, class_for
+from support.groups import run_group
+from support.workers import exempt_imports_from_collection
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,9 @@ def drive(rank: Rank, job: Job) -> Any:
 def drive_here(job: Job) -> Trace:
     """One worker, in this process."""
     with single_process(use_gpu=False) as rank:
-        return _trace(job, [drive(rank, job)])
+        trace = _trace(job, [drive(rank, job)])
+    exempt_imports_from_collection()
+    return trace
 
 
 def drive_workers(jobs: Sequence[Job], world_size: int) -> list[Trace]:
@@ -167,7 +171,7 @@ def drive_workers(jobs: Sequence[Job], world_size: int) -> list[Trace]:
     with tempfile.TemporaryDirectory() as folder:
         plain = [(job.experiment.to_dict(), job) for job in jobs]
         arguments = (world_size, [(spec, _without_spec(job)) for spec, job in plain], folder)
-        torch.multiprocessing.spawn(_body, arguments, nprocs=world_size)
+        run_group(_body, arguments, world_size)
         parts = [torch.load(Path(folder, f"{rank}.pt"), weights_only=False) for rank in range(world_size)]
     return [_trace(job, [part[number] for part in parts]) for number, job in enumerate(jobs)]
 

@@ -62,7 +62,7 @@ class BackgroundSaver:
         world_size: int,
         gather: Callable[[Any], list[Any]],
         keep: int,
-        before_commit: Callable[[], None] | None = None,
+        before_commit: Callable[[], object] | None = None,
         mode: Literal["background", "blocking"] = "background",
     ) -> None:
         self.store, self.rank, self.world_size = store, rank, world_size

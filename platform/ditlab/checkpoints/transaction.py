@@ -102,7 +102,7 @@ class SaveTransaction:
             "write", self.manifest.step, "; ".join(f"worker {rank}: {reason}" for rank, _, reason in failures[:3])
         )
 
-    def commit(self, receipts: list[ShardReceipt], before_commit: Callable[[], None] | None) -> CommitResult:
+    def commit(self, receipts: list[ShardReceipt], before_commit: Callable[[], object] | None) -> CommitResult:
         """Commit on the first worker, after all have written: the checkpoint exists once its manifest does."""
         content = b""
         try:

@@ -40,7 +40,9 @@ def traced(stage):
     torch.manual_seed(0)
     spec = PixelHDMSpec(**SIZES, text_encoder="learned", text_length=4, text_depth=1)
     # at a weight that shows in the norm
-    objective = FAMILY.build_objective(PixelHDMObjectiveSpec(weights={"alignment": 50.0}, alignment_block=1, alignment_width=6), spec)
+    objective = FAMILY.build_objective(
+        PixelHDMObjectiveSpec(weights={"alignment": 50.0}, alignment_block=1, alignment_width=6), spec
+    )
     plain = {"image": torch.rand(2, 3, 16, 16) * 2 - 1, "caption": torch.full((2, 4), 65)}
     features = {"image_features": torch.randn(2, 4, 6)}
     trace = Trace([], [])

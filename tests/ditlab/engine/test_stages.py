@@ -1,4 +1,6 @@
-"""Every ZeRO stage and number of workers trains the same model, and takes up the state of any other."""
+"""Every ZeRO stage and number of workers trains the same model, and loads the state of any other."""
+
+import shutil
 
 import pytest
 import torch
@@ -14,23 +16,30 @@ def home(tmp_path_factory):
     return tmp_path_factory.mktemp("home")
 
 
+def evaluated(stage, **changes):
+    """Held-out metrics and samples in the middle and at the end."""
+    evaluation = {"every": 3, "samples": 2, "limit": 50}
+    return tiny(engine__zero={"stage": stage}, evaluation=evaluation, sampling={"steps": 1}, **changes)
+
+
 @pytest.fixture(scope="module")
 def curves(home, tmp_path_factory):
-    """Losses by (workers, stage), and where the checkpoints lie."""
+    """Losses by (workers, stage), and by workers for draws by batch; and the paths of the checkpoints."""
     folder = tmp_path_factory.mktemp("curves")
     found, paths = {}, {}
-    evaluated = {"evaluation": {"every": 3, "samples": 2, "limit": 50}, "sampling": {"steps": 1}}
     for stage in STAGES:
         paths[1, stage] = folder / f"one-{stage}"
-        outcome, recorder = train_here(tiny(engine__zero={"stage": stage}, **evaluated), home, paths[1, stage])
+        outcome, recorder = train_here(evaluated(stage), home, paths[1, stage])
         assert outcome.status == "finished"
         found[1, stage] = recorder.losses
     jobs = []
     for stage in STAGES:
         paths[2, stage] = folder / f"two-{stage}"
-        jobs.append((tiny(engine__zero={"stage": stage}, resources__workers=2, **evaluated), home, paths[2, stage]))
-    for stage, losses in zip(STAGES, train_workers(jobs), strict=True):
-        found[2, stage] = losses
+        jobs.append((evaluated(stage, resources__workers=2), home, paths[2, stage]))
+    found[1, "by batch"] = train_here(tiny(batch={"size": 32}), home, folder / "by-batch")[1].losses
+    jobs.append((tiny(batch={"size": 32}, resources__workers=2), home, folder / "by-batch-two"))
+    for kind, losses in zip((*STAGES, "by batch"), train_workers(jobs), strict=True):
+        found[2, kind] = losses
     return found, paths
 
 
@@ -78,8 +87,6 @@ def test_same_state_in_the_checkpoint(curves, workers, stage):
 def test_state_moves_to_any_stage(curves, home, tmp_path, stage):
     """Six steps at stage 2 with two workers, three more here at another stage: as if never moved."""
     _, paths = curves
-    import shutil
-
     unbroken = tiny(training__steps=9, engine__zero={"stage": stage})
     _, reference = train_here(unbroken, home, tmp_path / "unbroken")
     shutil.copytree(paths[2, 2], tmp_path / "moved")
@@ -91,16 +98,15 @@ def test_state_moves_to_any_stage(curves, home, tmp_path, stage):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_resume_is_bit_identical(home, tmp_path, stage):
+def test_resume_is_bit_identical(curves, home, tmp_path, stage):
     """Stopped after four steps in the middle of an epoch and resumed: the same bits as never stopped."""
-    experiment = tiny(engine__zero={"stage": stage})
-    train_here(experiment, home, tmp_path / "unbroken")
+    experiment = evaluated(stage)
     stopped, before = train_here(experiment, home, tmp_path / "broken", stop_after=4)
     assert (stopped.status, stopped.step) == ("interrupted", 4)
     resumed, after = train_here(experiment, home, tmp_path / "broken")
     assert (resumed.status, resumed.step) == ("finished", 6)
     assert sorted(before.losses) == [1, 2, 3, 4] and sorted(after.losses) == [5, 6]
-    one, two = final(tmp_path / "unbroken"), final(tmp_path / "broken")
+    one, two = final(curves[1][1, stage]), final(tmp_path / "broken")
     for name, shape in one.manifest.shapes.items():
         numel = torch.Size(shape).numel()
         for field in ("master", "exp_avg", "exp_avg_sq", "ema"):
@@ -108,12 +114,11 @@ def test_resume_is_bit_identical(home, tmp_path, stage):
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_bf16_follows_fp32_and_resumes(home, tmp_path, stage):
+def test_bf16_follows_fp32_and_resumes(curves, home, tmp_path, stage):
     experiment = tiny(engine__zero={"stage": stage}, training__precision="bf16")
-    _, reference = train_here(tiny(), home, tmp_path / "fp32")
     _, recorder = train_here(experiment, home, tmp_path / "bf16")
     for step, loss in recorder.losses.items():
-        assert loss == pytest.approx(reference.losses[step], rel=2e-2)
+        assert loss == pytest.approx(curves[0][1, 0][step], rel=2e-2)
     train_here(experiment, home, tmp_path / "broken", stop_after=3)
     train_here(experiment, home, tmp_path / "broken")
     one, two = final(tmp_path / "bf16"), final(tmp_path / "broken")
@@ -122,11 +127,11 @@ def test_bf16_follows_fp32_and_resumes(home, tmp_path, stage):
         assert torch.equal(one.read("master", name, 0, numel), two.read("master", name, 0, numel)), name
 
 
-def test_without_a_micro_batch_size_workers_change_no_draw(home, tmp_path):
-    alone = train_here(tiny(batch={"size": 32}), home, tmp_path / "alone")[1].losses
-    (shared,) = train_workers([(tiny(batch={"size": 32}, resources__workers=2), home, tmp_path / "shared")])
-    for step, loss in shared.items():
-        assert loss == pytest.approx(alone[step], rel=2e-5)
+def test_without_a_micro_batch_size_workers_change_no_draw(curves):
+    found, _ = curves
+    assert list(found[2, "by batch"]) == [1, 2, 3, 4, 5, 6]
+    for step, loss in found[2, "by batch"].items():
+        assert loss == pytest.approx(found[1, "by batch"][step], rel=2e-5)
 
 
 def test_accumulation_changes_nothing(home, tmp_path):

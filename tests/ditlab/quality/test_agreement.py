@@ -88,7 +88,9 @@ def held_out(basis):
 def test_shares_of_samples_that_are_right():
     chances = {"digit": 0.2, "colour": 0.5}
     network = SmallClassifier(SHAPE, 2, torch.Generator())
-    agreement = CaptionAgreement({name: TrainedClassifier(network, 1.0, chance, 1) for name, chance in chances.items()}, 0.9, lambda: None)
+    agreement = CaptionAgreement(
+        {name: TrainedClassifier(network, 1.0, chance, 1) for name, chance in chances.items()}, 0.9, lambda: None
+    )
     expected = {"digit": torch.tensor([1, 2, 3, 4]), "colour": torch.tensor([0, 0, 1, 1])}
     seen = {"digit": torch.tensor([1, 2, 3, 0]), "colour": torch.tensor([0, 1, 0, 1])}
     assert agreement.metrics(expected, seen) == dict(zip(AGREEMENT, (0.25, 0.75, 0.5, 0.9, 0.1), strict=True))
@@ -124,7 +126,10 @@ def test_a_digit_is_known_in_any_colour(reference):
 
 
 def test_all_are_nan_where_a_sample_is_no_number(reference):
-    images, expected = (held_out(reference.basis)[0][:40].clone(), {"digit": torch.zeros(40), "colour": torch.zeros(40)})
+    images, expected = (
+        held_out(reference.basis)[0][:40].clone(),
+        {"digit": torch.zeros(40), "colour": torch.zeros(40)},
+    )
     images[3, 0, 0, 0] = float("nan")
     found = reference.measure(images, expected)
     assert tuple(found) == (*QUALITY_METRICS, *AGREEMENT) and all(map(math.isnan, found.values()))
@@ -180,7 +185,9 @@ def test_families_without_captions_have_no_agreement(tmp_path):
 
 def test_samples_must_have_the_size_of_the_images(data):
     spec = experiment(sampling={"height": 16, "width": 8}, evaluation={"quality": 100})
-    assert quality_ineligibility(spec, data).endswith("holds images of 8 x 8 pixels and none of 16 x 8, which samples have")
+    assert quality_ineligibility(spec, data).endswith(
+        "holds images of 8 x 8 pixels and none of 16 x 8, which samples have"
+    )
     with pytest.raises(UserError, match=r"evaluation\.quality=0, set sampling\.height and sampling\.width, or change"):
         check_quality(spec, data)
 

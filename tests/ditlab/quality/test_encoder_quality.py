@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from ditlab.data.stores.written import write_store
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.written import write_store
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import QUALITY_METRICS, check_quality, quality_ineligibility, quality_names
@@ -14,7 +14,7 @@ from ditlab.quality import classifier as classifiers
 from ditlab.quality.basis import find_basis
 from ditlab.quality.distances import frechet_distance
 from ditlab.quality.encoder import ImageEncoder
-from ditlab.quality.images import images_per_batch, image_batches
+from ditlab.quality.images import image_batches, images_per_batch
 from ditlab.quality.measure import QualityReference
 from ditlab.spec.data import ArrowData
 from support.tiny_encoders import write_image_encoder
@@ -113,7 +113,11 @@ def test_large_images_are_measured_by_the_encoder_alone(tmp_path, encoder):
     found = reference.measure(copies)
     assert tuple(found) == (*NEAREST, *ENCODER_FIGURES)
     assert found["quality/nearest"] == 0 < found["quality/nearest_held_out"]
-    assert images_per_batch((3, 256, 256)) == 85 and images_per_batch((3, 4096, 4096)) == 1 and images_per_batch((1, 28, 28)) == 512
+    assert (
+        images_per_batch((3, 256, 256)) == 85
+        and images_per_batch((3, 4096, 4096)) == 1
+        and images_per_batch((1, 28, 28)) == 512
+    )
 
 
 # In an experiment

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from ditlab.data.stores.written import write_store
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.written import write_store
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import QUALITY_METRICS, check_quality, quality, quality_ineligibility
@@ -317,7 +317,9 @@ def test_every_evaluation_has_quality_figures_and_training_goes_on_as_without(in
 def test_the_first_use_beats_for_whoever_looks_for_hung_workers(few_steps, data, home, tmp_path, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path))
     beats = []
-    monkeypatch.setattr("ditlab.training.progress_marker.ProgressMarker.tick", lambda marker: beats.append(marker.activity))
+    monkeypatch.setattr(
+        "ditlab.training.progress_marker.ProgressMarker.tick", lambda marker: beats.append(marker.activity)
+    )
     run(home.root, tmp_path / "checkpoints", quality=100, every=10)
     assert beats.count("measuring samples") >= 20
 

@@ -20,7 +20,9 @@ class Numbers:
         return Samples(values, dict(conditions), frames, {"batch": len(self.sizes)})
 
 
-@pytest.mark.parametrize(("max_batch_size", "batch", "sizes"), [(None, 2, [2, 2, 1]), (3, 256, [3, 2]), (None, 256, [5])])
+@pytest.mark.parametrize(
+    ("max_batch_size", "batch", "sizes"), [(None, 2, [2, 2, 1]), (3, 256, [3, 2]), (None, 256, [5])]
+)
 def test_as_many_as_fit_and_the_same_samples(max_batch_size, batch, sizes):
     sampler, given = Numbers(max_batch_size), {"label": torch.arange(5)}
     drawn = draw_samples(sampler, None, given, 5, torch.Generator().manual_seed(0), batch, trajectory=True)
