@@ -1,4 +1,4 @@
-"""The errors that a person sees, and the exit code that each becomes."""
+"""The errors that a user sees, and their exit codes."""
 
 from ditlab.secrets import hide
 
@@ -7,7 +7,7 @@ _LONGEST = 300
 
 
 class UserError(Exception):
-    """Something in the user's hands is wrong (exit code 2, no traceback).
+    """An error that the user can correct (exit code 2, no traceback).
 
     The message names the knob, its value and the remedy:
     `batch.size=100 is no multiple of batch.micro=64; set batch.size to 64 or 128.`
@@ -17,11 +17,11 @@ class UserError(Exception):
 
 
 class Unreachable(UserError):
-    """A store does not answer or refuses; that says nothing about what lies there, and may pass."""
+    """A store does not answer or refuses access; it may answer later, and its content is unknown."""
 
 
 class RunFailed(Exception):
-    """A run started and failed (exit code 1); the message says why, in one paragraph.
+    """A run started and failed (exit code 1); the message gives the reason in one paragraph.
 
     `kind` is the class of the failure, as the run's tag `ditlab.failure` has it (`ditlab.runs.failures`).
     """
@@ -34,7 +34,7 @@ class RunFailed(Exception):
 
 
 def nearest(name: str, known: "list[str] | tuple[str, ...]") -> str:
-    """Names the valid name nearest to `name`: `did you mean 'depth'?`; all of them where none is near."""
+    """Suggest the valid name nearest to `name`: `did you mean 'depth'?`; list all where none is near."""
     import difflib
 
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -44,8 +44,8 @@ def nearest(name: str, known: "list[str] | tuple[str, ...]") -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """An error's message in one line, without secrets and full stop: pyarrow's hold a request's whole answer."""
-    is_named = isinstance(error, OSError) and isinstance(error.strerror, str) and error.strerror
-    text = error.strerror if isinstance(error, OSError) and is_named else str(error)
-    lines = [line for line in hide(str(text)).splitlines() if line.strip()]
+    """The first line of an error's message, without secrets and full stop: pyarrow's hold a request's whole answer."""
+    reason = error.strerror if isinstance(error, OSError) else None  # some libraries' is a number
+    text = reason if reason and isinstance(reason, str) else str(error)
+    lines = [line for line in hide(text).splitlines() if line.strip()]
     return lines[0].strip()[:_LONGEST].rstrip(".") if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Where everything that outlives a run lies: one folder, `DITLAB_HOME` (default `runs/` in the working directory)."""
+"""Paths of everything that outlives a run: one folder, `DITLAB_HOME` (default `runs/` in the working directory)."""
 
 import os
 import stat
@@ -10,7 +10,7 @@ from ditlab.errors import UserError
 
 
 def writable_folder(path: Path, knob: str, remedy: str) -> Path:
-    """Makes a folder and proves that it can be written into. Raises UserError that names the knob where it cannot."""
+    """Make a folder and test that it can be written. Raises UserError that names the knob where it cannot."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".probe-{os.getpid()}"
@@ -21,13 +21,13 @@ def writable_folder(path: Path, knob: str, remedy: str) -> Path:
     return path
 
 
-def own_folder(path: Path) -> Path:
-    """Makes a folder that nobody else can write. Raises UserError where what is there is another one's."""
+def private_folder(path: Path) -> Path:
+    """Make a folder that only this user can write. Raises UserError where another user can write the existing one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
     state = path.lstat()
     try:
-        # NFS may give what root writes to nobody: a file of ours tells which owner is ours.
+        # NFS may give files that root writes to the user nobody: the owner of a new file is our own.
         with tempfile.TemporaryFile(dir=path) as probe:
             is_ours = state.st_uid == os.fstat(probe.fileno()).st_uid
     except OSError:
@@ -39,16 +39,18 @@ def own_folder(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Home:
-    """Names every path below `DITLAB_HOME`; makes none of them until `ensure` is called."""
+    """Every path below `DITLAB_HOME`; none is made until `ensure` is called."""
 
     root: Path
 
     @classmethod
     def from_environment(cls) -> "Home":
+        """The home of the variable `DITLAB_HOME`."""
         return cls(Path(os.environ.get("DITLAB_HOME", "runs")).expanduser().resolve())
 
     @property
     def mlflow_database(self) -> Path:
+        """MLflow's database of runs, unless `tracking.uri` names another."""
         return self.root / "mlflow.db"
 
     @property
@@ -58,12 +60,12 @@ class Home:
 
     @property
     def mlflow_access(self) -> Path:
-        """The MLflow server's settings of authentication; they hold no password."""
+        """Authentication settings of the MLflow server, without passwords."""
         return self.root / "mlflow-access.ini"
 
     @property
     def mlflow_key(self) -> Path:
-        """What the MLflow server signs its forms with."""
+        """Key with which the MLflow server signs its forms."""
         return self.root / "mlflow-key"
 
     @property
@@ -78,7 +80,7 @@ class Home:
 
     @property
     def classifiers(self) -> Path:
-        """Small classifiers that sample quality is measured by, a folder a data set: safe to delete."""
+        """Small classifiers that measure sample quality, a folder for each data set: safe to delete."""
         return self.root / "classifiers"
 
     @property
@@ -88,18 +90,16 @@ class Home:
 
     @property
     def node_cache(self) -> Path:
-        """Copies of data that lie elsewhere: `DITLAB_CACHE`, a folder on the node's own disk, else `caches`. Safe to
-        delete."""
+        """Copies of remote data: `DITLAB_CACHE`, a folder on the node's own disk, else `caches`. Safe to delete."""
         own = os.environ.get("DITLAB_CACHE")
         return Path(own).expanduser().resolve() if own else self.caches
 
     def cache_variables(self) -> dict[str, str]:
-        """Environment variables that keep compilers' caches in `caches`, in a folder that this user alone can write:
-        compilers load and unpickle what they find there.
+        """Environment variables that keep compilers' caches below `caches`, in a folder that only this user can write.
 
-        Raises UserError where another one has made that folder.
+        Compilers load and unpickle files from there. Raises UserError where another user can write that folder.
         """
-        compiled = own_folder(self.caches / f"compiled-{os.geteuid()}")
+        compiled = private_folder(self.caches / f"compiled-{os.geteuid()}")
         return {
             "TORCH_EXTENSIONS_DIR": str(compiled / "torch_extensions"),
             "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
@@ -108,11 +108,11 @@ class Home:
 
     @property
     def runs(self) -> Path:
-        """A folder per training run; see `RunFolder`."""
+        """A folder for each run; see `RunFolder`."""
         return self.root / "train"
 
     def run(self, run_id: str) -> "RunFolder":
-        """Raises UserError for a name that leads out of `runs`."""
+        """The folder of a run. Raises UserError for an id that leads out of `runs`."""
         if run_id in ("", ".", "..") or "/" in run_id or "\0" in run_id:
             raise UserError(f"run {run_id!r} is no id of a run; `ditlab runs` lists them.")
         return RunFolder(self.runs / run_id)
@@ -125,12 +125,13 @@ class Home:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The paths of one run. The folder's name is the run's id."""
+    """The paths of one run, whose id is the folder's name."""
 
     path: Path
 
     @property
     def run_id(self) -> str:
+        """Id of the run."""
         return self.path.name
 
     @property
@@ -140,12 +141,12 @@ class RunFolder:
 
     @property
     def record(self) -> Path:
-        """Name, family, spec hash, status, step: what `ditlab runs` lists (JSON)."""
+        """Name, family, spec hash, status, step, as `ditlab runs` lists them (JSON)."""
         return self.path / "run.json"
 
     @property
     def journal(self) -> Path:
-        """Every metric, tag and artifact in the order it happened (JSON lines)."""
+        """Every metric, tag and artifact in the order of the events (JSON lines)."""
         return self.path / "journal.jsonl"
 
     def node_journal(self, node: int) -> Path:
@@ -154,15 +155,15 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """`step-00000200/` and so on, unless `checkpoint.storage` names another place."""
+        """Checkpoints `step-00000200/` and so on, unless `checkpoint.storage` names another place."""
         return self.path / "checkpoints"
 
     @property
     def tokenizer(self) -> Path:
-        """Of a run on text: the tokeniser of its data, as they had it."""
+        """Copy of the data's tokeniser, for a run on text."""
         return self.path / "tokenizer.json"
 
     @property
     def media(self) -> Path:
-        """Pictures and tables that the journal points to."""
+        """Images and tables that the journal points to."""
         return self.path / "media"

@@ -1,4 +1,4 @@
-"""Secrets out of text: what leaves the process (messages, records, tags, logs) passes `hide`."""
+"""Removal of secrets from text: everything that leaves the process (messages, records, tags, logs) passes `hide`."""
 
 import base64
 import json
@@ -13,15 +13,15 @@ from typing import NoReturn
 from urllib.parse import quote, quote_plus
 
 MASK = "***"
-_SHORTEST = 6  # characters: a shorter value is found in innocent words, and is no secret worth the name
+_MIN_LENGTH = 6  # characters: a shorter value occurs in ordinary words, and protects nothing
 
-# By whole words of a variable's name: TOKEN is one, TOKENIZERS_PARALLELISM has none.
+# Whole words of a variable's name: TOKEN is one, TOKENIZERS_PARALLELISM has none.
 _NAMES = re.compile(
     r"(?:^|_)(?:SECRETS?|PASS|PASSWD|PASSPHRASE|TOKEN|CREDENTIALS?|API_?KEY|ACCESS_KEY|ACCOUNT_KEY|PRIVATE_KEY|PAT|"
     r"CONNECTION_STRING|SAS)(?:_|$)|PASSWORD(?:_|$)",
     re.IGNORECASE,
 )
-# What tells where a secret lies, or of what kind it is.
+# Endings of variables that hold the location or kind of a secret.
 _HARMLESS = re.compile(r"_(?:PATH|FILE|DIR|FOLDER|ID|NAME|MODE|TYPE|TTL|URL|URI|ENDPOINT|EXPIRATION)$", re.IGNORECASE)
 
 # Keys hold slashes, too; a number that ends there is a port.
@@ -35,22 +35,25 @@ _HEADER = re.compile(r"(authorization['\"]?\s*[:=]\s*[bu]?['\"]?\s*(?:basic|bear
 
 
 def hide(text: str) -> str:
-    """The text with `***` for what must not be shown: values of environment variables whose names say secret
-    (AWS_SECRET_ACCESS_KEY, *_PASSWORD, *_TOKEN, ...), passwords inside URLs, keys in their queries."""
+    """Replace secrets in a text by `***`.
+
+    Secrets are values of environment variables with names such as AWS_SECRET_ACCESS_KEY, *_PASSWORD and *_TOKEN,
+    passwords inside URLs, keys in their queries, and the words of an Authorization header.
+    """
     for value in _values():
         text = text.replace(value, MASK)
     return _HEADER.sub(rf"\1{MASK}", hide_in_urls(text))
 
 
 def hide_in_urls(text: str) -> str:
-    """The text with `***` for passwords and keys inside URLs: `postgresql://ann:***@db/mlflow`."""
+    """Replace passwords and keys inside URLs by `***`: `postgresql://ann:***@db/mlflow`."""
     if "://" not in text:
         return text
     return _QUERY.sub(rf"\1{MASK}", _USER_INFO.sub(rf"\1:{MASK}@", text))
 
 
 def raise_hidden(error: BaseException) -> NoReturn:
-    """Raises the error, or where its traceback shows a secret a RuntimeError that says the same without it."""
+    """Raise an error, or a RuntimeError with its message if its traceback shows a secret."""
     shown = "".join(traceback.format_exception(error))
     if hide(shown) == shown:
         raise error
@@ -58,25 +61,25 @@ def raise_hidden(error: BaseException) -> NoReturn:
 
 
 def hide_tracebacks() -> None:
-    """From now on, what nobody catches is printed without secrets, in this thread and in others."""
+    """Print uncaught exceptions without secrets from now on, in every thread."""
     sys.excepthook = _print_hidden
     threading.excepthook = _print_hidden_of_thread
 
 
 def _values() -> list[str]:
-    """As they may stand in text, the longest first: one may hold another."""
+    """Secrets as they may occur in a text, the longest first, as one may contain another."""
     found: set[str] = set()
     name, password = (os.environ.get(f"MLFLOW_TRACKING_{each}") for each in ("USERNAME", "PASSWORD"))
-    if name and password:  # as a header has them
+    if name and password:  # as in a header
         found.add(base64.b64encode(f"{name}:{password}".encode()).decode())
     for name, value in os.environ.items():
-        if len(value) >= _SHORTEST and _NAMES.search(name) and not _HARMLESS.search(name):
+        if len(value) >= _MIN_LENGTH and _NAMES.search(name) and not _HARMLESS.search(name):
             found.update(_spellings(value))
     return sorted(found, key=lambda value: (-len(value), value))
 
 
 def _spellings(value: str) -> Iterator[str]:
-    """As it is, inside a URL, and escaped as in a `repr` or in JSON."""
+    """A value as it is, inside a URL, and escaped as in a `repr` or in JSON."""
     yield value
     yield quote(value, safe="")
     yield quote(value)

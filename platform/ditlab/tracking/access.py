@@ -51,7 +51,7 @@ def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:
 
 
 def require_reachable(uri: str, timeout: float = _TIMEOUT) -> None:
-    """Raises UserError where nothing answers within `timeout` seconds."""
+    """Raise UserError where nothing answers within `timeout` seconds."""
     if reason := check_reachable(uri, timeout):
         raise UserError(
             f"tracking.uri={redact(uri)} does not answer ({reason}); start that MLflow server or correct the address."
@@ -69,7 +69,7 @@ def check_access(uri: str, timeout: float = _TIMEOUT) -> str | None:
 
 
 def require_access(uri: str) -> None:
-    """Raises UserError where the server at `uri` refuses this process's name or password."""
+    """Raise UserError where the server at `uri` refuses this process's name or password."""
     if sentence := check_access(uri):
         raise UserError(f"{sentence}.")
 

@@ -62,7 +62,7 @@ def launch_address(uri: str | None, home: Home, *, environment: bool = True) -> 
 
 
 def refuse_password(uri: str, knob: str = "tracking.uri") -> None:
-    """Raises UserError for an address that holds a password."""
+    """Raise UserError for an address that holds a password."""
     if redact(uri) != uri:
         raise UserError(
             f"{knob}={redact(uri)} holds a password, which would be written into every checkpoint; "

@@ -43,7 +43,9 @@ class RunTracker:
         budget: int | None = None,
         warn: Warn | None = None,
     ) -> None:
-        """Raises UserError for a malformed address. `warn` gets a line for each trouble with MLflow.
+        """Open the journal and start the upload. Raises UserError for a malformed address.
+
+        `warn` gets a line for each trouble with MLflow.
 
         `budget` is the spec's `tracking.budget`: about how many of 10^6 points of a metric reach MLflow; None: all.
         """

@@ -57,7 +57,7 @@ class Administrator:
         return cls(name, password)
 
     def check_password(self, url: str) -> None:
-        """Raises UserError where the server has another password for this name: MLflow sets it at its first start."""
+        """Raise UserError where the server has another password for this name: MLflow sets it at its first start."""
         if probe_status(url, basic_authorization(self.name, self.password)) in (401, 403):
             raise UserError(
                 f"{PASSWORD} is not the one that {NAME}={self.name} has in this server's accounts; give that one, or "

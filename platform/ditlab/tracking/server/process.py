@@ -49,7 +49,7 @@ class MlflowServer:
     """A server that starts on entering the context and ends with it; SIGTERM to this process ends it as Ctrl-C does."""
 
     def __init__(self, home: Home, host: str, port: int, options: ServerOptions) -> None:
-        """Raises UserError where the port cannot be listened on."""
+        """Check the port. Raises UserError where it cannot be listened on."""
         self.home, self.host, self.port, self.options = home, host, port, options
         self._hosts = allowed_hosts(self.options.hosts, host, port)
         _check_free(host, port)

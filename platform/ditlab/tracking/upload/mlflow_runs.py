@@ -55,7 +55,7 @@ def find_or_create_mlflow_run(client: Any, experiment: str, start: Mapping[str, 
 
 
 def check_alive(client: Any, mlflow_run_id: str) -> None:
-    """Raises RunGoneError for a run that was deleted, and MLflow's own error for one that does not exist."""
+    """Raise RunGoneError for a run that was deleted, and MLflow's own error for one that does not exist."""
     if client.get_run(mlflow_run_id).info.lifecycle_stage == "deleted":
         raise RunGoneError(f"run {mlflow_run_id} was deleted in MLflow; restore it there to go on")
 
