@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from safetensors import safe_open
 from torch import nn
 
-from denoisers.contract import TextCodec
+from denoisers.contract import Sampler, TextCodec
 from ditlab.analysis.sampling.drawing import changes_of, draw_all, origin_of
 from ditlab.analysis.sampling.options import SampleKeywords, sample_options
 from ditlab.analysis.sampling.request import folder_name, num_samples, sample_request
@@ -48,7 +48,7 @@ class ExportedModel:
         return text_codec(open_tokenizer(file)) if file.exists() else None
 
     @cached_property
-    def sampler(self) -> Any:
+    def sampler(self) -> Sampler:
         """The family's sampler (`denoisers.contract.Sampler`) under the spec's sampling settings."""
         return self._sampler(self.spec)
 
@@ -76,7 +76,7 @@ class ExportedModel:
         origin = origin_of(self.spec.name, self.step, options.start)
         return SampleSet(drawn, sampler, self.step, origin, self.folder / "samples" / name)
 
-    def _sampler(self, spec: Experiment) -> Any:
+    def _sampler(self, spec: Experiment) -> Sampler:
         with building():
             return spec.family.build_sampler(spec.sampling, spec.model, spec.objective, self.text)
 

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from ditlab.analysis.opened_run import open_training_run
 from ditlab.home import Home
+from ditlab.interface.analysis import figures
 from ditlab.training.export import load_export
 
 
@@ -145,9 +146,26 @@ def test_figures_draws_every_kind_that_it_lists(finished, with_run, tmp_path):
     assert all(Path(file).stat().st_size > 500 for file in said.json["files"])
 
 
+ANIMATION = "embeddings-embedding_growth"
+"""A figure of many frames, which takes as long as all others together."""
+
+
 def test_figures_without_a_run(ditlab, tmp_path):
     kinds = ditlab("figures", "--list", "--json").json["kinds"]
-    assert "schedules" in kinds and any(kind.startswith("dit-") for kind in kinds)
+    assert {"schedules", ANIMATION} <= set(kinds) and any(kind.startswith("dit-") for kind in kinds)
+    quick = [kind for kind in kinds if kind != ANIMATION]
+    words = [word for kind in quick for word in ("--kind", kind)]
+    said = ditlab("figures", "--out", tmp_path / "out", *words, "--json")
+    assert said.code == 0, said.err
+    assert {Path(file).stem for file in said.json["files"]} == set(quick)
+    assert all(Path(file).stat().st_size > 500 for file in said.json["files"])
+    growth = figures().draw(ANIMATION)
+    assert growth is not None and len(growth.figure.frames) > 5 and growth.image.width > 100
+
+
+@pytest.mark.slow
+def test_all_figures_without_a_run(ditlab, tmp_path):
+    kinds = ditlab("figures", "--list", "--json").json["kinds"]
     said = ditlab("figures", "--out", tmp_path / "out", "--json")
     assert said.code == 0, said.err
     assert {Path(file).stem for file in said.json["files"]} == set(kinds)
