@@ -28,7 +28,7 @@ def add_gated_segments(x: Tensor, branch: Tensor, gate: Tensor) -> Tensor:
 
 
 def _segments(x: Tensor, values: Tensor) -> Tensor:
-    """(B, T, D) -> (B, N, T / N, D) for the segments of `values` (B, N, D)."""
+    """Split tokens into the segments of `values` (B, N, D): (B, T, D) -> (B, N, T / N, D)."""
     return x.unflatten(1, (values.shape[1], -1))
 
 

@@ -1,4 +1,4 @@
-"""The discrete diffusion language model (Lou et al. 2024, arXiv:2310.16834, section 5.1), or block-causal.
+"""The discrete diffusion language model (Lou et al. 2024, arXiv:2310.16834, section 5.1), optionally block-causal.
 
 B batch, T tokens, V vocabulary, D width, C width of the condition. Noise levels are given by sample, by token, or by
 segment: N of them for the T / N tokens of each segment.

@@ -12,7 +12,7 @@ from denoisers.layers.rope import Rotation, rotate
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """(B, T, H * K) -> (B, H, T, K)."""
+    """Split the last axis into heads: (B, T, H * K) -> (B, H, T, K)."""
     return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 

@@ -110,12 +110,13 @@ def describe_misses(columns: Mapping[str, np.ndarray], intervals: Mapping[str, I
         return (
             f"{num - num_hit:,} of {num:,} intervals meet no region of these windows, and nothing is imputed for them"
         )
-    windows, here = len(columns["start"]), _some(np.unique(columns["chromosome"]).tolist())
-    return f"none of {num:,} intervals (of {_some(intervals)}) meets a region of these {windows:,} windows (of {here})"
+    windows, here = len(columns["start"]), _list_names(np.unique(columns["chromosome"]).tolist())
+    intervals_of = f"{num:,} intervals (of {_list_names(intervals)})"
+    return f"none of {intervals_of} meets a region of these {windows:,} windows (of {here})"
 
 
-def _some(names: Iterable[str]) -> str:
-    """`chr1, chr2`, or the first few and how many more there are."""
+def _list_names(names: Iterable[str]) -> str:
+    """`chr1, chr2`, or the first few names and the number of others."""
     listed = sorted(names)
     more = f" and {len(listed) - MAX_NAMES} more" if len(listed) > MAX_NAMES else ""
     return ", ".join(listed[:MAX_NAMES]) + more
