@@ -1,14 +1,14 @@
-"""Small bucketed stores whose rows tell which they are."""
+"""Small bucketed stores whose rows hold their own numbers."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from ditlab.data.stores.written import WrittenStore
 from ditlab.data.stores.bucket_writer import BucketPart, write_buckets
 from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.written import WrittenStore
 
 Sizes = Mapping[tuple[int, int], int]
 """Rows by (height, width)."""

@@ -1,4 +1,4 @@
-"""Finds random draws that nobody keyed, and writes down those that somebody did."""
+"""Detection of random draws without a key, and a record of those with one."""
 
 import hashlib
 import json
@@ -23,13 +23,13 @@ from support.workers import Recorder, exempt_imports_from_collection, training_r
 
 
 def global_states() -> tuple[bytes, ...]:
-    """Of torch's, numpy's and Python's generators, which anybody may draw from."""
+    """Return the states of torch's, numpy's and Python's global generators."""
     numpy_state = np.random.get_state(legacy=False)
     return torch.get_rng_state().numpy().tobytes(), repr(numpy_state).encode(), repr(random.getstate()).encode()
 
 
 class UnkeyedDraws(TorchDispatchMode):
-    """Notes every random operation that got no generator of its own, in this thread and torch's backward passes."""
+    """Record of random operations without a generator of their own, in this thread and torch's backward passes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class UnkeyedDraws(TorchDispatchMode):
 
 @dataclass
 class Watched(Recorder):
-    """A recorder that watches from the first word of the step loop on: weights are drawn before it, and may be."""
+    """Recorder of unkeyed draws from the first report of the step loop on; weights may be drawn before it."""
 
     unkeyed: UnkeyedDraws = field(default_factory=UnkeyedDraws)
     before: tuple[bytes, ...] | None = None
@@ -60,8 +60,8 @@ class Watched(Recorder):
         super().progress(progress)
 
     def escaped(self) -> list[str]:
-        """What escaped the keyed source: operations, and generators that are not as they were."""
-        assert self.before is not None, "the step loop never spoke"
+        """Return unkeyed draws: operations, and global generators whose state changed."""
+        assert self.before is not None, "the step loop never reported"
         self.unkeyed.__exit__(None, None, None)
         names = ("torch", "numpy", "random")
         moved = [name for name, old, new in zip(names, self.before, global_states(), strict=True) if old != new]
@@ -69,7 +69,7 @@ class Watched(Recorder):
 
 
 def train_watched(experiment: Experiment, home: Path, checkpoints: Path) -> tuple[Watched, list[str]]:
-    """Trains in this process; gives what was recorded, and the draws that escaped the keyed source."""
+    """Train in this process; return the recorder, and the unkeyed draws."""
     recorder = Watched()
     run = training_run(experiment, home, checkpoints)
     with single_process(use_gpu=False) as rank:
@@ -79,35 +79,35 @@ def train_watched(experiment: Experiment, home: Path, checkpoints: Path) -> tupl
     return recorder, escaped
 
 
-Book = dict[str, list[str]]
-"""What was drawn, as digests, by `stream/step/sample/name`: a sample is known by its own bytes."""
+DrawRecord = dict[str, list[str]]
+"""Digests of draws by `stream/step/sample/name`; a sample is identified by its own bytes."""
 
 
 @contextmanager
-def written_down(experiment: Experiment) -> Iterator[Book]:
-    """Inside, the book fills with every draw that the experiment's objective gets, sample by sample.
+def recorded_draws(experiment: Experiment) -> Iterator[DrawRecord]:
+    """Record every draw of the experiment's objective in the body, sample by sample.
 
-    Who draws what for which micro-batch is the code under test: a sample's own bytes say which one it is.
+    The assignment of draws to micro-batches is under test, so a sample is identified by its own bytes.
     """
-    book: Book = {}
+    record: DrawRecord = {}
     cls: Any = type(experiment.family.build_objective(experiment.objective, experiment.model))
     originals = {name: getattr(cls, name) for name in ("loss", "metrics")}
 
     def writing(original: Any) -> Any:
         def call(self: Any, network: Any, batch: Mapping[str, Tensor], noise: Any) -> Any:
-            return original(self, network, batch, _Scribe(noise, batch, book))
+            return original(self, network, batch, _RecordingNoise(noise, batch, record))
 
         return call
 
     with mock.patch.multiple(cls, **{name: writing(original) for name, original in originals.items()}):
-        yield book
+        yield record
 
 
-class _Scribe:
-    """A noise source that writes down what it gives."""
+class _RecordingNoise:
+    """Noise source that records its numbers."""
 
-    def __init__(self, noise: Any, batch: Mapping[str, Tensor], book: Book) -> None:
-        self._noise, self._book = noise, book
+    def __init__(self, noise: Any, batch: Mapping[str, Tensor], record: DrawRecord) -> None:
+        self._noise, self._record = noise, record
         step = getattr(noise, "step", "fixed")
         rows = zip(*(_digests(values) for _, values in sorted(batch.items())), strict=True)
         self._keys = [f"{noise.stream}/{step}/{'-'.join(row)}" for row in rows]
@@ -120,7 +120,7 @@ class _Scribe:
 
     def _write(self, name: str, values: Tensor) -> Tensor:
         for key, digest in zip(self._keys, _digests(values), strict=True):
-            drawn = self._book.setdefault(f"{key}/{name}", [])
+            drawn = self._record.setdefault(f"{key}/{name}", [])
             if digest not in drawn:
                 drawn.append(digest)
                 drawn.sort()
@@ -131,15 +131,15 @@ def _digests(values: Tensor) -> list[str]:
     return [hashlib.blake2b(row.contiguous().numpy().tobytes(), digest_size=8).hexdigest() for row in values]
 
 
-def train_written_down(experiment: Experiment, home: Path, folder: Path, world_size: int) -> list[dict[str, Any]]:
-    """Trains on so many workers, each of several a process; gives each one's `book` and the `values` by step."""
+def train_recorded_draws(experiment: Experiment, home: Path, folder: Path, world_size: int) -> list[dict[str, Any]]:
+    """Train on workers, each of several in a process; return the `record` and the `values` by step of each."""
     folder.mkdir()
     if world_size == 1:
         with single_process(use_gpu=False) as alone:
             _train_and_write(experiment, home, folder, alone)
     else:
         run_group(_worker, (experiment.to_dict(), home, folder, world_size), world_size)
-    return [json.loads((folder / f"book-{rank}.json").read_text()) for rank in range(world_size)]
+    return [json.loads((folder / f"record-{rank}.json").read_text()) for rank in range(world_size)]
 
 
 def _worker(rank: int, spec: Mapping[str, Any], home: Path, folder: Path, world_size: int) -> None:
@@ -153,7 +153,7 @@ def _worker(rank: int, spec: Mapping[str, Any], home: Path, folder: Path, world_
 
 def _train_and_write(experiment: Experiment, home: Path, folder: Path, rank: Rank) -> None:
     recorder = Recorder()
-    with written_down(experiment) as book:
+    with recorded_draws(experiment) as record:
         train(training_run(experiment, home, folder / "checkpoints"), rank, recorder)
-    left = {"book": book, "values": recorder.values}
-    (folder / f"book-{rank.rank}.json").write_text(json.dumps(left))
+    left = {"record": record, "values": recorder.values}
+    (folder / f"record-{rank.rank}.json").write_text(json.dumps(left))

@@ -7,7 +7,7 @@ import torch
 
 END = "<|endoftext|>"
 TEXTS = ("a red seven", "a green circle on the left of a blue square", "two white digits", "nothing at all")
-"""What the tokeniser was learned from."""
+"""Captions that the tokeniser is learned from."""
 
 
 QWEN3_0_6B: dict[str, Any] = {
@@ -30,7 +30,7 @@ def write_text_encoder(
     dtype: torch.dtype = torch.float32,
     **options: Any,
 ) -> Path:
-    """A Qwen3 causal language model of so many features a token, with a byte-level BPE. Equal sizes give equal
+    """Write a Qwen3 causal language model of so many features a token, with a byte-level BPE. Equal sizes give equal
     weights. `options` are further ones of Qwen3Config. Returns the folder."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -70,7 +70,7 @@ def write_image_encoder(
     dtype: torch.dtype = torch.float32,
     **options: Any,
 ) -> Path:
-    """A DINOv3 vision transformer of so many features a patch. Equal sizes give equal weights. `options` are further
+    """Write a DINOv3 vision transformer of so many features a patch. Equal sizes give equal weights. `options` are further
     ones of DINOv3ViTConfig. Returns the folder."""
     from transformers import DINOv3ViTConfig, DINOv3ViTModel
 

@@ -1,4 +1,4 @@
-"""Work in processes: in order, a bounded way ahead, and told where one is killed."""
+"""Work in processes: in order, a bounded way ahead, with an error where one is killed."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ def doubled(number: int) -> int:
     return 2 * number
 
 
-def test_results_come_in_order_and_tasks_are_taken_as_they_are_wanted():
+def test_results_come_in_order_and_tasks_are_taken_as_needed():
     taken = 0
 
     def tasks() -> Iterator[int]:
@@ -31,7 +31,7 @@ def test_results_come_in_order_and_tasks_are_taken_as_they_are_wanted():
     assert list(results) == [2 * number for number in range(22, 121)]
 
 
-def test_what_work_raises_and_a_killed_process_are_told():
+def test_errors_of_the_work_and_killed_processes_are_raised():
     with pytest.raises(UserError, match="number=-1 is below 0"):
         list(in_processes(doubled, [1, -1, 2], 1, "doubles"))
     with pytest.raises(UserError, match=r"a process that doubles was killed .*lower --processes"):

@@ -34,7 +34,7 @@ def test_digits_need_nothing_and_are_scikit_learns(home):
 
 
 def test_two_processes_may_write_built_in_stores_at_once(home):
-    """The digits and generated regions: both processes write the same files, without strays."""
+    """Both processes write the same files of digits and generated regions, without strays."""
     code = (
         "import sys; from pathlib import Path; from ditlab.home import Home; from ditlab.data.splits import open_data;"
         "from ditlab.spec.data import DigitsData, MotifsData; spec = MotifsData.model_validate_json(sys.argv[2]);"
@@ -98,7 +98,7 @@ def test_mnists_train_files_are_evaluated_on_its_test_files(home, mnist):
     assert sorted(splits.held_out.rows) == list(range(100))
 
 
-def test_mnist_without_its_test_files_says_that_nothing_is_held_out(home, mnist):
+def test_mnist_without_its_test_files_notes_that_nothing_is_held_out(home, mnist):
     mnist("train")
     splits = open_data(MnistData(), home)
     assert (len(splits.train), len(splits.held_out)) == (300, 0)
@@ -120,7 +120,7 @@ def test_an_unknown_kind_is_answered_with_the_known_ones(home):
 
 
 def test_a_store_by_name(make_store, home, tmp_path, monkeypatch):
-    """One in the working directory comes first; a folder there that is no store does not hide the home's."""
+    """Stores in the working directory come first; a folder there without a store does not hide the home's."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"known holds no store .* or one below DITLAB_HOME/stores"):
         open_data(ArrowData(path="known"), home)
@@ -134,7 +134,7 @@ def test_a_store_by_name(make_store, home, tmp_path, monkeypatch):
     assert store_folder("other/known", home) == tmp_path / "other" / "known"
 
 
-def test_a_share_of_windows_that_overlap_is_told(home, tmp_path):
+def test_a_share_of_overlapping_windows_gives_a_note(home, tmp_path):
     for stride, told in ((4, False), (5, False), (3, True)):
         path = tmp_path / f"windows-{stride}"
         write_windows(path, stride)

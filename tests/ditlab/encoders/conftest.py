@@ -1,4 +1,4 @@
-"""What the tests of encoders share."""
+"""Fixtures of the encoders' tests."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint is said in one sentence, before anything starts."""
+"""Unusable checkpoints are refused in one sentence, before anything starts."""
 
 import builtins
 import json
@@ -16,7 +16,7 @@ from support.tiny_encoders import write_image_encoder, write_text_encoder
 
 @pytest.fixture
 def text(text_folder, tmp_path) -> Path:
-    """A copy to break."""
+    """Copy of a checkpoint to break."""
     return Path(shutil.copytree(text_folder, tmp_path / "qwen"))
 
 
@@ -57,12 +57,12 @@ def test_weights_that_lack_a_tensor_are_not_drawn_at_random(text):
     refused(text, "lacks weights", "layers.1.mlp.up_proj.weight, 1 in all")
 
 
-def test_pickled_weights_are_none(text):
+def test_pickled_weights_are_refused(text):
     (text / "model.safetensors").rename(text / "pytorch_model.bin")
     refused(text, "no weights (model.safetensors)")
 
 
-def test_an_architecture_that_nobody_knows(text):
+def test_an_unknown_architecture_is_refused(text):
     config = json.loads((text / "config.json").read_text())
     (text / "config.json").write_text(json.dumps({**config, "model_type": "qwen99"}))
     refused(text, "cannot be read by transformers", "qwen99")
@@ -98,7 +98,7 @@ def test_names_that_cannot_be_fetched(tmp_path, monkeypatch):
     refused("/no/such/folder", "nor is it a name", downloads=tmp_path)
 
 
-def test_the_flag_that_named_it_is_told(tmp_path):
+def test_messages_name_the_flag(tmp_path):
     refused(tmp_path, f"--encode-text={tmp_path}", knob="--encode-text")
 
 

@@ -51,7 +51,7 @@ def test_columns_of_images_are_those_of_the_step(image):
     assert np.array_equal(column[1:], image_columns(image, pixels[1:])["image_features"])
 
 
-def test_features_that_are_no_numbers_are_refused(text, image):
+def test_features_that_are_not_finite_are_refused(text, image):
     with torch.no_grad():
         text.network.norm.weight.fill_(1e6)
         image.network.norm.bias.fill_(float("nan"))

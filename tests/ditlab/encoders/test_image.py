@@ -1,4 +1,4 @@
-"""A frozen vision transformer gives what transformers gives, patch by patch."""
+"""Features of images equal those of transformers, patch by patch."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_features_are_the_patch_tokens(encoder, image_folder, images):
 
 
 def test_patches_come_row_by_row(encoder, images):
-    """What changes most with a patch's pixels are its own features."""
+    """Pixels of a patch change its own features most."""
     for row, column in ((0, 0), (0, 5), (2, 1), (3, 5)):
         changed = images[:1].clone()
         changed[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] *= -1
@@ -50,7 +50,7 @@ def test_any_size(encoder):
         assert encoder.encode(torch.zeros(2, 3, height, width)).shape == (2, height * width // 16, 24)
 
 
-def test_features_do_not_depend_on_what_else_is_encoded(encoder, images):
+def test_features_do_not_depend_on_the_rest_of_the_batch(encoder, images):
     together = encoder.encode(images)
     for number in range(len(images)):
         assert torch.equal(encoder.encode(images[number : number + 1])[0], together[number])

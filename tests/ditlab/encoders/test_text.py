@@ -1,4 +1,4 @@
-"""A frozen language model gives what transformers gives, whatever else is encoded with a caption."""
+"""Features of captions equal those of transformers, whatever else is encoded with them."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_last_token_is_at_mask_sum_less_one():
     assert last_token(states, mask).tolist() == [[2.0, 3.0], [10.0, 11.0]]
 
 
-def test_features_do_not_depend_on_what_else_is_encoded(encoder):
+def test_features_do_not_depend_on_the_rest_of_the_batch(encoder):
     """Bit by bit on the CPU: a run that was resumed meets its captions in other company."""
     together = encoder.encode(TEXTS)
     for row, text in enumerate(TEXTS):

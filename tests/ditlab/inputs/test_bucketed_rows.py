@@ -42,7 +42,7 @@ def test_batches_of_each_size_make_an_epoch(view):
     assert plan == RunPlan(3 * (5 + 1 + 2), 8, train_samples=72, held_out_samples=5, left_out_samples=0 + 1 + 7)
 
 
-def test_sizes_that_fill_no_batch_are_told_with_the_remedy(view):
+def test_sizes_that_fill_no_batch_are_named_with_the_remedy(view):
     plan = plan_run(tiny(batch={"size": 20}), data(view))
     assert (plan.epoch_steps, plan.left_out_samples) == (3, 9 + 3)
     assert plan.note == (
@@ -54,7 +54,7 @@ def test_sizes_that_fill_no_batch_are_told_with_the_remedy(view):
 
 
 class Channel:
-    """One worker's part of the agreement, kept for the test to add up."""
+    """Channel of one worker, whose sums the test adds up."""
 
     def gather(self, thing):
         return [thing]
@@ -90,7 +90,7 @@ def measure(view, batch_size, limit, rank=0, world_size=1):
 
 @pytest.mark.parametrize("limit", [50, 1000])
 def test_figures_do_not_depend_on_the_batches_or_the_workers(view, limit):
-    """All workers take equally many passes, whatever the sizes."""
+    """Workers take equally many passes, whatever the sizes."""
     whole, sums, _ = measure(view, 64, limit)
     assert sums[0] == min(limit, 72)
     for batch_size in (1, 7):
@@ -102,7 +102,7 @@ def test_figures_do_not_depend_on_the_batches_or_the_workers(view, limit):
 
 
 def test_rows_of_a_limit_are_those_of_the_whole(view):
-    """A row's draws depend on its place in the view alone; sizes share none."""
+    """Draws of a row depend on its place in the view alone; sizes share none."""
     draws = {}
     for limit in (30, 72):
         part = View(view.store, view.rows[:limit], view.origin)

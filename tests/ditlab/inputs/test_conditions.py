@@ -99,7 +99,7 @@ def test_columns_are_those_that_the_model_does_not_take_and_names_are_those_of_e
 
 
 def test_draws_are_those_of_held_out_metrics(view):
-    """An assessment at a metric's mask ratio masks what the metric does."""
+    """Evaluators at a metric's mask ratio mask the same regions as the metric."""
 
     class Objective:
         def metrics(self, network, batch, noise):
@@ -123,7 +123,7 @@ def test_draws_are_those_of_held_out_metrics(view):
     assert found["draw"] == pytest.approx(float(rows.noise.uniform("mask", (100,)).mean()), rel=1e-6)
 
 
-def test_conditions_are_of_the_first_wanted_rows(view):
+def test_conditions_are_of_the_first_selected_rows(view):
     found = sample_conditions(Completing("even"), 3, view, INPUTS)
     assert found.num == 3 and found.tensors["scores"][:, 0, 0].tolist() == [98, 96, 94]
     assert found.rows is not None and found.rows.columns["kind"].tolist() == ["even"] * 3
@@ -132,21 +132,21 @@ def test_conditions_are_of_the_first_wanted_rows(view):
         assert torch.equal(more.tensors[name][:3], values)
 
 
-def test_no_more_rows_are_looked_at_than_needed(view, monkeypatch):
+def test_no_more_rows_are_read_than_needed(view, monkeypatch):
     monkeypatch.setattr("ditlab.inputs.conditions.SCAN_ROWS", 10)
     sampler = Completing("odd")
     assert sample_conditions(sampler, 7, view, INPUTS).tensors["scores"][:, 0, 0].tolist() == list(range(99, 85, -2))
     assert sampler.seen == 20
 
 
-def test_fewer_rows_than_asked_for_and_none(view):
+def test_fewer_rows_than_requested_and_none(view):
     assert sample_conditions(Completing("odd"), 1000, view, INPUTS).num == 50
     expected = r"data\.path=rows holds no row that `sampling` would complete \(no neither among 100\); .*--data train"
     with pytest.raises(UserError, match=expected):
         sample_conditions(Completing("neither"), 4, view, INPUTS)
 
 
-def test_without_a_number_a_sampler_that_chooses_gets_all_its_rows(view, monkeypatch):
+def test_without_a_number_a_selecting_sampler_gets_all_its_rows(view, monkeypatch):
     monkeypatch.setattr("ditlab.inputs.conditions.SCAN_ROWS", 10)
     monkeypatch.setattr("ditlab.inputs.conditions.DEFAULT_NUM_SAMPLES", 8)
     assert sample_conditions(Completing("odd"), None, view, INPUTS).num == 50

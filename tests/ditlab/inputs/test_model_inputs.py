@@ -1,4 +1,4 @@
-"""Stored features and those made in the step are the same to a model; encoders come, and go, when they should."""
+"""Stored features equal those computed in the step; encoders are opened and freed when they should be."""
 
 import gc
 import weakref
@@ -54,7 +54,7 @@ def pictures() -> np.ndarray:
 
 
 def write(folder: Path, pictures: np.ndarray, more: dict[str, np.ndarray], without: tuple[str, ...] = ()) -> Path:
-    """A store of images with captions and further columns."""
+    """Write a store of images with captions and further columns."""
     texts = [CAPTIONS[row % len(CAPTIONS)].encode() for row in range(ROWS)]
     captions = encode_captions(texts, max(map(len, texts)))
     values = {"image": pictures, "caption": captions, **more}
@@ -76,7 +76,7 @@ def raw(tmp_path_factory, pictures) -> Path:
 
 @pytest.fixture(scope="module")
 def encoded(tmp_path_factory, pictures, folders) -> Path:
-    """The same with features, and without captions."""
+    """Store of the same images with features, and without captions."""
     encoder = FrozenTextEncoder.open(folders["text"], None, 32)
     texts = [CAPTIONS[row % len(CAPTIONS)] for row in range(ROWS)]
     longest = max(encoder.num_tokens(texts))
@@ -96,7 +96,7 @@ def experiment(store: Path, encoders: dict[str, Any] | None = None, **changes: A
 
 
 def rows(spec: Experiment, num: int = 6) -> tuple[ModelInputs, dict[str, torch.Tensor]]:
-    """An experiment's inputs, and the first rows as its model takes them."""
+    """Return an experiment's inputs, and the first rows as its model takes them."""
     view = whole(spec)
     inputs = ModelInputs.from_experiment(spec, view.columns, CPU)
     taken = {field.name: view.gather(field.name, np.arange(num)) for field in inputs.fields}
@@ -134,8 +134,8 @@ def test_stored_features_are_those_of_the_step(raw, encoded, folders):
         assert torch.allclose(values, made[name], rtol=2**-11, atol=1e-6)  # float16's rounding
 
 
-def test_what_is_stored_is_not_made_again(encoded, folders, monkeypatch):
-    """With both encoders named: one is for prompts, the other has nothing to do."""
+def test_stored_features_are_not_computed_again(encoded, folders, monkeypatch):
+    """Both encoders are named: one is for prompts, the other is not used."""
     monkeypatch.setattr(FrozenImageEncoder, "open", None)
     inputs, batch = rows(experiment(encoded, folders))
     assert {field.name for field in inputs.fields} == set(batch) == inputs.names
@@ -175,7 +175,7 @@ def test_a_few_fields(raw, folders):
         (("text",), ("holds no features of images", "set encoders.image", "--encode-images", "weights.alignment=0")),
     ],
 )
-def test_features_that_nobody_makes(raw, folders, tmp_path, encoders, words):
+def test_features_without_a_source_are_refused(raw, folders, tmp_path, encoders, words):
     spec = experiment(raw, {name: folders[name] for name in encoders})
     with pytest.raises(UserError) as caught:
         check_inputs(spec, open_data(spec.data, Home(tmp_path)), Home(tmp_path))
@@ -201,7 +201,7 @@ def test_encoders_are_checked_before_anything_starts(raw, encoded, folders, tmp_
         check_inputs(spec, open_data(spec.data, home), home)
 
 
-def test_captions_longer_than_the_model_takes_are_counted_and_told_ever_more_seldom(raw, folders):
+def test_cut_captions_are_counted_and_warned_about_ever_more_seldom(raw, folders):
     heard: list[str] = []
     encoders = {**folders, "cache": 0}  # so that the same captions are cut anew, as those of an epoch are
     spec = experiment(raw, encoders, model={**MODEL, "text_length": 3})
@@ -256,7 +256,7 @@ def test_stored_features_of_other_patches_are_refused_before_anything_starts(enc
         check_inputs(spec, open_data(spec.data, Home(tmp_path)), Home(tmp_path))
 
 
-def test_what_decides_features_decides_the_hash(raw, folders):
+def test_the_hash_depends_on_all_that_features_depend_on(raw, folders):
     plain = experiment(raw, {"precision": "bf16"})
     spec = plain.to_dict()
     del spec["encoders"]
@@ -316,7 +316,7 @@ def test_metrics_of_a_run_leave_out_a_loss_that_ended(straight):
 
 
 def test_training_on_stored_features_is_the_same_training(five_steps, straight, encoded, tmp_path):
-    """Up to float16's rounding."""
+    """Losses agree up to float16's rounding."""
     spec = five_steps.to_dict() | {"encoders": {}, "data": {**five_steps.to_dict()["data"], "path": str(encoded)}}
     stored = run(class_for(spec).model_validate(spec), tmp_path / "stored")
     assert stored.losses == pytest.approx(straight[2].losses, rel=1e-3)

@@ -1,4 +1,4 @@
-"""Keyed randomness: what a draw depends on, and what it does not."""
+"""Keyed random numbers depend on their key alone."""
 
 import itertools
 
@@ -55,7 +55,7 @@ def test_the_order_of_calls_changes_nothing():
     assert torch.equal(first[0], second[1]) and torch.equal(first[1], second[0])
 
 
-def test_torchs_global_generator_is_left_alone_and_asked_nothing():
+def test_torchs_global_generator_is_neither_read_nor_changed():
     torch.manual_seed(3)
     before = torch.get_rng_state()
     one = noise().normal("noise", (8,))
@@ -64,7 +64,7 @@ def test_torchs_global_generator_is_left_alone_and_asked_nothing():
     assert torch.equal(noise().normal("noise", (8,)), one)
 
 
-def test_the_distributions_are_what_they_say():
+def test_distributions_have_their_moments():
     uniform = noise(micro_size=40_000).uniform("u", (40_000,))
     normal = noise(micro_size=40_000).normal("n", (40_000,))
     assert uniform.min() >= 0 and uniform.max() < 1

@@ -20,7 +20,7 @@ from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading.files import is_sweep
 from ditlab.spec.reading.yaml_text import dump_yaml
-from support.draws import Book, train_watched, train_written_down
+from support.draws import DrawRecord, train_recorded_draws, train_watched
 from support.workers import tiny
 
 FOLDER = Path(__file__).parents[3] / "experiments"
@@ -155,20 +155,20 @@ def spread(workers: int) -> Experiment:
 @pytest.fixture(scope="module")
 def alone(home, tmp_path_factory) -> dict[str, Any]:
     """What one worker draws that accumulates four micro-batches."""
-    (left,) = train_written_down(spread(1), home, tmp_path_factory.mktemp("alone") / "run", 1)
+    (left,) = train_recorded_draws(spread(1), home, tmp_path_factory.mktemp("alone") / "run", 1)
     return left
 
 
 @pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_any_number_of_workers_draws_the_same(world_size, alone, home, tmp_path):
     """Bytes of every draw, by step and sample; a worker draws for its own samples and no others."""
-    expected: Book = alone["book"]
+    expected: DrawRecord = alone["record"]
     training = {key for key in expected if key.startswith("train/")}
     # 3 steps of 32 samples with a time, a noise and a label's dropping each, no two of them alike.
     assert len(training) == len({tuple(expected[key]) for key in training}) == 3 * 32 * 3
     assert any(key.startswith("evaluate/") for key in expected)
-    left = train_written_down(spread(world_size), home, tmp_path / "run", world_size)
-    books: list[Book] = [one["book"] for one in left]
+    left = train_recorded_draws(spread(world_size), home, tmp_path / "run", world_size)
+    books: list[DrawRecord] = [one["record"] for one in left]
     for book in books:
         assert all(expected[key] == digests for key, digests in book.items())
         assert len(book.keys() & training) == len(training) // world_size

@@ -28,7 +28,7 @@ def store(splits) -> Store:
     return splits.train.store
 
 
-def test_every_digit_is_there_in_every_colour_and_says_so(store):
+def test_every_digit_is_there_in_every_colour_with_a_matching_caption(store):
     assert len(store) == 1797 * 7
     assert store.columns["image"].shape == (3, 16, 16)
     assert store.columns["caption"].shape == (len("a magenta three"),)

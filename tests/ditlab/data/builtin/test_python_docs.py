@@ -76,7 +76,7 @@ def test_it_is_data_like_any_other(module_home, quick_corpus, corpus):
     assert open_data(TextData(length=128), module_home).fingerprint == splits.fingerprint
 
 
-def test_a_bpe_of_it_has_the_vocabulary_that_was_asked_for(module_home, quick_corpus):
+def test_a_bpe_of_it_has_the_requested_vocabulary(module_home, quick_corpus):
     store = open_data(TextData(length=64, tokenizer="bpe", vocabulary=400), module_home).train.store
     assert store.name == "python-docs-bpe-400-64"
     assert store.columns["tokens"].num_classes == store_tokenizer(store).vocabulary == 400

@@ -25,7 +25,7 @@ def hidden(shape: tuple[int, ...], seed: int = 0, ratio: float = 0.5) -> np.ndar
 
 @pytest.fixture(scope="module")
 def law() -> PlantedModules:
-    """The default law."""
+    """Default law."""
     return PlantedModules(MotifsData())
 
 
@@ -68,7 +68,7 @@ def test_the_optimum_is_the_sum_over_all_hidden_sequences(ratio):
     assert not predicted[~present].any()
 
 
-def test_masked_and_absent_regions_are_not_looked_at(law, draw):
+def test_masked_and_absent_regions_are_not_used(law, draw):
     x, mask = draw[0][:3], draw[1][:3]
     present = np.arange(64) < np.array([64, 40, 7])[:, None]
     spoilt = np.where((mask | ~present)[..., None], 1, x)
@@ -118,7 +118,7 @@ def test_nothing_else_that_was_tried_has_a_lower_error(law, draw, monkeypatch):
 
 
 def on_top(optimum: np.ndarray, x: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The optimum, corrected by a regression on the regions beside; fitted on half the windows, used on the others."""
+    """Correct the optimum by a regression on the regions beside, fitted on half the windows, used on the others."""
     beside = [np.roll(np.where(mask[..., None], 0, x), shift, axis=1) for shift in (-2, -1, 1, 2)]
     inputs = np.concatenate([np.ones((*mask.shape, 1)), *beside], axis=-1)
     corrected = optimum.copy()
@@ -129,7 +129,7 @@ def on_top(optimum: np.ndarray, x: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return corrected
 
 
-def test_there_is_much_to_learn_that_a_region_beside_does_not_tell(law, draw):
+def test_the_optimum_uses_more_than_the_neighbouring_regions(law, draw):
     """R^2 within features, at half of the regions masked: what the shipped experiment's target is a share of."""
     x, mask = draw
     spread = np.square(x[mask] - x[mask].mean(axis=0)).sum()
@@ -148,14 +148,14 @@ def test_features_are_sparse_and_in_range(law, draw):
     np.testing.assert_allclose(x.mean(axis=(0, 1)), law.mean.mean(axis=0), atol=0.03)
 
 
-def test_modules_belong_to_pairs_and_a_program_alone_tells_nothing():
+def test_modules_belong_to_pairs_and_a_program_alone_is_uninformative():
     law = PlantedModules(MotifsData(domains=5, programs=7))
     by_program = law.on_probability.reshape(5, 7, 32).mean(axis=0)
     np.testing.assert_allclose(by_program, np.broadcast_to(by_program[0], by_program.shape))
     assert len(np.unique(law.on_probability > 0.1, axis=0)) == 35, "each pair has a module of its own"
 
 
-def test_runs_are_as_long_as_they_say():
+def test_runs_have_the_stated_average_length():
     stay = PlantedModules(SMALL).transition.reshape(3, 4, 3, 4)
     np.testing.assert_allclose(stay.sum(axis=(2, 3)), 1)
     np.testing.assert_allclose(1 / (1 - stay[1, 2, 1, :].sum()), planted_modules.DOMAIN_PEAKS)
@@ -178,7 +178,7 @@ def test_a_chromosome_is_a_function_of_the_law_alone():
     assert not np.array_equal(PlantedModules(SMALL).on_probability, reseeded.on_probability)
 
 
-def test_the_numbers_of_old_runs_stay():
+def test_numbers_of_old_runs_are_unchanged():
     """Whoever changes them raises planted_modules.VERSION, or new runs would read old stores."""
     features = PlantedModules(SMALL).features(0)
     assert hashlib.sha256(features.tobytes()).hexdigest()[:16] == FIRST_CHROMOSOME

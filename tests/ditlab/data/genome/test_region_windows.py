@@ -45,7 +45,7 @@ def test_windows_begin_a_stride_apart():
     assert windows_of(plan) == [(0, 0, 4), (0, 3, 4), (0, 6, 4), (1, 0, 3)]
 
 
-def test_windows_that_reach_too_far_are_dropped_and_counted():
+def test_windows_that_span_too_much_are_dropped_and_counted():
     far = ChromosomePeaks("chr1", np.array([0, 100, 200, 9000]), np.array([50, 150, 250, 9050]))
     plan = plan_windows([far, chromosome("chr2", 4, gap=100)], 2, max_span=700)
     assert windows_of(plan) == [(0, 0, 2), (1, 0, 2), (1, 2, 2)]

@@ -1,4 +1,4 @@
-"""Which size an image gets."""
+"""Sizes of images by aspect ratio."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What becomes of one image, whatever its format, mode, orientation and size."""
+"""Decoding of one image, whatever its format, mode, orientation and size."""
 
 import io
 
@@ -160,7 +160,7 @@ def test_no_caption_and_an_empty_one_are_the_same(caption):
     assert skipped(encoded(smooth(20, 20)), caption).reason == "missing_caption"
 
 
-def test_captions_lose_what_surrounds_them_and_are_cut_between_characters():
+def test_captions_are_stripped_and_cut_between_characters():
     image = encoded(smooth(20, 20))
     assert decoded(image, b"\xef\xbb\xbf  a red\x00 dot \r\n").caption == b"a red dot"
     whole = decoded(image, "ein großer roter Hund".encode()[:20])
@@ -174,7 +174,7 @@ def test_a_caption_in_another_encoding_is_refused_with_its_offset():
         decode(RULES, CaptionedImage("here", encoded(smooth(20, 20)), "ein gro\xdfer".encode("latin1")))
 
 
-def test_files_are_read_where_they_lie(tmp_path):
+def test_local_files_are_read_in_place(tmp_path):
     (tmp_path / "a.png").write_bytes(encoded(smooth(16, 16)))
     (tmp_path / "a.txt").write_text("a slope")
     one = decode(RULES, CaptionedImage("a.png", tmp_path / "a.png", tmp_path / "a.txt"))

@@ -18,7 +18,7 @@ def rows(store: Store, column: str) -> np.ndarray:
 
 
 def present(store: Store, column: str) -> np.ndarray:
-    """A column's regions without padding, window after window."""
+    """Return a column's regions without padding, window after window."""
     return rows(store, column)[rows(store, "present")]
 
 
@@ -106,7 +106,7 @@ def test_each_block_is_read_once_a_pass(get, monkeypatch):
 
 
 def test_memory_does_not_grow_with_the_store(get, tmp_path, monkeypatch):
-    """Beside coordinates, tens of bytes a peak, where a peak's scores are 400."""
+    """Coordinates take tens of bytes a peak, scores 400."""
     monkeypatch.setattr(get_zarr, "BLOCK_BYTES", 2**18)
     monkeypatch.setattr(get_zarr, "NAMES_AT_A_TIME", 1024)
     monkeypatch.setattr("ditlab.data.genome.region_windows.BATCH_BYTES", 2**18)
@@ -124,7 +124,7 @@ def test_memory_does_not_grow_with_the_store(get, tmp_path, monkeypatch):
     assert highest[2] - highest[1] < 28_000 * 100
 
 
-def test_both_passes_tell_their_progress(get):
+def test_both_passes_report_progress(get):
     seen = []
     get(GetSource(), progress=lambda *now: seen.append(now))
     last = {what: (done, total, unit) for what, done, total, unit in seen}
@@ -135,7 +135,7 @@ def test_both_passes_tell_their_progress(get):
     }
 
 
-def test_windows_that_reach_too_far_are_dropped_and_told(get, refused, tmp_path):
+def test_windows_that_span_too_much_are_dropped_and_noted(get, refused, tmp_path):
     peaks = [*peaks_of({"chr2": 23}), *peaks_of({"chr10": 11}, gap=2_000_000)]
     store = get(GetSource(peaks))
     assert rows(store, "chromosome").tolist() == [0] * 6 + [1]
@@ -146,7 +146,7 @@ def test_windows_that_reach_too_far_are_dropped_and_told(get, refused, tmp_path)
     refused(far, "--max-span=5000000 drops all 9 windows of --regions=4 over 34 peaks", "lower --regions")
 
 
-def test_chunks_without_a_file_are_told(get, tmp_path):
+def test_chunks_without_a_file_are_noted(get, tmp_path):
     path = GetSource().write(tmp_path / "holes.zarr", 2)
     (path / "data" / "3.0").unlink()
     store = get(path)
@@ -154,7 +154,7 @@ def test_chunks_without_a_file_are_told(get, tmp_path):
     assert not present(store, "regions")[15:20, :4].any()
 
 
-def test_shards_without_a_file_are_told_and_others_are_not(get, tmp_path):
+def test_only_shards_without_a_file_are_noted(get, tmp_path):
     source = GetSource()
     path = source.write(tmp_path / "shards.zarr", shards=(10, 4))
     assert "no file" not in get(path, name="whole").manifest.source.note
@@ -173,7 +173,7 @@ def test_a_windows_largest_accessibility_is_kept(get):
     assert "largest_accessibility" not in get(source).columns
 
 
-def test_windows_that_share_regions_are_told_with_the_remedy(get):
+def test_windows_that_share_regions_are_noted_with_the_remedy(get):
     note = get(GetSource(), stride=2).manifest.source.note
     assert "neighbouring windows share regions: hold out whole chromosomes: data.hold_out: {column: chromosome" in note
     assert "share regions" not in get(GetSource(), stride=4).manifest.source.note

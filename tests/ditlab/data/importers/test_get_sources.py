@@ -65,7 +65,7 @@ def test_a_source_that_contradicts_itself_is_named(refused, tmp_path, zarr_forma
         (np.array(["0.1"] * 34), ["atpm/T holds <U3, and accessibilities are real numbers"]),
     ],
 )
-def test_accessibilities_that_are_none_are_named(refused, tmp_path, atpm, parts):
+def test_invalid_accessibilities_are_named(refused, tmp_path, atpm, parts):
     refused(GetSource(atpm={"T": atpm}), *parts, cell_type="T")
 
 
@@ -87,7 +87,7 @@ def test_a_missing_key_is_named_with_what_there_is(refused, tmp_path, key, zarr_
     refused(path, f"holds no array '{key}' (it holds {there})")
 
 
-def test_what_is_no_zarr_store_is_named(refused, tmp_path):
+def test_a_folder_without_a_zarr_store_is_named(refused, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "zarr.json").write_text('{"zarr_format"')
@@ -129,7 +129,7 @@ def test_metadata_that_cannot_be_read_are_named(refused, tmp_path, zarr_format, 
     refused(path, f"{path}: {key} ", reason, "copy the store again", cell_type="fetal_heart")
 
 
-def test_what_is_not_asked_for_may_be_broken(get, tmp_path):
+def test_unused_arrays_may_be_broken(get, tmp_path):
     path = GetSource().write(tmp_path / "source.zarr")
     (path / "atpm" / "fetal_heart" / "zarr.json").write_text("{")
     assert "fetal_heart" in get(path).manifest.source.note

@@ -60,7 +60,7 @@ def captions_by_size(store: BucketedStore) -> dict[str, list[str]]:
 
 
 def left(home) -> list[str]:
-    """What lies in the stores' folder."""
+    """Return the contents of the stores' folder."""
     return sorted(path.name for path in home.stores.iterdir()) if home.stores.exists() else []
 
 
@@ -122,7 +122,7 @@ def test_images_of_one_size_are_a_bucketed_store_too(run, tmp_path):
     assert isinstance(store, BucketedStore) and [len(part) for part in store.parts] == [3]
 
 
-def test_what_cannot_be_used_is_skipped_counted_and_listed(run, folder):
+def test_unusable_images_are_skipped_counted_and_listed(run, folder):
     jpeg = encoded(smooth(100, 100), "JPEG")
     captioned_folder(
         folder,
@@ -145,14 +145,14 @@ def test_what_cannot_be_used_is_skipped_counted_and_listed(run, folder):
     assert "deep/text.png: unreadable (no BMP, JPEG, PNG or WEBP image)" in listed
 
 
-def test_a_missing_caption_is_refused_unless_asked_otherwise(run, folder, home):
+def test_a_missing_caption_is_refused_by_default(run, folder, home):
     (folder / "c.txt").unlink()
     with pytest.raises(UserError, match=r"c\.png has no caption; .*a \.txt file of the same stem.*--missing-caption"):
         run(folder)
     assert left(home) == []
 
 
-def test_an_unreadable_image_is_refused_where_asked(run, folder, home):
+def test_an_unreadable_image_is_refused_on_request(run, folder, home):
     (folder / "d.png").write_bytes(b"no image")
     with pytest.raises(UserError, match=r"d\.png cannot be decoded .*--unreadable skip\."):
         run(folder, unreadable="refuse")
@@ -168,7 +168,7 @@ def test_a_set_without_a_usable_image_is_refused(run, tmp_path, home):
     assert left(home) == []
 
 
-def test_captions_longer_than_asked_are_cut_between_characters_and_counted(run, tmp_path):
+def test_captions_beyond_the_limit_are_cut_between_characters_and_counted(run, tmp_path):
     texts = ["ein großer Hund", "kurz", "länger als gewünscht"]
     source = captioned_folder(tmp_path / "de", {f"{n}.png": (smooth(64, 64), text) for n, text in enumerate(texts)})
     store = run(source, caption_length=9).store
@@ -293,7 +293,7 @@ def test_parquet_that_does_not_fit(run, tmp_path, columns, options, message):
         run(parquet_file(tmp_path / "t.parquet", **columns), **options)
 
 
-def test_sources_that_are_none(run, tmp_path, folder, pictures):
+def test_sources_without_images_are_refused(run, tmp_path, folder, pictures):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"empty holds no \.bmp, \.jpeg, \.jpg, \.png, \.webp, \.tar or \.parquet file"):
         run(tmp_path / "empty")

@@ -69,7 +69,7 @@ def test_idx_files_read_back(folder, write_idx, suffix):
         (b"\x1f\x8b" + bytes(30), "x is a damaged or truncated gzip file of 32 bytes"),
     ],
 )
-def test_idx_files_that_are_not_whole_say_what_was_found(folder, content, message):
+def test_idx_files_that_are_not_whole_are_refused_with_their_sizes(folder, content, message):
     (folder / "x").write_bytes(content)
     with pytest.raises(UserError, match=message):
         read_idx(folder / "x", IMAGES_MAGIC)
@@ -95,7 +95,7 @@ def test_a_look_alike_needs_no_checksum(request_from, look_alike):
     assert {file.check for file in store.manifest.source.files} == {"skipped"}
 
 
-def test_importing_again_says_what_changed(request_from, look_alike, folder, write_idx):
+def test_importing_again_reports_the_outcome(request_from, look_alike, folder, write_idx):
     run_import("mnist", request_from())
     assert run_import("mnist", request_from())[0].outcome == "unchanged"
     write_idx(folder / "t10k-labels-idx1-ubyte", np.zeros(20))
@@ -181,7 +181,7 @@ CONTENT_MD5 = "226eb5dd464311666742d02a71db70dd"
 
 @pytest.fixture
 def mirror():
-    """A web server with one file under /good/, cut short under /short/, another file under /wrong/."""
+    """Web server with one file under /good/, cut short under /short/, another file under /wrong/."""
     requests = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -224,7 +224,7 @@ def test_downloads_come_whole_with_progress_and_only_once(mirror, folder):
     assert len(requests) == 1
 
 
-def test_a_broken_download_goes_on_where_it_stopped(mirror, folder):
+def test_a_broken_download_continues_where_it_stopped(mirror, folder):
     address, requests = mirror
     with pytest.raises(UserError, match="connection ended after 100000 of 300000 bytes"):
         download("x.gz", CONTENT_MD5, [f"{address}/short/"], folder, ignore_progress)
@@ -248,7 +248,7 @@ def test_a_damaged_remainder_is_not_built_on(mirror, folder):
     assert download("x.gz", CONTENT_MD5, [f"{address}/good/"] * 2, folder, ignore_progress) == f"{address}/good/x.gz"
 
 
-def test_without_a_mirror_the_way_around_is_named(monkeypatch, request_from):
+def test_without_a_mirror_the_remedy_is_named(monkeypatch, request_from):
     monkeypatch.setattr(mnist, "MIRRORS", ("http://127.0.0.1:9/",))
     monkeypatch.setattr(downloading, "MIRROR_TIMEOUT", 2.0)
     with pytest.raises(UserError, match=r"Connection refused.*Fetch the four files \(train-images.*--source DIR"):

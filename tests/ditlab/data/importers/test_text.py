@@ -66,7 +66,7 @@ def test_any_number_of_processes_gives_the_same_store(importing, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
-def test_what_is_held_does_not_grow_with_the_corpus(importing, tmp_path, kind):
+def test_memory_does_not_grow_with_the_corpus(importing, tmp_path, kind):
     line, highest = "Bounded memory, whatever the size of the corpus.\n" * 400, []
     for number, lines in enumerate((50, 150, 450)):  # 1, 3 and 9 MB
         texts = ["".join([line] * lines)] if kind == "txt" else [line] * lines
@@ -87,7 +87,7 @@ def test_a_bpe_of_a_large_corpus_learns_from_a_part_of_it(importing, tmp_path, m
     assert "qq" not in json.loads(store_tokenizer(store).content)["model"]["vocab"]
 
 
-def test_progress_is_told_in_bytes_of_text(tmp_path):
+def test_progress_is_reported_in_bytes_of_text(tmp_path):
     seen = {}
     source = write_corpus(tmp_path / "corpus", "jsonl")
     asked = TextOptions(source=source, length=16, tokenizer="bpe", vocabulary=270)
@@ -128,7 +128,7 @@ def test_an_altered_or_missing_tokenizer_is_noticed(importing, tmp_path):
 
 
 def test_the_tokenizer_is_part_of_the_fingerprint(importing, tmp_path):
-    """The same numbers under another tokeniser are another text."""
+    """Equal numbers under another tokeniser are another text."""
     prints = set()
     for content in (b"one", b"two", None):
         with StoreWriter(
@@ -143,7 +143,7 @@ def test_the_tokenizer_is_part_of_the_fingerprint(importing, tmp_path):
     assert len(prints) == 3
 
 
-def test_a_store_of_other_things_has_no_tokenizer(make_store, tmp_path):
+def test_a_store_without_tokens_has_no_tokenizer(make_store, tmp_path):
     store = make_store()
     assert store_tokenizer(store) is None and copy_tokenizer(store, tmp_path / "run") is None
     assert store.manifest.text is None and store.manifest.attachments == {}
@@ -207,7 +207,7 @@ def test_a_length_beyond_the_corpus_is_refused(importing, tmp_path):
     assert len(importing(tmp_path / "a.txt", length=11).store) == 1
 
 
-def test_tokenizers_that_cannot_be_had_are_refused_before_anything_is_written(importing, tmp_path):
+def test_missing_tokenizers_are_refused_before_anything_is_written(importing, tmp_path):
     source = write_corpus(tmp_path / "corpus", "jsonl")
     importing.refused(source, "nowhere/tokenizer.json cannot be read", tokenizer="./nowhere/tokenizer.json")
     importing.refused(source, "corpus.jsonl is no tokeniser", tokenizer=str(source))
@@ -239,7 +239,7 @@ def test_tiny_shakespeare(importing, tmp_path):
     shutil.rmtree(store.path)
 
 
-def test_the_commands_import_text_and_show_it(tmp_path):
+def test_commands_import_and_inspect_text(tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"body": f"[b]Document {n}[/b]. "}) + "\n" for n in range(99)))
     arguments = ("--source", "a.jsonl", "--column", "body", "--length", "64")
     done = run_inside("data", "import", "text", *arguments, "--json", home=tmp_path / "home", cwd=tmp_path)

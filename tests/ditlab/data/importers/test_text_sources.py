@@ -8,7 +8,7 @@ from ditlab.data.text.documents import TextFiles
 from support.text_corpus import DOCUMENTS, stored, stream, write_corpus
 
 
-def test_text_that_is_none_is_named(importing, tmp_path):
+def test_sources_without_text_are_refused(importing, tmp_path):
     (tmp_path / "empty").mkdir()
     importing.refused(tmp_path / "empty", f"--source={tmp_path}/empty holds no .jsonl, .parquet, .txt file")
     (tmp_path / "empty" / "a.txt").touch()

@@ -75,6 +75,6 @@ def test_held_out_rows_have_few_neighbours_that_train(length):
 
 
 def test_held_out_rows_of_a_text_are_shuffled():
-    """The first few, which a limited evaluation takes, come from many places."""
+    """A limited evaluation takes the first few, which come from many places."""
     first = np.sort(hold_out_runs(50_000, 0.1)[1][:50])
     assert (np.diff(first) > 40).sum() > 30

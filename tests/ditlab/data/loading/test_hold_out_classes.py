@@ -72,7 +72,7 @@ def test_held_out_rows_are_shuffled_alike_every_time(path, home):
         ("chromosome", ("chr1", "chr9", "chr10"), r"values=chr1, chr9, chr10 holds out every row, so nothing is left"),
     ],
 )
-def test_what_cannot_be_held_out_is_named(path, home, column, values, message):
+def test_classes_that_cannot_be_held_out_are_named(path, home, column, values, message):
     with pytest.raises(UserError, match=r"data\.hold_out\." + message):
         opened(path, home, column, *values)
 
@@ -88,13 +88,13 @@ def test_what_cannot_be_held_out_is_named(path, home, column, values, message):
         (0.7, "data.hold_out=0.7 must be at most 0.5"),
     ],
 )
-def test_the_spec_says_what_a_hold_out_is(hold_out, message):
+def test_specs_of_hold_outs_are_checked(hold_out, message):
     spec = {"name": "x", "model": {"family": "dit"}, "training": {"steps": 1}, "batch": {"size": 1}}
     with pytest.raises(UserError) as caught:
         build_experiment({**spec, "data": {"kind": "arrow", "path": "p", "hold_out": hold_out}}, "spec")
     assert message in str(caught.value)
 
 
-def test_a_share_is_still_a_share(path, home):
+def test_a_number_is_still_a_share(path, home):
     splits = open_data(ArrowData(path=str(path), hold_out=0.2), home)
     assert (len(splits.train), len(splits.held_out)) == (240, 60)

@@ -169,7 +169,7 @@ def test_an_error_of_the_consumer_ends_the_thread(view):
 
 
 def test_a_dropped_loader_leaves_no_thread(view):
-    """The fixture waits for the thread's end."""
+    """Threads end once the loader is collected, as the fixture checks."""
     next(open_loader(view, SampleOrder(len(view), 16, seed=5), 0, 16, range(1)))
     gc.collect()
 

@@ -42,7 +42,7 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def place(server, tmp_path) -> Iterator[Place]:
-    """URIs of a prefix of the test's own; the server forgets what it was asked before."""
+    """Return URIs of a prefix of the test's own; the server's record of requests is cleared."""
     server.requests.clear()
     yield lambda name: f"s3://bucket/{tmp_path.name}/{name}?{server.query}"
     server.before = lambda request: None
@@ -50,7 +50,7 @@ def place(server, tmp_path) -> Iterator[Place]:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch) -> Path:
-    """Where this node's copies lie."""
+    """Folder of this node's copies."""
     monkeypatch.setenv("DITLAB_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "stores"
 
@@ -60,7 +60,7 @@ def remote(uri: str) -> RemoteFiles:
 
 
 def fetched(server: S3Server, kind: str = ".arrow") -> Counter[str]:
-    """How often each file was asked for, by name."""
+    """Count the requests for each file, by name."""
     return Counter(
         request.rpartition("/")[2] for request in server.requests if request.startswith("GET") and kind in request
     )
@@ -133,7 +133,7 @@ def test_another_store_at_the_place_is_another_copy(place, make_store, home, cac
 
 
 def start(uri: str, home: Home) -> subprocess.Popen[str]:
-    """A process that opens the store, on a line of input, and prints its fingerprint."""
+    """Start a process that opens the store, on a line of input, and prints its fingerprint."""
     code = (
         "import sys; from pathlib import Path; from ditlab.home import Home;"
         "from ditlab.data.named_stores import open_named_store;"
@@ -162,7 +162,7 @@ def test_two_processes_at_once_make_one_copy(server, place, make_store, home, ca
     assert said.count(" copied to ") == 1 and said.count("another process copies it") == 1
 
 
-def test_a_copy_cut_short_is_never_used_and_gone_on_from(server, place, make_store, home, cache):
+def test_a_copy_cut_short_is_not_used_and_is_continued(server, place, make_store, home, cache):
     store = make_store(rows=120, rows_per_shard=10)
     upload_store(store, place("s"))
     last, release = store.manifest.shards[-1].file, threading.Event()
@@ -232,7 +232,7 @@ def root(store: AnyStore) -> str:
 
 @pytest.mark.parametrize("kind", ["plain", "bucketed"])
 @pytest.mark.parametrize("way", ALTERED)
-def test_what_was_altered_at_the_place_is_refused(way, kind, place, make_store, home, cache, tmp_path):
+def test_altered_files_at_the_place_are_refused(way, kind, place, make_store, home, cache, tmp_path):
     store = make_store(rows_per_shard=30) if kind == "plain" else bucketed(tmp_path / "s")
     upload_store(store, place("s"))
     where, edit, words = ALTERED[way]
@@ -276,7 +276,7 @@ def test_a_copy_that_was_damaged_on_the_node_is_mended(server, place, make_store
 
 @pytest.mark.timeout(200)
 def test_a_place_that_does_not_answer(server, place, make_store, home, cache):
-    """A copy is used where there is one; otherwise one sentence names the remedy. The client tries for some seconds."""
+    """Copies are used where there is one; otherwise one sentence names the remedy. The client tries for some seconds."""
     store = make_store()
     for name in ("s", "other"):
         upload_store(store, place(name))
@@ -301,7 +301,7 @@ def test_a_place_without_a_store(place, home, cache):
 
 @pytest.mark.parametrize("what", ["shards", "a list for people"])
 def test_a_full_disk(what, place, make_store, home, tmp_path, monkeypatch):
-    """A list's size stands in no manifest, so there the disk is full in mid-copy."""
+    """Manifests hold no size of lists, so there the disk is full in mid-copy."""
     if what == "shards":
         store: AnyStore = make_store(rows=100_000, rows_per_shard=10_000, batch=100_000)
     else:
@@ -343,8 +343,8 @@ def test_an_upload_overwrites_no_other_store(place, make_store):
 
 
 @pytest.mark.parametrize("kind", ["plain", "bucketed"])
-def test_an_upload_that_was_cut_short_goes_on(kind, server, place, make_store, home, tmp_path):
-    """The manifest comes last, so half a store is none."""
+def test_an_upload_that_was_cut_short_is_continued(kind, server, place, make_store, home, tmp_path):
+    """Manifests come last, so half a store is none."""
     store = make_store(rows_per_shard=30) if kind == "plain" else bucketed(tmp_path / "s")
     upload_store(store, place("s"))
     remote(place("s")).delete("", root(store))
@@ -369,7 +369,7 @@ def test_an_upload_to_nowhere(uri, server, make_store):
 
 
 def test_the_lock_of_a_killed_process_ends_with_it(place, make_store, home, cache):
-    """`flock` belongs to the process, so the file that it leaves holds nobody up."""
+    """`flock` belongs to the process, so the file that it leaves blocks no other one."""
     store = make_store()
     upload_store(store, place("s"))
     path = open_named_store("data.path", place("s"), home).path

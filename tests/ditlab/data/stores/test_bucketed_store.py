@@ -83,7 +83,7 @@ def test_the_same_again_is_unchanged_and_other_rows_replace_all(tmp_path):
     assert len(open_store(path)) == 7
 
 
-def test_lists_lie_beside_the_manifest(tmp_path):
+def test_lists_are_beside_the_manifest(tmp_path):
     store = write(tmp_path / "s", files={"skipped.txt": b"a.png: too small\n"}).store
     name = store.manifest.files["skipped.txt"]
     assert re.fullmatch(r"skipped-[0-9a-f]{8}\.txt", name)
@@ -119,7 +119,7 @@ def test_an_import_that_ends_early_leaves_the_old_set_whole(tmp_path, size):
 
 
 def test_until_the_manifest_is_in_place_the_old_set_is_whole(tmp_path, monkeypatch):
-    """A process killed at any rename: what lies there then opens as the old set or as the new one."""
+    """After a kill at any rename, the folder opens as the old set or as the new one."""
     old, new = bucketed(tmp_path / "old"), bucketed(tmp_path / "new", seed=1)
     renames = 0
     rename, replace = Path.rename, Path.replace

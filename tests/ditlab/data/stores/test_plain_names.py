@@ -1,4 +1,4 @@
-"""A name out of a manifest, or of a new store, leads to no path outside the store's folder."""
+"""Names in a manifest, or of a new store, lead to no path outside the store's folder."""
 
 import json
 import shutil
@@ -22,13 +22,13 @@ LEADING_ELSEWHERE = [
 
 
 @pytest.mark.parametrize("name", LEADING_ELSEWHERE)
-def test_what_is_no_plain_name(name):
+def test_names_that_lead_elsewhere_are_refused(name):
     with pytest.raises(ValueError, match="no plain name"):
         plain_name(name)
 
 
 @pytest.mark.parametrize("name", ["shard-00000-1a2b.arrow", "tokenizer.json", "256x192-1a2b3c4d", "mein Bild ä", ".x"])
-def test_what_is_one(name):
+def test_plain_names_are_accepted(name):
     assert plain_name(name) == name
 
 
@@ -73,8 +73,8 @@ def test_a_shard_may_be_a_link(make_store, tmp_path):
     assert open_store(store.path).fingerprint == store.fingerprint
 
 
-def test_an_import_over_a_manifest_that_lies_deletes_nothing_elsewhere(tmp_path):
-    """What a replaced store's manifest calls a list for people is deleted with it."""
+def test_an_import_over_a_false_manifest_deletes_nothing_elsewhere(tmp_path):
+    """Lists for people that a replaced store's manifest names are deleted with it."""
     (tmp_path / "precious.txt").write_text("keep")
     store = bucketed(tmp_path / "s")
     edit(store.path / BUCKETS_NAME, lambda record: record["files"].update(skipped="../precious.txt"))
@@ -104,7 +104,7 @@ def test_an_import_takes_plain_names_alone(kind, name, tmp_path, capfd, monkeypa
 
 
 @pytest.mark.parametrize("name", ["..", "../..", "a" * 300, "nothing/../../nowhere"])
-def test_a_name_without_a_store_is_a_sentence(name, tmp_path, capfd, monkeypatch):
+def test_a_name_without_a_store_is_refused_in_a_sentence(name, tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     said = run_here(capfd, monkeypatch, "data", "inspect", name)

@@ -267,6 +267,6 @@ def test_a_store_needs_rows(tmp_path):
     assert not (tmp_path / "s").exists()
 
 
-def test_shard_names_tell_number_and_content(make_store):
+def test_shard_names_hold_number_and_content(make_store):
     names = [shard.file for shard in make_store(rows_per_shard=40).manifest.shards]
     assert all(re.fullmatch(rf"shard-0000{i}-[0-9a-f]{{12}}\.arrow", name) for i, name in enumerate(names))

@@ -16,7 +16,7 @@ def view(tmp_path_factory) -> View:
 
 
 @given(st.integers(1, 80), st.none() | st.integers(0, 80))
-def test_pieces_are_the_first_rows_by_bucket(view, size, limit):
+def test_batches_are_the_first_rows_by_bucket(view, size, limit):
     pieces = list(view.batches(size, limit))
     assert sorted(place for piece in pieces for place in piece.indices) == list(range(len(view)))[:limit]
     for piece in pieces:
@@ -26,7 +26,7 @@ def test_pieces_are_the_first_rows_by_bucket(view, size, limit):
     assert len(pieces) == sum(fewest)
 
 
-def test_pieces_of_a_plain_store_are_its_rows_in_order(make_store):
+def test_batches_of_a_plain_store_are_its_rows_in_order(make_store):
     pieces = list(View(make_store(), np.arange(99, -1, -1), "test").batches(40, 90))
     assert [(piece.bucket, piece.first, len(piece.indices)) for piece in pieces] == [
         (0, 0, 40),

@@ -174,7 +174,7 @@ def test_a_name_is_looked_up_in_the_hubs_cache(fetch, tmp_path):
     assert fetch("acme/words") == "[1, 2]"
 
 
-def test_a_name_that_cannot_be_fetched_says_what_to_do(fetch):
+def test_a_name_that_cannot_be_fetched_names_the_remedy(fetch):
     said = fetch("acme/unheard-of")
     assert said.startswith("--tokenizer=acme/unheard-of is no file or folder here, and the Hugging Face hub does not")
     assert said.endswith("fetch its tokenizer.json on a machine that reaches the hub and name that file.")

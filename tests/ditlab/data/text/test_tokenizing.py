@@ -22,7 +22,7 @@ def test_any_number_of_processes_gives_the_same_tokens(monkeypatch, processes):
     assert np.concatenate(arrays).tolist() == stream(DOCUMENTS * 3, tokenizer)
 
 
-def test_a_process_that_is_killed_is_told(monkeypatch):
+def test_a_killed_process_is_an_error(monkeypatch):
     class Deadly(ByteTokenizer):
         def __init__(self) -> None:
             super().__init__()
@@ -34,7 +34,7 @@ def test_a_process_that_is_killed_is_told(monkeypatch):
 
 @pytest.mark.parametrize("length", [40, 200])
 @pytest.mark.parametrize("block", [1, 7, 1000, 10**6])
-def test_where_a_document_is_cut_depends_on_its_text_alone(monkeypatch, length, block):
+def test_cuts_of_a_document_depend_on_its_text_alone(monkeypatch, length, block):
     monkeypatch.setattr(documents, "PIECE_LENGTH", length)
     text = prose(600)
     whole = list(pieces([text]))
