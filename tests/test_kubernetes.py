@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 
 from ditlab.cluster.autoscaling import growth_within, limits_of
 from ditlab.cluster.capacity import check_capacity, cpu_share
-from ditlab.spec.reading.loading import load_experiment
+from ditlab.spec.loading import load_experiment
 from support.launcher import CHECKOUT
 
 FOLDER = CHECKOUT / "docs" / "kubernetes"
