@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import denoisers
-from denoisers.families import families
 from ditlab.cluster.session import ray_session
 
 PLUGINS = Path(__file__).parent / "plugins"
@@ -26,10 +25,6 @@ def ray() -> Iterator[Any]:
 
 
 @pytest.fixture
-def breaking_family(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def breaking_family(monkeypatch: pytest.MonkeyPatch) -> None:
     """The family of `support/plugins`, in this process as in Ray's."""
     monkeypatch.setattr(denoisers, "__path__", [*denoisers.__path__, str(PLUGINS / "denoisers")])
-    families.cache_clear()
-    yield
-    monkeypatch.undo()
-    families.cache_clear()
