@@ -21,16 +21,15 @@ from pathlib import Path
 
 import numpy as np
 
-from denoisers.contract import BatchField
 from ditlab.data.loading.loader import Loader
 from ditlab.data.loading.order import SampleOrder
+from ditlab.data.loading.worker_batches import WorkerBatches
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.data.stores.writer import StoreWriter
 
 ROWS, SHAPE, BATCH = 60_000, (1, 28, 28), 128
-FIELDS = (BatchField("image", SHAPE, "float32", value_range=(-1, 1)),)
 
 
 def main() -> None:
@@ -67,7 +66,8 @@ def measure(folder: Path, rounds: int, epochs: int) -> tuple[dict[str, list[floa
     raw = np.memmap(folder / "raw.bin", np.uint8, "r", shape=(ROWS, *SHAPE))
     steps = order.batches_per_epoch * epochs
     indices = order.epoch_batches(0)
-    batches = Loader(view, FIELDS, order, 0, BATCH, range(1))  # one for all rounds: the rate of a long run
+    # one for all rounds: the rate of a long run
+    batches = Loader(WorkerBatches(view, ("image",), order, BATCH, range(1)), 0)
 
     def loader() -> None:
         for _ in itertools.islice(batches, steps):

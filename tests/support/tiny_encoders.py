@@ -70,8 +70,10 @@ def write_image_encoder(
     dtype: torch.dtype = torch.float32,
     **options: Any,
 ) -> Path:
-    """Write a DINOv3 vision transformer of so many features a patch. Equal sizes give equal weights. `options` are further
-    ones of DINOv3ViTConfig. Returns the folder."""
+    """Write a DINOv3 vision transformer of `width` features a patch, and return its folder.
+
+    Equal sizes give equal weights. `options` are further ones of DINOv3ViTConfig.
+    """
     from transformers import DINOv3ViTConfig, DINOv3ViTModel
 
     small = {"intermediate_size": 2 * width, "num_attention_heads": 2, "initializer_range": 0.2}

@@ -3,5 +3,10 @@
 `splits.open_data` opens the views of stores that a spec's `data` names; `loading.order.SampleOrder` gives the rows of
 each step; `loading.loader.Loader` fetches them ahead of the step; `loading.batches.to_device` converts them to the
 ranges of a model. Images of several sizes are kept in bucketed stores (`stores.bucketed_store`), each batch of one
-size.
+size. `write_store` writes a plain store of `Column`s from a `Source`.
 """
+
+from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.written import write_store
+
+__all__ = ["Column", "Source", "write_store"]

@@ -276,7 +276,7 @@ def test_a_copy_that_was_damaged_on_the_node_is_mended(server, place, make_store
 
 @pytest.mark.timeout(200)
 def test_a_place_that_does_not_answer(server, place, make_store, home, cache):
-    """Copies are used where there is one; otherwise one sentence names the remedy. The client tries for some seconds."""
+    """Copies are used where they exist; otherwise one sentence names the remedy. The client tries some seconds."""
     store = make_store()
     for name in ("s", "other"):
         upload_store(store, place(name))
