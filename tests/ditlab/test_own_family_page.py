@@ -1,0 +1,148 @@
+"""`docs/own_family.md`, followed word by word: its package is installed, and its commands run."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from ditlab.errors import UserError
+from ditlab.spec.loading import load_experiment
+from ditlab.spec.plugin_packages import plugin_packages
+from ditlab.spec.sweep.loading import load_sweep
+from ditlab.spec.sweep.space import check_sweep, enumerate_trials
+from ditlab.training.export import load_export
+from support.command import Said, run_inside, run_process
+from support.installed_package import install
+
+PAGE = Path(__file__).parents[2] / "docs" / "own_family.md"
+FILES = dict(re.findall(r"^`([\w./]+)`\n\n```\w+\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S))
+COMMANDS = re.findall(r"^ditlab (.*)$", PAGE.read_text(encoding="utf-8"), re.M)
+PACKAGE = {"shapelab": "0.3.1"}
+QUIET = ("--set", "tracking.system_metrics=false", "--set", "tracking.uri=http://127.0.0.1:9")  # nothing answers there
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader of the page: a folder with its files, and a home."""
+
+    folder: Path
+    home: Path
+
+    def runs(self, *arguments: object) -> Said:
+        """Run a command of the page, which succeeds."""
+        said = run_inside(*arguments, home=self.home, cwd=self.folder)
+        assert said.code == 0, said.err
+        return said
+
+
+def forget_modules() -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "shapelab"]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory) -> Iterator[Reader]:
+    """A reader who has installed the package and trained both runs."""
+    folder = tmp_path_factory.mktemp("page")
+    install(folder / "site", FILES)
+    for name, text in FILES.items():
+        if name.endswith(".yaml"):
+            (folder / name).write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder / "site")
+        found = Reader(folder, folder / "home")
+        for command in COMMANDS[:2]:
+            found.runs(*command.split(), *QUIET, "--json")
+        yield found
+    forget_modules()
+
+
+def record(reader: Reader, name: str) -> dict:
+    records = [json.loads(path.read_text()) for path in reader.home.glob("train/*/run.json")]
+    return next(each for each in records if each["name"] == name)
+
+
+def test_the_page_has_a_file_and_a_command_for_each_step():
+    assert {"pyproject.toml", "shapelab/family.py", "shapelab/roughness.py", "shapelab/bars.py"} <= set(FILES)
+    assert [command.split()[0] for command in COMMANDS] == [
+        "train", "train", "tune", "tune", "sample", "evaluate", "compare", "export",
+    ]  # fmt: skip
+
+
+def test_both_runs_log_the_component_and_record_the_package(reader):
+    for name, family in (("bars", "pixelmlp"), ("bars-dit", "dit")):
+        run = record(reader, name)
+        assert (run["family"], run["status"], run["step"], run["plugins"]) == (family, "finished", 4, PACKAGE)
+        journal = (reader.home / "train" / run["run_id"] / "journal.jsonl").read_text()
+        assert '"train/roughness"' in journal and '"eval/roughness"' in journal
+        assert '"ditlab.plugins":"shapelab 0.3.1"' in journal
+    assert {path.name for path in (reader.home / "stores").iterdir()} == {"bars-64"}
+
+
+def test_samples_are_drawn_and_the_run_evaluated_and_compared(reader):
+    reader.runs(*COMMANDS[4].split())
+    assert load_file(reader.folder / "samples" / "samples.safetensors")["values"].shape == (4, 1, 8, 8)
+    metrics = reader.runs(*COMMANDS[5].split(), "--json").json["metrics"]
+    assert {"held_out/velocity", "held_out/roughness"} <= set(metrics)
+    reader.runs(*COMMANDS[6].split())
+
+
+def test_an_export_names_the_package_and_loads(reader):
+    reader.runs(*COMMANDS[7].split())
+    folder = reader.folder / "exported"
+    with safe_open(folder / "weights.safetensors", framework="pt") as weights:
+        assert json.loads(weights.metadata()["plugins"]) == PACKAGE
+    experiment, network = load_export(folder, torch.device("cpu"))
+    assert experiment.to_dict()["objective"]["weights"] == {"velocity": 1.0, "direction": 0.0, "roughness": 0.1}
+    assert network(torch.zeros(2, 1, 8, 8), torch.zeros(2)).shape == (2, 1, 8, 8)
+
+
+def test_a_sweep_varies_the_weight_and_the_density(reader):
+    sweep = load_sweep(reader.folder / "sweep.yaml")
+    check_sweep(sweep, "sweep.yaml")
+    assert all(set(values) == set(sweep.space) for values in enumerate_trials(sweep))
+    reader.runs(*COMMANDS[2].split())
+
+
+def test_without_the_package_a_run_and_an_export_say_what_to_install(reader, monkeypatch):
+    reader.runs("export", "bars", "--out", reader.folder / "elsewhere")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path) != reader.folder / "site"])
+    needs = "needs shapelab==0.3.1, not installed here; run `pip install shapelab==0.3.1`."
+    said = run_inside("sample", "bars", home=reader.home, cwd=reader.folder)
+    assert said.code == 2 and needs in said.err
+    with pytest.raises(UserError, match=re.escape(needs)):
+        load_export(reader.folder / "elsewhere", torch.device("cpu"))
+    said = run_inside("validate", "bars.yaml", home=reader.home, cwd=reader.folder)
+    assert said.code == 2 and "model.family='pixelmlp' is no known family" in said.err
+
+
+def test_installed_and_not_named_it_changes_nothing(reader, monkeypatch):
+    """The hash, the dump and the fields of a spec of built-in parts are the same with the package and without."""
+    plain = reader.folder / "plain.yaml"
+    plain.write_text("name: plain\nmodel: {family: dit}\ntraining: {steps: 1}\n")
+    here = load_experiment(plain)
+    assert plugin_packages(here.to_dict()) == {} and "shapelab.roughness" in sys.modules
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path) != reader.folder / "site"])
+    there = load_experiment(plain)
+    assert (here.to_dict(), here.content_hash()) == (there.to_dict(), there.content_hash())
+    assert type(here) is type(there)
+
+
+@pytest.mark.slow
+def test_the_sweep_trains_its_trials(reader):
+    path = os.pathsep.join(filter(None, [str(reader.folder / "site"), os.environ.get("PYTHONPATH")]))
+    command = [*COMMANDS[3].split(), "--set", "fixed.tracking.system_metrics=false", "--json"]
+    said = run_process(*command, home=reader.home, cwd=reader.folder, PYTHONPATH=path)
+    assert said.code == 0, said.err
+    trials = [json.loads(path.read_text()) for path in reader.home.glob("train/*/run.json")]
+    trials = [trial for trial in trials if trial["parent"]]
+    assert [trial["status"] for trial in trials] == ["finished", "finished"]
+    assert all(trial["plugins"] == PACKAGE for trial in trials)
