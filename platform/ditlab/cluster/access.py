@@ -38,7 +38,7 @@ def users_token() -> Iterator[None]:
     if MODE in os.environ:
         yield
         return
-    _reload()
+    reload_token()
     with _environment({MODE: "token"} if _has_token() else {}):
         yield
 
@@ -130,10 +130,10 @@ def _set(values: Mapping[str, str | None]) -> None:
         else:
             os.environ[name] = value
     if values:
-        _reload()
+        reload_token()
 
 
-def _reload() -> None:
+def reload_token() -> None:
     """Make Ray read mode and token again; by itself it does so once a process."""
     import ray
 

@@ -66,10 +66,14 @@ def test_a_mistake_in_the_spec_is_found_before_the_upload(capfd, monkeypatch):
     assert "did you mean 'depth'?" in err
 
 
-def test_a_checkout_travels_small_and_its_code_is_found():
+def test_the_package_of_a_checkout_is_small_and_holds_its_code():
     upload = package_files(CHECKOUT)
     assert upload.size < 8 * 2**20, sorted(upload.files.items(), key=lambda item: -item[1])[:5]
-    for needed in ("platform/ditlab/__main__.py", "models/denoisers/contract.py", "experiments/digits/dit.yaml"):
+    for needed in (
+        "platform/ditlab/__main__.py",
+        "models/denoisers/contract/__init__.py",
+        "experiments/digits/dit.yaml",
+    ):
         assert needed in upload.files
     assert not [name for name in upload.files if name.startswith(("tests/", "docs/", ".git/", ".venv/", "runs/"))]
     assert runtime_env(CHECKOUT)["env_vars"]["PYTHONPATH"] == "platform:models"
