@@ -1,4 +1,4 @@
-"""What `hide` takes out of text, and what it leaves."""
+"""Secrets that `hide` removes from a text, and words that it leaves."""
 
 import base64
 import json

@@ -15,7 +15,7 @@ WEIGHT = torch.arange(12, dtype=torch.float32)
 
 
 def manifest(step: int, **changes: Any) -> CheckpointManifest:
-    """Of a network with one weight, (3, 4), and a buffer."""
+    """The manifest of a network with one weight, (3, 4), and a buffer."""
     content: dict[str, Any] = {
         "step": step, "position": step * 32, "spec": {"name": "tiny"}, "spec_hash": "0",
         "scalars": {"adam_step": float(step)}, "shapes": {"network.weight": [3, 4], "network.count": [1]},
@@ -25,7 +25,7 @@ def manifest(step: int, **changes: Any) -> CheckpointManifest:
 
 
 def state(step: int, start: int = 0, stop: int = 12) -> list[tuple[tuple[str, str, int], Tensor]]:
-    """What a worker holds that has values `start` to `stop` of the weight."""
+    """Tensors of a worker that holds values `start` to `stop` of the weight."""
     tensors = [(("master", "network.weight", start), step * 100 + WEIGHT[start:stop])]
     if start == 0:
         tensors.append((("buffer", "network.count", 0), torch.tensor([float(step)])))
@@ -33,13 +33,13 @@ def state(step: int, start: int = 0, stop: int = 12) -> list[tuple[tuple[str, st
 
 
 def saver(place: Path | str, keep: int = 9, **options: Any) -> BackgroundSaver:
-    """A run of one worker."""
+    """The saver of a run with one worker."""
     store = place if isinstance(place, CheckpointStore) else CheckpointStore.at(place)
     return BackgroundSaver(store, 0, 1, lambda mine: [mine], keep, **options)
 
 
 def save(place: Path | str, step: int, keep: int = 9, **options: Any) -> SaveOutcome:
-    """One checkpoint, from beginning to end."""
+    """Save one checkpoint."""
     one = saver(place, keep, **options)
     one.save(manifest(step), state(step))
     saved = one.wait()
@@ -49,7 +49,7 @@ def save(place: Path | str, step: int, keep: int = 9, **options: Any) -> SaveOut
 
 
 def is_step(place: Path | str, step: int) -> bool:
-    """Whether the newest whole checkpoint is `step`'s, value for value."""
+    """Return True if the newest whole checkpoint is that of `step`, value for value."""
     with CheckpointStore.at(place).newest(print) as reader:  # type: ignore[union-attr]
         weights = reader.weights()
         return (

@@ -45,9 +45,8 @@ class RunTracker:
     ) -> None:
         """Open the journal and start the upload. Raises UserError for a malformed address.
 
-        `warn` gets a line for each trouble with MLflow.
-
-        `budget` is the spec's `tracking.budget`: about how many of 10^6 points of a metric reach MLflow; None: all.
+        `warn` gets a line for each trouble with MLflow. `budget` is the spec's `tracking.budget`: about how many of
+        10^6 points of a metric reach MLflow; None: all.
         """
         self.uri = resolve_tracking_uri(uri, home)
         self.folder = folder

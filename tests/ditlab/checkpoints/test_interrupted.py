@@ -38,7 +38,7 @@ def shim(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def interrupted(shim, tmp_path_factory):
-    """By plan (how, errno, scenario): its folder, and how each of its saves ended. One process runs all of them."""
+    """Folder and endings of the saves of each plan (how, errno, scenario), all run by one process."""
     plans = [*KILLS, *ERRORS, UNTOUCHED]
     roots = {plan: tmp_path_factory.mktemp("saves") for plan in plans}
     arguments = [":".join([str(roots[plan]), *map(str, plan)]) for plan in plans]

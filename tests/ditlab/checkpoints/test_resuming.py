@@ -1,4 +1,4 @@
-"""What a training run finds in its checkpoints."""
+"""Training that goes on from a checkpoint, and the average that each checkpoint holds."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What counts as a checkpoint, what is deleted, and what is read back from however many pieces."""
+"""Checkpoints of a store: committed or not, pruned or kept, and read back from however many pieces."""
 
 import shutil
 import threading
@@ -17,7 +17,7 @@ from support.checkpoints import WEIGHT, edit_bytes, is_step, manifest, save, sav
 
 
 def write(place, step, cuts=(0, 12), skip=()):
-    """What workers that hold the weight between these cuts write, one after the other in this process."""
+    """Write a checkpoint as workers that hold the weight between these cuts do, one after the other."""
     store, world = CheckpointStore.at(place), len(cuts) - 1
     receipts, parts = [], [SaveTransaction(store, rank, world, 99, manifest(step)) for rank in range(world)]
     for rank, part in enumerate(parts):

@@ -1,6 +1,7 @@
-"""What `tracking.uri: null` means where MLFLOW_TRACKING_URI is set, for a run and for all that comes after it."""
+"""`tracking.uri: null` where MLFLOW_TRACKING_URI is set: at the launch of a run, and in every later command."""
 
 import json
+import shutil
 
 import mlflow
 import pytest
@@ -9,17 +10,22 @@ import yaml
 from ditlab.home import Home
 from ditlab.spec.sweep.loading import load_sweep
 from ditlab.tracking.address import launch_address
-from support.command import run_process
+from support import databases
+
+mlflow_template = databases.mlflow_template
 
 
 def metrics_in(database) -> dict[str, dict[str, float]]:
-    """By the run's name."""
+    """Latest metrics by the run's name."""
     client = mlflow.MlflowClient(f"sqlite:///{database}")
     experiments = [each.experiment_id for each in client.search_experiments()]
     return {run.info.run_name: run.data.metrics for run in client.search_runs(experiments)}
 
 
-def test_null_is_the_environments_address_at_launch_and_the_runs_own_later(ditlab, home, spec, tmp_path, monkeypatch):
+def test_null_is_the_environments_address_at_launch_and_the_runs_own_later(
+    ditlab, home, spec, tmp_path, monkeypatch, mlflow_template
+):
+    shutil.copyfile(mlflow_template, tmp_path / "team.db")
     team, other = tmp_path / "team.db", tmp_path / "other.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{team}")
     said = ditlab("train", spec, "--local", "--json", "--set", "training.steps=2")
@@ -39,13 +45,16 @@ def test_null_is_the_environments_address_at_launch_and_the_runs_own_later(ditla
     assert not other.exists() and not Home(home).mlflow_database.exists()
 
 
-def test_a_run_in_the_homes_database_stays_there(ditlab, home, spec, tmp_path, monkeypatch):
+def test_a_run_in_the_homes_database_stays_there(ditlab, home, spec, tmp_path, monkeypatch, mlflow_template):
+    databases.seed(home, mlflow_template)
     said = ditlab("train", spec, "--local", "--json", "--set", "training.steps=2")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/team.db")
     assert ditlab("train", spec, "--local", "--resume", said.json["run_id"]).code == 0
     assert list(metrics_in(home / "mlflow.db")) == ["small"] and not (tmp_path / "team.db").exists()
     moved = home.rename(tmp_path / "moved")
-    again = run_process("evaluate", said.json["run_id"], home=moved, MLFLOW_TRACKING_URI="")
+    monkeypatch.setenv("DITLAB_HOME", str(moved))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    again = ditlab("evaluate", said.json["run_id"])
     assert again.code == 0, again.err
     assert list(metrics_in(moved / "mlflow.db")) == ["small"]
 

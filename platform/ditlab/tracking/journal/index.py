@@ -32,7 +32,7 @@ class JournalIndex:
         self.params: dict[str, str] = {}
         """Every parameter logged so far; the first value stays."""
         self.last_steps: dict[str, int] = {}
-        """By metric."""
+        """Last step of each metric."""
         self.images: set[tuple[str, int]] = set()
         """(key, step)."""
         self._budget = budget

@@ -31,7 +31,7 @@ class ServerOptions:
     """Access to the server, and its storage."""
 
     administrator: Administrator | None = None
-    """None: everyone who reaches the server may do everything."""
+    """Account that requests are checked against; without it, everyone who reaches the server may do everything."""
     hosts: Sequence[str] = ()
     """Further Host headers that it answers, beside loopback and its own interface."""
     database: str | None = None
