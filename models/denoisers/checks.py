@@ -4,7 +4,7 @@ from denoisers.contract import SampleRequest
 
 
 def check_multiple(knob: str, value: int, factor: int, reason: str, step: int | None = None) -> None:
-    """Raises ValueError unless `value` is a multiple of `factor`, and names the nearest that are.
+    """Raise ValueError unless `value` is a multiple of `factor`, and names the nearest that are.
 
     `reason` says what the factor is; `step`, a multiple of `factor`, is what the values named must be multiples of.
     """
@@ -17,7 +17,7 @@ def check_multiple(knob: str, value: int, factor: int, reason: str, step: int | 
 
 
 def check_mlp_ratio(width: int, ratio: float, knob: str = "model.width") -> None:
-    """Raises ValueError unless `ratio` times `width`, the value of `knob`, is a whole number of at least 1, and names
+    """Raise ValueError unless `ratio` times `width`, the value of `knob`, is a whole number of at least 1, and names
     the nearest ratio."""
     wide = width * ratio
     whole = max(1, round(wide))
@@ -29,12 +29,12 @@ def check_mlp_ratio(width: int, ratio: float, knob: str = "model.width") -> None
 
 
 def check_no_label(request: SampleRequest) -> None:
-    """Raises ValueError for a label, of a family without classes."""
+    """Raise ValueError for a label, of a family without classes."""
     if request.label is not None:
         raise ValueError(f"label={request.label} was given to a model without classes; leave the label out.")
 
 
 def check_no_prompts(request: SampleRequest) -> None:
-    """Raises ValueError for a prompt, of a family without text."""
+    """Raise ValueError for a prompt, of a family without text."""
     if request.prompts:
         raise ValueError(f"prompt={request.prompts[0].text!r} was given to a model without text; leave the prompt out.")

@@ -29,8 +29,8 @@ class DiTSpec(ImageModelSpec):
     mlp_ratio: Annotated[float, Field(gt=0)] = 4.0
     """Hidden width of a block's MLP, in multiples of `width`."""
     adaln: Literal["scale_shift", "zero"] = "scale_shift"
-    """How time and class enter a block: `scale_shift` is an ungated scale and shift before attention and before the
-    MLP; `zero` is adaLN-Zero, six-way and gated, under which every block starts as the identity."""
+    """Conditioning of a block on time and class: `scale_shift` is an ungated scale and shift before attention and
+    before the MLP; `zero` is adaLN-Zero, six-way and gated, under which every block starts as the identity."""
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> DiTSpec:

@@ -86,7 +86,7 @@ class DLMObjectiveSpec(ObjectiveSpec):
     """Score entropy of the uniform discrete process (arXiv:2310.16834, eq. 5)."""
 
     score: Literal["log", "softmax"] = "log"
-    """What the network's output is: `log`, the log score (the published objective, never below 0); `softmax`, logits
+    """Meaning of the network's output: `log`, the log score (the published objective, never below 0); `softmax`, logits
     whose softmax is the score (a variant to compare with: its loss can fall below 0)."""
     noise: TokenNoiseSchedule = TokenNoiseSchedule()
     """Noise level by time."""
@@ -112,7 +112,7 @@ class BlockSampling(Spec):
     """A block after another, each given the finished ones, as models with `model.block_size` are trained."""
 
     cache: bool = True
-    """Whether keys and values of finished blocks are kept. Without, each pass goes over them again: the same tokens,
+    """Cache keys and values of finished blocks. Without, each pass goes over them again: the same tokens,
     more slowly."""
 
 
@@ -125,7 +125,7 @@ class DLMSamplingSpec(SamplingSpec):
     steps: PositiveInt | None = None
     """Network evaluations of a sequence, or of each block with `block`. null: 128, or 50 a block."""
     denoise: bool = True
-    """Whether a last step takes away what noise is left at t = 1e-5 (euler and analytic)."""
+    """Remove the noise that is left at t = 1e-5 in a last step (euler and analytic)."""
     block: BlockSampling | None = None
     """Block by block, for models with `model.block_size`; null: all tokens at once, for the others."""
     length: PositiveInt | None = None
@@ -137,7 +137,7 @@ class DLMSamplingSpec(SamplingSpec):
         return self.steps or (128 if self.block is None else 50)
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
-        """Raises ValueError for a length that the model was not trained for, and for blocks where it knows none."""
+        """Raise ValueError for a length that the model was not trained for, and for blocks where it knows none."""
         assert isinstance(model, DLMSpec)
         self._check_blocks(model)
         length = self.length or model.length

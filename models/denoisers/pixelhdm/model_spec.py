@@ -11,7 +11,7 @@ from denoisers.checks import check_mlp_ratio, check_multiple
 from denoisers.contract import ANY, BatchField, FieldKnobs, ModelSpec, PositiveInt
 
 CHANNELS = 3
-"""Of an image: red, green, blue."""
+"""Colour channels of an image: red, green, blue."""
 NUM_BYTES = 256
 """Tokens of the learned text encoder: bytes of UTF-8, of which 0 is padding."""
 
@@ -45,16 +45,16 @@ class PixelHDMSpec(ModelSpec):
     max_resolution: PositiveInt = 1024
     """Largest height and width of an image, in pixels."""
     positions: Literal["mrope", "learned"] = "mrope"
-    """How tokens know their place: `mrope` turns queries and keys by text position, row and column; `learned` adds
+    """Position encoding of tokens: `mrope` turns queries and keys by text position, row and column; `learned` adds
     trained vectors to the tokens."""
     mrope_widths: Annotated[tuple[int, int, int], Field(strict=False)] = (16, 24, 24)
     """Entries of a head that `mrope` turns by text position, by row and by column."""
     rope_base: Annotated[float, Field(gt=1)] = 10000.0
     """Base of the rotations' frequencies: with d entries, pair j turns by base^(-2 j / d) radians a position."""
     gate: Literal["headwise", "elementwise"] = "headwise"
-    """What an attention's output is gated by, read from its input: a number for each head, or for each entry."""
+    """Gate of an attention's output, computed from its input: a number for each head, or for each entry."""
     adaln_init_gain: float = 1e-4
-    """Where the scale gamma of the pixel path's (1 + gamma) norm(x) + beta starts."""
+    """Initial scale gamma of the pixel path's (1 + gamma) norm(x) + beta."""
     pixel_residual: Literal["block", "double"] = "block"
     """Who adds its input to a token compaction: the pixel block alone, or (`double`) the compaction too."""
     text_encoder: Literal["frozen", "learned"] = "frozen"
@@ -68,7 +68,7 @@ class PixelHDMSpec(ModelSpec):
     """Share of training samples whose text, pooled text included, is replaced by the null condition, so that guidance
     works."""
     norm_eps: Annotated[float, Field(gt=0)] = 1e-6
-    """What the RMSNorms add to the mean square."""
+    """Term that the RMSNorms add to the mean square."""
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> PixelHDMSpec:
@@ -118,7 +118,7 @@ class PixelHDMSpec(ModelSpec):
         return self.max_resolution // self.patch_size
 
     def check_size(self, height: int, width: int, knobs: tuple[str, str] = ("height", "width")) -> None:
-        """Raises ValueError unless the network takes images of this size; `knobs` are what the caller calls its sides.
+        """Raise ValueError unless the network takes images of this size; `knobs` are the caller's names of its sides.
 
         A side is a multiple of the patch size, and `max_resolution` at most.
         """
@@ -131,7 +131,7 @@ class PixelHDMSpec(ModelSpec):
                 )
 
     def check_texts(self, knob: str, texts: Sequence[str]) -> None:
-        """Raises ValueError for a text without a character, and for one too long for a learned encoder."""
+        """Raise ValueError for a text without a character, and for one too long for a learned encoder."""
         for text in texts:
             if not text.strip():
                 raise ValueError(f"{knob}={text!r} holds no text; write one, or leave it out.")

@@ -47,18 +47,18 @@ class PixelHDMWeights(Spec):
 
 
 class FrequencySpec(Spec):
-    """How the frequency loss weighs frequencies."""
+    """Weighting of frequencies in the frequency loss."""
 
     quality: Annotated[int, Field(ge=1, le=100)] = 90
-    """Of the JPEG tables whose inverse weighs frequencies: low qualities care little for detail, at 100 all frequencies
-    count alike."""
+    """Quality of the JPEG tables whose inverse weighs frequencies: low qualities care little for detail, at 100 all
+    frequencies count alike."""
 
 
 class PixelHDMLogitNormalTime(LogitNormalTime):
     """t = eps + (1 - 2 eps) sigmoid(mean + std u), u ~ N(0, 1), by default over the times that samples go through."""
 
     eps: Annotated[float, Field(ge=0, lt=0.5)] = 0.05
-    """How far t keeps from 0 and from 1."""
+    """Smallest distance of t from 0 and from 1."""
 
 
 class PixelHDMObjectiveSpec(ObjectiveSpec):
@@ -69,9 +69,9 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
     weights: PixelHDMWeights = PixelHDMWeights()
     """Weight of each loss component."""
     time: Annotated[UniformTime | PixelHDMLogitNormalTime, Field(discriminator="kind")] = PixelHDMLogitNormalTime()
-    """How often each time is trained on; t = 0 is noise, t = 1 data. Held-out metrics do not depend on it."""
+    """Distribution of training times; t = 0 is noise, t = 1 data. Held-out metrics do not depend on it."""
     prediction: Literal["velocity", "image"] = "velocity"
-    """What the network's output is: the velocity x - eps, or the image x, from which the velocity is computed."""
+    """Meaning of the network's output: the velocity x - eps, or the image x, from which the velocity is computed."""
     frequency: FrequencySpec = FrequencySpec()
     """The frequency loss."""
     alignment_block: PositiveInt = 8
@@ -97,7 +97,7 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
         return (BatchField(IMAGE_FEATURES, (ANY, self.alignment_width), "float32", unit="feature of a patch"),)
 
     def check(self, model: ModelSpec) -> None:
-        """Raises ValueError where the model has no such block to align."""
+        """Raise ValueError where the model has no such block to align."""
         assert isinstance(model, PixelHDMSpec), f"{type(model).__name__} is no PixelHDMSpec"
         if self.weights.alignment > 0 and self.alignment_block > model.patch_depth:
             raise ValueError(
@@ -140,23 +140,24 @@ class PixelHDMSamplingSpec(SamplingSpec):
     guidance_schedule: Literal["constant", "linear", "cosine", "quadratic"] = "constant"
     """The scale at time t: s, s (1 - t), s (1 + cos(pi t)) / 2, s (1 - t)^2."""
     min_scale: Annotated[float, Field(ge=0)] = 1.0
-    """What a schedule's scale is at least; below 1, guidance leads away from the prompt."""
+    """Smallest scale of a schedule; below 1, guidance leads away from the prompt."""
     interval: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 1.0)
     """Times (t_start, t_end) between which guidance is on (arXiv:2404.07724); elsewhere the scale is 1."""
     eps: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
-    """How far from 0 and 1 the times stay at which the network is asked, as in training."""
+    """Smallest distance of sampling times from 0 and from 1, as in training."""
     final_projection: bool = True
-    """Whether one more evaluation at t = 1 - eps leads from there to t = 1."""
+    """Take the last step from t = 1 - eps to t = 1, with one more evaluation."""
     height: PositiveInt = 256
-    """Of an image, in pixels."""
+    """Height of an image, in pixels."""
     width: PositiveInt = 256
-    """Of an image, in pixels."""
+    """Width of an image, in pixels."""
     prompts: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """What samples show where a request names nothing, as many for each; without any, captions of held-out images."""
+    """Descriptions of samples whose request has none, equally many samples for each; without any, captions of held-out
+    images."""
     negative_prompt: str | None = None
-    """What guidance leads away from; null: the null condition."""
+    """Description that guidance leads away from; null: the null condition."""
     compile: bool = False
-    """Whether the network is compiled before it samples: slow to begin with, faster after."""
+    """Compile the network before sampling: slow to begin with, faster after."""
 
     @field_validator("interval")
     @classmethod
@@ -178,7 +179,7 @@ class PixelHDMSamplingSpec(SamplingSpec):
         return self
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
-        """Raises ValueError for a size that the model does not draw, for a text that is empty or too long, and for
+        """Raise ValueError for a size that the model does not draw, for a text that is empty or too long, and for
         guidance away from what it never saw."""
         assert isinstance(model, PixelHDMSpec)
         model.check_size(self.height, self.width, ("sampling.height", "sampling.width"))

@@ -32,10 +32,10 @@ class RegionSpec(ModelSpec):
     time_width: Annotated[int, Field(ge=2)] = 256
     """Width of the timestep's sinusoid."""
     corruption: Literal["mask", "ddpm"] = "mask"
-    """What a masked region is replaced by: `mask`, a learned token (a masked autoencoder; the timestep is a random
+    """Replacement of a masked region: `mask`, a learned token (a masked autoencoder; the timestep is a random
     condition without meaning); `ddpm`, its own features under t steps of noise, which the network takes away."""
     positions: Literal["none", "sinusoidal"] = "none"
-    """Whether tokens know their place. With `none`, as published, all masked regions of a window get one and the same
+    """Position encoding of tokens. With `none`, as published, all masked regions of a window get one and the same
     prediction under `corruption: mask`; `sinusoidal` adds a fixed table."""
 
     @model_validator(mode="after")
@@ -49,7 +49,7 @@ class RegionSpec(ModelSpec):
 
     @property
     def predicts_one_thing(self) -> bool:
-        """Whether nothing tells a window's masked regions apart, so that all get one and the same prediction."""
+        """True if all masked regions of a window get the same prediction, as nothing distinguishes them."""
         return self.corruption == "mask" and self.positions == "none"
 
     @property
@@ -86,7 +86,7 @@ class RegionObjectiveSpec(ObjectiveSpec):
     mask_ratio: MaskRatio = 0.5
     """Chance of each region, independently, to be masked in training. Held-out metrics always use 0.5."""
     reduction: Literal["masked_mean", "zeroed_mean"] = "masked_mean"
-    """What a window's squared errors are divided by: `masked_mean`, the entries of its masked regions; `zeroed_mean`,
+    """Divisor of a window's squared errors: `masked_mean`, the entries of its masked regions; `zeroed_mean`,
     all its entries, those that are not masked counting as zeros (the published code; the loss is then lower by the
     masked share)."""
     noise: LinearBetas = LinearBetas()
@@ -109,10 +109,10 @@ class RegionSamplingSpec(SamplingSpec):
     eta: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Noise that ddim adds on its way: 0 none, 1 as much as ddpm."""
     mask: SampledMask = RandomMask()
-    """Which regions to impute."""
+    """Regions to impute."""
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
-        """Raises ValueError where the model was not trained for the solver, or has fewer timesteps than steps."""
+        """Raise ValueError where the model was not trained for the solver, or has fewer timesteps than steps."""
         assert isinstance(model, RegionSpec) and isinstance(objective, RegionObjectiveSpec)
         if self.solver != "predict" and model.corruption == "mask":
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Where samples come from (`data` in an experiment)."""
+"""Data of an experiment (`data`)."""
 
 from typing import Annotated, Literal
 
@@ -43,7 +43,7 @@ class CaptionedDigitsData(Spec):
     size: Annotated[int, Field(ge=8, le=256, multiple_of=8)] = 16
     """Height and width in pixels, a multiple of 8: the 8x8 digits are enlarged smoothly."""
     colours: Annotated[int, Field(ge=1, le=7)] = 7
-    """Of each digit, the first so many of red, green, blue, yellow, cyan, magenta and white."""
+    """Number of colours of each digit, the first of red, green, blue, yellow, cyan, magenta and white."""
     hold_out: HoldOut = 0.1
     """Share of the digits kept out of training, for evaluation: each with all of its colours."""
 
@@ -71,7 +71,7 @@ class ArrowData(Spec):
     DITLAB_CACHE/stores, checks every file's SHA-256, and reads the copy. A URI that holds a key or password is
     refused."""
     hold_out: HoldOut | HoldOutClasses = 0.1
-    """What is kept out of training, for evaluation: a share of the samples (of text: runs of neighbouring ones), or
+    """Samples held out of training, for evaluation: a share of the samples (of text: runs of neighbouring ones), or
     all samples of some classes, `{column: chromosome, values: [chr10, chr11]}`."""
 
     @field_validator("path")
@@ -90,7 +90,7 @@ class MotifsData(Spec):
     kind: Literal["motifs"] = "motifs"
     """Generated data: sparse motif scores whose modules run along the genome."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of the modules and of every draw; it does not follow the experiment's seed."""
+    """Seed of the modules and of every draw; it does not follow the experiment's seed."""
     motifs: Annotated[int, Field(ge=1, le=1000)] = 31
     """Motif scores of a region; accessibility comes on top (model.num_features = motifs + 1)."""
     chromosomes: Annotated[int, Field(ge=3, le=100)] = 20
@@ -104,7 +104,7 @@ class MotifsData(Spec):
     programs: Annotated[int, Field(ge=2, le=16)] = 5
     """States of the hidden chain with the longer runs (30 regions). Each pair of states has motifs of its own."""
     hold_out: HoldOut | HoldOutClasses | None = None
-    """What is kept out of training, for evaluation: a share of the samples, or some chromosomes,
+    """Samples held out of training, for evaluation: a share of the samples, or some chromosomes,
     `{column: chromosome, values: [chr1]}`. Null: the last two chromosomes."""
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ class DataSource(Spec):
 
     kind: str
     hold_out: HoldOut | HoldOutClasses = 0.1
-    """What is kept out of training, for evaluation: a share of the samples, or all samples of some classes,
+    """Samples held out of training, for evaluation: a share of the samples, or all samples of some classes,
     `{column: label, values: [3, 7]}`."""
 
     def store_name(self) -> str:

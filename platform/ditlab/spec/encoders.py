@@ -32,12 +32,12 @@ class Encoders(Spec):
     """Captions, and images, whose features are kept in each worker's memory, those seen last; 0 keeps none. A 256x256
     image in patches of 16 takes 393 kB in bf16 at 768 features a patch, and one of 1024x1024 16 times that."""
     compile: bool = False
-    """Whether torch.compile optimises the encoders: slow to begin with, faster after."""
+    """Compile the encoders with torch.compile: slow to begin with, faster after."""
     precision: Literal["fp32", "bf16"] = "bf16"
     """Type that the encoders compute in."""
 
     def check(self, fields: Collection[BatchField], family: str) -> None:
-        """Raises ValueError for an encoder whose features nobody reads; `fields` are those of model and loss."""
+        """Raise ValueError for an encoder whose features are not used; `fields` are those of model and loss."""
         names = {field.name for field in fields}
         if self.text is not None and not names & {*TEXT}:
             raise ValueError(
@@ -52,7 +52,7 @@ class Encoders(Spec):
             )
 
     def content(self) -> dict[str, Any]:
-        """What of them decides the features; empty where no encoder is named."""
+        """Return the fields that decide the features; empty where no encoder is named."""
         if self.text is None and self.image is None:
             return {}
         return self.model_dump(mode="json", include={"text", "image", "precision"})

@@ -1,4 +1,4 @@
-"""What executes a step, on what, and where its traces go."""
+"""Engine, checkpoints, evaluation and tracking of a run."""
 
 from typing import Annotated, Literal
 
@@ -14,18 +14,18 @@ class Zero(Spec):
     """DeepSpeed ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054)."""
 
     stage: Literal[0, 1, 2, 3] = 1
-    """What is partitioned over workers: 0 nothing, 1 optimiser state, 2 and gradients, 3 and parameters."""
+    """State partitioned over workers: 0 nothing, 1 optimiser state, 2 and gradients, 3 and parameters."""
     offload: Literal["none", "cpu", "nvme"] = "none"
-    """Where optimiser state and float32 weights live: the workers' device, CPU memory (stages 1 to 3) or files on a
+    """Storage of optimiser state and float32 weights: the workers' device, CPU memory (stages 1 to 3) or files on a
     local disk (stage 3; the moving average stays in memory). Offloaded, the update runs on the CPU."""
     offload_parameters: Literal["none", "cpu", "nvme"] = "none"
-    """Where partitioned parameters live between their uses (stage 3 only). `nvme` is refused."""
+    """Storage of partitioned parameters between their uses (stage 3 only). `nvme` is refused."""
     nvme_path: str | None = None
     """Folder on a fast local disk for `offload: nvme`; null is the run's own. What is put there goes with the run."""
 
     @model_validator(mode="after")
     def offload_fits_stage(self) -> "Zero":
-        """What is not partitioned cannot be moved away."""
+        """Refuse offloading of state that is not partitioned."""
         if self.offload == "cpu" and self.stage == 0:
             raise ValueError(
                 "engine.zero.offload=cpu moves partitioned optimiser state, and engine.zero.stage=0 has none; "
@@ -65,7 +65,7 @@ class DeepSpeedEngine(Spec):
     activation_checkpointing: bool = False
     """Recompute activations block by block in the backward pass: less memory, about a third more compute."""
     activation_offload: Literal["none", "cpu"] = "none"
-    """Where what blocks keep for the backward pass waits for it: the workers' device, or the host's memory, which takes
+    """Storage of activations between forward and backward pass: the workers' device, or the host's memory, which takes
     two copies a block. With `activation_checkpointing`, blocks keep their inputs alone."""
     compile: bool = False
     """torch.compile the network (needs a C++ compiler; the first step takes a minute or so)."""
@@ -79,11 +79,12 @@ class Checkpoint(Spec):
     keep: Count = 3
     """Newest checkpoints kept."""
     storage: Annotated[str, Field(min_length=1)] | None = None
-    """Where checkpoints lie, a folder a run below it; null is the run's own folder. A folder's path, which all nodes
-    must share, or a URI: s3://bucket/prefix?region=eu-west-1 (another server with &endpoint_override=host:port and
-    &scheme=http), gs://bucket/prefix, abfs://container@account.dfs.core.windows.net/prefix, hdfs://host:port/folder,
-    or any other scheme that an installed fsspec library opens. Keys and passwords come from the environment
-    (AWS_ACCESS_KEY_ID and the like); a URI that holds one is refused."""
+    """Folder or store of checkpoints, with a folder for each run; null is the run's own folder. A folder's path, which
+    all nodes must share, or a URI: s3://bucket/prefix?region=eu-west-1 (another server with
+    &endpoint_override=host:port and &scheme=http), gs://bucket/prefix,
+    abfs://container@account.dfs.core.windows.net/prefix, hdfs://host:port/folder, or any other scheme that an installed
+    fsspec library opens. Keys and passwords come from the environment (AWS_ACCESS_KEY_ID and the like); a URI that
+    holds one is refused."""
     write: Literal["background", "blocking"] = "background"
     """`background`: a step waits for a copy of the state in host memory (once more each worker's share of weights,
     moments and average), which is written beside the next steps. `blocking`: steps wait until all is on disk, and no

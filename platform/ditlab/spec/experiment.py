@@ -32,7 +32,7 @@ class Experiment(Spec):
     """One training run. `model`, `objective` and `sampling` are those of the model's family."""
 
     name: str
-    """Of the run, for people: letters, digits, `-`, `_`, `.`."""
+    """Name of the run, for people: letters, digits, `-`, `_`, `.`."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Decides initial weights, order of samples and every random draw."""
     model: ModelSpec
@@ -40,19 +40,19 @@ class Experiment(Spec):
     objective: ObjectiveSpec
     """The loss: time sampling, noise schedule, weight of each component."""
     data: DataSpec = DigitsData()
-    """Where samples come from."""
+    """Data that samples come from."""
     encoders: Encoders = Encoders()
-    """What makes features of captions and images, for families that read them and data that hold none."""
+    """Frozen encoders of captions and images, for families that read them and data that hold none."""
     batch: Batch = Batch()
     """Samples of one step."""
     optimizer: AdamW = AdamW()
-    """How weights move."""
+    """Optimiser of the weights."""
     schedule: ScheduleSpec = ConstantSchedule()
     """Learning rate over time."""
     training: Training
     """Length and arithmetic of the run."""
     engine: DeepSpeedEngine = DeepSpeedEngine()
-    """What executes a step."""
+    """Engine that executes a step."""
     resources: Resources = Resources()
     """Workers and what each gets."""
     checkpoint: Checkpoint = Checkpoint()
@@ -62,7 +62,7 @@ class Experiment(Spec):
     sampling: SamplingSpec
     """Defaults of sampling, and of evaluation's grids."""
     tracking: Tracking = Tracking()
-    """Where metrics go."""
+    """Tracking of metrics."""
 
     @model_validator(mode="before")
     @classmethod
@@ -157,7 +157,7 @@ class Experiment(Spec):
         return -(-self.num_micro // self.resources.max_workers)
 
     def batch_fields(self) -> tuple[BatchField, ...]:
-        """What network and loss need in every batch."""
+        """Return the fields of a batch that network and loss read."""
         return (*self.model.batch_fields(), *self.objective.batch_fields(self.model))
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What can be asked of each importer of `ditlab data import`: the flags of its command, in the order that they have."""
+"""Options of each importer of `ditlab data import`: the flags of its command, in the order that they have."""
 
 import re
 from pathlib import Path
@@ -90,9 +90,9 @@ class ImagesOptions(Spec):
     caption_length: Annotated[int, Field(ge=4)] = 512
     """Most bytes of a caption; longer ones are cut between two characters, and counted."""
     missing_caption: Literal["refuse", "skip"] = "refuse"
-    """What to do with an image without a caption."""
+    """Treatment of an image without a caption."""
     unreadable: Literal["skip", "refuse"] = "skip"
-    """What to do with a file that is damaged or no image."""
+    """Treatment of a file that is damaged or no image."""
     encode_text: Annotated[str, Field(min_length=1)] | None = None
     """Frozen encoder of captions, a folder or a name on the Hugging Face hub (Qwen3): its features are stored beside
     them, and training needs no encoder."""

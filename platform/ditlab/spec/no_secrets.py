@@ -8,7 +8,7 @@ from ditlab.spec.uris import refuse_secret
 
 
 def refuse_secrets(value: Any, path: str = "") -> None:
-    """Raises ValueError for a URL with a password or a secret key anywhere in a spec's mapping; it does not repeat
+    """Raise ValueError for a URL with a password or a secret key anywhere in a spec's mapping; it does not repeat
     them."""
     if isinstance(value, Mapping):
         for key, below in value.items():

@@ -1,4 +1,4 @@
-"""How weights move: optimiser, learning-rate schedule, clipping, average, step budget."""
+"""Optimisation: optimiser, learning-rate schedule, clipping, average, step budget."""
 
 from typing import Annotated, Literal
 
@@ -28,7 +28,7 @@ class AdamW(Spec):
 
 
 class _Rising(Spec):
-    """What schedules that begin with a warm-up share."""
+    """Base of the schedules that begin with a warm-up."""
 
     warmup: Warmup = 0
     """Steps of linear rise from 0."""
@@ -62,7 +62,7 @@ class WarmupCosineSchedule(_Rising):
     kind: Literal["warmup_cosine"] = "warmup_cosine"
     """Linear rise, cosine fall."""
     final: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Where the cosine ends, as a share of the learning rate."""
+    """Value at the end of the cosine, as a share of the learning rate."""
 
 
 class SteppedCosineRestartSchedule(Spec):
@@ -96,7 +96,7 @@ class NormClip(Spec):
     """Clip the global gradient norm (Pascanu et al. 2013, arXiv:1211.5063)."""
 
     kind: Literal["norm"] = "norm"
-    """By global L2 norm."""
+    """Clipping by global L2 norm."""
     max_norm: Positive = 1.0
     """Norm above which gradients are scaled down to it."""
 
@@ -109,11 +109,11 @@ class ZClip(Spec):
     """
 
     kind: Literal["zclip"] = "zclip"
-    """By z-score, as published."""
+    """Clipping by z-score, as published."""
     z: Positive = 2.5
     """Standard deviations above the mean from which a norm counts as a spike."""
     decay: Fraction = 0.97
-    """Of the moving mean and variance (the paper's alpha)."""
+    """Decay of the moving mean and variance (the paper's alpha)."""
     warmup: Annotated[int, Field(ge=1, le=10**6)] = 25
     """Steps whose norms give the first mean and variance; only `max_norm` clips them."""
     max_norm: Positive | None = 1.0
@@ -128,11 +128,11 @@ class RatioZClip(Spec):
     """
 
     kind: Literal["zclip_ratio"] = "zclip_ratio"
-    """By ratio to the moving average."""
+    """Clipping by ratio to the moving average."""
     ratio: Annotated[float, Field(ge=1)] = 2.5
     """Limit, as a multiple of the average."""
     decay: Fraction = 0.99
-    """Of the moving average."""
+    """Decay of the moving average."""
 
 
 AdaptiveClip = ZClip | RatioZClip
@@ -147,7 +147,7 @@ class Ema(Spec):
 
 
 class NonFinite(Spec):
-    """What becomes of a step whose loss or gradient is NaN or infinite. Its update never reaches the weights."""
+    """Treatment of a step whose loss or gradient is NaN or infinite. Its update never reaches the weights."""
 
     policy: Literal["skip", "rollback", "stop"] = "skip"
     """`skip` leaves the step's update out and goes on; `rollback` returns to the last checkpoint and leaves the step
@@ -166,9 +166,9 @@ class Training(Spec):
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of forward and backward passes; master weights, moments and the average are float32 always."""
     clip: ClipSpec = NormClip()
-    """What to do about large gradients."""
+    """Clipping of large gradients."""
     non_finite: NonFinite = NonFinite()
-    """Steps whose loss or gradient is no number. With fp16 the loss scale sees to its own overflows first."""
+    """Steps with a NaN or infinite loss or gradient. With fp16 the loss scale sees to its own overflows first."""
     ema: Ema | None = Ema()
     """Moving average of the weights; null for none."""
 

@@ -1,4 +1,4 @@
-"""What a run takes of the machine or cluster."""
+"""Resources of a run: workers, GPUs, CPU cores, network."""
 
 import math
 from typing import Annotated
@@ -32,7 +32,7 @@ class ElasticWorkers(Spec):
 
 
 class Resources(Spec):
-    """What a run takes of the machine or cluster, and how it takes their failures."""
+    """Workers of a run, their devices, and the treatment of their failures."""
 
     workers: Count | ElasticWorkers = 1
     """Training processes, each with its share of every batch; `{min: 2, max: 8}` follows the size of the cluster."""
@@ -48,7 +48,7 @@ class Resources(Spec):
     hang_timeout: Annotated[float, Field(gt=0, le=10**6)] = 600.0
     """Seconds without progress after which a worker counts as hung, is named and replaced."""
     network: WorkerNetwork = WorkerNetwork()
-    """How workers find and hear each other."""
+    """Network between the workers."""
 
     @model_validator(mode="after")
     def watched_before_it_times_out(self) -> "Resources":

@@ -1,4 +1,4 @@
-"""What can be seen wrong with a place named by a path or a URI before anything is opened."""
+"""Checks of places named by a path or a URI, before anything is opened."""
 
 import re
 from urllib.parse import unquote, urlsplit
@@ -11,12 +11,12 @@ _QUERY_KEY = re.compile(r"[?&;#]([^=&;?#\s]+)=")
 
 
 def is_uri(storage: str) -> bool:
-    """Whether a place is named by a URI rather than by a folder's path."""
+    """Return True if a place is named by a URI rather than by a folder's path."""
     return "://" in storage
 
 
 def refuse_secret(knob: str, value: str) -> None:
-    """Raises ValueError for a URI that holds a password or a secret query key, without repeating any of it.
+    """Raise ValueError for a URI that holds a password or a secret query key, without repeating any of it.
 
     What is no URI passes, and so does one that cannot be parsed.
     """
@@ -32,7 +32,7 @@ def refuse_secret(knob: str, value: str) -> None:
 
 
 def refuse_storage(knob: str, place: str) -> None:
-    """Raises ValueError for a URI that cannot be parsed or holds a secret, which would be written into every record."""
+    """Raise ValueError for a URI that cannot be parsed or holds a secret, which would be written into every record."""
     if "\0" in place:
         raise ValueError(f"{knob}={place!r} holds a NUL character; take it out.")
     if not is_uri(place):

@@ -1,4 +1,4 @@
-"""How workers find and hear each other: NCCL's and gloo's settings, and how long a collective may take."""
+"""Network between workers: NCCL's and gloo's settings, and the timeout of a collective."""
 
 import re
 from typing import Annotated, Literal
@@ -19,8 +19,8 @@ NAMED = {
 
 
 class WorkerNetwork(Spec):
-    """What is between the workers. It stands in their environment before they meet; what is left out is NCCL's choice,
-    or that of the nodes' own environment."""
+    """Network between the workers, set in their environment before they connect; a setting that is left out is NCCL's
+    choice, or that of the nodes' own environment."""
 
     timeout: Annotated[int, Field(gt=0, le=10**6)] | None = None
     """Seconds that a collective waits for the other workers; then the run goes on from its last checkpoint
@@ -33,7 +33,7 @@ class WorkerNetwork(Spec):
     infiniband: Literal["auto", "off"] = "auto"
     """`off` keeps NCCL from InfiniBand and RoCE (NCCL_IB_DISABLE=1), where a card is there and not connected."""
     debug: Literal["none", "warn", "info"] = "none"
-    """What NCCL writes into the workers' logs (NCCL_DEBUG)."""
+    """Verbosity of NCCL in the workers' logs (NCCL_DEBUG)."""
     nccl: dict[str, str | int] = Field(default_factory=dict)
     """Other variables of NCCL by their names, such as {NCCL_IB_HCA: mlx5}. They are shown in the run's records: a value
     that is a secret is refused."""

@@ -44,11 +44,11 @@ class LogitNormalTime(TimeDensity):
     kind: Literal["logit_normal"] = "logit_normal"
     """More often in the middle, where the velocity is hardest to tell."""
     mean: float = 0.0
-    """Of what the sigmoid is taken of; above 0 leans towards t = 1, below 0 towards t = 0."""
+    """Mean of the normal distribution; above 0 leans towards t = 1, below 0 towards t = 0."""
     std: Annotated[float, Field(gt=0)] = 1.0
-    """Standard deviation of what the sigmoid is taken of; small values crowd around the mean."""
+    """Standard deviation of the normal distribution; small values crowd around the mean."""
     eps: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
-    """How far t keeps from 0 and from 1."""
+    """Smallest distance of t from 0 and from 1."""
 
     def draw(self, noise_source: NoiseSource, num: int) -> Tensor:
         """Training times, (num,), drawn under the name `time`."""
@@ -85,7 +85,7 @@ class VelocitySpec(ObjectiveSpec):
     component_prediction = "velocity"
 
     time: TimeSampling = UniformTime()
-    """How often each time is trained on. Held-out metrics always use uniform times."""
+    """Distribution of training times. Held-out metrics always use uniform times."""
     weights: VelocityWeights = VelocityWeights()
     """Weight of each loss component."""
 
@@ -101,7 +101,7 @@ class FlowSamplingSpec(SamplingSpec):
     """Classifier-free guidance scale: 1 is the conditional model, more follows the class more closely."""
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
-        """Raises ValueError where the model has not learned what `guidance` needs."""
+        """Raise ValueError where the model has not learned what `guidance` needs."""
         assert isinstance(model, ImageModelSpec), f"{type(model).__name__} is no image model"
         if self.guidance != 1 and model.num_classes is None:
             raise ValueError(

@@ -39,7 +39,7 @@ class LinearBetas(Spec):
         return self
 
     def check_ends_in_noise(self) -> None:
-        """Raises ValueError where alpha_bar at the last timestep is above MOST_SIGNAL."""
+        """Raise ValueError where alpha_bar at the last timestep is above MOST_SIGNAL."""
         rise = (self.beta_end - self.beta_start) / (self.steps - 1)
         left = math.prod(1 - self.beta_start - rise * t for t in range(self.steps))
         if left <= MOST_SIGNAL:

@@ -81,7 +81,7 @@ def plain_path(loc: Sequence[int | str], cls: type[Spec], mapping: Mapping[str, 
 
 
 def check_path(cls: type[Spec], mapping: Mapping[str, Any], keys: Sequence[str], source: str) -> None:
-    """Raises UserError, beginning with `source` and naming the nearest field, where a dotted path leads nowhere."""
+    """Raise UserError, beginning with `source` and naming the nearest field, where a dotted path leads nowhere."""
     for depth, key in enumerate(keys):
         parent = spec_at(cls, mapping, keys[:depth])
         if parent is None:
@@ -108,7 +108,7 @@ def added_names(cls: type[Spec], keys: Sequence[str]) -> list[str]:
 def unknown_field(
     cls: type[Spec], mapping: Mapping[str, Any], keys: Sequence[str], parent: type[Spec], value: str = ""
 ) -> str:
-    """Why a path's last key is no field of `parent`, and what is. `value` (`=3`) is what it was to be."""
+    """Return the message for a path whose last key is no field of `parent`. `value` (`=3`) is the value given to it."""
     above, key = ".".join(keys[:-1]), keys[-1]
     known, name = [*parent.model_fields, *added_names(cls, keys[:-1])], f"{shorten(key)}{value}"
     for selector in SELECTORS:

@@ -11,7 +11,8 @@ from ditlab.spec.reading.yaml_text import parse_yaml
 
 
 def is_sweep(spec: Path | Mapping[str, Any]) -> bool:
-    """Whether a file, or its mapping, is a sweep: it has a `base`. Raises UserError for a file that cannot be read."""
+    """Return True if a file, or its mapping, is a sweep, which has a `base`. Raises UserError for a file that cannot be
+    read."""
     return "base" in (read_with_parents(spec) if isinstance(spec, Path) else spec)
 
 

@@ -48,7 +48,7 @@ def explain(error: ValidationError, cls: type[Spec], mapping: Mapping[str, Any])
 
 
 def _of_another_alternative(detail: Any, annotation: Any) -> bool:
-    """Whether a mistake is one of `number or mapping` that does not concern the alternative that was written."""
+    """Return True if a mistake concerns another alternative (`number or mapping`) than the one that was written."""
     alternatives = [member for member in members(annotation) if member is not type(None)]
     mappings = [member for member in alternatives if options(member)]
     if not mappings or len(mappings) == len(alternatives):

@@ -21,7 +21,7 @@ class Assignment:
     """Dotted: `optimizer.lr`."""
     value: Any
     source: str
-    """What a message about it begins with: `--set optimizer.lr=fast`."""
+    """Beginning of messages about it: `--set optimizer.lr=fast`."""
 
     @property
     def keys(self) -> list[str]:
@@ -67,7 +67,7 @@ def depth(path: str) -> tuple[int, bool]:
 
 
 def outermost_first(assignments: Iterable[Assignment]) -> list[Assignment]:
-    """By `depth`, otherwise as given."""
+    """Return the assignments sorted by `depth`, otherwise as given."""
     return sorted(assignments, key=lambda assignment: depth(assignment.path))
 
 
@@ -104,7 +104,7 @@ def nested(keys: Sequence[str], value: Any) -> Any:
 
 
 def value_at(mapping: Any, keys: Sequence[str]) -> Any:
-    """What stands at a path, None where nothing does."""
+    """Return the value at a path, None where there is none."""
     for key in keys:
         mapping = mapping.get(key) if isinstance(mapping, Mapping) else None
     return mapping

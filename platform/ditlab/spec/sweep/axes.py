@@ -1,4 +1,4 @@
-"""What varies between the trials of a sweep: an axis says which values a field of the experiment takes, and when."""
+"""Axes of a sweep: the values that a field of the experiment takes in its trials, and under which conditions."""
 
 import math
 import random
@@ -35,7 +35,7 @@ class AxisSpec(Spec):
         return None
 
     def takes(self, value: Any) -> bool:
-        """Whether this is one of the axis's values; never for a continuous axis, which meets no value exactly."""
+        """Return True if this is one of the axis's values; never so for a continuous axis."""
         values = self.listed()
         return values is not None and any(same(value, known) for known in values)
 

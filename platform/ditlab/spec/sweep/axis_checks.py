@@ -1,4 +1,4 @@
-"""Whether the paths of a sweep's `space` and `fixed` lead somewhere in every trial, and each `when` can hold."""
+"""Checks of a sweep's `space` and `fixed`: every path is a field in every trial, and every `when` can hold."""
 
 import itertools
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ COMMON = {
 
 
 def check_axes(sweep: Sweep, source: str) -> None:
-    """Raises UserError, beginning with `source`, for the first mistake in `fixed`, `space` or a `when`."""
+    """Raise UserError, beginning with `source`, for the first mistake in `fixed`, `space` or a `when`."""
     labelled = [("fixed", path) for path in sweep.fixed] + [("space", path) for path in sweep.space]
     for label, path in labelled:
         if not all(path.split(".")):
@@ -45,7 +45,7 @@ def check_axes(sweep: Sweep, source: str) -> None:
 
 
 def below(path: str, above: str) -> bool:
-    """Whether a path is another one or leads to something in it."""
+    """Return True if a path is another one or leads to a field in it."""
     return f"{path}.".startswith(f"{above}.")
 
 
@@ -99,11 +99,11 @@ class Missing:
     """A path that leads nowhere."""
 
     sentence: str
-    """Why, as of an experiment."""
+    """Message for an experiment."""
     selector: str | None = None
     """`schedule.kind`, where another of its values would have the field."""
     values: tuple[str, ...] = ()
-    """Those values."""
+    """The values that would have it."""
 
 
 def _check_path(sweep: Sweep, path: str, label: str, source: str) -> None:
@@ -152,7 +152,7 @@ def _surroundings(sweep: Sweep, path: str, label: str) -> Iterator[dict[str, Any
 
 
 def _above(name: str, path: str) -> bool:
-    """Whether a field decides what there is at a path: a mapping around it, or the kind or family of one."""
+    """Return True if a field decides the fields at a path: a mapping around it, or the kind or family of one."""
     parent, _, last = name.rpartition(".")
     return name != path and (below(path, parent if last in SELECTORS else name) or name in ("model", "model.family"))
 

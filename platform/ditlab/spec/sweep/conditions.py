@@ -13,7 +13,7 @@ def accepted(axis: Axis, condition: Any) -> list[Any]:
 
 
 def holds(axis: Axis, values: Mapping[str, Any]) -> bool:
-    """Whether an axis exists in a trial, by the values of the axes that its `when` names."""
+    """Return True if an axis exists in a trial, by the values of the axes that its `when` names."""
     return all(path in values and _meets(values[path], condition) for path, condition in axis.when.items())
 
 
@@ -31,7 +31,7 @@ def in_order(space: Mapping[str, Axis]) -> list[str]:
 
 
 def fulfilled(space: Mapping[str, Axis], path: str) -> dict[str, list[Any]]:
-    """What must be chosen on other axes for one to exist: the values that will do, by path, through every `when`.
+    """Return the values of other axes under which one exists, by path, through every `when`.
 
     An empty list means that it never exists.
     """

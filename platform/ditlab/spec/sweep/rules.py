@@ -1,4 +1,4 @@
-"""What search, scheduler and ranking ask of a sweep as a whole."""
+"""Checks of a sweep as a whole: number of trials, ranking, scheduler."""
 
 import math
 
@@ -22,7 +22,7 @@ def crossed_axes(sweep: Sweep) -> dict[str, Axis]:
 
 
 def check_number(sweep: Sweep, source: str) -> None:
-    """Raises UserError where `trials` does not fit the search and its combinations. Makes none of them."""
+    """Raise UserError where `trials` does not fit the search and its combinations. Makes none of them."""
     if sweep.search.kind != "grid" and sweep.trials is None:
         raise UserError(f"{source}: trials=null leaves search.kind={sweep.search.kind} without an end; give a number.")
     if sweep.search.kind == "optuna":
@@ -59,7 +59,7 @@ def check_number(sweep: Sweep, source: str) -> None:
 
 
 def check_ranking(sweep: Sweep, source: str) -> None:
-    """Raises UserError for a ranking that the search cannot make, or that says nothing."""
+    """Raise UserError for a ranking that the search cannot make, or that says nothing."""
     several = len(sweep.metrics) > 1
     if several and sweep.scheduler.kind != "none":
         raise UserError(
@@ -81,7 +81,7 @@ def check_ranking(sweep: Sweep, source: str) -> None:
 
 
 def check_scheduler(sweep: Sweep, reference: Experiment, source: str) -> None:
-    """Raises UserError where a scheduler would never act, or act on trials that it cannot compare.
+    """Raise UserError where a scheduler would never act, or act on trials that it cannot compare.
 
     `reference` is the base with `fixed`: its length and its evaluations are those of every trial.
     """

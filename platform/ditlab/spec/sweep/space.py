@@ -63,7 +63,7 @@ def experiment_for(sweep: Sweep, values: Mapping[str, Any], name: str | None = N
 
 
 def check_sweep(sweep: Sweep, source: str) -> None:
-    """Raises UserError, beginning with `source`, for everything that can be found wrong without building a network.
+    """Raise UserError, beginning with `source`, for everything that can be found wrong without building a network.
 
     Every trial that can be known beforehand is validated as an experiment of its own.
     """
@@ -86,7 +86,8 @@ def written(values: Mapping[str, Any]) -> str:
 
 
 def differences(old: Sweep, new: Sweep) -> list[str]:
-    """What trials of the one would not be trials of the other: `space.optimizer.lr.high=0.01 (was 0.1)`; [] for none.
+    """Return the differences that make trials of one no trials of the other: `space.optimizer.lr.high=0.01 (was 0.1)`;
+    [] for none.
 
     A default counts as if it were written out. More trials are the same sweep, fewer are not.
     """

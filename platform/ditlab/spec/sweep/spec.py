@@ -108,23 +108,23 @@ class Sweep(Spec):
     """Trials of one experiment that differ along axes."""
 
     name: str
-    """Of the sweep, for people: letters, digits, `-`, `_`, `.`."""
+    """Name of the sweep, for people: letters, digits, `-`, `_`, `.`."""
     base: dict[str, Any]
     """The experiment that trials vary: a file relative to this one, or the experiment written out."""
     fixed: dict[str, Any] = Field(default_factory=dict)
     """Fields of the base, by dotted path, that every trial has otherwise: `training.steps: 300`."""
     space: dict[str, Axis]
-    """What varies, by dotted path: `optimizer.lr: {kind: loguniform, low: 1.0e-4, high: 1.0e-2}`."""
+    """Axes by dotted path: `optimizer.lr: {kind: loguniform, low: 1.0e-4, high: 1.0e-2}`."""
     search: SearchSpec = RandomSearch()
-    """How the values of a trial are chosen."""
+    """Choice of the values of a trial."""
     scheduler: SchedulerSpec = NoScheduler()
-    """Which trials are stopped early, or taken over."""
+    """Early stopping, or takeover, of trials."""
     metric: str | list[str]
-    """What trials are ranked by, such as `eval/velocity`; several with `search: {kind: optuna}` and no scheduler."""
+    """Metric that ranks trials, such as `eval/velocity`; several with `search: {kind: optuna}` and no scheduler."""
     mode: Mode | list[Mode] = "min"
-    """Whether less of the metric is better or more; a list has an entry for each metric."""
+    """Direction of the metric: `min` if less is better, `max` if more; a list has an entry for each metric."""
     trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] | None = None
-    """How many trials. Null, with grid search only: the whole grid."""
+    """Number of trials. Null, with grid search only: the whole grid."""
     concurrent: Count | None = None
     """Trials that train at once at most. Null: as many as fit on the machine or cluster; with pbt, all."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0

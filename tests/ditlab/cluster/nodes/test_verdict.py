@@ -94,3 +94,24 @@ def test_a_clock_that_is_wrong_is_a_warning(skew, words):
     verdict = judge_nodes([replace(GOOD, skew=skew), replace(GOOD, skew=4.0)], REQUIRED)
     assert not verdict.faults and len(verdict.warnings) == 1
     assert words in verdict.warnings[0] and GOOD.name in verdict.warnings[0]
+
+
+def test_a_package_of_the_experiments_parts_must_be_the_same_everywhere():
+    """A loss or family of another package decides what is trained, and a node that lacks it cannot build it."""
+    own = {**OWN, "wavelets": "1.2"}
+    required = replace(REQUIRED, versions=own)
+    for version, sentence in (
+        ("", "wavelets is not installed on node gpu-1 (10.0.0.7/3f9a01bc), and wavelets 1.2 where the run is launched"),
+        ("1.1", "wavelets 1.1 is installed on node gpu-1 (10.0.0.7/3f9a01bc), and wavelets 1.2 where"),
+    ):
+        report = replace(GOOD, versions={**own, "wavelets": version})
+        (fault,) = judge_nodes([report], required).faults
+        assert fault.startswith(sentence) and fault.endswith("install wavelets==1.2 on every node.")
+    assert not judge_nodes([replace(GOOD, versions=own)], required).faults
+
+
+def test_a_folder_of_a_family_must_be_on_every_nodes_path():
+    required = replace(REQUIRED, versions={**OWN, "denoisers/wave": "folder"})
+    report = replace(GOOD, versions={**OWN, "denoisers/wave": ""})
+    (fault,) = judge_nodes([report], required).faults
+    assert fault.startswith("the folder denoisers/wave is not on the Python path of node gpu-1")
