@@ -84,7 +84,7 @@ class Trace:
 
 
 def pieces_of(engine: Engine) -> list[tuple[str, str, int, Tensor]]:
-    return [(kind, piece.name, piece.start, values.clone()) for kind, piece, values in engine.state()]
+    return [(*key, values.clone()) for key, values in engine.state()]
 
 
 def put_together(workers: Sequence[list[tuple[str, str, int, Tensor]]], scalars: Mapping[str, float]) -> State:

@@ -162,18 +162,21 @@ class Engine:
         self._average.exchange()
         self._engine.train()
 
-    def state(self) -> Iterator[tuple[str, ParameterSlice, Tensor]]:
-        """Yield (field, slice, flat float32 values) of this worker, for `master`, both moments and `ema`."""
+    def state(self) -> Iterator[tuple[tuple[str, str, int], Tensor]]:
+        """Yield ((field, name, start), flat float32 values) of this worker's slices, for each field.
+
+        Fields are `master`, both moments and `ema`; values begin at `start` of the flattened parameter `name`.
+        """
         for index in range(len(self.partitions.flats)):
             with self.partitions.resident(index):
                 copied = self.partitions.swapped(index)  # or the values would go with their buffers
-                for field, piece, values in self._pieces(index):
-                    yield field, piece, values.clone() if copied else values
+                for field, part, values in self._slices(index):
+                    yield (field, part.name, part.start), values.clone() if copied else values
 
-    def _pieces(self, index: int) -> Iterator[tuple[str, ParameterSlice, Tensor]]:
+    def _slices(self, index: int) -> Iterator[tuple[str, ParameterSlice, Tensor]]:
         for field, flat in {**self.partitions.tensors(index), **self._average.tensors(index)}.items():
-            for piece in self.partitions.slices_of[index]:
-                yield field, piece, piece.of(flat)
+            for part in self.partitions.slices_of[index]:
+                yield field, part, part.of(flat)
 
     def scalars(self) -> dict[str, float]:
         """Return the state that is equal on every worker: Adam's step count, the loss scale's, adaptive clipping's."""
@@ -185,10 +188,10 @@ class Engine:
         """Load a saved state; `read(field, name, start, stop)` returns float32 values, whatever wrote them."""
         with self.partitions.rewriting() as indices:
             for index in indices:
-                for field, piece, values in self._pieces(index):
+                for field, part, values in self._slices(index):
                     # A run whose average is new starts it from the weights.
                     source = "master" if field == "ema" and not has_ema else field
-                    values.copy_(read(source, piece.name, piece.start, piece.stop))
+                    values.copy_(read(source, part.name, part.start, part.stop))
         self.partitions.adam_step = int(scalars["adam_step"])
         self._update.load(scalars)
         for key in _SCALER_STATE:

@@ -43,10 +43,10 @@ class Partitions:
         self._stage = stage
         names = {parameter: name for name, parameter in engine.module.named_parameters()}
         layout = {0: _whole, 1: _sliced, 2: _sliced, 3: _sharded}[stage]
-        self.flats, pieces = layout(engine.optimizer, names)
+        self.flats, slices = layout(engine.optimizer, names)
         self.slices_of: list[list[ParameterSlice]] = [[] for _ in self.flats]
-        for piece in pieces:
-            self.slices_of[piece.flat].append(piece)
+        for part in slices:
+            self.slices_of[part.flat].append(part)
         self.adam = engine.optimizer if stage == 0 else engine.optimizer.optimizer
         for index, flat in enumerate(self.flats):
             # Adam makes its state at the first step; made here, a checkpoint from before it is like any other.
@@ -125,7 +125,7 @@ def _sliced(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], lis
 
     A parameter's place in the buffer is read from its address, which holds whatever order and padding DeepSpeed chose.
     """
-    flats, pieces = list(optimizer.single_partition_of_fp32_groups), []
+    flats, slices = list(optimizer.single_partition_of_fp32_groups), []
     for index, (flat, buffer) in enumerate(zip(flats, optimizer.bit16_groups_flat, strict=True)):
         rank = torch.distributed.get_rank(group=optimizer.real_dp_process_group[index])
         low, high = rank * flat.numel(), (rank + 1) * flat.numel()
@@ -133,13 +133,13 @@ def _sliced(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], lis
             begin = (parameter.data_ptr() - buffer.data_ptr()) // buffer.element_size()
             start, stop = max(begin, low), min(begin + parameter.numel(), high)
             if start < stop:
-                pieces.append(ParameterSlice(names[parameter], start - begin, stop - begin, index, start - low))
-    return flats, pieces
+                slices.append(ParameterSlice(names[parameter], start - begin, stop - begin, index, start - low))
+    return flats, slices
 
 
 def _sharded(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], list[ParameterSlice]]:
     """Lay out stage 3: each parameter is cut into equal shards, one a worker, the last padded, stored end to end."""
-    flats, pieces = list(optimizer.fp32_partitioned_groups_flat), []
+    flats, slices = list(optimizer.fp32_partitioned_groups_flat), []
     rank = torch.distributed.get_rank()
     for index, group in enumerate(optimizer.fp16_groups):
         offset = 0
@@ -147,6 +147,6 @@ def _sharded(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], li
             shard = parameter.partition_numel()
             start, stop = rank * shard, min((rank + 1) * shard, parameter.ds_numel)
             if start < stop:
-                pieces.append(ParameterSlice(names[parameter], start, stop, index, offset))
+                slices.append(ParameterSlice(names[parameter], start, stop, index, offset))
             offset += shard
-    return flats, pieces
+    return flats, slices

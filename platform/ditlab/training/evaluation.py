@@ -73,18 +73,18 @@ def held_out_metrics(
     two runs can be compared.
     Workers take batches in turn, equally many each (ZeRO-3 gathers parameters on all at once).
     """
-    pieces = list(view.batches(batch_size, limit))
-    if not pieces:
+    batches = list(view.batches(batch_size, limit))
+    if not batches:
         return {}
     sums: dict[str, float] = {}
     count = 0.0
-    for turn in range(0, len(pieces), rank.world_size):
-        counts = turn + rank.rank < len(pieces)
-        piece = pieces[turn + rank.rank if counts else 0]
-        raw = {field.name: view.gather(field.name, piece.indices) for field in inputs.fields}
+    for turn in range(0, len(batches), rank.world_size):
+        counts = turn + rank.rank < len(batches)
+        rows = batches[turn + rank.rank if counts else 0]
+        raw = {field.name: view.gather(field.name, rows.indices) for field in inputs.fields}
         batch = inputs.prepare_batch(raw, view.columns)
-        size = len(piece.indices)
-        noise = fixed_noise(piece.first, rank.device, piece.bucket)
+        size = len(rows.indices)
+        noise = fixed_noise(rows.first, rank.device, rows.bucket)
         values = objective.metrics(network, batch, noise)
         if counts:
             count += size

@@ -61,8 +61,7 @@ class TrainingState:
         slices = self.engine.state() if self.engine.stage > 0 or is_first else ()  # at stage 0 every worker has it all
         buffers = self.buffers if is_first else {}
         return chain(
-            (((kind, part.name, part.start), values) for kind, part, values in slices),
-            ((("buffer", name, 0), buffer.detach().float().view(-1)) for name, buffer in buffers.items()),
+            slices, [(("buffer", name, 0), buffer.detach().float().view(-1)) for name, buffer in buffers.items()]
         )
 
     def load(self, saved: SavedState, scalars: dict[str, float], step: int, position: int) -> None:

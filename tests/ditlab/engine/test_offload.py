@@ -173,7 +173,7 @@ def test_state_really_lies_in_files_and_goes_with_the_engine(tmp_path):
         engine = engine_for(experiment, rank, 1, swap=tmp_path)
         run_step(engine, 0, [Pass(0)])
         (flat,) = engine.partitions.flats
-        numel = sum(values.numel() for field, _, values in engine.state() if field == "master")
+        numel = sum(values.numel() for (field, *_), values in engine.state() if field == "master")
         files = [path for path in tmp_path.rglob("*") if path.is_file()]
         assert flat.numel() == 0 and sum(path.stat().st_size for path in files) >= 3 * 4 * numel
         assert not dead.exists()
