@@ -23,8 +23,8 @@ class TextImport:
     folder: Path
 
     def __call__(self, source: Path, length: int = 16, **options: object) -> WrittenStore:
-        options_ = TextOptions(source=source, length=length, **options)
-        (imported,) = run_import("text", ImportRequest(self.folder / "stores", self.folder / "caches", options_))
+        parsed = TextOptions(source=source, length=length, **options)
+        (imported,) = run_import("text", ImportRequest(self.folder / "stores", self.folder / "caches", parsed))
         return imported
 
     def refused(self, source: Path, *parts: str, **options: object) -> None:

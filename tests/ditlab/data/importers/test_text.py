@@ -90,12 +90,12 @@ def test_a_bpe_of_a_large_corpus_learns_from_a_part_of_it(importing, tmp_path, m
 def test_progress_is_reported_in_bytes_of_text(tmp_path):
     seen = {}
     source = write_corpus(tmp_path / "corpus", "jsonl")
-    asked = TextOptions(source=source, length=16, tokenizer="bpe", vocabulary=270)
+    options = TextOptions(source=source, length=16, tokenizer="bpe", vocabulary=270)
 
     def progress(what: str, done: int, total: int | None, unit: str = "bytes") -> None:
         seen[what] = (done, total, unit)
 
-    run_import("text", ImportRequest(tmp_path / "stores", tmp_path / "caches", asked, progress))
+    run_import("text", ImportRequest(tmp_path / "stores", tmp_path / "caches", options, progress))
     size = len("".join(DOCUMENTS).encode())
     assert seen == {
         "reading": (size, None, "bytes"),
