@@ -17,8 +17,11 @@ StepBlock = dict[str, Tensor]
 """Rows of several consecutive steps by column, (steps * rows a step, *shape)."""
 
 BLOCK_BYTES = 6_400_000
-"""Most bytes of a step block, unless one step has more. Waking a thread costs up to 100 microseconds on idle virtual cores,
-ten steps of small images; 1.6 MB reached 0.6 of the throughput that this does, and 12.8 MB no more."""
+"""Most bytes of a step block, unless one step has more.
+
+Waking a thread costs up to 100 microseconds on idle virtual cores, ten steps of small images; 1.6 MB reached 0.6 of the
+throughput that this does, and 12.8 MB no more.
+"""
 
 NUM_THREADS = 2
 """Gathering is bound by memory: one thread reached 0.65 of a contiguous copy's throughput, two reach 0.9."""
