@@ -178,5 +178,7 @@ def _remove_strays(path: Path, manifest: BucketsManifest, before: BucketsManifes
     for folder in path.iterdir():
         if folder.is_dir() and BUCKET_FOLDER.fullmatch(folder.name) and folder.name not in named:
             shutil.rmtree(folder, ignore_errors=True)
+    for left in path.glob(".*.part"):  # by an import that was killed: one runs at a time
+        left.unlink(missing_ok=True)
     for file in set(before.files.values() if before else ()) - named:
         (path / file).unlink(missing_ok=True)
