@@ -14,6 +14,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import ditlab
+from denoisers.figures import Figure
 from ditlab.analysis.comparison.samples import SampleSettings, draw
 from ditlab.analysis.family_evaluation import evaluate_by_family
 from ditlab.analysis.opened_run import open_training_run
@@ -99,6 +100,17 @@ def folder(tmp_path_factory) -> tuple[Path, str]:
 def trained(folder, capfd, monkeypatch) -> Trained:
     monkeypatch.setenv("DITLAB_HOME", str(folder[0] / "home"))
     return Trained(*folder, lambda *arguments: run_here(capfd, monkeypatch, *arguments))
+
+
+@pytest.fixture
+def without_pictures(monkeypatch) -> None:
+    """Write an empty file for the picture of samples, in tests of their table: drawing it takes seconds."""
+
+    def write_nothing(figure: Figure, path: Path) -> Path:
+        path.touch()
+        return path
+
+    monkeypatch.setattr("ditlab.analysis.sampling.files.save_figure", write_nothing)
 
 
 def imputed(said: Said) -> dict[str, np.ndarray]:
@@ -190,7 +202,7 @@ def test_sample_completes_held_out_rows(trained, tmp_path):
     assert numbers["values"].shape == (6, REGIONS, 3) and int(numbers["present"].sum()) == len(table["window"])
 
 
-def test_the_first_rows_do_not_depend_on_how_many_there_are(trained, tmp_path):
+def test_the_first_rows_do_not_depend_on_how_many_there_are(without_pictures, trained, tmp_path):
     few = imputed(trained.command("sample", "regions", "--num", "3", "--out", tmp_path / "a", "--json"))
     many = imputed(
         trained.command("sample", "regions", "--num", "9", "--batch", "2", "--out", tmp_path / "b", "--json")
@@ -200,13 +212,13 @@ def test_the_first_rows_do_not_depend_on_how_many_there_are(trained, tmp_path):
     np.testing.assert_allclose(many["CTCF"][first], few["CTCF"], rtol=1e-4, atol=1e-5)
 
 
-def test_more_rows_than_there_are(trained, tmp_path):
+def test_more_rows_than_there_are(without_pictures, trained, tmp_path):
     said = trained.command("sample", "regions", "--num", "1000", "--out", tmp_path, "--json")
     assert set(imputed(said)["window"]) == set(range(20))
     assert "--num 1000" in said.err and "20 rows" in said.err
 
 
-def test_rows_of_other_data(trained, tmp_path):
+def test_rows_of_other_data(without_pictures, trained, tmp_path):
     train = imputed(trained.command("sample", "regions", "--data", "train", "--out", tmp_path / "a", "--json"))
     assert set(train["chromosome"]) == {"chr1", "chr2"}
     store = write_store(tmp_path / "other", windows=6)
@@ -214,7 +226,7 @@ def test_rows_of_other_data(trained, tmp_path):
     assert set(other["chromosome"]) == set(CHROMOSOMES) and set(other["window"]) == set(range(6))
 
 
-def test_regions_of_a_bed_file(trained, tmp_path):
+def test_regions_of_a_bed_file(without_pictures, trained, tmp_path):
     """Settings of the family are reached by --set; windows without such a region are passed over."""
     start = int(imputed(trained.command("sample", "regions", "--num", "1", "--out", tmp_path, "--json"))["start"][3])
     bed = tmp_path / "peaks.bed"
@@ -229,7 +241,7 @@ def test_regions_of_a_bed_file(trained, tmp_path):
     assert "--data train" in said.err
 
 
-def test_a_bed_file_gets_all_its_windows_unless_a_number_is_given(trained, tmp_path):
+def test_a_bed_file_gets_all_its_windows_unless_a_number_is_given(without_pictures, trained, tmp_path):
     """Also more of them than the default of 64."""
     store, bed = write_store(tmp_path / "many", windows=90), tmp_path / "all.bed"
     bed.write_text("".join(f"{name}\t0\t100000000\n" for name in CHROMOSOMES) + "chrX\t5\t6\n")
@@ -244,7 +256,7 @@ def test_a_bed_file_gets_all_its_windows_unless_a_number_is_given(trained, tmp_p
     assert set(imputed(by_chance)["window"]) == set(range(64)) and "--num" not in by_chance.err
 
 
-def test_the_table_carries_the_divisors_of_its_features(trained, tmp_path):
+def test_the_table_carries_the_divisors_of_its_features(without_pictures, trained, tmp_path):
     store = write_store(tmp_path / "divided", divisors=(2.0, 0.5, 1.0))
     said = trained.command("sample", "regions", "--data", store, "--num", "1", "--out", tmp_path / "a", "--json")
     assert said.code == 0, said.err
@@ -252,7 +264,7 @@ def test_the_table_carries_the_divisors_of_its_features(trained, tmp_path):
     assert facts == {"divisors": {"regions": {"GATA": 2.0, "CTCF": 0.5, "accessibility": 1.0}}}
 
 
-def test_stores_without_coordinates_are_completed_and_take_no_bed_file(trained, tmp_path):
+def test_stores_without_coordinates_are_completed_and_take_no_bed_file(without_pictures, trained, tmp_path):
     store = write_store(tmp_path / "bare", coordinates=False)
     said = trained.command("sample", "regions", "--data", store, "--num", "2", "--out", tmp_path / "a", "--json")
     assert list(imputed(said))[:3] == ["window", "masked", "GATA"]
@@ -262,13 +274,13 @@ def test_stores_without_coordinates_are_completed_and_take_no_bed_file(trained, 
     assert said.code == 2 and "sampling.mask.kind=bed finds regions by their coordinates" in said.err
 
 
-def test_a_store_is_known_by_its_name(trained, tmp_path):
+def test_a_store_is_known_by_its_name(without_pictures, trained, tmp_path):
     write_store(trained.folder / "home" / "stores" / "named", windows=3)
     said = trained.command("sample", "regions", "--data", "named", "--out", tmp_path / "a", "--json")
     assert set(imputed(said)["window"]) == set(range(3))
 
 
-def test_settings_name_the_folder(trained):
+def test_settings_name_the_folder(without_pictures, trained):
     one = trained.command("sample", "regions", "--num", "2", "--set", "sampling.mask.ratio=0.9", "--json")
     two = trained.command("sample", "regions", "--num", "2", "--json")
     places = [Path(said.json["files"][0]).parent for said in (one, two)]
@@ -321,7 +333,7 @@ def test_a_schedule_without_noise_is_refused_before_anything_starts(trained):
         assert said.err.count("\n") == 1
 
 
-def test_a_comparison_draws_the_same_rows(trained, tmp_path):
+def test_a_comparison_draws_the_same_rows(without_pictures, trained, tmp_path):
     saved = open_training_run("regions", Home.from_environment(), print).saved()
     drawing = draw(saved, SampleSettings(samples=0, grid=3, seed=0, batch=2, device=torch.device("cpu")))
     assert drawing is not None and drawing.num == 3 and drawing.evaluations == 1
