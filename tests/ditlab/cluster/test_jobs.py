@@ -165,6 +165,8 @@ def test_a_mistake_in_the_cluster_is_the_exit_code_of_submit(mistaken):
 REFUSALS = """
 import contextlib, io, json, os, sys
 from ditlab.cli.main import main
+from ditlab.cluster.access import cluster_token, reload_token
+from ditlab.errors import UserError
 
 jobs, address, cases = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 found = []
