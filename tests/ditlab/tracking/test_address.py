@@ -1,4 +1,4 @@
-"""Which tracking addresses are taken, what null means, and that asking is cheap."""
+"""Tracking addresses: valid forms, the meaning of null, and checks that import no mlflow."""
 
 import subprocess
 import sys
