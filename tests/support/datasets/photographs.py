@@ -20,7 +20,7 @@ def smooth(height: int, width: int, seed: int = 0) -> Image.Image:
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
-    """The content of an image file."""
+    """Return the content of an image file."""
     sink = io.BytesIO()
     image.save(sink, kind, **options)
     return sink.getvalue()

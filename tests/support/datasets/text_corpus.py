@@ -1,4 +1,4 @@
-"""A small corpus as files of each kind, and its tokens."""
+"""Small corpus as files of each kind, and its tokens."""
 
 import json
 from collections.abc import Sequence
