@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.launcher import CHECKOUT, cluster_file, commands
+from support.clusters.launcher import CHECKOUT, cluster_file, commands
 
 
 @pytest.fixture(scope="module")

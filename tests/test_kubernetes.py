@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 from ditlab.cluster.autoscaling import growth_within, limits_of
 from ditlab.cluster.capacity import check_capacity, cpu_share
 from ditlab.spec.loading import load_experiment
-from support.launcher import CHECKOUT
+from support.clusters.launcher import CHECKOUT
 
 FOLDER = CHECKOUT / "docs" / "kubernetes"
 YAML_1_2 = YAML(typ="safe")

@@ -26,7 +26,7 @@ from ditlab.tracking.tracker import RunTracker
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter
 from ditlab.training.worker import train
-from support.workers import training_run
+from support.trainings.workers import training_run
 
 WARM_UP = 20
 """Steps that are not counted."""

@@ -33,8 +33,8 @@ from ditlab.engine.recompute import checkpoint_activations
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment, class_for
+from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 from support.peak_memory import peak_bytes
-from support.tiny_encoders import write_image_encoder, write_text_encoder
 
 CPU = torch.device("cpu")
 SIDES = ("stored", "made", "kept")

@@ -21,8 +21,8 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from ditlab.spec.reading.yaml_text import dump_yaml
-from support.faults import journal_of, processes_of, wait_until, worker_processes
-from support.workers import tiny
+from support.clusters.faults import journal_of, processes_of, wait_until, worker_processes
+from support.trainings.workers import tiny
 
 NAME = "recovery"
 

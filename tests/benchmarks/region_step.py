@@ -3,7 +3,7 @@
     python tests/benchmarks/region_step.py [--spec experiments/region/get.yaml] [--batch 2] [--rounds 6] [--set P=V]
 
 The network's step asks the last block, the final norm and the head for masked regions alone, keeps no attention matrix
-and modulates by sample. The plain step (tests/support/plain_region.py) is the page's own reading: every token
+and modulates by sample. The plain step (tests/support/models/plain_region.py) is the page's own reading: every token
 everywhere, the attention matrix in memory, modulation by token. Both run forward and backward in one process and take
 turns; the figure to quote is the median of the rounds' ratios. Peak memory is that of one step of each, in processes of
 their own. Both losses are printed: they are the same number.
@@ -26,8 +26,8 @@ from denoisers.region.objective import draw_mask, errors
 from denoisers.region.spec import RegionSpec
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.loading import load_experiment
+from support.models.plain_region import plain_forward
 from support.peak_memory import peak_bytes
-from support.plain_region import plain_forward
 
 RATIO = 0.5
 

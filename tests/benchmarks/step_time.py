@@ -30,7 +30,7 @@ from ditlab.spec.loading import load_experiment
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter
 from ditlab.training.worker import train
-from support.workers import training_run
+from support.trainings.workers import training_run
 
 NUM_IMAGES = 8192
 

@@ -31,7 +31,7 @@ from ditlab.tracking.journal.history import metric_history
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter
 from ditlab.training.worker import train
-from support.workers import training_run
+from support.trainings.workers import training_run
 
 IMPORTS = "import torch, deepspeed, ray.train"
 

@@ -30,7 +30,7 @@ from ditlab.tracking.upload.connection import load_mlflow
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter
 from ditlab.training.worker import train
-from support.workers import training_run
+from support.trainings.workers import training_run
 
 WARM_UP = 20
 """Steps that are not counted."""

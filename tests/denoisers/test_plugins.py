@@ -186,9 +186,7 @@ def test_an_objective_has_the_parts_that_its_mapping_names_and_no_others(package
 
 def test_a_component_for_another_prediction_is_refused(package):
     package("parts2", {"denoisers.loss_components": {"sharp": "loss:Loss"}}, loss=LOSS.format(name="sharp"))
-    with pytest.raises(
-        PluginError, match=r"weights\.sharp compares a velocity, and this family's loss has no"
-    ):
+    with pytest.raises(PluginError, match=r"weights\.sharp compares a velocity, and this family's loss has no"):
         extended_objective(DLMObjectiveSpec, {"weights": {"sharp": 0.1}})
 
 

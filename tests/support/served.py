@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from ditlab.tracking.access import basic_authorization
-from support.nodes import free_ports
+from support.clusters.nodes import free_ports
 
 NAME, PASSWORD = "ann", "correct-horse-battery"
 

@@ -15,7 +15,7 @@ from ditlab.sweeps.start import StartedSweep, create_sweep
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment
 from ditlab.tracking.journal.writer import JournalWriter
 from ditlab.tracking.records import create_run, update_record
-from support.workers import TINY
+from support.trainings.workers import TINY
 
 METRIC = "eval/velocity"
 LR: dict[str, Any] = {"optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1}}

@@ -51,12 +51,14 @@ def main() -> None:
         print(f"The way of a {way}: {len(found[way])} files")
         print("".join(f"  {number:2} {line}\n" for number, line in enumerate(found[way], 1)))
     print(f"All first entries until the first step, base records among them: {found['all']}")
+    print(f"Validations of the spec, by process: {', '.join(map(str, found['validations']))}")
     print(f"Calls from a lower room into a higher one: {len(found['upward'])}")
     print("".join(f"  {line}\n" for line in found["upward"]))
 
 
 def trace(spec: Path = SPEC, ray: bool = False) -> dict[str, Any]:
-    """Return `spec` and `batch`, files in order of first entry; `all`, a number; `upward`, `caller -> callee`."""
+    """Return `spec` and `batch`, files in order of first entry; `all`, a number; `upward`, calls as `caller -> callee`;
+    `validations` of the spec by process."""
     with tempfile.TemporaryDirectory() as folder:
         hooks = Path(folder, "hooks")
         hooks.mkdir()
@@ -66,16 +68,24 @@ def trace(spec: Path = SPEC, ray: bool = False) -> dict[str, Any]:
             "TRACE_SOURCES": os.pathsep.join(map(str, SOURCES)),
             "PYTHONPATH": os.pathsep.join([str(hooks), *(str(path.parent) for path in SOURCES)]),
         }  # fmt: skip
-        command = [sys.executable, "-m", "ditlab", "train", str(spec), *([] if ray else ["--local"])]
-        command += [word for change in SHORT for word in ("--set", change)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        changes = [word for change in SHORT for word in ("--set", change)]
+        command = [sys.executable, "-m", "ditlab", "train", str(spec), *changes]
+        _run(
+            [*command, "--dry-run"], {**environment, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        )  # makes the store
+        _run([*command, *([] if ray else ["--local"])], environment)
         return {
             "spec": [name for name in _files(Path(folder), "spec") if not _is_base(name)],
             "batch": [name for name in _files(Path(folder), "batch") if not _is_base(name)],
             "all": len(list(_files(Path(folder), "all"))),
             "upward": sorted(set(_upward(Path(folder)))),
+            "validations": sorted(int(path.read_text()) for path in Path(folder).glob("validations-*.txt")),
         }
+
+
+def _run(command: list[str], environment: dict[str, str]) -> None:
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def _is_base(name: str) -> bool:

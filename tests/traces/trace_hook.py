@@ -2,8 +2,8 @@
 
 Writes into TRACE_FOLDER, a file a process: `spec-PID.jsonl`, the first call in each file of a function that holds the
 spec, until the first optimiser step begins; `batch-PID.jsonl`, the same of functions that hold the batch or what is
-computed of it, from the second step to the last but one; `all-PID.jsonl`, every first entry until the first step;
-`calls-PID.json`, pairs of files, caller and callee, over the whole process.
+computed of it, from the second step to the last but one, and in data/ from the start; `all-PID.jsonl`, every first
+entry until the first step; `calls-PID.json`, pairs of files, caller and callee, over the whole process.
 """
 
 import atexit
@@ -21,6 +21,7 @@ from typing import Any
 FOLDER, ROOTS = Path(os.environ["TRACE_FOLDER"]), os.environ["TRACE_SOURCES"].split(os.pathsep)
 NUM_STEPS = 40
 STEP = ("training/stepping.py", "step")
+VALIDATION = ("spec/experiment.py", "batch_divides")  # a validator that runs whenever an experiment is made
 SPEC = {"Experiment", "RunRequest"}  # the second carries the first to a worker
 BATCH = {"Tensor", "Parameter", "ndarray", "RecordBatch", "Table", "ChunkedArray"}
 IMPORTING = "a module that is imported"
@@ -29,6 +30,7 @@ _files: dict[str, str | None] = {}
 _seen: set[tuple[str, str]] = set()
 _calls: set[tuple[str, str]] = set()
 _steps = 0
+_validations = 0
 
 
 def _name(path: str) -> str | None:
@@ -40,26 +42,29 @@ def _name(path: str) -> str | None:
 
 
 def _hook(frame: FrameType, event: str, _: object) -> None:
-    global _steps
+    global _steps, _validations
     code = frame.f_code
     if event != "call" or (name := _name(code.co_filename)) is None or _is_body(code):
         return
     if name.endswith(STEP[0]) and code.co_name == STEP[1]:
         _steps += 1
+    if name.endswith(VALIDATION[0]) and code.co_name == VALIDATION[1]:
+        _validations += 1
     if (caller := _caller(frame)) == IMPORTING:
         return
     if caller and caller != name:
         _calls.add((caller, name))
-    if _steps == 0:
-        _note("all", name, code.co_name)
-        if ("spec", name) not in _seen and any(_is_spec(value) for value in _held(frame)):
-            _note("spec", name, code.co_name)
-    elif (
-        2 <= _steps < NUM_STEPS
+    is_ahead = name.startswith("ditlab/data/")  # rows are gathered before the step that they are for
+    if (
+        (is_ahead or 2 <= _steps < NUM_STEPS)
         and ("batch", name) not in _seen
-        and any(_is_batch(value) for value in _arguments(frame))
+        and any(map(_is_batch, _arguments(frame)))
     ):
         _note("batch", name, code.co_name)
+    if _steps == 0:
+        _note("all", name, code.co_name)
+        if ("spec", name) not in _seen and any(map(_is_spec, _held(frame))):
+            _note("spec", name, code.co_name)
 
 
 def _is_body(code: CodeType) -> bool:
@@ -114,6 +119,8 @@ def _note(way: str, name: str, function: str) -> None:
 def _write_calls() -> None:
     if _calls:
         (FOLDER / f"calls-{os.getpid()}.json").write_text(json.dumps(sorted(_calls)))
+    if _validations:
+        (FOLDER / f"validations-{os.getpid()}.txt").write_text(str(_validations))
 
 
 atexit.register(_write_calls)

@@ -8,8 +8,8 @@ from denoisers.dlm.family import FAMILY
 from denoisers.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
-from support.letters import letters
-from support.true_scores import BlockScores, every_sequence
+from support.models.letters import letters
+from support.models.true_scores import BlockScores, every_sequence
 
 NOISE = TokenNoiseSchedule(sigma_min=1e-3, sigma_max=5.0)
 PROMPTS = {

@@ -6,7 +6,7 @@ import torch
 from denoisers.dlm.attention_masks import block_causal_mask, two_copy_mask
 from denoisers.layers.kv_cache import KVCache
 from denoisers.processes.discrete.chunked_score_entropy import LossTargets
-from support.plain_dlm import plain_forward
+from support.models.plain_dlm import plain_forward
 
 SIGMA_MIN = 0.001
 SIGMA_CLEAN = torch.full((3,), SIGMA_MIN, dtype=torch.float64)

@@ -9,7 +9,7 @@ from denoisers.dlm.family import FAMILY
 from denoisers.dlm.figures import EXCERPT
 from denoisers.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec
 from denoisers.figures import Text
-from support.letters import letters
+from support.models.letters import letters
 
 
 def shown(network, text, **sampling):

@@ -9,7 +9,7 @@ from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.parameter_counts import count_parameters
 from denoisers.processes.discrete.chunked_score_entropy import LossTargets
 from denoisers.shape_trace import trace_shapes
-from support.plain_dlm import plain_forward
+from support.models.plain_dlm import plain_forward
 
 SIGMA = torch.tensor([0.001, 0.1, 1.0])
 

@@ -7,7 +7,7 @@ import pytest
 from denoisers.contract import Prompt, SampleRequest
 from denoisers.dlm.family import FAMILY
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
-from support.letters import letters
+from support.models.letters import letters
 
 MODEL = DLMSpec(length=12, vocabulary=11)
 LETTERS = letters()

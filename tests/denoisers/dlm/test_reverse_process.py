@@ -7,7 +7,7 @@ from denoisers.dlm.reverse_process import LAST_TIME, analytic_probabilities, eul
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec
 from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
-from support.true_scores import PAIR, SUM, TrueScores, distance, every_sequence, noisy
+from support.models.true_scores import PAIR, SUM, TrueScores, distance, every_sequence, noisy
 
 WIDE = TokenNoiseSchedule(sigma_min=1e-3, sigma_max=30.0)
 LOUD = TokenNoiseSchedule(sigma_min=0.2, sigma_max=2.0)  # with noise to be taken away at t = 1e-5

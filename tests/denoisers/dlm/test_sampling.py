@@ -9,8 +9,8 @@ from denoisers.dlm.reverse_process import LAST_TIME
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
-from support.letters import letters
-from support.true_scores import PAIR, SUM, TrueScores, distance, noisy
+from support.models.letters import letters
+from support.models.true_scores import PAIR, SUM, TrueScores, distance, noisy
 
 WIDE = TokenNoiseSchedule(sigma_min=1e-3, sigma_max=30.0)  # e^-30 of a start is not uniform: nothing
 

@@ -10,7 +10,7 @@ from denoisers.parameter_counts import count_parameters
 from denoisers.pixelhdm.family import FAMILY
 from denoisers.pixelhdm.spec import PixelHDMSpec
 from denoisers.shape_trace import trace_shapes
-from support.plain_pixelhdm import PlainPixelHDM
+from support.models.plain_pixelhdm import PlainPixelHDM
 
 SMALL = {
     "width": 32, "pixel_width": 4, "patch_size": 4, "patch_depth": 3, "pixel_depth": 2, "num_heads": 4,

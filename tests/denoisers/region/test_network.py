@@ -8,7 +8,7 @@ from denoisers.parameter_counts import count_parameters
 from denoisers.region.family import FAMILY
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
 from denoisers.shape_trace import trace_shapes
-from support.plain_region import plain_forward
+from support.models.plain_region import plain_forward
 
 CORRUPTIONS = ("mask", "ddpm")
 

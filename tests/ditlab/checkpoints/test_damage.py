@@ -11,7 +11,7 @@ import pytest
 from ditlab.checkpoints.manifest import MANIFEST, _serialised
 from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
 from ditlab.errors import UserError
-from support.checkpoints import edit_bytes, files_of, folder_of, is_step, save, shard_of
+from support.trainings.checkpoints import edit_bytes, files_of, folder_of, is_step, save, shard_of
 
 CHANGES = 1000
 

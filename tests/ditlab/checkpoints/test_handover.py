@@ -12,7 +12,7 @@ from ditlab.checkpoints.handover import take_over
 from ditlab.checkpoints.manifest import MANIFEST
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import Unreachable
-from support.checkpoints import WEIGHT, edit_bytes, folder_of, manifest, saver, shard_of, state
+from support.trainings.checkpoints import WEIGHT, edit_bytes, folder_of, manifest, saver, shard_of, state
 
 OWN, DONOR = 1, 2  # whose weights
 

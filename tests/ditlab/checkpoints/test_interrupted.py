@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from ditlab.checkpoints.store import CheckpointStore
-from support.checkpoints import is_step, manifest, save, saver, state
+from support.trainings.checkpoints import is_step, manifest, save, saver, state
 
-SUPPORT = Path(__file__).parents[2] / "support"
+SUPPORT = Path(__file__).parents[2] / "support" / "trainings"
 KILL, TORN, ERROR, COUNT = 1, 2, 3, 4
 
 

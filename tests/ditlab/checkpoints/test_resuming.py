@@ -5,8 +5,8 @@ import torch
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.inputs.noise import derived_seed
-from support.checkpoints import edit_bytes, shard_of
-from support.workers import tiny, train_here
+from support.trainings.checkpoints import edit_bytes, shard_of
+from support.trainings.workers import tiny, train_here
 
 
 def test_training_goes_on_from_the_one_before(tmp_path):

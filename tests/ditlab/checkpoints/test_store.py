@@ -13,7 +13,7 @@ from ditlab.checkpoints.staging import InPlace
 from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
 from ditlab.checkpoints.transaction import SaveTransaction
 from ditlab.errors import UserError
-from support.checkpoints import WEIGHT, edit_bytes, is_step, manifest, save, saver, shard_of, state
+from support.trainings.checkpoints import WEIGHT, edit_bytes, is_step, manifest, save, saver, shard_of, state
 
 
 def write(place, step, cuts=(0, 12), skip=()):

@@ -10,8 +10,8 @@ import torch
 
 from ditlab.checkpoints import transaction
 from ditlab.checkpoints.store import CheckpointStore
-from support.checkpoints import WEIGHT, is_step, manifest, save, shard_of, state
-from support.saving_workers import saver_of, workers
+from support.trainings.checkpoints import WEIGHT, is_step, manifest, save, shard_of, state
+from support.trainings.saving_workers import saver_of, workers
 
 
 def _run(rank: int, world_size: int, place: str) -> None:

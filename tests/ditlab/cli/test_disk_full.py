@@ -15,8 +15,8 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.spec.loading import load_experiment
 from support.command import Said, run_process
 from support.disk import SmallDisk, small_disk
-from support.steps import act_after_step
-from support.workers import newest, same_state, train_here
+from support.trainings.steps import act_after_step
+from support.trainings.workers import newest, same_state, train_here
 
 LONG = ["--set", "training.steps=8", "--set", "checkpoint.keep=9"]
 

@@ -3,8 +3,8 @@
 import shutil
 
 from ditlab.cluster.job_package import package_files, runtime_env
+from support.clusters.nodes import CHECKOUT
 from support.command import run_here
-from support.nodes import CHECKOUT
 
 SPEC = CHECKOUT / "experiments" / "digits" / "dit.yaml"
 

@@ -10,8 +10,8 @@ import pytest
 from ditlab.interface.training import TrainingResult, train
 from ditlab.spec.experiment import Experiment
 from support import databases
-from support.faults import tracked
-from support.unbroken import Unbroken, broken, checkpoint_of
+from support.clusters.faults import tracked
+from support.clusters.unbroken import Unbroken, broken, checkpoint_of
 
 
 def _warn(message: str) -> None:

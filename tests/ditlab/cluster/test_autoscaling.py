@@ -15,9 +15,9 @@ from ditlab.cluster.autoscaling import AutoscalerLimits, growth_within, limits_o
 from ditlab.cluster.capacity import CpuShare, Growth, NodeType, check_capacity, cpu_share, waiting_message
 from ditlab.errors import UserError
 from ditlab.spec.reading.yaml_text import dump_yaml
-from support.faults import wait_until
-from support.launcher import FakeCluster, cluster_file, workers_by_look
-from support.workers import tiny
+from support.clusters.faults import wait_until
+from support.clusters.launcher import FakeCluster, cluster_file, workers_by_look
+from support.trainings.workers import tiny
 
 HEAD = {"CPU": 0.0, "node:__internal_head__": 1.0}
 GPU = {"CPU": 48.0, "GPU": 4.0}

@@ -4,7 +4,7 @@ import pytest
 
 from ditlab.cluster.capacity import CpuShare, check_capacity, cpu_share, runs_that_fit
 from ditlab.errors import UserError
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 
 def test_cores_are_shared_out_and_fit_on_a_node():

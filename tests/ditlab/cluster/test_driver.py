@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from ditlab.spec.reading.yaml_text import dump_yaml
+from support.clusters.faults import has_step, processes_of, tracked, wait_until, worker_processes
+from support.clusters.unbroken import broken, checkpoint_of
 from support.command import run_process
-from support.faults import has_step, processes_of, tracked, wait_until, worker_processes
-from support.unbroken import broken, checkpoint_of
-from support.workers import same_state
+from support.trainings.workers import same_state
 
 
 @pytest.fixture(scope="module")

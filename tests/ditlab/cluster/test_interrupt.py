@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ditlab.spec.reading.yaml_text import dump_yaml
-from support.faults import processes_of
-from support.workers import tiny
+from support.clusters.faults import processes_of
+from support.trainings.workers import tiny
 
 
 @pytest.mark.slow

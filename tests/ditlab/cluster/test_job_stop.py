@@ -9,11 +9,11 @@ import pytest
 from ditlab.home import Home
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.tracking.records import list_runs
-from support.faults import wait_until
-from support.followed import Followed
-from support.kills import Scene
-from support.lab import lab
-from support.workers import newest, tiny
+from support.clusters.faults import wait_until
+from support.clusters.followed import Followed
+from support.clusters.kills import Scene
+from support.clusters.lab import lab
+from support.trainings.workers import newest, tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

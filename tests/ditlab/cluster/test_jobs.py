@@ -16,8 +16,8 @@ import pytest
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.home import Home
 from ditlab.tracking.records import list_runs
-from support.lab import Lab, lab
-from support.nodes import CHECKOUT, wait_for
+from support.clusters.lab import Lab, lab
+from support.clusters.nodes import CHECKOUT, wait_for
 
 pytestmark = pytest.mark.timeout(600)
 SHORT = ["--set", "training.steps=40", "--set", "schedule.warmup=10", "--set", "evaluation.samples=4"]

@@ -10,8 +10,8 @@ import pytest
 
 from ditlab.home import Home
 from ditlab.tracking.records import list_runs
-from support.lab import lab
-from support.nodes import CHECKOUT
+from support.clusters.lab import lab
+from support.clusters.nodes import CHECKOUT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 CHANGES = ["--set", "training.steps=20", "--set", "schedule.warmup=5", "--set", "resources.workers=2"]

@@ -12,7 +12,7 @@ import zarr
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from support.command import Said, run_inside
-from support.photographs import captioned_folder, smooth
+from support.datasets.photographs import captioned_folder, smooth
 
 
 @pytest.fixture

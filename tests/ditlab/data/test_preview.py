@@ -8,7 +8,7 @@ from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
 from ditlab.data.preview import sample_grid
 from ditlab.spec.importing import ImagesOptions
-from support.photographs import captioned_folder, smooth
+from support.datasets.photographs import captioned_folder, smooth
 
 
 @pytest.fixture

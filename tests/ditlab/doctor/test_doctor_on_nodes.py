@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from support.clusters.nodes import RayNodes, ray_nodes
 from support.command import Said, run_process
-from support.nodes import RayNodes, ray_nodes
 from support.s3 import S3Server, s3_at_hand
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.tiny_encoders import write_image_encoder, write_text_encoder
+from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 
 
 @pytest.fixture(autouse=True, scope="session")

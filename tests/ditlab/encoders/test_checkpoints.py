@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.errors import UserError
-from support.tiny_encoders import write_image_encoder, write_text_encoder
+from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import torch
 from ditlab.engine.clipping import Ratio, ZScore, statistics
 from ditlab.engine.distributed import single_process
 from ditlab.spec.optimisation import RatioZClip, ZClip
-from support.engines import Job, Pass, Step, drive_here, engine_for, pieces_of, put_together, run_step
-from support.workers import tiny
+from support.trainings.engines import Job, Pass, Step, drive_here, engine_for, pieces_of, put_together, run_step
+from support.trainings.workers import tiny
 
 
 def z_score(mean, variance, **fields):

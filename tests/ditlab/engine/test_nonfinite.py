@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from support.engines import Job, Pass, Step, drive_here, drive_workers
-from support.workers import tiny
+from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers
+from support.trainings.workers import tiny
 
 KINDS = [(0, "fp32"), *((stage, precision) for stage in (1, 2, 3) for precision in ("fp32", "bf16"))]
 CLIPS = [{"kind": "none"}, {"kind": "norm", "max_norm": 0.5}, {"kind": "zclip"}, {"kind": "zclip_ratio"}]

@@ -11,7 +11,7 @@ import torch
 from ditlab.engine.configuration import configuration
 from ditlab.engine.distributed import single_process
 from ditlab.errors import UserError
-from support.engines import (
+from support.trainings.engines import (
     Job,
     Pass,
     Step,
@@ -23,7 +23,7 @@ from support.engines import (
     put_together,
     run_step,
 )
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 CPU = [
     {"stage": 1, "offload": "cpu"},

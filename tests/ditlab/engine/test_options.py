@@ -7,8 +7,8 @@ from torch import nn
 from ditlab.engine.distributed import single_process
 from ditlab.engine.recompute import checkpoint_activations
 from ditlab.errors import UserError
-from support.engines import Pass, engine_for, run_step
-from support.workers import newest, tiny, train_here
+from support.trainings.engines import Pass, engine_for, run_step
+from support.trainings.workers import newest, tiny, train_here
 
 STAGES = (0, 1, 2, 3)
 

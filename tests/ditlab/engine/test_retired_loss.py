@@ -11,7 +11,7 @@ from ditlab.engine.distributed import single_process
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.training.networks import RootedNetwork
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 STEPS, ALIGNED = 6, 3
 SIZES = {"width": 16, "pixel_width": 4, "patch_size": 8, "patch_depth": 1, "pixel_depth": 1, "num_heads": 2}

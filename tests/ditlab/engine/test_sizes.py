@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ditlab.engine.distributed import single_process
-from support.engines import (
+from support.trainings.engines import (
     Job,
     Pass,
     Step,
@@ -18,7 +18,7 @@ from support.engines import (
     put_together,
     run_step,
 )
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 STAGES = (0, 1, 2, 3)
 FOUR = [Pass(0), Pass(1), Pass(2), Pass(3)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ditlab.checkpoints.store import open_checkpoint
-from support.workers import newest, tiny, train_here, train_workers
+from support.trainings.workers import newest, tiny, train_here, train_workers
 
 STAGES = (0, 1, 2, 3)
 

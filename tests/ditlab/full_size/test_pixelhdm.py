@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from support.photographs import captioned_folder, smooth
-from support.tiny_encoders import DINOV3_VIT_B16, QWEN3_0_6B, write_image_encoder, write_text_encoder
+from support.datasets.photographs import captioned_folder, smooth
+from support.datasets.tiny_encoders import DINOV3_VIT_B16, QWEN3_0_6B, write_image_encoder, write_text_encoder
 
 SPEC = Path(__file__).parents[3] / "experiments/pixelhdm/base.yaml"
 ONE_STEP = (

@@ -15,8 +15,8 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.real_rows import row_set
 from ditlab.training.evaluation import held_out_metrics
 from ditlab.training.plan import RunPlan, plan_run
-from support.bucketed import bucketed
-from support.workers import tiny
+from support.datasets.bucketed import bucketed
+from support.trainings.workers import tiny
 
 CPU = torch.device("cpu")
 FIELDS = (

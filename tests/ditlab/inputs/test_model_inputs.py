@@ -25,8 +25,8 @@ from ditlab.inputs.checks import check_inputs
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.runs.preflight import absolute_paths
 from ditlab.spec.experiment import Experiment, class_for
-from support.tiny_encoders import write_image_encoder, write_text_encoder
-from support.workers import newest, same_state, tiny, train_here
+from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
+from support.trainings.workers import newest, same_state, tiny, train_here
 
 CPU = torch.device("cpu")
 CAPTIONS = ["a red seven", "sept rouge, é", "a green circle on the left of a blue square", "two"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ditlab.inputs.noise import BLOCK, KeyedNoise, RowNoise, derived_seed
-from support.workers import tiny, train_here
+from support.trainings.workers import tiny, train_here
 
 CPU = torch.device("cpu")
 KEY = {"seed": 1, "stream": "train", "step": 5, "micro_index": 2, "micro_size": 8, "device": CPU}

@@ -6,7 +6,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.interface.training import plan_training, train
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 
 def test_training_is_quiet_and_works_in_any_thread(home, spec, capfd):

@@ -27,7 +27,7 @@ from ditlab.quality.network import SmallClassifier
 from ditlab.spec.data import ArrowData, CaptionedDigitsData
 from ditlab.training.metric_names import metric_names
 from support.command import run_here
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 CPU = torch.device("cpu")
 SHAPE = (3, 8, 8)

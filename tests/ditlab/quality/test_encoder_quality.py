@@ -17,8 +17,8 @@ from ditlab.quality.encoder import ImageEncoder
 from ditlab.quality.images import image_batches, images_per_batch
 from ditlab.quality.measure import QualityReference
 from ditlab.spec.data import ArrowData
-from support.tiny_encoders import write_image_encoder
-from support.workers import tiny
+from support.datasets.tiny_encoders import write_image_encoder
+from support.trainings.workers import tiny
 
 pytest.importorskip("transformers")
 

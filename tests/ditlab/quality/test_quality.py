@@ -26,7 +26,7 @@ from ditlab.quality.measure import QualityReference
 from ditlab.quality.network import SmallClassifier
 from ditlab.spec.data import ArrowData, DigitsData
 from support.command import run_here
-from support.workers import tiny, train_here, train_workers
+from support.trainings.workers import tiny, train_here, train_workers
 
 CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)

@@ -8,7 +8,7 @@ import pytest
 from ditlab.home import Home
 from ditlab.interface.training import train
 from support import databases
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 
 @pytest.fixture(scope="package")

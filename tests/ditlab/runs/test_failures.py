@@ -4,7 +4,7 @@ import pytest
 
 from ditlab.errors import RunFailed, UserError
 from ditlab.runs.failures import Failure, FailureKind, Recovery
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 LOST = Failure(FailureKind.LOST_WORKER, "worker 1 died")
 

@@ -10,7 +10,7 @@ from ditlab.tracking.journal.reader import read_records
 from ditlab.tracking.records import create_run, read_record
 from ditlab.training.reporting import RunOutcome
 from support.sweeps import log
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ditlab.home import Home
 from ditlab.runs.request import RunRequest
 from ditlab.training.memory import MemoryPlan
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 
 def test_a_request_is_plain_json_and_comes_back_equal(tmp_path):

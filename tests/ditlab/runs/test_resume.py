@@ -10,7 +10,7 @@ from ditlab.spec.reading.yaml_text import parse_yaml
 from ditlab.tracking.journal.reader import read_records
 from ditlab.tracking.records import list_runs, read_record
 from ditlab.training.loop import StepLoop
-from support.workers import newest, tiny
+from support.trainings.workers import newest, tiny
 
 
 def go(experiment, resume=None):

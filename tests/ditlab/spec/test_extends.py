@@ -3,8 +3,8 @@
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.reading.files import read_with_parents
 from ditlab.spec.loading import load_experiment
+from ditlab.spec.reading.files import read_with_parents
 from ditlab.spec.reading.overrides import merge
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from denoisers.parameter_counts import count_parameters
 from ditlab.spec.experiment import class_for
-from ditlab.spec.reading.files import is_sweep
 from ditlab.spec.loading import load_experiment
+from ditlab.spec.reading.files import is_sweep
 from ditlab.spec.reading.yaml_text import parse_yaml
 from ditlab.spec.schema import experiment_schema, sweep_schema
 from ditlab.spec.sweep.loading import load_sweep

@@ -8,7 +8,7 @@ import pytest
 from ditlab.data.splits import open_data
 from ditlab.home import Home
 from support import databases
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 
 @pytest.fixture(scope="session")

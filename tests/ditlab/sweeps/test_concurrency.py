@@ -6,7 +6,7 @@ from ditlab.cluster.capacity import CpuShare
 from ditlab.errors import UserError
 from ditlab.sweeps.concurrency import Concurrency, plan_concurrency
 from support.sweeps import sweep_of
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 TWO, EIGHT = [{"CPU": 2.0}], [{"CPU": 8.0}]
 GPUS = [{"CPU": 8.0, "GPU": 2.0}]

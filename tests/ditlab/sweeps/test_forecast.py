@@ -13,7 +13,7 @@ from ditlab.sweeps.prepare import prepare_sweep
 from ditlab.sweeps.start import read_past_trials
 from ditlab.tracking.records import create_run, update_record
 from support.sweeps import BASE, LR, log, planned, prepared, started, sweep_of, trial_run
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 SPEED = "train/samples_per_second"
 DEPTHS = {"model.depth": {"kind": "grid", "values": [1, 2]}}

@@ -15,10 +15,10 @@ from ditlab.home import Home
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.tracking.journal.history import metric_history
 from ditlab.tracking.records import RunRecord, list_runs
+from support.clusters.faults import processes_of, wait_until
+from support.clusters.unbroken import checkpoint_of
 from support.command import run_process
-from support.faults import processes_of, wait_until
 from support.sweeps import small_sweep, tracked_runs
-from support.unbroken import checkpoint_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

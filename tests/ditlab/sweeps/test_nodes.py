@@ -9,10 +9,10 @@ import pytest
 
 from ditlab.home import Home
 from ditlab.tracking.records import RunRecord, list_runs
-from support.faults import wait_until
-from support.followed import Followed
-from support.lab import Lab, lab
-from support.ray_jobs import RayJob
+from support.clusters.faults import wait_until
+from support.clusters.followed import Followed
+from support.clusters.lab import Lab, lab
+from support.clusters.ray_jobs import RayJob
 from support.sweeps import written_sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]

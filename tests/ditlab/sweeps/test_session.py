@@ -12,13 +12,14 @@ from ditlab.interface.training import train
 from ditlab.spec.sweep.loading import build_sweep
 from ditlab.sweeps.finish import SweepResult
 from ditlab.sweeps.progress import SweepProgress
+from ditlab.sweeps.session import SweepSession
 from ditlab.sweeps.takeovers import read_takeovers
 from ditlab.tracking.journal.history import metric_history
 from ditlab.tracking.records import read_record
-from support.faults import worker_processes
+from support.clusters.faults import worker_processes
+from support.clusters.unbroken import checkpoint_of
 from support.sweeps import small_sweep, tracked_runs
-from support.unbroken import checkpoint_of
-from support.workers import TINY, same_state
+from support.trainings.workers import TINY, same_state
 
 
 def run_sweep(on_progress: Any = None, **fields: Any) -> SweepResult:
@@ -102,6 +103,7 @@ def test_workers_of_a_stopped_trial_end_within_seconds(ray, tracked_home):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_population_takes_over_checkpoints_and_mutates_learning_rates(ray, tracked_home):
     space = {"optimizer.lr": {"kind": "loguniform", "low": 1e-5, "high": 1e-2}}
     fields = {
@@ -135,9 +137,18 @@ def test_population_takes_over_checkpoints_and_mutates_learning_rates(ray, track
 
 
 @pytest.mark.slow
-def test_time_budget_stops_a_sweep_in_order(ray, tracked_home):
+@pytest.mark.timeout(600)
+def test_time_budget_stops_a_sweep_in_order(ray, tracked_home, monkeypatch):
+    """The budget counts as used up once every trial has trained, however long its workers took to start."""
+    trained: list[bool] = []
+
+    def watch(progress: SweepProgress) -> None:
+        if all(trial.step > 0 for trial in progress.trials):
+            trained.append(True)
+
+    monkeypatch.setattr(SweepSession, "_elapsed", lambda self: 60.0 if trained else 0.0)
     fixed = {"training.steps": 100_000, "evaluation.every": 50_000}
-    result = run_sweep(name="budgeted", fixed=fixed, time_budget=45.0, concurrent=2)
+    result = run_sweep(watch, name="budgeted", fixed=fixed, time_budget=45.0, concurrent=2)
     assert result.status == "stopped" and result.exit_code == 0
     assert all(trial.status == "interrupted" and trial.step > 0 for trial in result.summary.trials)
     assert read_record(tracked_home.run(result.sweep_id)).status == "stopped"

@@ -7,7 +7,7 @@ from ditlab.tracking.journal.history import metric_history
 from ditlab.tracking.journal.reader import read_records
 from ditlab.tracking.records import create_run
 from support.sweeps import log
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 FIRST = Takeover(20, "aaaa0000", 20, {"optimizer.lr": 2e-3, "schedule.warmup": 3, "training.clip.kind": "norm"}, "k1")
 SECOND = Takeover(40, "bbbb0000", 40, {"optimizer.lr": 1e-3, "schedule.warmup": 4, "training.clip.kind": "norm"}, "k2")

@@ -18,9 +18,9 @@ from ditlab.runs.prepare import check_run, startup_lines
 from ditlab.spec.loading import load_experiment
 from ditlab.tracking.access import check_access
 from ditlab.tracking.tracker import RunTracker
+from support.clusters.nodes import free_ports
 from support.command import run_process
 from support.databases import seed
-from support.nodes import free_ports
 from support.s3 import S3Server, s3_at_hand
 from support.served import NAME, PASSWORD, Served, account, served
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.bucketed import bucketed
-from support.workers import newest, same_state, tiny, train_here, train_workers
+from support.datasets.bucketed import bucketed
+from support.trainings.workers import newest, same_state, tiny, train_here, train_workers
 
 MODEL = {
     "family": "pixelhdm", "width": 32, "pixel_width": 4, "patch_size": 4, "patch_depth": 1, "pixel_depth": 1,

@@ -10,7 +10,7 @@ from ditlab.engine.distributed import Rank
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.training.evaluation import held_out_metrics, sample_grid
-from support.workers import tiny, train_here
+from support.trainings.workers import tiny, train_here
 
 CPU = torch.device("cpu")
 

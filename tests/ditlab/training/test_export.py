@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from ditlab.checkpoints.store import open_checkpoint
 from ditlab.spec.loading import load_experiment
 from ditlab.training.export import export_weights, load_export, load_network
-from support.workers import tiny, train_here
+from support.trainings.workers import tiny, train_here
 
 CPU = torch.device("cpu")
 PRIVATE = {"uri": "http://private-host:5000", "system_metrics": False}

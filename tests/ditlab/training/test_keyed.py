@@ -20,8 +20,8 @@ from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading.files import is_sweep
 from ditlab.spec.reading.yaml_text import dump_yaml
-from support.draws import DrawRecord, train_recorded_draws, train_watched
-from support.workers import tiny
+from support.trainings.draws import DrawRecord, train_recorded_draws, train_watched
+from support.trainings.workers import tiny
 
 FOLDER = Path(__file__).parents[3] / "experiments"
 SHIPPED = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.yaml") if not is_sweep(path))

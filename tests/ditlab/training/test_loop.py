@@ -9,7 +9,7 @@ from torch import nn
 from denoisers.processes.flow.objective import VelocityObjective
 from ditlab.engine.engine import Engine
 from ditlab.errors import RunFailed
-from support.workers import newest, same_state, tiny, train_here
+from support.trainings.workers import newest, same_state, tiny, train_here
 
 ORIGINAL_LOSS = VelocityObjective.loss
 

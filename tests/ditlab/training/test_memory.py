@@ -5,7 +5,7 @@ import torch
 
 from ditlab.errors import RunFailed
 from ditlab.training.memory import MemoryPlan, is_out_of_memory
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 
 def test_the_rungs_in_order():

@@ -10,7 +10,7 @@ from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.training.plan import RunPlan, plan_run
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 
 def data(train, held_out=0):

@@ -3,7 +3,7 @@
 import pytest
 
 from ditlab.training.shares import worker_share
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 
 @pytest.mark.parametrize("world", range(1, 9))

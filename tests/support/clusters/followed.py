@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.faults import journal_path
+from support.clusters.faults import journal_path
 
 
 @dataclass(frozen=True)

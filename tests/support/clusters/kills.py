@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.faults import wait_until
-from support.followed import Followed
-from support.lab import Lab
-from support.nodes import RayNode
-from support.ray_jobs import RayJob
+from support.clusters.faults import wait_until
+from support.clusters.followed import Followed
+from support.clusters.lab import Lab
+from support.clusters.nodes import RayNode
+from support.clusters.ray_jobs import RayJob
 
 
 @dataclass

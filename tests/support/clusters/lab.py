@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.nodes import RayNodes, bare_python, ray_nodes
+from support.clusters.nodes import RayNodes, bare_python, ray_nodes
 from support.s3 import S3Server, s3_at_hand
 from support.served import Served, account, served
 

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 from ruamel.yaml import YAML
 
-from support.nodes import CHECKOUT, free_ports
+from support.clusters.nodes import CHECKOUT, free_ports
 
 HEAD_ID = "f" * 51 + "00000"
 HEAD_TYPE = "ray.head.default"  # the fake provider knows the head by this name alone
@@ -95,7 +95,7 @@ class FakeCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment of a node before cluster.yaml's commands, with the launcher's and the fake provider's variables."""
+        """Variables of a node before cluster.yaml's commands, with those of the launcher and the fake provider."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         launcher = {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": HEAD_ID, "RAY_NODE_TYPE_NAME": HEAD_TYPE}
         fake = {

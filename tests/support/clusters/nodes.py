@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 # A lost node is noticed within 5 s (30 by default), and a group of workers waits 10 s for room (60).
 QUICK = {
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",

@@ -10,7 +10,7 @@ import pytest
 import denoisers
 from ditlab.cluster.session import ray_session
 
-PLUGINS = Path(__file__).parent / "plugins"
+PLUGINS = Path(__file__).parents[1] / "plugins"
 
 
 @pytest.fixture(scope="session")

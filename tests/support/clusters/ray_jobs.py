@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from support.nodes import CHECKOUT, RayNodes, wait_for
+from support.clusters.nodes import CHECKOUT, RayNodes, wait_for
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 

@@ -7,7 +7,7 @@ from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.home import Home
 from ditlab.interface.training import TrainingResult
 from ditlab.spec.experiment import Experiment
-from support.workers import newest, tiny
+from support.trainings.workers import newest, tiny
 
 STEPS = 60
 EVERY = 30

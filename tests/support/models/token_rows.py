@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from denoisers.contract import RealRows, RowSet
-from support.region_rows import RowKeyedNoise
+from support.models.region_rows import RowKeyedNoise
 
 
 def token_rows(tokens: Tensor) -> RowSet:

@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ditlab.engine.distributed import Rank, current_rank, single_process
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.training.worker import train
-from support.groups import run_group
-from support.workers import Recorder, exempt_imports_from_collection, training_run
+from support.trainings.groups import run_group
+from support.trainings.workers import Recorder, exempt_imports_from_collection, training_run
 
 
 def global_states() -> tuple[bytes, ...]:

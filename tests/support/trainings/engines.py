@@ -13,8 +13,8 @@ from ditlab.engine.distributed import Rank, current_rank, single_process
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment, class_for
-from support.groups import run_group
-from support.workers import exempt_imports_from_collection
+from support.trainings.groups import run_group
+from support.trainings.workers import exempt_imports_from_collection
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from support.checkpoints import manifest, save, saver, shard_of, state
+from support.trainings.checkpoints import manifest, save, saver, shard_of, state
 
 SHIM = ctypes.CDLL(os.environ["LD_PRELOAD"])
 SHIM.traced.restype = ctypes.c_char_p

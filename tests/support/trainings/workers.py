@@ -21,7 +21,7 @@ from ditlab.training.plan import TrainingRun, plan_run
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import RunOutcome
 from ditlab.training.worker import train
-from support.groups import run_group
+from support.trainings.groups import run_group
 
 TINY: dict[str, Any] = {
     "name": "tiny",

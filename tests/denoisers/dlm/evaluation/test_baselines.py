@@ -8,7 +8,7 @@ import torch
 
 from denoisers.dlm.evaluation import baselines
 from denoisers.dlm.evaluation.baselines import fit_baselines, nats_per_token
-from support.token_rows import token_rows
+from support.models.token_rows import token_rows
 
 SORTED, DENSE = 0, 2**24
 

@@ -18,7 +18,7 @@ from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.score_entropy import score_entropy
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
 from denoisers.processes.discrete.uniform_graph import kl_from_uniform
-from support.token_rows import token_rows
+from support.models.token_rows import token_rows
 
 V, T = 11, 12
 CLEAN = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.03, 0.02, 0.007, 0.003], dtype=torch.float64)

@@ -5,7 +5,7 @@ import torch
 
 from denoisers.region.agreement import Agreement
 from denoisers.region.evaluation.baselines import Nearest, fit_baselines, neighbours
-from support.region_rows import as_row_set, gaussian_chain
+from support.models.region_rows import as_row_set, gaussian_chain
 
 
 def window(*cells: str):

@@ -11,7 +11,7 @@ from torch import nn
 from denoisers.region.evaluation.evaluator import RegionEvaluator
 from denoisers.region.family import FAMILY
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
-from support.region_rows import as_row_set, gaussian_chain
+from support.models.region_rows import as_row_set, gaussian_chain
 
 REGIONS, FEATURES = 12, 3
 NAMES = ("GATA/1", "CTCF", "accessibility")

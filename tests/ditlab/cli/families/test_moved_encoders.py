@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from support.command import run_here
-from support.tiny_encoders import write_image_encoder, write_text_encoder
+from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 
 SPEC = """\
 name: painter

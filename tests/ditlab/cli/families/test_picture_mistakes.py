@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from support.command import Said, run_here
-from support.photographs import captioned_folder, smooth
-from support.tiny_encoders import write_image_encoder, write_text_encoder
+from support.datasets.photographs import captioned_folder, smooth
+from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 
 SPEC = """\
 name: painter

@@ -13,8 +13,8 @@ import torch
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.spec.loading import load_experiment
 from ditlab.training.export import load_export
-from support.steps import act_after_step
-from support.workers import newest, same_state, train_here
+from support.trainings.steps import act_after_step
+from support.trainings.workers import newest, same_state, train_here
 
 NAMES = itertools.count()
 LONG = ["--set", "training.steps=8", "--set", "checkpoint.every=4"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ditlab.data.stores.manifest import MANIFEST_NAME
-from support.nodes import ray_nodes
+from support.clusters.nodes import ray_nodes
 from support.s3 import s3_at_hand
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

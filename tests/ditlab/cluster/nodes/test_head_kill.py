@@ -9,10 +9,10 @@ from ditlab.home import Home
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.loading import load_experiment
 from ditlab.tracking.records import list_runs
-from support.followed import Followed
-from support.kills import Scene
-from support.lab import Lab, lab
-from support.nodes import CHECKOUT, wait_for
+from support.clusters.followed import Followed
+from support.clusters.kills import Scene
+from support.clusters.lab import Lab, lab
+from support.clusters.nodes import CHECKOUT, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -13,13 +13,13 @@ from ditlab.home import Home
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.tracking.journal.history import metric_history
 from ditlab.tracking.records import list_runs
-from support.faults import wait_until
-from support.followed import Followed
-from support.kills import Scene
-from support.lab import Lab, lab
-from support.nodes import RayNode
-from support.ray_jobs import RayJob
-from support.workers import tiny, train_here
+from support.clusters.faults import wait_until
+from support.clusters.followed import Followed
+from support.clusters.kills import Scene
+from support.clusters.lab import Lab, lab
+from support.clusters.nodes import RayNode
+from support.clusters.ray_jobs import RayJob
+from support.trainings.workers import tiny, train_here
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 

@@ -14,7 +14,7 @@ from ditlab.cluster.nodes.survey import probe_files
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.runs.request import RunRequest
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 CHECKOUT = Path(__file__).parents[4]
 PRINT_VERSION = "from ditlab.cluster.nodes.report import code_version; print(code_version())"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from support.clusters.nodes import CHECKOUT, RayNodes, bare_python, ray_nodes, wait_for
 from support.command import Said, run_process
-from support.nodes import CHECKOUT, RayNodes, bare_python, ray_nodes, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

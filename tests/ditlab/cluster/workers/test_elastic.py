@@ -11,9 +11,9 @@ from ray.cluster_utils import Cluster
 
 from ditlab.home import Home
 from ditlab.spec.reading.yaml_text import dump_yaml
-from support.faults import has_step, tracked, wait_until
-from support.followed import Followed
-from support.workers import newest, tiny, train_here
+from support.clusters.faults import has_step, tracked, wait_until
+from support.clusters.followed import Followed
+from support.trainings.workers import newest, tiny, train_here
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -8,7 +8,7 @@ from ditlab.engine.distributed import PeerLost
 from ditlab.errors import RunFailed, Unreachable, UserError
 from ditlab.runs.failures import FailureKind, Recovery, failure_from_record
 from ditlab.training.memory import OutOfMemory
-from support.workers import tiny
+from support.trainings.workers import tiny
 
 
 class Values(dict):

@@ -8,8 +8,8 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.spec.experiment import class_for
 from ditlab.tracking.records import list_runs
-from support.faults import tracked, worker_processes
-from support.workers import newest, tiny
+from support.clusters.faults import tracked, worker_processes
+from support.trainings.workers import newest, tiny
 
 pytestmark = pytest.mark.usefixtures("breaking_family")
 

@@ -8,8 +8,8 @@ import pytest
 from ditlab.errors import UserError
 from ditlab.interface.training import train
 from ditlab.spec.experiment import class_for
-from support.faults import tracked
-from support.workers import tiny
+from support.clusters.faults import tracked
+from support.trainings.workers import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("breaking_family"), pytest.mark.timeout(600)]
 

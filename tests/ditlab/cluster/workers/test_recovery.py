@@ -12,9 +12,9 @@ import pytest
 from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.tracking.records import read_record
-from support.faults import kill_worker, once_at, tracked, wait_until, worker_processes
-from support.unbroken import STEPS, broken, checkpoint_of
-from support.workers import same_state
+from support.clusters.faults import kill_worker, once_at, tracked, wait_until, worker_processes
+from support.clusters.unbroken import STEPS, broken, checkpoint_of
+from support.trainings.workers import same_state
 
 
 def trial(go, home, unbroken, name, seed):

@@ -16,8 +16,8 @@ from ditlab.home import Home
 from ditlab.interface.training import train
 from ditlab.tracking.journal.history import metric_history
 from ditlab.tracking.records import list_runs, read_record
-from support.unbroken import EVERY, STEPS
-from support.workers import newest, tiny, train_here
+from support.clusters.unbroken import EVERY, STEPS
+from support.trainings.workers import newest, tiny, train_here
 
 
 def mlflow_runs(home, name):

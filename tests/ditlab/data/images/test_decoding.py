@@ -9,7 +9,7 @@ from PIL import Image
 from ditlab.data.images.aspect_buckets import AspectBuckets
 from ditlab.data.images.decoding import CaptionedImage, DecodedImage, DecodingRules, SkippedImage, decode
 from ditlab.errors import UserError
-from support.photographs import encoded, smooth
+from support.datasets.photographs import encoded, smooth
 
 RULES = DecodingRules(AspectBuckets(resolution=64, step=16, min_side=16, max_side=128), caption_length=20)
 

@@ -10,8 +10,8 @@ from ditlab.data.importing import run_import
 from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
-from support.photographs import captioned_folder, smooth
-from support.tiny_encoders import write_image_encoder, write_text_encoder
+from support.datasets.photographs import captioned_folder, smooth
+from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 
 CAPTIONS = ["a red seven", "a green circle on the left of a blue square", "nothing"]
 

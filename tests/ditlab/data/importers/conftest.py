@@ -13,7 +13,7 @@ from ditlab.data.stores.store import Store
 from ditlab.data.stores.written import WrittenStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import GetOptions, TextOptions
-from support.get_sources import GetSource
+from support.datasets.get_sources import GetSource
 
 
 @dataclass(frozen=True)

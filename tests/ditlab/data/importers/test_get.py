@@ -8,7 +8,7 @@ import pytest
 
 from ditlab.data.genome import get_zarr
 from ditlab.data.stores.store import Store
-from support.get_sources import FORMATS, MOTIFS, GetSource, peaks_of, scores
+from support.datasets.get_sources import FORMATS, MOTIFS, GetSource, peaks_of, scores
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # zarr: fixed-length text has no specification in format 3
 

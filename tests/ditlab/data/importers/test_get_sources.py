@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import zarr
 
-from support.get_sources import FORMATS, GetSource
+from support.datasets.get_sources import FORMATS, GetSource
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # zarr: fixed-length text has no specification in format 3
 

@@ -21,7 +21,7 @@ from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.data.stores.written import WrittenStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
-from support.photographs import captioned_folder, encoded, parquet_file, smooth, tar_file
+from support.datasets.photographs import captioned_folder, encoded, parquet_file, smooth, tar_file
 
 Import = Callable[..., WrittenStore]
 

@@ -24,7 +24,7 @@ from ditlab.data.text.tokenizer_files import open_tokenizer
 from ditlab.errors import UserError
 from ditlab.spec.importing import TextOptions
 from support.command import run_inside
-from support.text_corpus import DOCUMENTS, stored, stream, write_corpus
+from support.datasets.text_corpus import DOCUMENTS, stored, stream, write_corpus
 
 SHAKESPEARE = Path(__file__).parents[5] / "shared" / "data" / "text" / "tinyshakespeare.txt"
 

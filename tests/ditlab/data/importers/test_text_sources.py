@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ditlab.data.text.documents import TextFiles
-from support.text_corpus import DOCUMENTS, stored, stream, write_corpus
+from support.datasets.text_corpus import DOCUMENTS, stored, stream, write_corpus
 
 
 def test_sources_without_text_are_refused(importing, tmp_path):

@@ -8,7 +8,7 @@ from denoisers.contract import ANY, BatchField
 from ditlab.data.loading.batches import held_out_batches, to_device
 from ditlab.data.stores.manifest import Column
 from ditlab.data.stores.view import View
-from support.bucketed import bucketed
+from support.datasets.bucketed import bucketed
 
 IMAGE = BatchField("image", (1, 3, 4), "float32", value_range=(-1, 1))
 LABEL = BatchField("label", (), "int64", num_classes=5)

@@ -14,7 +14,7 @@ from ditlab.data.loading.order import CHUNK_BATCHES, SampleOrder, epoch_order
 from ditlab.data.loading.worker_batches import WorkerBatches
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
-from support.bucketed import bucketed
+from support.datasets.bucketed import bucketed
 
 COLUMNS = ("image", "number")
 seeds = st.integers(0, 2**63)

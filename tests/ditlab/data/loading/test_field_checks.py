@@ -14,7 +14,7 @@ from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
-from support.bucketed import SIZES, bucketed
+from support.datasets.bucketed import SIZES, bucketed
 
 IMAGE = BatchField("image", (1, 3, 4), "float32", value_range=(-1, 1))
 LABEL = BatchField("label", (), "int64", num_classes=5)

@@ -26,7 +26,7 @@ from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, HoldOutClasses
 from ditlab.storage.remote import RemoteFiles
-from support.bucketed import bucketed, write
+from support.datasets.bucketed import bucketed, write
 from support.disk import small_disk
 from support.s3 import S3Server, s3_at_hand
 

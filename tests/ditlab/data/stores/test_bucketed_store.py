@@ -20,7 +20,7 @@ from ditlab.data.stores.store import Store
 from ditlab.data.stores.written import write_store
 from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData, HoldOutClasses
-from support.bucketed import CLASSES, SIZES, bucketed, part, write
+from support.datasets.bucketed import CLASSES, SIZES, bucketed, part, write
 
 
 def folders(path: Path) -> set[str]:

@@ -13,8 +13,8 @@ from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, StoredCol
 from ditlab.data.stores.plain_names import plain_name
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
-from support.bucketed import bucketed
 from support.command import run_here
+from support.datasets.bucketed import bucketed
 
 LEADING_ELSEWHERE = [
     "../x", "/etc/passwd", "a/../../b", "a/b", "a\0b", "a\\b", "..\\x", "", ".", "..", "...", "a\nb", "x" * 300,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ditlab.data.stores.view import View
-from support.bucketed import bucketed
+from support.datasets.bucketed import bucketed
 
 
 @pytest.fixture(scope="module")

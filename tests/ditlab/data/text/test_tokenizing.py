@@ -9,7 +9,7 @@ from ditlab.data.text.huggingface_tokenizer import learn_bpe
 from ditlab.data.text.tokenizer import ByteTokenizer
 from ditlab.data.text.tokenizing import encode
 from ditlab.errors import UserError
-from support.text_corpus import DOCUMENTS, prose, stream
+from support.datasets.text_corpus import DOCUMENTS, prose, stream
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])

@@ -14,7 +14,7 @@ from ditlab.home import Home
 from ditlab.tracking.server.accounts import Administrator
 from ditlab.tracking.server.process import MlflowServer, ServerOptions
 from ditlab.tracking.server.storage import artifact_location
-from support.nodes import free_ports
+from support.clusters.nodes import free_ports
 from support.served import PASSWORD, account, served
 
 

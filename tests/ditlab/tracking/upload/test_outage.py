@@ -14,7 +14,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.tracking.journal.history import metric_history
 from ditlab.tracking.tracker import RunTracker
 from ditlab.tracking.upload.transfer import JournalTransfer
-from support.nodes import free_ports
+from support.clusters.nodes import free_ports
 from support.proxy import Proxy
 
 NewRun = Callable[..., RunFolder]
