@@ -9,11 +9,9 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["DEEPSPEED_LOG_LEVEL"] = "error"
 
-import gc
 import random
 import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,12 +19,10 @@ import pytest
 
 from ditlab.home import Home
 from ditlab.tracking.upload import connection
-from support import databases
+from support import databases, garbage
 from support.clusters import ray_instance
 
 mlflow_template, ray, breaking_family = databases.mlflow_template, ray_instance.ray, ray_instance.breaking_family
-
-_modules_before = [0]
 
 # A script's background job ignores Ctrl-C, and so would every process that it starts: a test that sends one would wait.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -35,15 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(scope="module", autouse=True)
 def _imports_are_not_collected() -> None:
-    """Exempt the objects of large imports from garbage collection.
-
-    Each engine that is closed collects garbage, and going through all that torch and DeepSpeed import took longer (0.3 s)
-    than a tiny training.
-    """
-    if len(sys.modules) > _modules_before[-1] + 500:
-        _modules_before.append(len(sys.modules))
-        gc.collect()
-        gc.freeze()
+    garbage.exempt_imports()
 
 
 @pytest.fixture(scope="session", autouse=True)

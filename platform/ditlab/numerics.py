@@ -1,9 +1,9 @@
 """Version of the numbers that a training run computes.
 
 Raise `NUMERICS_VERSION` by one with every change after which the same spec gives other losses or weights: another
-random draw, order of samples, initialisation, loss or update. Leave it for a change of speed, memory or wording, and for
-rounding that already depends on the machine. A checkpoint holds the version it was written with; one without the key is
-of version 1.
+random draw, order of samples, initialisation, loss or update. Leave it for a change of speed, memory or wording, and
+for rounding that already depends on the machine. A checkpoint holds the version it was written with; one without the
+key is of version 1.
 """
 
 NUMERICS_VERSION = 1
@@ -14,6 +14,6 @@ def version_warning(written: int) -> str:
     if written == NUMERICS_VERSION:
         return ""
     return (
-        f"the checkpoint was written with numerics version {written}, and this is version {NUMERICS_VERSION}: from here "
-        "on the run computes other numbers than it would have, so its losses before and after are not one curve."
+        f"the checkpoint was written with numerics version {written}, and this is version {NUMERICS_VERSION}: from "
+        "here on the run computes other numbers than it would have, so its losses before and after are not one curve."
     )

@@ -20,11 +20,11 @@ class EvaluationResult:
     """The metrics, tables and figures of a trained network."""
 
     metrics: dict[str, float]
-    """By name, for the run's record."""
+    """Metrics by name, for the run's record."""
     tables: dict[str, dict[str, np.ndarray]]
-    """By name: columns of equal length."""
+    """Tables by name: columns of equal length."""
     figures: dict[str, Figure]
-    """By name."""
+    """Figures by name."""
 
 
 class Evaluator(Protocol):

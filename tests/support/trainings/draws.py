@@ -18,8 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ditlab.engine.distributed import Rank, current_rank, single_process
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.training.worker import train
+from support.garbage import exempt_imports
 from support.trainings.groups import run_group
-from support.trainings.workers import Recorder, exempt_imports_from_collection, training_run
+from support.trainings.workers import Recorder, training_run
 
 
 def global_states() -> tuple[bytes, ...]:
@@ -75,7 +76,7 @@ def train_watched(experiment: Experiment, home: Path, checkpoints: Path) -> tupl
     with single_process(use_gpu=False) as rank:
         train(run, rank, recorder)
         escaped = recorder.escaped()
-    exempt_imports_from_collection()
+    exempt_imports()
     return recorder, escaped
 
 

@@ -13,8 +13,8 @@ from ditlab.engine.distributed import Rank, current_rank, single_process
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment, class_for
+from support.garbage import exempt_imports
 from support.trainings.groups import run_group
-from support.trainings.workers import exempt_imports_from_collection
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def drive_here(job: Job) -> Trace:
     """One worker, in this process."""
     with single_process(use_gpu=False) as rank:
         trace = _trace(job, [drive(rank, job)])
-    exempt_imports_from_collection()
+    exempt_imports()
     return trace
 
 

@@ -1,11 +1,9 @@
 """Runs the worker body in one or more processes without Ray, and keeps what it reports."""
 
-import gc
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from ditlab.training.plan import TrainingRun, plan_run
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import RunOutcome
 from ditlab.training.worker import train
+from support.garbage import exempt_imports
 from support.trainings.groups import run_group
 
 TINY: dict[str, Any] = {
@@ -128,16 +127,8 @@ def train_here(
     run = training_run(experiment, home, checkpoints)
     with single_process(use_gpu=False) as rank:
         outcome = train(run, rank, recorder)
-    exempt_imports_from_collection()
+    exempt_imports()
     return outcome, recorder
-
-
-@cache
-def exempt_imports_from_collection() -> None:
-    """Freeze all objects that there are, once: each training collects garbage at its end, and to look through all that
-    torch and DeepSpeed import takes three times as long as a tiny training."""
-    gc.collect()
-    gc.freeze()
 
 
 def _body(rank: int, world_size: int, jobs: Sequence[tuple[dict[str, Any], str, str]], rendezvous: str) -> None:

@@ -73,7 +73,7 @@ class RunCurve:
     steps: np.ndarray
     samples: np.ndarray
     seconds: np.ndarray
-    """Of training; NaN where the journal does not hold it."""
+    """Seconds of training; NaN where the journal does not hold it."""
     values: np.ndarray
 
     def along(self, axis: CurveAxis) -> np.ndarray:

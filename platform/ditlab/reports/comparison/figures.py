@@ -35,7 +35,7 @@ class MetricRow:
 
     name: str
     curves: Mapping[int, RunCurve]
-    """By the run's index in the comparison, which decides its colour."""
+    """Curves by the index of the run in the comparison, which decides the colour."""
     is_noisy: bool = False
     """True draws the raw curve pale and a smoothed one over it."""
 
