@@ -10,8 +10,8 @@ _frozen_at = 0
 def exempt_imports() -> None:
     """Exempt all objects from collection where much was imported since the last call.
 
-    Each engine that is closed collects garbage, and to look through all that torch and DeepSpeed import takes three times
-    as long as a tiny training.
+    Each engine that is closed collects garbage, and to look through all that torch and DeepSpeed import takes three
+    times as long as a tiny training.
     """
     global _frozen_at
     if len(sys.modules) > _frozen_at + _NUM_NEW_MODULES:

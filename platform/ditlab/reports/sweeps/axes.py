@@ -40,7 +40,7 @@ class PlotAxis:
     path: str
     scale: Literal["linear", "log", "category"]
     raw: Mapping[int, float]
-    """Position by trial number: the value, its natural logarithm, or its category's index; no entry where the axis is unused."""
+    """Value, its natural logarithm, or its category's index, by trial number; no entry where the axis is unused."""
     low: float
     """Value at position 0, in the units of `raw`."""
     high: float
