@@ -150,8 +150,8 @@ class RayNodes:
             "--include-dashboard=true", f"--ray-client-server-port={client_port}",
         ]  # fmt: skip
         head = self._start("head", [*arguments, f"--num-cpus={num_cpus}"], environment)
-        wait_for(lambda: self.get("/api/version") is not None or not head.is_alive(), 60, "the job server")
-        wait_for(lambda: self.alive() or not head.is_alive(), 30, "the head among the nodes")
+        wait_for(lambda: self.get("/api/version") is not None or not head.is_alive(), 180, "the job server")
+        wait_for(lambda: self.alive() or not head.is_alive(), 90, "the head among the nodes")
         assert head.is_alive(), head.log.read_text()
         return head
 
