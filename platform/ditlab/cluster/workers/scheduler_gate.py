@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from ditlab.cluster.workers.channel import CHANNEL_ERRORS, KeyValueChannel
-from ditlab.runs.request import RunRequest
 from ditlab.training.progress_marker import ProgressMarker
 
 POLL_INTERVAL = 0.05  # seconds
@@ -15,11 +14,14 @@ class SchedulerGate:
     """Reports evaluations to the sweep, and blocks while its scheduler decides. Always open for a run of its own."""
 
     def __init__(
-        self, request: RunRequest, is_stopping: Callable[[], bool], marker: ProgressMarker, timeout: float
+        self, channel: str, gated: bool, is_stopping: Callable[[], bool], marker: ProgressMarker, timeout: float
     ) -> None:
-        """`timeout` bounds a single wait, in seconds."""
-        self._channel = KeyValueChannel(request.trial_channel) if request.trial_channel else None
-        self._is_gated, self._is_stopping = request.gated, is_stopping
+        """Gate of the trial with the channel of this name; empty for a run of its own.
+
+        `gated`: whether training waits after an evaluation. `timeout` bounds a single wait, in seconds.
+        """
+        self._channel = KeyValueChannel(channel) if channel else None
+        self._is_gated, self._is_stopping = gated, is_stopping
         self._marker, self._timeout = marker, timeout
 
     def report(self, step: int, metrics: Mapping[str, float]) -> bool:

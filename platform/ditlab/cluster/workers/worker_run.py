@@ -52,7 +52,8 @@ def train_run(
         if rank.is_first:
             stack.enter_context(lock_journal(request.folder, warn=warn))
             run = PreparedRun(request, data, plan, count_parameters(experiment.model, experiment.objective))
-            gate = SchedulerGate(request, stop.is_set, marker, min(GATE_TIMEOUT, rank.timeout / 2))
+            timeout = min(GATE_TIMEOUT, rank.timeout / 2)
+            gate = SchedulerGate(request.trial_channel, request.gated, stop.is_set, marker, timeout)
             reporter = TrackedReporter(
                 run, lambda progress: group.try_put("progress", asdict(progress)), gate.report, worker_nodes, **common
             )
