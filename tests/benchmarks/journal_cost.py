@@ -1,4 +1,4 @@
-"""What journaling a step's metrics costs, over the step: `JournalWriter.log_metrics` as the step loop calls it.
+"""Cost of journaling a step's metrics, relative to the step: `JournalWriter.log_metrics` as the step loop calls
 
     python tests/benchmarks/journal_cost.py [--spec experiments/digits/dit.yaml] [--seconds 40] [--set P=V]
 

@@ -97,7 +97,7 @@ def measure(folder: Path, rounds: int, epochs: int) -> tuple[dict[str, list[floa
 
 
 def waiting_seconds(batches: Loader, steps: int) -> float:
-    """What a consumer that is busy for a millisecond a step waits for the next one, on average."""
+    """Mean wait for the next step of a consumer that is busy for a millisecond a step."""
     waited = 0.0
     for _ in range(steps):
         time.sleep(1e-3)

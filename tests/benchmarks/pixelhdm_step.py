@@ -41,7 +41,7 @@ SIDES = ("stored", "made", "kept")
 
 
 class Size(NamedTuple):
-    """Of network, encoders and images."""
+    """Device of network, encoders and images."""
 
     width: int
     patch_depth: int
@@ -111,7 +111,7 @@ def loss_of(network: nn.Module, objective: Any, inputs: ModelInputs, batch: Rows
 
 
 def steps(size: Size, folder: Path, batch: int) -> dict[str, Callable[[], float]]:
-    """By side, a step on one network that returns its loss."""
+    """Steps on one network that return its loss, by side."""
     torch.manual_seed(0)
     plain = experiment(size, folder)
     network: Any = plain.family.build_network(plain.model)

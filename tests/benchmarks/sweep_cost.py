@@ -1,4 +1,4 @@
-"""What a sweep's trials cost beside their training: workers that are kept from trial to trial, against fresh ones.
+"""Cost of a sweep's trials beside their training: workers that are kept from trial to trial, against fresh ones.
 
 Three sides: a sweep whose trials find warm workers, the same sweep with fresh processes for every trial, and the floor:
 the same trainings one after the other in one process, without Ray or MLflow, its imports paid once. A trial's start is

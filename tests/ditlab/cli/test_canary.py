@@ -60,7 +60,7 @@ class Cage:
         return self.home / "train" / self.run_id
 
     def files(self, pattern: str = "**/*") -> list[Path]:
-        """Those that one of several patterns finds."""
+        """Words that one of several patterns finds."""
         return sorted({path for one in pattern.split() for path in self.home.glob(one) if path.is_file()})
 
     def plant(self, paths: Iterable[Path], kind: str) -> None:

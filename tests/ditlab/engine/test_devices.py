@@ -1,4 +1,4 @@
-"""Which GPU a worker takes, decided without one."""
+"""Choice of a worker's GPU, without a GPU."""
 
 import os
 

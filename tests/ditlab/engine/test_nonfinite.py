@@ -1,4 +1,4 @@
-"""What is not finite never reaches weights, moments or average: the step is left out, and the next one is clean."""
+"""A non-finite gradient never reaches weights, moments or average: the step is left out, and the next one is clean."""
 
 import math
 

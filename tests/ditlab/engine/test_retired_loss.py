@@ -28,10 +28,10 @@ def test_a_retired_alignments_last_gradient_is_gone(stage):
 
 
 class Trace(NamedTuple):
-    """Of six steps, the first three of which have features to align with."""
+    """Gradient norms of six steps, the first three of which have features to align with."""
 
     norms: list[float]
-    """Of the gradient."""
+    """Norm of the gradient."""
     alignments: list[float]
     """Held-out, as long as there are features."""
 

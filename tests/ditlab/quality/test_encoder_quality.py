@@ -75,7 +75,7 @@ def test_images_without_classes_are_measured_by_the_encoder(tmp_path, encoder):
 
 
 def test_features_are_means_over_patches_scaled_to_the_real_ones(tmp_path, encoder):
-    """By transformers itself: the tokens behind the class token and four registers."""
+    """Features by transformers itself: the tokens behind the class token and four registers."""
     from transformers import AutoModel
 
     _, basis = opened(tmp_path, encoder)

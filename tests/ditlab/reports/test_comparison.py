@@ -216,7 +216,7 @@ def test_heaviest_common_component_ranks() -> None:
 
 
 def run_colours(path: Path) -> set[str]:
-    """Those of the first three runs' colours that a picture holds."""
+    """Colours of the first three runs that a picture holds."""
     pixels = np.asarray(Image.open(path).convert("RGB"))
     return {colour for colour in COLOURS[:3] if (pixels == list(bytes.fromhex(colour[1:]))).all(axis=-1).any()}
 

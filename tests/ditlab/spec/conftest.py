@@ -1,4 +1,4 @@
-"""What the tests of the spec share: a small experiment as a mapping, and files written from text."""
+"""Fixtures of the spec's tests: a small experiment as a mapping, and files written from text."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an experiment derives from its fields, what its hash covers, and that its written form loses nothing."""
+"""Derived values of an experiment, the fields that its hash covers, and its written form, which loses nothing."""
 
 import pytest
 from hypothesis import given, settings

@@ -33,7 +33,7 @@ def test_values_may_hold_equals_signs(load):
 
 
 def test_a_default_can_be_changed_in_part(load):
-    """What the file leaves out has the default's kind, so its fields can be set one by one."""
+    """A section that the file leaves out has the default's kind, so its fields can be set one by one."""
     experiment = load(
         "training.clip.max_norm=0.5", "data.hold_out=0.2", "engine.zero.stage=3", "training.ema.decay=0.5"
     )

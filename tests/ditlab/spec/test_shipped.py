@@ -1,4 +1,4 @@
-"""What comes with the project is valid: experiments, which build the networks that they say, and sweeps."""
+"""Shipped files are valid: experiments, which build the networks that they name, and sweeps."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What `check_sweep` refuses: one sentence that begins with the file and names knob, value and remedy."""
+"""Refusals of `check_sweep`: one sentence that begins with the file and names knob, value and remedy."""
 
 import time
 

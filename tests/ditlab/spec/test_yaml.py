@@ -1,4 +1,4 @@
-"""What the strict YAML reader takes and what it refuses."""
+"""Input that the strict YAML reader takes, and input that it refuses."""
 
 import time
 

@@ -43,7 +43,7 @@ NARROW = {
         "sampling.width=16",
     ],
 }
-"""By family; one that is not here trains as it is shipped."""
+"""Changes by family; a family that is not here trains as it is shipped."""
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def spread(workers: int) -> Experiment:
 
 @pytest.fixture(scope="module")
 def alone(home, tmp_path_factory) -> dict[str, Any]:
-    """What one worker draws that accumulates four micro-batches."""
+    """Draws of one worker that accumulates four micro-batches."""
     (left,) = train_recorded_draws(spread(1), home, tmp_path_factory.mktemp("alone") / "run", 1)
     return left
 

@@ -1,4 +1,4 @@
-"""What a run will do, from its spec and the size of its data."""
+"""Plan of a run, from its spec and the size of its data."""
 
 from types import SimpleNamespace
 

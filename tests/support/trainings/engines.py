@@ -22,10 +22,10 @@ class Pass:
     """One forward and backward pass."""
 
     micro: int
-    """Which micro-batch of the step's."""
+    """Index of the micro-batch in its step."""
     weight: float = 1.0
     poison: bool = False
-    """Whether a NaN is in the batch."""
+    """True for a batch that holds a NaN."""
     start: int = 0
     """First sample, where only a part of the micro-batch is taken."""
     stop: int = 4
@@ -38,7 +38,7 @@ class Step:
     passes: Sequence[Sequence[Pass]]
     healthy: bool | None = None
     number: int | None = None
-    """Of the step, which draws depend on; null: its place in the script."""
+    """Number of the step, which draws depend on; null: its place in the script."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class State:
 
 @dataclass
 class Trace:
-    """What a script gave."""
+    """Results of a script."""
 
     losses: list[float]
     norms: list[float]

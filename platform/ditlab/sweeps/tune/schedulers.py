@@ -1,4 +1,4 @@
-"""Tune's schedulers for a sweep, with the metrics of earlier sessions replayed to them."""
+"""Tune's schedulers for a sweep, fed with the metrics of earlier sessions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ def make_scheduler(
     Args:
         sweep: the sweep's spec.
         total_steps: steps of the longest trial.
-        past: metrics of trials that ended in earlier sessions, which are replayed to the scheduler.
+        past: metrics of trials that ended in earlier sessions, which the scheduler receives again.
         stop_trial: requests that the trial with a number stops after a checkpoint.
     """
     np.random.seed(sweep.seed % 2**32)  # ASHA draws a trial's bracket from the global generator

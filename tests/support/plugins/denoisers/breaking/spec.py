@@ -14,7 +14,7 @@ class BreakingSpec(DiTSpec):
 
 
 class Fault(Spec):
-    """What breaks, where."""
+    """The part that breaks, and its place."""
 
     kind: Literal["none", "nan", "forward", "backward", "bug", "input", "leak", "tell", "away"] = "none"
     """NaN; out of memory, forward or backward; an exception; an exception that blames the user, tells secrets, or tells
