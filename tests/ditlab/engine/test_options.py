@@ -59,7 +59,7 @@ def test_keeping_fewer_activations_changes_no_number(home, tmp_path, stage):
 
 
 def test_a_module_keeps_what_it_is_told_to():
-    """Tensors that autograd keeps on the device: everything; the inputs alone; nothing, as hooks of its own move it away."""
+    """Tensors kept on the device: all; the inputs alone; none, as autograd's hooks move them away."""
 
     def packed(recomputed, offloaded):
         module = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 4))

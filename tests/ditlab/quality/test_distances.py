@@ -102,7 +102,7 @@ def test_kernel_distance_of_shifted_gaussians():
 
 
 def test_kernel_distance_is_unbiased_and_knows_its_error():
-    """The estimate for one distribution is as often below 0 as above; for two, its spread over draws is the standard error."""
+    """For one distribution it is as often below 0 as above; for two, its spread over draws is the standard error."""
 
     def distances(mean):
         pairs = [(drawn(40, 8, 2 * seed), drawn(40, 8, 2 * seed + 1, mean=mean)) for seed in range(150)]
