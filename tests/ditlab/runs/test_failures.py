@@ -40,8 +40,9 @@ def test_preemptions_are_not_counted():
         recovery.after(LOST, 10)
 
 
-def test_out_of_memory_leads_to_smaller_micro_batches():
-    recovery, failure = Recovery(tiny()), Failure(FailureKind.OUT_OF_MEMORY, "no", step=4)
+@pytest.mark.parametrize("step", [0, 4])
+def test_out_of_memory_leads_to_smaller_micro_batches(step):
+    recovery, failure = Recovery(tiny()), Failure(FailureKind.OUT_OF_MEMORY, "no", step=step)
     for _ in range(2):
         recovery = recovery.after(failure, 3)
     assert recovery.memory.halvings == 1

@@ -7,7 +7,7 @@ from ditlab.home import Home
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.spec.loading import load_experiment
 from ditlab.tracking.journal.reader import read_records
-from ditlab.tracking.records import create_run, read_record
+from ditlab.tracking.records import create_run, read_record, update_record
 from ditlab.training.reporting import RunOutcome
 from support.sweeps import log
 from support.trainings.workers import tiny
@@ -61,6 +61,12 @@ def test_a_resumed_run_is_what_its_spec_says_now(folder, home):
     assert folder.spec.read_text() == "name: old\n"
     lifecycle(folder, home, longer, resumed=True).start(6)
     assert load_experiment(folder.spec) == longer
+
+
+def test_a_resumed_run_loses_the_message_of_its_failure(folder, home):
+    update_record(folder, status="failed", message="it failed")
+    lifecycle(folder, home, resumed=True).start(6)
+    assert ending(folder)[0] == ("running", "", 0)
 
 
 def test_a_home_that_cannot_be_written_is_a_user_error(folder, home, monkeypatch):

@@ -39,6 +39,12 @@ def test_a_lost_node_and_a_preemption_without_notice_have_their_own_kinds():
     assert diagnose(None, hung).kind is FailureKind.HUNG_WORKER
 
 
+def test_a_recorded_failure_counts_more_than_a_hang_without_a_death():
+    """The other workers wait for the one that failed."""
+    full = Failure(FailureKind.OUT_OF_MEMORY, "no", step=3)
+    assert diagnose(full, GroupState(None, [heartbeat(0)], [heartbeat(0)], {"a"})) is full
+
+
 @pytest.mark.parametrize(("is_node_lost", "kind"), [(False, FailureKind.LOST_WORKER), (True, FailureKind.LOST_NODE)])
 def test_workers_that_died_before_their_first_heartbeat(is_node_lost, kind):
     error = ControllerError(WorkerGroupStartupFailedError("gone"))
