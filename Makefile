@@ -19,7 +19,7 @@ demo: $(VENV)/.installed ## Install, then train a diffusion transformer on real 
 	$(BIN)/ditlab train $(SPEC)
 
 test: $(VENV)/.installed-dev ## Install, then every test but the long ones.
-	$(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile
 
 test-all: $(VENV)/.installed-dev ## Every test.
 	$(BIN)/python -m pytest

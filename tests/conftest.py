@@ -1,4 +1,4 @@
-"""Settings of every test process: threads pinned before torch is imported, files grouped for parallel workers."""
+"""Settings of every test process: threads pinned before torch is imported, whole files for each parallel worker."""
 
 import os
 
@@ -14,6 +14,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,9 @@ mlflow_template, ray, breaking_family = databases.mlflow_template, ray_instance.
 # A script's background job ignores Ctrl-C, and so would every process that it starts: a test that sends one would wait.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+ON_RAY = ("tests/ditlab/cluster/workers/", "tests/ditlab/sweeps/test_session.py", "tests/ditlab/compatibility/")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,16 +55,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Group tests by file for `--dist loadgroup`, all that use Ray's instance in one group, which starts first."""
     if (seed := config.getoption("--shuffle")) is not None:
         _shuffle(items, random.Random(seed))
-    items.sort(key=lambda item: not _uses_ray(item))  # stable
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("ray" if _uses_ray(item) else str(item.path)))
 
 
-def _uses_ray(item: pytest.Item) -> bool:
-    return "ray" in getattr(item, "fixturenames", ())
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give a worker whole files, and one worker all files that share Ray's instance."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "ray" if file.startswith(ON_RAY) else file
+
+    return Scheduling(config, log)
 
 
 def _shuffle(items: list[pytest.Item], generator: random.Random) -> None:

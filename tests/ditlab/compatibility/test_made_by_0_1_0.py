@@ -75,6 +75,13 @@ def test_an_export_loads_and_samples(family: str) -> None:
         assert model.sample(1, seed=3, prompts=["a red seven"]).values.shape[1:] == expected.shape[1:]
 
 
+def test_a_sweep_is_read_with_its_trials(home: Path) -> None:
+    trials = ditlab.plan_sweep(resume="old-sweep").to_dict()["trials"]
+    assert [trial["values"] for trial in trials] == [{"optimizer.lr": lr} for lr in (1e-3, 1e-4, 1e-5)]
+    assert [trial["number"] for trial in trials if trial["seconds"] == 0] == [0]  # the one that has ended
+
+
+@pytest.mark.slow
 def test_a_sweep_resumes(home: Path, ray: Any) -> None:
     before = {run.run_id for run in list_runs(Home(home)) if run.name.startswith("old-sweep")}
     result = ditlab.tune(resume="old-sweep")
