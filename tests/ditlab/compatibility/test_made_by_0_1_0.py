@@ -78,7 +78,6 @@ def test_an_export_loads_and_samples(family: str) -> None:
 def test_a_sweep_is_read_with_its_trials(home: Path) -> None:
     trials = ditlab.plan_sweep(resume="old-sweep").to_dict()["trials"]
     assert [trial["values"] for trial in trials] == [{"optimizer.lr": lr} for lr in (1e-3, 1e-4, 1e-5)]
-    assert [trial["number"] for trial in trials if trial["seconds"] == 0] == [0]  # the one that has ended
 
 
 @pytest.mark.slow
