@@ -1,6 +1,7 @@
 """Paths of everything that outlives a run: one folder, `DITLAB_HOME` (default `runs/` in the working directory)."""
 
 import os
+import secrets
 import stat
 import tempfile
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ def writable_folder(path: Path, knob: str, remedy: str) -> Path:
     """Make a folder and test that it can be written. Raises UserError that names the knob where it cannot."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".probe-{os.getpid()}"
+        probe = path / f".probe-{secrets.token_hex(4)}"
         probe.touch()
         probe.unlink()
     except OSError as error:
