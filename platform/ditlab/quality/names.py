@@ -16,7 +16,7 @@ QUALITY_METRICS: tuple[str, ...] = (*CLASSIFIER_DISTANCES, *NEAREST)
 AGREEMENT = "quality/agreement"
 """Share of samples that show what their captions say, by the classifiers: all columns of classes right at once."""
 AGREEMENT_REAL = "quality/agreement_real"
-"""The same of held-out images: the value of perfect samples."""
+"""Value of held-out images: that of perfect samples."""
 AGREEMENT_CHANCE = "quality/agreement_chance"
 """Product of the largest classes' shares: the value of samples that show nothing of their captions."""
 
