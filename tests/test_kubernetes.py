@@ -45,8 +45,8 @@ def test_rays_own_autoscaler_reads_the_cluster(job):
     assert (types["gpu"]["resources"]["CPU"], types["gpu"]["resources"]["GPU"]) == (8, 1)
     assert config["idle_timeout_minutes"] == 10
     experiment, growth = trained(job), growth_within(limits_of(config), [])
-    check_capacity(experiment, [], growth=growth)
-    assert cpu_share(experiment, [], growth=growth).cpus == 8
+    check_capacity(experiment.resources, [], growth=growth)
+    assert cpu_share(experiment.resources, [], growth=growth).cpus == 8
 
 
 def test_the_job_is_submitted_as_the_readme_does(job):

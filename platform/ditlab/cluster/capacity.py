@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ditlab.errors import UserError
-from ditlab.spec.experiment import Experiment
+from ditlab.spec.resources import Resources
 
 Node = Mapping[str, float]
 """Resources of a node by Ray's names: `CPU`, `GPU`."""
@@ -61,20 +61,20 @@ class CpuShare:
 
 
 def cpu_share(
-    experiment: Experiment, nodes: Sequence[Node], concurrent: int | None = None, growth: Growth = NO_GROWTH
+    resources: Resources, nodes: Sequence[Node], concurrent: int | None = None, growth: Growth = NO_GROWTH
 ) -> CpuShare:
-    """Cores of each worker: the spec's number, else an even share of all cores, which fits on one node.
+    """Cores of each worker: the number that `resources` names, else an even share of all cores, which fits on one node.
 
     A worker of a single run has at least one core, as Ray is given enough of them. `concurrent` trials of a sweep share
     the cores that exist. A worker with GPUs takes no larger part of its node's cores than of its GPUs, so that others
     fit beside it, and no node is added to a cluster for its cores alone.
     """
-    if cpus := experiment.resources.cpus_per_worker:
+    if cpus := resources.cpus_per_worker:
         return CpuShare(cpus, float(cpus))
     every = [*nodes, *growth.nodes()]
     cores = [node.get("CPU", 0) for node in every]
-    share = min(max(cores, default=1), sum(cores) / (experiment.resources.max_workers * (concurrent or 1)))
-    gpus = experiment.resources.gpus_per_worker
+    share = min(max(cores, default=1), sum(cores) / (resources.max_workers * (concurrent or 1)))
+    gpus = resources.gpus_per_worker
     if gpus:
         share = min([share, *(node.get("CPU", 0) * gpus / node["GPU"] for node in every if node.get("GPU", 0))])
     if share >= 1 or concurrent is None:
@@ -82,41 +82,41 @@ def cpu_share(
     return CpuShare(1, max(0.01, math.floor(share * 100) / 100))
 
 
-def runs_that_fit(experiment: Experiment, share: CpuShare, nodes: Sequence[Node]) -> int:
+def runs_that_fit(resources: Resources, share: CpuShare, nodes: Sequence[Node]) -> int:
     """Number of such runs that fit on the nodes at once."""
-    return _fit(experiment, share, nodes) // experiment.resources.min_workers
+    return _fit(resources, share, nodes) // resources.min_workers
 
 
 def check_capacity(
-    experiment: Experiment, nodes: Sequence[Node], share: CpuShare | None = None, growth: Growth = NO_GROWTH
+    resources: Resources, nodes: Sequence[Node], share: CpuShare | None = None, growth: Growth = NO_GROWTH
 ) -> None:
     """Raises UserError where the workers do not fit on the present and possible nodes: Ray would wait for ever."""
-    workers = experiment.resources.min_workers
-    share = share or cpu_share(experiment, nodes, growth=growth)
-    fit = _fit(experiment, share, [*nodes, *growth.nodes()])
+    workers = resources.min_workers
+    share = share or cpu_share(resources, nodes, growth=growth)
+    fit = _fit(resources, share, [*nodes, *growth.nodes()])
     if fit >= workers or not growth.is_known:
         return
     remedy = f"set resources.workers to at most {fit}" if fit else "lower resources.cpus_per_worker or gpus_per_worker"
     grows = f" and {growth}" if growth is not NO_GROWTH else ""
     raise UserError(
-        f"resources.workers={workers} at {_each(experiment, share)} each do not fit: the cluster has {_sizes(nodes)}"
+        f"resources.workers={workers} at {_each(resources, share)} each do not fit: the cluster has {_sizes(nodes)}"
         f"{grows}; {remedy}, or add nodes."
     )
 
 
-def waiting_message(experiment: Experiment, share: CpuShare, nodes: Sequence[Node], growth: Growth) -> str:
+def waiting_message(resources: Resources, share: CpuShare, nodes: Sequence[Node], growth: Growth) -> str:
     """Message for a run that has to wait for further nodes; empty where the present ones suffice."""
-    workers = experiment.resources.min_workers
-    if _fit(experiment, share, nodes) >= workers:
+    workers = resources.min_workers
+    if _fit(resources, share, nodes) >= workers:
         return ""
-    need = f"{workers} workers need {_each(experiment, share)} each" if workers > 1 else (
-        f"a worker needs {_each(experiment, share)}")  # fmt: skip
+    need = f"{workers} workers need {_each(resources, share)} each" if workers > 1 else (
+        f"a worker needs {_each(resources, share)}")  # fmt: skip
     return f"waiting for the cluster: {need}; it has {_sizes(nodes)} and {growth}."
 
 
-def _fit(experiment: Experiment, share: CpuShare, nodes: Sequence[Node]) -> int:
+def _fit(resources: Resources, share: CpuShare, nodes: Sequence[Node]) -> int:
     """Number of workers that fit on the nodes."""
-    gpus = experiment.resources.gpus_per_worker
+    gpus = resources.gpus_per_worker
     num = 0
     for node in nodes:
         by_cpu = math.floor(node.get("CPU", 0) / share.cpus + 1e-6)
@@ -125,9 +125,9 @@ def _fit(experiment: Experiment, share: CpuShare, nodes: Sequence[Node]) -> int:
     return num
 
 
-def _each(experiment: Experiment, share: CpuShare) -> str:
+def _each(resources: Resources, share: CpuShare) -> str:
     """Resources of each worker, for messages."""
-    gpus = experiment.resources.gpus_per_worker
+    gpus = resources.gpus_per_worker
     return f"{share.cpus:g} CPU{'s' if share.cpus > 1 else ''}" + (f" and {gpus:g} GPU" if gpus else "")
 
 

@@ -33,7 +33,7 @@ def train_on_ray(request: RunRequest, callbacks: RunCallbacks) -> RunOutcome:
     """
     experiment = request.experiment
     resources = experiment.resources
-    needed = cpu_share(experiment, [{"CPU": os.cpu_count() or 1}]).threads * resources.min_workers
+    needed = cpu_share(resources, [{"CPU": os.cpu_count() or 1}]).threads * resources.min_workers
     is_on_cluster = is_connected()
     with ray_session(None, needed), stop_signals() as stop:
         from ditlab.cluster.autoscaling import possible_growth
@@ -42,8 +42,8 @@ def train_on_ray(request: RunRequest, callbacks: RunCallbacks) -> RunOutcome:
 
         nodes = [node["Resources"] for node in alive_nodes()]
         growth = possible_growth(nodes)
-        share = cpu_share(experiment, nodes, growth=growth)
-        if message := waiting_message(experiment, share, nodes, growth):
+        share = cpu_share(resources, nodes, growth=growth)
+        if message := waiting_message(resources, share, nodes, growth):
             callbacks.warn(message)
         pool = WorkerPool(request.folder.path / "ray", keep=False)
         if is_on_cluster:
@@ -105,6 +105,6 @@ def cluster_connection(experiment: Experiment, address: str, warn: Callable[[str
         from ditlab.cluster.nodes.survey import check_nodes
 
         nodes = [node["Resources"] for node in alive_nodes()]
-        check_capacity(experiment, nodes, growth=possible_growth(nodes))
+        check_capacity(experiment.resources, nodes, growth=possible_growth(nodes))
         check_nodes(experiment, warn)
         yield

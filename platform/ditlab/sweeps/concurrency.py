@@ -8,7 +8,7 @@ import torch
 
 from ditlab.cluster.capacity import CpuShare, Node, check_capacity, cpu_share, runs_that_fit
 from ditlab.errors import UserError
-from ditlab.spec.experiment import Experiment
+from ditlab.spec.resources import Resources
 from ditlab.spec.sweep.spec import Pbt, Sweep
 
 
@@ -24,17 +24,17 @@ class Concurrency:
     """Message where fewer trials fit than the sweep's `concurrent`; else empty."""
 
 
-def plan_concurrency(sweep: Sweep, experiment: Experiment, nodes: Sequence[Node], num_trials: int) -> Concurrency:
+def plan_concurrency(sweep: Sweep, resources: Resources, nodes: Sequence[Node], num_trials: int) -> Concurrency:
     """Choose how many of `num_trials` trials train at once on `nodes`.
 
     Raises UserError where not even one trial fits, or less than the whole population of population-based training.
     """
     is_population = isinstance(sweep.scheduler, Pbt)
-    wanted = num_trials if is_population else sweep.concurrent or _one_core_a_worker(experiment, nodes)
+    wanted = num_trials if is_population else sweep.concurrent or _one_core_a_worker(resources, nodes)
     wanted = min(wanted, num_trials)
-    check_capacity(experiment, nodes, cpu_share(experiment, nodes, wanted))
-    fit = next(num for num in range(wanted, 0, -1) if num == 1 or _fits(experiment, nodes, num))
-    share = cpu_share(experiment, nodes, fit)
+    check_capacity(resources, nodes, cpu_share(resources, nodes, wanted))
+    fit = next(num for num in range(wanted, 0, -1) if num == 1 or _fits(resources, nodes, num))
+    share = cpu_share(resources, nodes, fit)
     if fit == wanted:
         return Concurrency(fit, share)
     if is_population:
@@ -61,11 +61,11 @@ def cluster_nodes() -> list[Node]:
     return [*nodes, *possible_growth(nodes).nodes()]
 
 
-def _one_core_a_worker(experiment: Experiment, nodes: Sequence[Node]) -> int:
+def _one_core_a_worker(resources: Resources, nodes: Sequence[Node]) -> int:
     """Count the trials that fit with one core a worker, or with the spec's `cpus_per_worker`."""
-    alone = cpu_share(experiment, nodes) if experiment.resources.cpus_per_worker else CpuShare(1, 1.0)
-    return max(1, runs_that_fit(experiment, alone, nodes))
+    alone = cpu_share(resources, nodes) if resources.cpus_per_worker else CpuShare(1, 1.0)
+    return max(1, runs_that_fit(resources, alone, nodes))
 
 
-def _fits(experiment: Experiment, nodes: Sequence[Node], num: int) -> bool:
-    return runs_that_fit(experiment, cpu_share(experiment, nodes, num), nodes) >= num
+def _fits(resources: Resources, nodes: Sequence[Node], num: int) -> bool:
+    return runs_that_fit(resources, cpu_share(resources, nodes, num), nodes) >= num

@@ -92,7 +92,7 @@ def prepare_sweep(
     trials = [checks.trial(sweep, number, values) for number, values in enumerate(enumerate_trials(sweep) or [])]
     total_steps = max([checks.run(base)[1], *(trial.total_steps for trial in trials)])
     _check_metrics(sweep, base, home)
-    concurrency = plan_concurrency(sweep, base, nodes, len(trials) or sweep.trials or 1)
+    concurrency = plan_concurrency(sweep, base.resources, nodes, len(trials) or sweep.trials or 1)
     notes = [_describe(sweep, base, concurrency), *filter(None, [concurrency.note]), *messages]
     return PreparedSweep(sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes)
 

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from ditlab.spec.experiment import Experiment
-
 
 @dataclass(frozen=True)
 class ForwardPass:
@@ -32,12 +30,11 @@ class WorkerShare:
     """Factor on the loss of a pass that counts, so that a mean over passes and workers is the mean over samples."""
 
 
-def worker_share(experiment: Experiment, rank: int, world_size: int, halvings: int = 0) -> WorkerShare:
-    """Return the share of a worker, with micro-batches cut in two `halvings` times.
+def worker_share(num: int, size: int, rank: int, world_size: int, halvings: int = 0) -> WorkerShare:
+    """Return a worker's share of `num` micro-batches of `size` samples, each cut in two `halvings` times.
 
     Every worker needs at least one micro-batch.
     """
-    num, size = experiment.num_micro, experiment.micro_size
     assert num >= world_size, f"{num} micro-batches leave some of {world_size} workers without one"
     parts = 2**halvings
     assert size % parts == 0, f"{size} samples cannot be halved {halvings} times"

@@ -102,8 +102,10 @@ class Worker:
         self._parts.channel.close()
 
     def _build(self) -> TrainingState:
-        rank = self._rank
-        self._share = worker_share(self._run.experiment, rank.rank, rank.world_size, self._memory.halvings)
+        rank, experiment = self._rank, self._run.experiment
+        self._share = worker_share(
+            experiment.num_micro, experiment.micro_size, rank.rank, rank.world_size, self._memory.halvings
+        )
         return TrainingState(self._run, rank, self._share, self._reporter.marker)
 
     def _rebuild(self) -> None:

@@ -15,6 +15,7 @@ from ditlab.cluster.autoscaling import AutoscalerLimits, growth_within, limits_o
 from ditlab.cluster.capacity import CpuShare, Growth, NodeType, check_capacity, cpu_share, waiting_message
 from ditlab.errors import UserError
 from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.resources import Resources
 from support.clusters.faults import wait_until
 from support.clusters.launcher import FakeCluster, cluster_file, workers_by_look
 from support.trainings.workers import tiny
@@ -41,9 +42,9 @@ def test_one_limit_for_all_types_together():
 
 def test_a_run_is_measured_by_what_the_cluster_may_become():
     growth = growth_within(AutoscalerLimits({"gpu_worker": (GPU, 2)}, 2), [HEAD])
-    eight = tiny(resources={"workers": 8, "gpus_per_worker": 1}, batch__size=128)
+    eight = Resources(workers=8, gpus_per_worker=1)
     check_capacity(eight, [HEAD], growth=growth)
-    nine = tiny(resources={"workers": 9, "gpus_per_worker": 1}, batch__size=144)
+    nine = Resources(workers=9, gpus_per_worker=1)
     words = (
         r"resources\.workers=9 at 10 CPUs and 1 GPU each do not fit: the cluster has 0 CPUs, 0 GPUs and may grow by 2 "
         r"nodes of gpu_worker \(48 CPUs, 4 GPUs\); set resources\.workers to at most 8, or add nodes\."
@@ -55,21 +56,18 @@ def test_a_run_is_measured_by_what_the_cluster_may_become():
 
 def test_two_workers_with_a_gpu_each_want_one_node():
     growth = growth_within(AutoscalerLimits({"gpu_worker": (GPU, 8)}, 8), [HEAD])
-    assert cpu_share(tiny(resources={"workers": 2, "gpus_per_worker": 1}), [HEAD], growth=growth) == CpuShare(12, 12.0)
-    assert cpu_share(tiny(resources={"workers": 2}), [HEAD], growth=growth) == CpuShare(48, 48.0)
+    assert cpu_share(Resources(workers=2, gpus_per_worker=1), [HEAD], growth=growth) == CpuShare(12, 12.0)
+    assert cpu_share(Resources(workers=2), [HEAD], growth=growth) == CpuShare(48, 48.0)
 
 
 def test_a_run_that_waits_names_the_missing_resources():
-    experiment, growth = (
-        tiny(resources__workers=2),
-        growth_within(AutoscalerLimits({"small": ({"CPU": 1.0}, 2)}, 2), [HEAD]),
-    )
-    line = waiting_message(experiment, CpuShare(1, 1.0), [HEAD], growth)
+    growth = growth_within(AutoscalerLimits({"small": ({"CPU": 1.0}, 2)}, 2), [HEAD])
+    line = waiting_message(Resources(workers=2), CpuShare(1, 1.0), [HEAD], growth)
     assert line == (
         "waiting for the cluster: 2 workers need 1 CPU each; it has 0 CPUs, 0 GPUs and may grow by 2 nodes of small "
         "(1 CPUs, 0 GPUs)."
     )
-    assert waiting_message(experiment, CpuShare(1, 1.0), [HEAD, {"CPU": 2.0}], growth) == ""
+    assert waiting_message(Resources(workers=2), CpuShare(1, 1.0), [HEAD, {"CPU": 2.0}], growth) == ""
 
 
 @pytest.fixture(scope="module")

@@ -4,26 +4,26 @@ import pytest
 
 from ditlab.cluster.capacity import CpuShare, check_capacity, cpu_share, runs_that_fit
 from ditlab.errors import UserError
-from support.trainings.workers import tiny
+from ditlab.spec.resources import Resources
 
 
 def test_cores_are_shared_out_and_fit_on_a_node():
     one = [{"CPU": 8.0}]
-    assert cpu_share(tiny(), one).threads == 8
-    assert cpu_share(tiny(resources__workers=2), one).threads == 4
-    assert cpu_share(tiny(), [{"CPU": 4.0}, {"CPU": 16.0}]).threads == 16
-    assert cpu_share(tiny(resources__workers=2), [{"CPU": 4.0}, {"CPU": 4.0}]).threads == 4
-    assert cpu_share(tiny(resources={"workers": 2, "cpus_per_worker": 3}), one).threads == 3
+    assert cpu_share(Resources(), one).threads == 8
+    assert cpu_share(Resources(workers=2), one).threads == 4
+    assert cpu_share(Resources(), [{"CPU": 4.0}, {"CPU": 16.0}]).threads == 16
+    assert cpu_share(Resources(workers=2), [{"CPU": 4.0}, {"CPU": 4.0}]).threads == 4
+    assert cpu_share(Resources(workers=2, cpus_per_worker=3), one).threads == 3
 
 
 def test_more_than_the_nodes_hold_is_refused():
-    wide = tiny(resources={"workers": 2, "cpus_per_worker": 3})
+    wide = Resources(workers=2, cpus_per_worker=3)
     check_capacity(wide, [{"CPU": 3.0}, {"CPU": 4.0}])
     with pytest.raises(UserError, match=r"at 3 CPUs each do not fit: .*; set resources\.workers to at most 1, or add"):
         check_capacity(wide, [{"CPU": 5.0}])  # six cores are wanted, and three of them on one node only once
     with pytest.raises(UserError, match=r"lower resources\.cpus_per_worker"):
         check_capacity(wide, [{"CPU": 2.0}] * 8)  # sixteen cores, and no node with three
-    gpus = tiny(resources={"workers": 2, "gpus_per_worker": 1})
+    gpus = Resources(workers=2, gpus_per_worker=1)
     check_capacity(gpus, [{"CPU": 4.0, "GPU": 2.0}])
     with pytest.raises(
         UserError, match=r"1 GPU each do not fit: the cluster has 4 CPUs, 1 GPUs; set resources\.workers"
@@ -33,35 +33,34 @@ def test_more_than_the_nodes_hold_is_refused():
 
 def test_the_trials_of_a_sweep_share_the_cores_that_there_are():
     two, eight = [{"CPU": 2.0}], [{"CPU": 8.0}]
-    assert cpu_share(tiny(), two, 1) == CpuShare(2, 2.0)
-    assert cpu_share(tiny(), two, 2) == CpuShare(1, 1.0)
-    assert cpu_share(tiny(), two, 3) == CpuShare(1, 0.66)  # rounded down: three of them fit
-    assert cpu_share(tiny(), two, 1000) == CpuShare(1, 0.01)  # the least that Ray counts well
-    assert cpu_share(tiny(), eight, 3) == CpuShare(2, 2.0)
-    assert cpu_share(tiny(resources__workers=2), eight, 2) == CpuShare(2, 2.0)
-    assert cpu_share(tiny(), [{"CPU": 2.0}, {"CPU": 16.0}], 1) == CpuShare(16, 16.0)
-    assert cpu_share(tiny(resources={"cpus_per_worker": 3}), two, 4) == CpuShare(3, 3.0)
+    assert cpu_share(Resources(), two, 1) == CpuShare(2, 2.0)
+    assert cpu_share(Resources(), two, 2) == CpuShare(1, 1.0)
+    assert cpu_share(Resources(), two, 3) == CpuShare(1, 0.66)  # rounded down: three of them fit
+    assert cpu_share(Resources(), two, 1000) == CpuShare(1, 0.01)  # the least that Ray counts well
+    assert cpu_share(Resources(), eight, 3) == CpuShare(2, 2.0)
+    assert cpu_share(Resources(workers=2), eight, 2) == CpuShare(2, 2.0)
+    assert cpu_share(Resources(), [{"CPU": 2.0}, {"CPU": 16.0}], 1) == CpuShare(16, 16.0)
+    assert cpu_share(Resources(cpus_per_worker=3), two, 4) == CpuShare(3, 3.0)
 
 
 @pytest.mark.parametrize("cores", [1.0, 2.0, 3.0, 16.0, 96.0])
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_as_many_trials_fit_as_share_the_cores_of_one_machine(cores, workers):
-    experiment, machine = tiny(resources__workers=workers, batch__micro=8), [{"CPU": cores}]
+    resources, machine = Resources(workers=workers), [{"CPU": cores}]
     for concurrent in (1, 2, 3, 7, 16):
         if cores / (workers * concurrent) >= 0.01:
-            assert runs_that_fit(experiment, cpu_share(experiment, machine, concurrent), machine) >= concurrent
+            assert runs_that_fit(resources, cpu_share(resources, machine, concurrent), machine) >= concurrent
 
 
 def test_how_many_runs_fit():
-    assert runs_that_fit(tiny(), CpuShare(1, 1.0), [{"CPU": 8.0}]) == 8
-    assert runs_that_fit(tiny(resources__workers=2), CpuShare(3, 3.0), [{"CPU": 8.0}, {"CPU": 4.0}]) == 1
+    assert runs_that_fit(Resources(), CpuShare(1, 1.0), [{"CPU": 8.0}]) == 8
+    assert runs_that_fit(Resources(workers=2), CpuShare(3, 3.0), [{"CPU": 8.0}, {"CPU": 4.0}]) == 1
+    assert runs_that_fit(Resources(workers={"min": 2, "max": 4}), CpuShare(1, 1.0), [{"CPU": 8.0}]) == 4
     assert (
-        runs_that_fit(tiny(resources__workers={"min": 2, "max": 4}, batch__micro=8), CpuShare(1, 1.0), [{"CPU": 8.0}])
-        == 4
-    )
-    assert runs_that_fit(tiny(), CpuShare(1, 0.1), [{"CPU": 1.0}]) == 10  # 1 / 0.1 is 10, and 0.1 no binary fraction
-    assert runs_that_fit(tiny(), CpuShare(64, 64.0), [{"CPU": 8.0}]) == 0
-    assert runs_that_fit(tiny(), CpuShare(1, 1.0), []) == 0
+        runs_that_fit(Resources(), CpuShare(1, 0.1), [{"CPU": 1.0}]) == 10
+    )  # 1 / 0.1 is 10, and 0.1 no binary fraction
+    assert runs_that_fit(Resources(), CpuShare(64, 64.0), [{"CPU": 8.0}]) == 0
+    assert runs_that_fit(Resources(), CpuShare(1, 1.0), []) == 0
 
 
 @pytest.mark.parametrize(
@@ -69,18 +68,18 @@ def test_how_many_runs_fit():
 )
 def test_parts_of_a_gpu(gpus, on_one, on_two):
     """A part lies on one GPU: two tenths left on each of two are no room for four."""
-    experiment = tiny(resources__gpus_per_worker=gpus)
-    assert runs_that_fit(experiment, CpuShare(1, 1.0), [{"CPU": 64.0, "GPU": 1.0}]) == on_one
-    assert runs_that_fit(experiment, CpuShare(1, 1.0), [{"CPU": 64.0, "GPU": 2.0}]) == on_two
-    assert runs_that_fit(experiment, CpuShare(1, 1.0), [{"CPU": 3.0, "GPU": 2.0}]) == min(3, on_two)
-    assert runs_that_fit(experiment, CpuShare(1, 1.0), [{"CPU": 64.0}]) == 0
+    resources = Resources(gpus_per_worker=gpus)
+    assert runs_that_fit(resources, CpuShare(1, 1.0), [{"CPU": 64.0, "GPU": 1.0}]) == on_one
+    assert runs_that_fit(resources, CpuShare(1, 1.0), [{"CPU": 64.0, "GPU": 2.0}]) == on_two
+    assert runs_that_fit(resources, CpuShare(1, 1.0), [{"CPU": 3.0, "GPU": 2.0}]) == min(3, on_two)
+    assert runs_that_fit(resources, CpuShare(1, 1.0), [{"CPU": 64.0}]) == 0
 
 
 def test_no_room_for_one_trial():
     machine = [{"CPU": 2.0}]
-    experiment = tiny(resources={"workers": 2, "cpus_per_worker": 1})
-    check_capacity(experiment, machine, cpu_share(experiment, machine, 5))
+    resources = Resources(workers=2, cpus_per_worker=1)
+    check_capacity(resources, machine, cpu_share(resources, machine, 5))
     with pytest.raises(UserError, match=r"at 64 CPUs each do not fit: the cluster has 2 CPUs, 0 GPUs; lower resources"):
-        check_capacity(tiny(resources={"cpus_per_worker": 64}), machine, CpuShare(64, 64.0))
+        check_capacity(Resources(cpus_per_worker=64), machine, CpuShare(64, 64.0))
     with pytest.raises(UserError, match=r"at 0\.5 CPU and 0\.25 GPU each do not fit"):
-        check_capacity(tiny(resources={"gpus_per_worker": 0.25}), machine, CpuShare(1, 0.5))
+        check_capacity(Resources(gpus_per_worker=0.25), machine, CpuShare(1, 0.5))

@@ -4,16 +4,16 @@ import pytest
 
 from ditlab.cluster.capacity import CpuShare
 from ditlab.errors import UserError
+from ditlab.spec.resources import Resources
 from ditlab.sweeps.concurrency import Concurrency, plan_concurrency
 from support.sweeps import sweep_of
-from support.trainings.workers import tiny
 
 TWO, EIGHT = [{"CPU": 2.0}], [{"CPU": 8.0}]
 GPUS = [{"CPU": 8.0, "GPU": 2.0}]
 
 
 def plan(nodes, trials, resources=None, **changes):
-    return plan_concurrency(sweep_of(**changes), tiny(resources=resources or {}), nodes, trials)
+    return plan_concurrency(sweep_of(**changes), Resources(**(resources or {})), nodes, trials)
 
 
 def test_one_trial_a_core_unless_the_sweep_sets_concurrent():

@@ -20,6 +20,7 @@ from ditlab.engine.distributed import Rank, current_rank
 from ditlab.errors import RunFailed, UserError
 from ditlab.runs.request import RunRequest
 from ditlab.secrets import raise_hidden
+from ditlab.spec.plugin_packages import plugin_packages
 from ditlab.training.memory import is_out_of_memory
 from ditlab.training.progress_marker import ProgressMarker
 
@@ -89,7 +90,9 @@ def _train_assigned(request: RunRequest, launch: KeyValueChannel, rank: Rank) ->
     heartbeats = HeartbeatThread(group, rank.rank, marker, request.experiment.resources.hang_timeout)
     heartbeats.start()
     try:
-        check_joining_node(request)
+        if request.versions:
+            packages = plugin_packages(request.experiment.to_dict())
+            check_joining_node(request.versions, packages, request.home, request.run_id)
         train_run(request, launch, group, rank, marker)
     except Exception as error:
         record_failure(error, rank.rank, request.resumed, group)

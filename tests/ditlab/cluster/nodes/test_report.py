@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from ditlab.cluster.nodes.report import code_version, node_report, versions
 from ditlab.cluster.nodes.survey import probe_files
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.runs.request import RunRequest
-from support.trainings.workers import tiny
 
 CHECKOUT = Path(__file__).parents[4]
 PRINT_VERSION = "from ditlab.cluster.nodes.report import code_version; print(code_version())"
@@ -70,12 +67,11 @@ def test_a_joining_node_checks_versions_and_the_runs_folder(tmp_path, monkeypatc
     monkeypatch.setattr("ditlab.cluster.nodes.joining.node_name", lambda: "10.0.0.7/3f9a01bc")
     monkeypatch.setattr("ditlab.cluster.nodes.joining.FILE_TIMEOUT", 0.3)
     (tmp_path / "train" / "abc").mkdir(parents=True)
-    request = RunRequest(tiny(), "abc", Home(tmp_path), False, versions=versions())
-    check_joining_node(request)
-    check_joining_node(replace(request, versions={}, run_id="gone"))  # without versions nothing is compared
+    home = Home(tmp_path)
+    check_joining_node(versions(), (), home, "abc")
     with pytest.raises(UserError, match=r"deepspeed .* is installed on node .*, and deepspeed 0\.1 where"):
-        check_joining_node(replace(request, versions={**versions(), "deepspeed": "0.1"}))
+        check_joining_node({**versions(), "deepspeed": "0.1"}, (), home, "abc")
     with pytest.raises(UserError, match="another version of DiTLab's code is on node"):
-        check_joining_node(replace(request, versions={**versions(), "ditlab": "0.1.0-000000000000"}))
+        check_joining_node({**versions(), "ditlab": "0.1.0-000000000000"}, (), home, "abc")
     with pytest.raises(UserError, match=r"DITLAB_HOME=.* is not shared"):
-        check_joining_node(replace(request, run_id="gone"))
+        check_joining_node(versions(), (), home, "gone")
