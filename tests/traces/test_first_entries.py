@@ -1,0 +1,59 @@
+"""The ways of a spec and of a batch stay short, go downwards, and are those of docs/architecture.md."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from traces.first_entries import CHECKOUT, trace
+
+PAGE = CHECKOUT / "docs" / "architecture.md"
+LONGEST = 25
+
+pytestmark = pytest.mark.slow  # a training with a profile hook on every call: half a minute, over Ray two
+
+
+@pytest.fixture(scope="module")
+def local() -> dict[str, Any]:
+    return trace()
+
+
+def table(heading: str) -> list[str]:
+    """Files named in the second column of the table below a heading, in order."""
+    section = PAGE.read_text().split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    return re.findall(r"^\| [\d-]+ \| `([^`]+)`", section, re.MULTILINE)
+
+
+def plainly(files: list[str]) -> list[str]:
+    """Files as the page writes them."""
+    return [name.removeprefix("ditlab/") for name in files]
+
+
+def test_the_way_of_a_spec_is_the_page_s(local):
+    assert plainly(local["spec"]) == table("The way of a spec")
+    assert len(local["spec"]) <= LONGEST
+    assert local["validations"] == [1]
+
+
+def test_the_way_of_a_batch_is_the_page_s(local):
+    layers = [name for name in local["batch"] if name.startswith("denoisers/layers/")]
+    others = [name for name in local["batch"] if name not in layers]
+    assert plainly(others) == [name for name in table("The way of a batch") if name != "denoisers/layers/"]
+    assert f"`denoisers/layers/` ({len(layers)} files)" in PAGE.read_text()
+    assert len(local["batch"]) <= LONGEST
+
+
+def test_calls_upwards_are_those_handed_down(local):
+    """Every such call's two files stand in one row of the page's table."""
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and line.count("|") == 4]
+    for call in local["upward"]:
+        caller, callee = (Path(name).relative_to("ditlab").as_posix() if name.startswith("ditlab/") else "an objective"
+                          for name in call.split(" -> "))  # fmt: skip
+        assert any(caller in row and callee in row for row in rows), call
+
+
+def test_the_way_over_ray():
+    found = trace(ray=True)
+    assert len(found["spec"]) <= LONGEST
+    assert len(found["batch"]) <= LONGEST
