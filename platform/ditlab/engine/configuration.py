@@ -47,6 +47,8 @@ def _zero(zero: Zero, rank: Rank, swap: Path | None) -> dict[str, Any]:
         config["contiguous_gradients"] = False
     if zero.stage in (1, 2) and zero.offload == "none":
         config["compute_grad_norm"] = False  # it waits for the GPU
+    if zero.stage == 3:
+        config["memory_efficient_linear"] = False  # it would stay for good: `engine.linear` puts it in place
     for name, where in (("offload_optimizer", zero.offload), ("offload_param", zero.offload_parameters)):
         if where != "none":
             config[name] = {"device": where, "pin_memory": on_gpu}

@@ -1,6 +1,7 @@
 """Process groups: gloo on CPU, NCCL on CUDA, with or without a launcher."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ class Rank:
 def single_process(use_gpu: bool, timeout: float = 1800.0) -> Iterator[Rank]:
     """Create a process group of one, without a launcher or a network port."""
     rank = current_rank(use_gpu, rank=0, world_size=1, local_rank=0, timeout=timeout)
+    excepthook = sys.excepthook
     with tempfile.TemporaryDirectory() as folder:
         distributed.init_process_group(
             "nccl" if use_gpu else "gloo", init_method=f"file://{folder}/rendezvous", rank=0, world_size=1,
@@ -40,6 +42,7 @@ def single_process(use_gpu: bool, timeout: float = 1800.0) -> Iterator[Rank]:
             yield rank
         finally:
             release_process_group()
+            sys.excepthook = excepthook  # or this process's later errors would still be marked as of rank 0
 
 
 def release_process_group() -> None:

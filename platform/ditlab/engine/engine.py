@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from ditlab.engine.average import WeightAverage
 from ditlab.engine.configuration import configuration, initialize
 from ditlab.engine.distributed import Rank
 from ditlab.engine.gradients import GradientNorm
+from ditlab.engine.linear import partitioned_linear
 from ditlab.engine.partitions import ParameterSlice, Partitions
 from ditlab.engine.recompute import checkpoint_activations
 from ditlab.engine.release import release
@@ -75,30 +76,32 @@ class Engine:
             checkpoint_activations(modules, spec.activation_checkpointing, spec.activation_offload == "cpu")
         if spec.compile:
             network.compile()
-        self._swap = swap_folder(spec.zero, swap) if spec.zero.offload == "nvme" else None
-        optimizer = torch.optim.AdamW(
-            module.parameters(),
-            lr=experiment.optimizer.lr,
-            betas=experiment.optimizer.betas,
-            eps=experiment.optimizer.eps,
-            weight_decay=experiment.optimizer.weight_decay,
-            fused=True,
-        )
-        config = configuration(
-            experiment, rank, micro_size or experiment.micro_size, accumulation or experiment.accumulation, self._swap
-        )
-        try:
+        with ExitStack() as held:  # until `close`, or until an error below
+            if spec.zero.offload == "nvme":
+                swap = swap_folder(spec.zero, swap)
+                held.callback(shutil.rmtree, swap, ignore_errors=True)
+            if self.stage == 3:
+                held.enter_context(partitioned_linear())
+            optimizer = torch.optim.AdamW(
+                module.parameters(),
+                lr=experiment.optimizer.lr,
+                betas=experiment.optimizer.betas,
+                eps=experiment.optimizer.eps,
+                weight_decay=experiment.optimizer.weight_decay,
+                fused=True,
+            )
+            config = configuration(
+                experiment, rank, micro_size or experiment.micro_size, accumulation or experiment.accumulation, swap
+            )
             self._engine = initialize(module, optimizer, config, rank)
-        except BaseException:
-            self._delete_swap()
-            raise
-        if self.stage == 0 and rank.world_size == 1:
-            # DeepSpeed would copy all gradients into a flat buffer and back, to sum them over one worker.
-            self._engine.enable_backward_allreduce = False
-        self.partitions = Partitions(self._engine, self.stage)
-        self._gradient_norm = GradientNorm(self._engine, self.stage, spec.zero.offload != "none", rank.world_size)
-        self._update = Update(self.partitions.adam, experiment.training.clip)
-        self._average = WeightAverage(self.partitions, self._update, experiment.training.ema)
+            if self.stage == 0 and rank.world_size == 1:
+                # DeepSpeed would copy all gradients into a flat buffer and back, to sum them over one worker.
+                self._engine.enable_backward_allreduce = False
+            self.partitions = Partitions(self._engine, self.stage)
+            self._gradient_norm = GradientNorm(self._engine, self.stage, spec.zero.offload != "none", rank.world_size)
+            self._update = Update(self.partitions.adam, experiment.training.clip)
+            self._average = WeightAverage(self.partitions, self._update, experiment.training.ema)
+            self._held = held.pop_all()
 
     def forward_backward(
         self, batch: Mapping[str, Tensor], noise_source: Any, last: bool, weight: float = 1.0
@@ -200,13 +203,9 @@ class Engine:
 
     def close(self) -> None:
         """Release the module. Safe in whatever state an exception left the engine."""
-        self._engine.destroy()
-        release(self._module)
-        self._delete_swap()
-
-    def _delete_swap(self) -> None:
-        if self._swap is not None:
-            shutil.rmtree(self._swap, ignore_errors=True)
+        with self._held:
+            self._engine.destroy()
+            release(self._module)
 
 
 _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")

@@ -10,7 +10,12 @@ from torch import nn
 
 
 def release(module: nn.Module) -> None:
-    """Drop gradients, and finish or drop the transfers of a pass that an exception interrupted."""
+    """Drop gradients and DeepSpeed's references, and finish or drop the transfers of an interrupted pass."""
+    from deepspeed.runtime.zero import parameter_offload
+
+    # Kept in a global list: without this, the network of every closed ZeRO-3 engine would stay in memory.
+    own = set(module.modules())
+    parameter_offload.FWD_MODULE_STACK[:] = [each for each in parameter_offload.FWD_MODULE_STACK if each not in own]
     inflight: Any = getattr(module, "ds_inflight_param_registry", None)
     if inflight is not None:
         for handle in list(inflight.values()):
