@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from ditlab.checkpoints.shard import TensorKey
 from ditlab.engine.distributed import Rank
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.inputs.noise import derived_seed
@@ -14,9 +15,6 @@ from ditlab.training.networks import RootedNetwork, named_parameters, persistent
 from ditlab.training.plan import TrainingRun
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.shares import WorkerShare
-
-Key = tuple[str, str, int]
-"""(field, name, first value) of a slice of a flattened tensor."""
 
 
 class SavedState(Protocol):
@@ -55,7 +53,7 @@ class TrainingState:
         self.position = 0
         """Samples taken from the training order."""
 
-    def tensors(self) -> Iterator[tuple[Key, Tensor]]:
+    def tensors(self) -> Iterator[tuple[TensorKey, Tensor]]:
         """Iterate over this worker's share of all that is saved; together the workers' shares are the whole."""
         is_first = self._rank.is_first
         slices = self.engine.state() if self.engine.stage > 0 or is_first else ()  # at stage 0 every worker has it all
@@ -85,7 +83,7 @@ class TrainingState:
 class HostState:
     """Copy of a training state in host memory, from which the next engine is loaded."""
 
-    def __init__(self, held: dict[Key, Tensor], scalars: dict[str, float], step: int, position: int) -> None:
+    def __init__(self, held: dict[TensorKey, Tensor], scalars: dict[str, float], step: int, position: int) -> None:
         self._held = held
         self.scalars, self.step, self.position = scalars, step, position
 
