@@ -10,12 +10,8 @@ from torch import nn
 
 
 def release(module: nn.Module) -> None:
-    """Drop gradients and DeepSpeed's references, and finish or drop the transfers of an interrupted pass."""
-    from deepspeed.runtime.zero import parameter_offload
-
-    # Kept in a global list: without this, the network of every closed ZeRO-3 engine would stay in memory.
-    own = set(module.modules())
-    parameter_offload.FWD_MODULE_STACK[:] = [each for each in parameter_offload.FWD_MODULE_STACK if each not in own]
+    """Drop gradients, and finish or drop the transfers of a pass that an exception interrupted."""
+    _leave_forward_pass(module)
     inflight: Any = getattr(module, "ds_inflight_param_registry", None)
     if inflight is not None:
         for handle in list(inflight.values()):
@@ -30,3 +26,18 @@ def release(module: nn.Module) -> None:
             parameter.ds_active_sub_modules.clear()
             if parameter.ds_status.name == "AVAILABLE":
                 parameter.partition()
+
+
+def _leave_forward_pass(module: nn.Module) -> None:
+    """Remove the module from DeepSpeed's stack of forward passes under way, where a root stays for good.
+
+    It is a global list: the network of every closed ZeRO-3 engine would stay in memory.
+    """
+    from deepspeed.runtime.zero import parameter_offload
+
+    own = set(module.modules())
+    parameter_offload.FWD_MODULE_STACK[:] = [each for each in parameter_offload.FWD_MODULE_STACK if each not in own]
+    for each in own:
+        parameters: Any = each._parameters
+        if isinstance(parameters, parameter_offload.ZeROOrderedDict):
+            parameters._in_forward = False  # or reading a parameter would gather it and look for the pass in the stack
