@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 
 from denoisers.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, Text
+from ditlab.reports.rendering import render
 from ditlab.reports.rendering.image_grid import GridLayout
 from ditlab.reports.rendering.render import save_figure, to_image
 
@@ -96,12 +98,19 @@ def test_still_of_a_figure_of_frames_is_the_last_frame() -> None:
     assert np.array_equal(to_image(Figure([], frames=frames)), to_image(frames[1]))
 
 
+def test_remembered_ticks_change_no_pixel(monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = Figure([PANELS["lines"], PANELS["heat"]], title="both", columns=2)
+    remembered = to_image(figure)
+    monkeypatch.setattr(render, "ticks_are_remembered", nullcontext)
+    assert np.array_equal(remembered, to_image(figure))
+
+
 def test_threads_draw_the_same_as_one() -> None:
     text = Text(["two short", "texts"], "title")
     figures = [Figure([panel]) for panel in (PANELS["colour"], PANELS["constant"], PANELS["lines"], text)]
     alone = [to_image(figure) for figure in figures]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(to_image, figures * 3))
+        together = list(pool.map(to_image, figures * 2))
     assert all(np.array_equal(image, alone[index % 4]) for index, image in enumerate(together))
 
 

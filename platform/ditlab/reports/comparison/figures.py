@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
@@ -19,8 +17,7 @@ from denoisers.figures import Figure, ImageGrid, Panel
 from ditlab.reports.comparison.curves import AXES, CurveAxis, RunCurve, smoothed
 from ditlab.reports.formatting import format_number
 from ditlab.reports.rendering.panels import COLOURS, panel_size
-from ditlab.reports.rendering.render import DPI
-from ditlab.storage.files import write_whole
+from ditlab.reports.rendering.render import DPI, save_canvas
 
 _WIDTH, _ROW_HEIGHT, _ROW_HEIGHT_OF_MANY = 13.0, 3.3, 2.5  # inches
 _RAW_POINTS = 5000
@@ -71,10 +68,7 @@ def draw_curves(rows: Sequence[MetricRow], labels: Sequence[str], path: Path) ->
         lines, [labels[place] for place in places],
         loc="outside upper center", ncols=min(4, len(places)), fontsize=10.5, frameon=False,
     )  # fmt: skip
-    png = io.BytesIO()
-    FigureCanvasAgg(canvas).print_png(png)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return write_whole(path, png.getvalue())
+    return save_canvas(canvas, path)
 
 
 def _draw(row: MetricRow, axis: CurveAxis, scale: float, axes: Axes) -> None:
@@ -90,7 +84,7 @@ def _draw(row: MetricRow, axis: CurveAxis, scale: float, axes: Axes) -> None:
     if len(finite) and (finite > 0).all():
         axes.set_yscale("log")
         few = finite.max() < 12 * finite.min()
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7) if few else (1, 2, 5)))
+        axes.yaxis.set_major_locator(_LogTicks(subs=(1, 1.5, 2, 3, 4, 5, 7) if few else (1, 2, 5)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
         axes.yaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
@@ -101,6 +95,14 @@ def _draw(row: MetricRow, axis: CurveAxis, scale: float, axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if all(np.isnan(curve.along(axis)).all() for curve in row.curves.values()):
         axes.text(0.5, 0.5, "not known", transform=axes.transAxes, ha="center", color="#777777")
+
+
+class _LogTicks(LogLocator):
+    """Ticks of a logarithmic axis without those outside its limits, which would be laid out and never shown."""
+
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
+        low, high = 0.99 * min(vmin, vmax), 1.01 * max(vmin, vmax)
+        return [tick for tick in super().tick_values(vmin, vmax) if low < tick < high]
 
 
 def _plot(axes: Axes, curve: RunCurve, axis: CurveAxis, scale: float, **style: object) -> None:

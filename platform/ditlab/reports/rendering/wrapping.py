@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import takewhile
 
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties
 
 
+@lru_cache(maxsize=1024)  # a panel's title counts for its size and is drawn, and a run's figures repeat their titles
 def wrap(text: str, width: float, points: float, dpi: int, weight: str = "normal") -> str:
     """Wrap `text` to lines of at most `width` inches, at spaces, and inside words that are too wide by themselves."""
     renderer = RendererAgg(1, 1, dpi)
@@ -23,8 +25,12 @@ def wrap(text: str, width: float, points: float, dpi: int, weight: str = "normal
 
 
 def _lines(paragraph: str, fits: Callable[[str], bool]) -> Iterator[str]:
+    words = paragraph.split()
+    if fits(" ".join(words)):  # one measurement, which most titles need
+        yield " ".join(words)
+        return
     line = ""
-    for word in paragraph.split():
+    for word in words:
         if fits(f"{line} {word}".strip()):
             line = f"{line} {word}".strip()
             continue
