@@ -26,7 +26,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "own_family.md"
 FILES = dict(re.findall(r"^`([\w./]+)`\n\n```\w+\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S))
 COMMANDS = re.findall(r"^ditlab (.*)$", PAGE.read_text(encoding="utf-8"), re.M)
 PACKAGE = {"shapelab": "0.3.1"}
-QUIET = ("--set", "tracking.system_metrics=false", "--set", "tracking.uri=http://127.0.0.1:9")  # nothing answers there
+QUIET = (
+    "--set", "tracking.system_metrics=false", "--set", "tracking.uri=http://127.0.0.1:9",  # nothing answers there
+    "--set", "evaluation.samples=0",  # a command of the page draws some
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

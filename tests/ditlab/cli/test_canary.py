@@ -6,6 +6,7 @@ import pickle
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,12 @@ def test_a_canary_fires_where_a_loader_is_careless(tmp_path):
         path.write_bytes(KINDS[kind](marker))
         load(path)
         assert marker.is_dir(), kind
+    path = tmp_path / "pickle"
+    for careless in ("torch", "npy"):  # loaders of other formats execute a plain pickle as well
+        path.write_bytes(KINDS["pickle"](marker := tmp_path / f"executed-by-{careless}"))
+        with suppress(RuntimeError):
+            LOADERS[careless](path)
+        assert marker.is_dir(), careless
 
 
 def test_without_canaries_every_command_succeeds(cage, survives):
@@ -145,6 +152,7 @@ def test_without_canaries_every_command_succeeds(cage, survives):
     assert set(survives(cage(), "nothing")) == {0}
 
 
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize(("pattern", "kind"), GROUPS)
 def test_files_of_a_pattern(pattern, kind, cage, survives):
     place = cage()
@@ -165,8 +173,9 @@ def test_files_beside_the_real_ones(cage, survives):
     assert set(survives(place, "bait")) == {0}
 
 
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize("kind", ["pickle", "torch"])
-def test_files_that_their_manifests_vouch_for(kind, cage, survives):
+def test_a_checkpoint_that_its_manifest_vouches_for(kind, cage, survives):
     """Whoever can write the file can write its hash."""
     place = cage()
     for manifest in place.run.glob(f"checkpoints/*/{MANIFEST}"):
@@ -177,11 +186,16 @@ def test_files_that_their_manifests_vouch_for(kind, cage, survives):
             replace(said, shards={shard: ShardDigest(*size_and_hash(manifest.with_name(shard)))}).to_bytes()
         )
     survives(place, "a checkpoint's vouched-for shard")
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_a_store_that_its_manifest_vouches_for(cage, survives):
+    """By a pickle, which fires in numpy's and torch's careless loaders too."""
     place = cage()
     manifest = place.home / "stores/digits/store.json"
     said = json.loads(manifest.read_text())
     (entry,) = said["shards"]
-    place.plant([manifest.with_name(entry["file"])], kind)
+    place.plant([manifest.with_name(entry["file"])], "pickle")
     entry["bytes"], entry["sha256"] = size_and_hash(manifest.with_name(entry["file"]))
     manifest.write_text(json.dumps(said))
     survives(place, "a store's vouched-for shard")

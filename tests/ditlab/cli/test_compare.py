@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from ditlab.analysis.comparison.runs import open_runs, summarise
 from ditlab.analysis.comparison.samples import SampleSettings, draw
 from ditlab.analysis.saved_run import SavedRun
 from ditlab.home import Home
+from ditlab.quality import classifier as classifiers
+from ditlab.reports.comparison.figures import MetricRow
 from support.command import Said, run_here, run_inside
 
 SECOND = """\
@@ -36,19 +39,42 @@ def both(finished, tmp_path_factory) -> Path:
     return folder / "home"
 
 
+def copied(home: Path, place: Path) -> Path:
+    return shutil.copytree(home, place, ignore=shutil.ignore_patterns("mlflow.db*", "caches"))
+
+
 @pytest.fixture
 def mine(both, tmp_path, monkeypatch) -> Path:
     """A copy of the home, to be written to."""
-    home = tmp_path / "mine"
-    shutil.copytree(both, home, ignore=shutil.ignore_patterns("mlflow.db*", "caches"))
+    home = copied(both, tmp_path / "mine")
     monkeypatch.setenv("DITLAB_HOME", str(home))
     monkeypatch.chdir(tmp_path)
     return home
 
 
+@dataclass(frozen=True)
+class Compared:
+    """A home with the comparison of its two runs."""
+
+    home: Path
+    said: Said
+
+
+@pytest.fixture(scope="module")
+def compared(both, tmp_path_factory) -> Compared:
+    """Both runs compared with all there is, by a classifier of few steps. Read it only."""
+    folder = tmp_path_factory.mktemp("compared")
+    home = copied(both, folder / "home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classifiers, "STEPS", 20)
+        said = run_inside("compare", "small", "second", "--samples", "100", "--json", home=home, cwd=folder)
+    assert said.code == 0, said.err
+    return Compared(home, said)
+
+
 @pytest.fixture
 def compare(mine, capfd, monkeypatch) -> Callable[..., Said]:
-    """`ditlab compare ...` without quality metrics, whose classifier takes a while, unless they are asked for."""
+    """`ditlab compare ...` without quality metrics unless they are asked for."""
 
     def call(*arguments: str | Path) -> Said:
         few = [] if "--samples" in arguments else ["--samples", "0"]
@@ -77,13 +103,23 @@ def page(said: Said) -> str:
     return file.read_text()
 
 
-def test_two_runs_become_a_page(compare, mine):
-    said = compare("small", "second", "--no-log", "--json")
-    assert said.code == 0, said.err
+@pytest.fixture
+def without_curves(monkeypatch) -> None:
+    """Write empty files for the curves, in tests of the page's text: drawing them takes the longest."""
+
+    def write_nothing(rows: list[MetricRow], labels: list[str], path: Path) -> Path:
+        path.touch()
+        return path
+
+    monkeypatch.setattr("ditlab.reports.comparison.page.draw_curves", write_nothing)
+
+
+def test_two_runs_become_a_page(compared):
+    said = compared.said
     assert said.out.count("\n") == 1
     first, second = said.json["runs"]
     files = {Path(file).name: Path(file) for file in said.json["files"]}
-    assert files["comparison.html"].parent == mine / "comparisons" / f"{first['run_id']}-{second['run_id']}"
+    assert files["comparison.html"].parent == compared.home / "comparisons" / f"{first['run_id']}-{second['run_id']}"
     assert {"comparison.html", "comparison.md", "training-loss.png", "held-out-velocity.png", "samples.png"} <= set(
         files
     )
@@ -99,26 +135,28 @@ def test_two_runs_become_a_page(compare, mine):
     assert not re.findall(r'src="(?!data:)', html) and html.count("<img") == text.count("![")
 
 
-def test_the_page_says_the_same_to_a_person(compare, tmp_path):
+@pytest.mark.usefixtures("without_curves")
+def test_the_page_says_the_same_to_a_person(compare, mine, tmp_path):
     said = compare("small", "second", "--no-log", "--out", tmp_path / "out", "--grid", "0")
     assert [Path(line).name for line in said.out.splitlines()][:2] == ["comparison.html", "comparison.md"]
     assert "Held-out error (velocity): " in said.err
     assert not list((tmp_path / "out").glob("samples*"))
-
-
-def test_the_page_is_an_artifact_of_every_run(compare, mine):
-    assert compare("small", "second").code == 0
     for name in ("small", "second"):
-        records = [json.loads(line) for line in (folder_of(mine, name) / "journal.jsonl").read_text().splitlines()]
+        assert '"comparisons' not in (folder_of(mine, name) / "journal.jsonl").read_text()  # --no-log
+
+
+def test_the_page_is_an_artifact_of_every_run(compared):
+    for name in ("small", "second"):
+        folder = folder_of(compared.home, name)
+        records = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
         (logged,) = [record for record in records if (record.get("artifact_path") or "").startswith("comparisons")]
-        kept = folder_of(mine, name) / logged["path"]  # a copy: the page itself may be moved
+        kept = folder / logged["path"]  # a copy: the page itself may be moved
         assert kept.name == "comparison.html" and kept.exists()
 
 
-def test_quality_is_measured_on_equally_many_samples(compare):
-    said = compare("small", "second", "--samples", "100", "--no-log", "--json")
-    text = page(said)
-    assert all(run["metrics"]["quality/frechet"] > 0 for run in said.json["runs"])
+def test_quality_is_measured_on_equally_many_samples(compared):
+    assert all(run["metrics"]["quality/frechet"] > 0 for run in compared.said.json["runs"])
+    text = page(compared.said)
     assert "| samples | 100 | 100 |" in text and "never with published FID" in text
 
 
@@ -155,6 +193,7 @@ def test_a_resumed_run_counts_its_own_steps_alone(mine):
     assert after.step == 4 and after.seconds < before + 60
 
 
+@pytest.mark.usefixtures("without_curves")
 def test_a_run_without_a_checkpoint_has_no_samples_and_a_page(compare, mine):
     shutil.rmtree(another(mine, "bare", status="running", step=0) / "checkpoints")
     text = page(compare("small", "bare", "--no-log", "--json"))
@@ -162,6 +201,7 @@ def test_a_run_without_a_checkpoint_has_no_samples_and_a_page(compare, mine):
     assert "| steps | 4 steps |" in text  # its journal is whole
 
 
+@pytest.mark.usefixtures("without_curves")
 def test_runs_without_a_journal_have_a_page(compare, mine):
     for name in ("mute", "silent"):
         (another(mine, name) / "journal.jsonl").unlink()
@@ -179,6 +219,7 @@ def test_a_failed_run_of_no_numbers_has_a_page(compare, mine):
     assert "second is lower" in page(said) and "broken (failed)" in page(said)
 
 
+@pytest.mark.usefixtures("without_curves")
 def test_other_held_out_samples_are_not_compared(compare, mine):
     spec = another(mine, "other") / "spec.yaml"
     original = spec.read_text()

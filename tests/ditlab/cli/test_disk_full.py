@@ -18,7 +18,7 @@ from support.disk import SmallDisk, small_disk
 from support.trainings.steps import act_after_step
 from support.trainings.workers import newest, same_state, train_here
 
-LONG = ["--set", "training.steps=8", "--set", "checkpoint.keep=9"]
+LONG = ["--set", "training.steps=8", "--set", "checkpoint.keep=9", "--set", "evaluation={every: 4, samples: 4}"]
 
 
 @pytest.fixture
@@ -27,11 +27,12 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
         yield made
 
 
-@pytest.fixture
-def unbroken(spec, tmp_path_factory) -> Path:
+@pytest.fixture(scope="module")
+def unbroken(finished, tmp_path_factory) -> Path:
     """Checkpoints of a run of eight steps that never met a full disk."""
     folder = tmp_path_factory.mktemp("unbroken")
-    train_here(load_experiment(spec, LONG[1::2]), folder / "home", folder / "checkpoints")
+    experiment = load_experiment(finished.spec, [*LONG[1::2], "evaluation.every=null"])  # which no bit depends on
+    train_here(experiment, folder / "home", folder / "checkpoints")
     return folder / "checkpoints"
 
 

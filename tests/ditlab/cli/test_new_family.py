@@ -1,11 +1,15 @@
 """A family is one folder: written anywhere on the Python path, it trains and samples, and nothing else changes."""
 
+import sys
 import textwrap
 from pathlib import Path
+from pkgutil import extend_path
 
+import pytest
 from safetensors.torch import load_file
 
-from support.command import run_process
+import denoisers
+from support.command import run_inside, run_process
 
 SPEC = '''
 """A toy family: a multilayer perceptron over all pixels."""
@@ -175,7 +179,8 @@ tracking: {system_metrics: false, uri: "http://127.0.0.1:9"}  # nothing answers:
 """
 
 
-def test_a_folder_on_the_path_is_a_family(tmp_path: Path):
+def test_a_folder_on_the_path_is_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It trains in this process, and another finds it on its Python path to sample the run."""
     folder = tmp_path / "plugins" / "denoisers" / "toy"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text('"""A toy."""\n')
@@ -184,15 +189,25 @@ def test_a_folder_on_the_path_is_a_family(tmp_path: Path):
     (folder / "network.py").write_text(textwrap.dedent(NETWORK))
     experiment = tmp_path / "toy.yaml"
     experiment.write_text(EXPERIMENT)
-    place = {"home": tmp_path / "home", "cwd": tmp_path, "PYTHONPATH": str(tmp_path / "plugins")}
+    place = {"home": tmp_path / "home", "cwd": tmp_path}
 
-    trained = run_process("train", experiment, "--local", "--json", **place)
+    without = run_inside("validate", experiment, **place)
+    assert without.code == 2 and "model.family='toy' is no known family" in without.err
+
+    monkeypatch.syspath_prepend(folder.parents[1])
+    monkeypatch.setattr(denoisers, "__path__", extend_path(denoisers.__path__, "denoisers"))
+    try:
+        trained = run_inside("train", experiment, "--local", "--json", **place)
+    finally:
+        for name in [name for name in sys.modules if name.startswith("denoisers.toy")]:
+            del sys.modules[name]
+        vars(denoisers).pop("toy", None)
     assert trained.code == 0, trained.err
     assert trained.json["step"] == 3 and {"train/error", "eval/error"} <= set(trained.json["metrics"])
 
-    sampled = run_process("sample", "toy-run", "--num", "5", "--out", tmp_path / "out", "--json", **place)
+    path = str(folder.parents[1])
+    sampled = run_process(
+        "sample", "toy-run", "--num", "5", "--out", tmp_path / "out", "--json", **place, PYTHONPATH=path
+    )
     assert sampled.code == 0, sampled.err
     assert load_file(tmp_path / "out" / "samples.safetensors")["values"].shape == (5, 1, 8, 8)
-
-    without = run_process("validate", experiment, home=tmp_path / "home", cwd=tmp_path)
-    assert without.code == 2 and "model.family='toy' is no known family" in without.err

@@ -38,7 +38,7 @@ def test_the_same_seed_gives_the_same_bytes(finished, with_run, tmp_path):
     assert not torch.equal(drawn(other), load_file(tmp_path / "one" / "samples.safetensors")["values"])
 
 
-def test_the_first_of_many_are_the_same(finished, with_run, tmp_path):
+def test_the_first_of_many_are_the_same(blank_pictures, with_run, tmp_path):
     """Beyond the number that is drawn at once, too."""
     few = drawn(with_run("sample", "small", "--num", "5", "--out", tmp_path / "few", "--json"))
     many = drawn(with_run("sample", "small", "--num", "300", "--out", tmp_path / "many", "--json"))

@@ -97,20 +97,20 @@ def test_kernel_distance_of_shifted_gaussians():
     m = 0.7
     expected = (m**3 + 3 * m) ** 2 + 3 * m**4 + 3 * m**2
     pairs = [(drawn(500, 1, 2 * seed), drawn(500, 1, 2 * seed + 1, mean=m)) for seed in range(100)]
-    found = torch.tensor([kernel_distance(one, two).value for one, two in pairs])
+    found = torch.tensor([kernel_distance(one, two, 2).value for one, two in pairs])
     assert float(found.mean()) == pytest.approx(expected, abs=3 * float(found.std()) / 10)
 
 
 def test_kernel_distance_is_unbiased_and_knows_its_error():
     """For one distribution it is as often below 0 as above; for two, its spread over draws is the standard error."""
 
-    def distances(mean):
+    def distances(mean, num_subsets):
         pairs = [(drawn(40, 8, 2 * seed), drawn(40, 8, 2 * seed + 1, mean=mean)) for seed in range(150)]
-        return [kernel_distance(one, two, 5) for one, two in pairs]
+        return [kernel_distance(one, two, num_subsets) for one, two in pairs]
 
-    same = torch.tensor([one.value for one in distances(0.0)])
+    same = torch.tensor([one.value for one in distances(0.0, 2)])
     assert abs(same.mean()) < 3 * same.std() / 150**0.5
-    other = distances(0.5)
+    other = distances(0.5, 5)
     errors, values = (torch.tensor([getattr(one, name) for one in other]) for name in ("standard_error", "value"))
     assert float(errors.mean()) == pytest.approx(float(values.std()), rel=0.25)
 

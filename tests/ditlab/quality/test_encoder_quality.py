@@ -107,7 +107,7 @@ def test_classifier_and_encoder_stand_side_by_side(tmp_path, encoder, monkeypatc
 
 def test_large_images_are_measured_by_the_encoder_alone(tmp_path, encoder):
     """The nearest ones are looked for among images averaged to 64 pixels a side: a copy is still a copy."""
-    _, basis = opened(tmp_path, encoder, shape=(3, 128, 96), num=300, classes=True)
+    _, basis = opened(tmp_path, encoder, shape=(3, 80, 72), num=300, classes=True)
     reference = QualityReference.open(basis, Home(tmp_path))
     copies = torch.cat(list(image_batches(reference.real.train, basis.image, CPU, 40)))
     found = reference.measure(copies)
