@@ -50,7 +50,7 @@ def test_a_killed_command_is_resumed_at_once_in_the_same_bits(spec, unbroken, tm
     process.wait(10)
     said = run_process("train", spec, "--resume", "auto", "--json", home=tmp_path)
     assert said.code == 0, said.err
-    state, points = unbroken
+    state, points = unbroken.state, unbroken.points
     assert same_state(checkpoint_of(tmp_path, said.json["run_id"]), state)
     found, _, status = tracked(tmp_path, "driven")
     assert found == points and status == "FINISHED"
@@ -67,7 +67,7 @@ def test_a_command_killed_again_and_again(spec, unbroken, tmp_path):
         process.wait(10)
     said = run_process("train", spec, "--resume", "auto", "--json", home=tmp_path)
     assert said.code == 0, said.err
-    state, points = unbroken
+    state, points = unbroken.state, unbroken.points
     assert same_state(checkpoint_of(tmp_path, said.json["run_id"]), state)
     assert tracked(tmp_path, "driven")[0] == points
 

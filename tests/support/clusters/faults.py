@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import mlflow
@@ -68,16 +69,24 @@ def has_step(home: Path, name: str, step: int) -> bool:
 @contextmanager
 def once_at(home: Path, name: str, step: int, act: Callable[[], None]) -> Iterator[None]:
     """Call `act` once during the block, when the run of a name has logged a step."""
+    with in_turn(home, name, (step, act)):
+        yield
+
+
+@contextmanager
+def in_turn(home: Path, name: str, *acts: tuple[int, Callable[[], None]]) -> Iterator[None]:
+    """Call each function once during the block, in their order, when the run of a name has logged its step."""
 
     def watch() -> None:
-        wait_until(lambda: has_step(home, name, step), 120, f"step {step} of {name}")
-        act()
+        for step, act in acts:
+            wait_until(partial(has_step, home, name, step), 200, f"step {step} of {name}")
+            act()
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     yield
     thread.join(10)
-    assert not thread.is_alive(), f"step {step} of {name} never came"
+    assert not thread.is_alive(), f"steps {[step for step, _ in acts]} of {name} never came"
 
 
 def kill_worker(index: int, number: int = signal.SIGKILL) -> Callable[[], None]:

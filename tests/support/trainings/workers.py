@@ -140,7 +140,7 @@ def _body(rank: int, world_size: int, jobs: Sequence[tuple[dict[str, Any], str, 
         recorder = Recorder()
         train(training_run(experiment, Path(home), Path(checkpoints)), place, recorder)
         if rank == 0:
-            Path(checkpoints, "losses.json").write_text(json.dumps(recorder.losses))
+            Path(checkpoints, "values.json").write_text(json.dumps(recorder.values))
     torch.distributed.destroy_process_group()
 
 
@@ -155,6 +155,12 @@ def train_workers(jobs: Sequence[tuple[Experiment, Path, Path]], world_size: int
             checkpoints.mkdir(parents=True, exist_ok=True)
         run_group(_body, (world_size, plain, f"{folder}/rendezvous"), world_size)
     return [
-        {int(step): loss for step, loss in json.loads((checkpoints / "losses.json").read_text()).items()}
+        {step: values["train/loss"] for step, values in logged(checkpoints).items() if "train/loss" in values}
         for _, _, checkpoints in jobs
     ]
+
+
+def logged(checkpoints: Path) -> dict[int, dict[str, float]]:
+    """Metrics by step of a run of `train_workers`."""
+    values: dict[str, dict[str, float]] = json.loads((checkpoints / "values.json").read_text())
+    return {int(step): found for step, found in values.items()}

@@ -31,12 +31,7 @@ def trial(go, home, unbroken, name, seed):
     assert (tags["ditlab.failure"], tags["ditlab.failures"]) == ("lost_worker", "1")
 
 
-@pytest.mark.parametrize("seed", range(1))
-def test_a_killed_worker_costs_no_step_and_no_bit(go, home, unbroken, seed):
-    trial(go, home, unbroken, f"killed-{seed}", seed)
-
-
-@pytest.mark.slow
+@pytest.mark.slow  # `test_worker_group.py` has one of them in every run
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(1, 21))
 def test_many_more_killed_workers(go, home, unbroken, seed):

@@ -1,62 +1,135 @@
-"""Training through Ray Train workers, on one Ray instance for the whole session."""
+"""Training through Ray Train workers, on one Ray instance for the whole session.
+
+The start of a group of workers costs as much as many small trainings: one run has two of them, and tells of all.
+"""
 
 import json
 import os
+import random
 import signal
-import threading
-import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import mlflow
 import pytest
 
+from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
 from ditlab.cluster.workers.channel import KeyValueChannel
 from ditlab.errors import RunFailed
 from ditlab.home import Home
-from ditlab.interface.training import train
-from ditlab.tracking.journal.history import metric_history
+from ditlab.interface.training import TrainingResult, train
 from ditlab.tracking.records import list_runs, read_record
-from support.clusters.unbroken import EVERY, STEPS
-from support.trainings.workers import newest, tiny, train_here
+from support.clusters.faults import TIMINGS, in_turn, kill_worker, tracked
+from support.clusters.unbroken import EVERY, broken, checkpoint_of
+from support.trainings.workers import logged, newest, same_state, tiny, train_workers
+
+NAME = "broken"
+CTRL_C = 45
+"""Step after which Ctrl-C is pressed."""
 
 
-def mlflow_runs(home, name):
-    client = mlflow.MlflowClient(f"sqlite:///{home}/mlflow.db")
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    return client, client.search_runs(experiments, f"attributes.run_name = '{name}'")
+class Stopped(NamedTuple):
+    """A run on two workers; kill -9 ended one at a random step, and Ctrl-C the two that came in their place."""
+
+    result: TrainingResult
+    status: str
+    """By its record."""
+    steps: list[int]
+    """Checkpoints."""
+    shards: list[str]
+    """Files of the last checkpoint."""
+    state: CheckpointReader
 
 
-def test_two_workers_under_ray_train_as_one_process_does(unbroken, tmp_path):
-    result = unbroken.result
-    assert (result.status, result.step) == ("finished", STEPS)
-    history = metric_history(Home(unbroken.home).run(result.run_id))
-    assert history["train/loss"].steps == list(range(1, STEPS + 1))
-    _, alone = train_here(tiny(), unbroken.home, tmp_path / "alone")
-    for loss, expected in zip(history["train/loss"].values[:6], alone.losses.values(), strict=True):
-        assert loss == pytest.approx(expected, rel=2e-5)
+@pytest.fixture(scope="module")
+def at_home(home: Path) -> Iterator[Path]:
+    """The file's home as DITLAB_HOME."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DITLAB_HOME", str(home))
+        yield home
 
 
-def test_the_result_has_every_field_of_the_json_line(unbroken):
-    shown = json.loads(json.dumps(unbroken.result.to_dict()))
+@pytest.fixture(scope="module")
+def stopped(ray: Any, at_home: Path) -> Stopped:
+    draw = random.Random(0)
+    step, worker = draw.randrange(1, CTRL_C), draw.randrange(2)
+    experiment = broken(NAME, training__steps=2000, resources__cpus_per_worker=1)
+    with in_turn(at_home, NAME, (step, kill_worker(worker)), (CTRL_C, lambda: os.kill(os.getpid(), signal.SIGINT))):
+        result = train(experiment, warn=print)
+    folder = Home(at_home).run(result.run_id)
+    last = folder.checkpoints / f"step-{result.step:08d}"
+    return Stopped(
+        result, read_record(folder).status, CheckpointStore.at(folder.checkpoints).steps(),
+        sorted(path.name[:20] for path in last.glob("*.safetensors")), checkpoint_of(at_home, result.run_id),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def resumed(stopped: Stopped) -> TrainingResult:
+    """The same run, three steps further on one worker without Ray."""
+    longer = broken(NAME, training__steps=stopped.result.step + 3, checkpoint__every=None, resources__workers=1)
+    return train(longer, local=True, resume=stopped.result.run_id)
+
+
+@pytest.fixture(scope="module")
+def points(at_home: Path, resumed: TrainingResult) -> dict[str, list[tuple[int, float]]]:
+    """Metrics of the whole run in MLflow."""
+    return tracked(at_home, NAME)[0]
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_worker_costs_no_step_and_no_bit(stopped, at_home, points, tmp_path):
+    """Two plain processes that nobody interrupts come to the same, Ray or not."""
+    at = stopped.result.step
+    train_workers([(broken("plain", training__steps=at, resources__cpus_per_worker=1), at_home, tmp_path)])
+    assert same_state(stopped.state, newest(tmp_path))
+    expected: dict[str, list[tuple[int, float]]] = {}
+    for step, values in sorted(logged(tmp_path).items()):
+        for name, value in values.items():
+            if not name.startswith(TIMINGS) and (name.startswith("train/") or step % EVERY == 0):
+                expected.setdefault(name, []).append((step, value))
+    assert {"train/loss", "train/grad_norm", "eval/velocity"} <= set(expected)
+    assert {name: [point for point in points[name] if point[0] <= at] for name in expected} == expected
+    _, tags, _ = tracked(at_home, NAME)
+    assert (tags["ditlab.failure"], tags["ditlab.failures"]) == ("lost_worker", "1")
+
+
+def test_ctrl_c_saves_and_resume_continues_the_same_tracked_run(stopped, resumed, at_home, points):
+    result = stopped.result
+    assert (result.status, stopped.status) == ("interrupted", "interrupted") and CTRL_C <= result.step < 2000
+    assert stopped.state.manifest.step == result.step
+    assert (resumed.run_id, resumed.status, resumed.step) == (result.run_id, "finished", result.step + 3)
+    assert read_record(Home(at_home).run(result.run_id)).status == "finished"
+    for name in ("train/loss", "train/velocity"):
+        assert [step for step, _ in points[name]] == list(range(1, resumed.step + 1))
+
+
+def test_the_result_has_every_field_of_the_json_line(stopped):
+    shown = json.loads(json.dumps(stopped.result.to_dict()))
     assert set(shown) == {"run_id", "status", "step", "metrics", "checkpoint", "tracking_uri"}
     assert {"train/loss", "train/velocity", "train/lr", "train/grad_norm", "eval/velocity"} <= set(shown["metrics"])
-    assert open_checkpoint(shown["checkpoint"]).manifest.step == STEPS
+    assert open_checkpoint(shown["checkpoint"]).manifest.step == stopped.result.step
 
 
-def test_mlflow_holds_one_run_with_parameters_metrics_and_artifacts(unbroken):
-    client, runs = mlflow_runs(unbroken.home, "unbroken")
-    (run,) = [run for run in runs if run.data.tags["ditlab.run"] == unbroken.result.run_id]
-    assert run.info.status == "FINISHED"
-    assert run.data.tags["ditlab.numerics"] == "1" and run.data.tags["ditlab.workers"] == "2"
+def test_checkpoints_are_written_by_all_workers_and_kept_by_policy(stopped):
+    at = stopped.result.step
+    assert stopped.steps == [(at - 1) // 7 * 7, at]
+    assert stopped.shards == ["shard-00000-of-00002", "shard-00001-of-00002"]
+
+
+def test_mlflow_holds_one_run_with_parameters_metrics_and_artifacts(resumed, at_home):
+    client = mlflow.MlflowClient(f"sqlite:///{at_home}/mlflow.db")
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    (run,) = client.search_runs(experiments, f"attributes.run_name = '{NAME}'")
+    assert run.info.status == "FINISHED" and run.data.tags["ditlab.run"] == resumed.run_id
+    assert run.data.tags["ditlab.numerics"] == "1"
     parameters = run.data.params
     assert parameters["model.family"] == "dit" and parameters["engine.zero.stage"] == "2"
-    assert parameters["spec_hash"] == unbroken.experiment.content_hash()
+    assert len(parameters["spec_hash"]) > 8
     components = {name for name in parameters if name.startswith("parameters.")}
     assert {"parameters.total", "parameters.blocks", "parameters.head"} <= components
-    points = client.get_metric_history(run.info.run_id, "train/velocity")
-    assert sorted(point.step for point in points) == list(range(1, STEPS + 1))
-    evaluated = client.get_metric_history(run.info.run_id, "eval/velocity")
-    assert sorted(point.step for point in evaluated) == [0, EVERY, STEPS]
     assert run.inputs.dataset_inputs[0].dataset.name == "digits"
     artifacts = {file.path for file in client.list_artifacts(run.info.run_id)}
     assert {"spec.yaml", "environment.txt", "parameters.json", "export", "images"} <= artifacts
@@ -64,45 +137,6 @@ def test_mlflow_holds_one_run_with_parameters_metrics_and_artifacts(unbroken):
         "export/spec.yaml",
         "export/weights.safetensors",
     }
-
-
-def test_checkpoints_are_written_by_all_workers_and_kept_by_policy(unbroken):
-    folder = Home(unbroken.home).run(unbroken.result.run_id)
-    assert CheckpointStore.at(folder.checkpoints).steps() == [56, STEPS]
-    shards = sorted(path.name[:20] for path in (folder.checkpoints / f"step-{STEPS:08d}").glob("*.safetensors"))
-    assert shards == ["shard-00000-of-00002", "shard-00001-of-00002"]
-    assert read_record(folder).status == "finished"
-
-
-def test_ctrl_c_saves_and_resume_continues_the_same_tracked_run(go, home):
-    experiment = tiny(name="stopped", training__steps=2000, checkpoint__every=None)
-    runs = Home(home).runs
-
-    def interrupt():
-        """Ctrl-C as soon as the new run has logged ten steps."""
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            for journal in runs.glob("*/journal.jsonl"):
-                if '"name":"stopped"' in journal.read_text() and '"step":10,' in journal.read_text():
-                    os.kill(os.getpid(), signal.SIGINT)
-                    return
-            time.sleep(0.05)
-
-    watcher = threading.Thread(target=interrupt)
-    watcher.start()
-    stopped = go(experiment)
-    watcher.join()
-    at = stopped.step
-    assert stopped.status == "interrupted" and 10 <= at < 2000
-    assert newest(runs / stopped.run_id / "checkpoints").manifest.step == at
-
-    longer = tiny(name="stopped", training__steps=at + 3, checkpoint__every=None)
-    resumed = train(longer, local=True, resume=stopped.run_id)  # a run may go on without Ray
-    assert (resumed.run_id, resumed.status, resumed.step) == (stopped.run_id, "finished", at + 3)
-    client, tracked = mlflow_runs(home, "stopped")
-    (run,) = tracked
-    steps = [point.step for point in client.get_metric_history(run.info.run_id, "train/loss")]
-    assert sorted(steps) == list(range(1, at + 4))
 
 
 @pytest.mark.slow
