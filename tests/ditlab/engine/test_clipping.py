@@ -59,7 +59,8 @@ def test_statistics_survive_json_exactly(spec):
 
 
 def adaptive(stage, clip, **training):
-    return tiny(engine__zero={"stage": stage}, training={"steps": 6, "ema": {"decay": 0.9}, "clip": clip, **training})
+    training = {"steps": 6, "ema": {"decay": 0.9}, "clip": clip, **training}
+    return tiny(engine__zero={"stage": stage}, model__depth=1, training=training)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -86,15 +87,15 @@ def test_the_limit_of_the_step_clips_the_gradient_that_adam_sees(stage):
 
 def test_a_step_left_out_does_not_enter_the_statistics():
     script = [Step([[Pass(0)]]), Step([[Pass(1, poison=True)]]), Step([[Pass(2)]], healthy=False)]
-    states = drive_here(Job(adaptive(1, {"kind": "zclip"}), script)).states
-    assert [state.scalars["clip.count"] for state in states] == [1, 1, 1]
+    states = drive_here(Job(adaptive(1, {"kind": "zclip"}), script, kept=range(3))).states
+    assert [states[place].scalars["clip.count"] for place in range(3)] == [1, 1, 1]
     assert states[0].scalars == states[2].scalars
 
 
 @pytest.mark.parametrize("clip", [{"kind": "zclip", "warmup": 2, "z": 0.5}, {"kind": "zclip_ratio", "ratio": 1.0}])
 @pytest.mark.parametrize("stage", [0, 3])
 def test_resume_is_bit_identical(tmp_path, stage, clip):
-    steps = [Step([[Pass(0), Pass(1)]], number=number) for number in range(6)]
+    steps = [Step([[Pass(0)]], number=number) for number in range(4)]
     experiment = adaptive(stage, clip)
     unbroken = drive_here(Job(experiment, steps))
     drive_here(Job(experiment, steps[:3], save=tmp_path / "half"))

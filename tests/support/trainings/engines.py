@@ -51,6 +51,8 @@ class Job:
     load: Path | None = None
     save: Path | None = None
     swap: Path | None = None
+    kept: Sequence[int] = ()
+    """Places in the script of steps after which one worker's whole state is kept."""
 
 
 @dataclass
@@ -79,8 +81,8 @@ class Trace:
     losses: list[float]
     norms: list[float]
     state: State
-    states: list[State]
-    """After each step, where one worker ran it."""
+    states: dict[int, State]
+    """After each step of `kept`."""
 
 
 def pieces_of(engine: Engine) -> list[tuple[str, str, int, Tensor]]:
@@ -145,14 +147,14 @@ def drive(rank: Rank, job: Job) -> Any:
     if job.load:
         start: State = torch.load(job.load, weights_only=False)
         engine.load_state(start.read, start.scalars, has_ema=True)
-    losses, norms, states = [], [], []
+    losses, norms, states = [], [], {}
     for place, step in enumerate(job.steps):
         number = place if step.number is None else step.number
         loss, norm = run_step(engine, number, step.passes[rank.rank], step.healthy)
         losses.append(loss)
         norms.append(norm)
-        if rank.world_size == 1:
-            states.append(put_together([pieces_of(engine)], engine.scalars()))
+        if place in job.kept:
+            states[place] = put_together([pieces_of(engine)], engine.scalars())
     result = losses, norms, pieces_of(engine), engine.scalars(), states
     engine.close()
     return result
@@ -177,7 +179,7 @@ def drive_workers(jobs: Sequence[Job], world_size: int) -> list[Trace]:
 
 
 def _without_spec(job: Job) -> tuple[Any, ...]:
-    return tuple(job.steps), job.micro_size, job.load, job.save, job.swap
+    return tuple(job.steps), job.micro_size, job.load, job.save, job.swap, job.kept
 
 
 def _body(rank: int, world_size: int, jobs: Any, folder: str) -> None:

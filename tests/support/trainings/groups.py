@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 IMPORTED = ["torch", "deepspeed", "ditlab.engine.engine", "ditlab.training.worker"]
+# Imported by the first optimiser and by the first ZeRO engine: four seconds in each process of a group.
+IMPORTED += ["torch._dynamo", "deepspeed.runtime.zero.muon.muon_optimizer"]
 
 
 def run_group(body: Callable[..., None], arguments: tuple[Any, ...], world_size: int) -> None:
