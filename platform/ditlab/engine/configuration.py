@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._tensor_str import printoptions
 
 from ditlab.engine.distributed import Rank, limit_collectives
 from ditlab.engine.swapping import check_swapping
@@ -78,4 +79,7 @@ def initialize(module: nn.Module, optimizer: torch.optim.Optimizer, config: dict
             check_swapping()
         deepspeed.init_distributed(dist_backend="nccl" if rank.device.type == "cuda" else "gloo")
         limit_collectives(rank.timeout)
-        return deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]
+        # DeepSpeed formats every parameter's values for a message that it then does not print: half of the time taken
+        # by small networks.
+        with printoptions(threshold=0, edgeitems=0):
+            return deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]

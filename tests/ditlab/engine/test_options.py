@@ -31,7 +31,9 @@ def first_gradient_norm(path) -> float:
 @pytest.mark.parametrize("stage", STAGES)
 def test_clipping_bounds_the_gradient_that_adam_sees(home, tmp_path, stage):
     def run(clip, name):
-        experiment = tiny(training__steps=1, training__clip=clip, engine__zero={"stage": stage})
+        experiment = tiny(
+            model__depth=1, batch__size=16, training__steps=1, training__clip=clip, engine__zero={"stage": stage}
+        )
         _, recorder = train_here(experiment, home, tmp_path / name)
         return recorder.values[1]["train/grad_norm"], first_gradient_norm(tmp_path / name)
 
@@ -40,15 +42,16 @@ def test_clipping_bounds_the_gradient_that_adam_sees(home, tmp_path, stage):
     logged, seen = run({"kind": "norm", "max_norm": free / 4}, "clipped")
     assert logged == pytest.approx(free, rel=1e-5)  # the norm before clipping is what is logged
     assert seen == pytest.approx(free / 4, rel=1e-3)
-    logged, seen = run({"kind": "norm", "max_norm": free * 4}, "loose")
-    assert seen == pytest.approx(free, rel=1e-4)
+    if stage == 0:  # the limit itself is of no stage
+        logged, seen = run({"kind": "norm", "max_norm": free * 4}, "loose")
+        assert seen == pytest.approx(free, rel=1e-4)
 
 
 @pytest.mark.parametrize("stage", [1, 3])
 def test_keeping_fewer_activations_changes_no_number(home, tmp_path, stage):
-    short = {"steps": 3, "ema": {"decay": 0.9}}
+    short = {"steps": 2, "ema": {"decay": 0.9}}
     plain = train_here(tiny(engine__zero={"stage": stage}, training=short), home, tmp_path / "plain")[1].losses
-    assert len(plain) == 3
+    assert len(plain) == 2
     for name, options in {
         "recomputed": {"activation_checkpointing": True},
         "offloaded": {"activation_offload": "cpu"},
@@ -111,20 +114,20 @@ def test_learning_rate_follows_the_schedule(home, tmp_path):
 
 
 def test_it_learns_digits(home, tmp_path):
-    """Two hundred steps take the held-out error from 1.74 (what an untrained network gives) well below 1."""
+    """A hundred steps take the held-out error from 1.74 (what an untrained network gives) well below 1."""
     experiment = tiny(
         model={"family": "dit", "image_size": 8, "patch_size": 4, "width": 64, "depth": 2, "num_heads": 2},
         batch={"size": 64},
         optimizer={"kind": "adamw", "lr": 3e-3},
-        training={"steps": 200, "ema": {"decay": 0.99}},
-        evaluation={"every": 200, "samples": 4},
+        training={"steps": 100, "ema": {"decay": 0.97}},
+        evaluation={"every": 100, "samples": 4},
         sampling={"steps": 4},
         checkpoint={"every": None},
     )
     _, recorder = train_here(experiment, home, tmp_path / "learned")
     assert recorder.values[0]["eval/velocity"] == pytest.approx(1.74, abs=0.05)
-    assert recorder.values[200]["eval/velocity"] < 0.75
-    assert recorder.pictures == [0, 200]
+    assert recorder.values[100]["eval/velocity"] < 0.75
+    assert recorder.pictures == [0, 100]
 
 
 @pytest.mark.slow
