@@ -110,8 +110,14 @@ def draw_mask(batch: Mapping[str, Tensor], noise_source: NoiseSource, ratio: flo
 
     One draw serves all ratios: regions masked at a smaller ratio are masked at a larger one too.
     """
+    return draw_masks(batch, noise_source, (ratio,))[0]
+
+
+def draw_masks(batch: Mapping[str, Tensor], noise_source: NoiseSource, ratios: Sequence[float]) -> list[Tensor]:
+    """Draw the masks (B, R) of several ratios at once: each is what `draw_mask` returns. Draws `mask`."""
     present = batch["present"]
-    return (noise_source.uniform("mask", present.shape) < ratio) & present
+    uniform = noise_source.uniform("mask", present.shape)
+    return [(uniform < ratio) & present for ratio in ratios]
 
 
 def errors(

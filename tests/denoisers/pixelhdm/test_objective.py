@@ -292,7 +292,7 @@ def test_it_learns(keyed_noise):
     network, built = FAMILY.build_network(spec), objective(spec)
     one = batch_of(1, 16, 16)
     batch = {name: value.expand(8, *value.shape[1:]) for name, value in one.items()}
-    adam = torch.optim.Adam([*network.parameters(), *built.modules.parameters()], lr=1e-2)
+    adam = torch.optim.Adam([*network.parameters(), *built.modules.parameters()], lr=1e-2, fused=True)
     before = built.metrics(network, batch, keyed_noise(-1))
     for step in range(60):
         losses = built.loss(network, batch, keyed_noise(step))

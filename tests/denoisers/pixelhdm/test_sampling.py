@@ -12,9 +12,9 @@ from denoisers.pixelhdm.family import FAMILY
 from denoisers.pixelhdm.sample_conditions import to_bytes, to_texts
 from denoisers.pixelhdm.sampling import SOLVERS
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
-from denoisers.processes.flow.linear_path import gaussian_velocity, point_velocity
-from denoisers.processes.flow.solvers import rk4
+from denoisers.processes.flow.linear_path import point_velocity
 from denoisers.processes.sample_draws import seeded_normal
+from support.models.mixture_flow import carried, velocity_to_mixture
 
 LEARNED = {
     "width": 32, "pixel_width": 4, "patch_size": 8, "patch_depth": 1, "pixel_depth": 1, "num_heads": 2,
@@ -288,23 +288,15 @@ def test_every_solver_lands_on_data_at_one_point(solver):
     torch.testing.assert_close(drawn.values, torch.full_like(drawn.values, 0.05), rtol=0, atol=2e-6)
 
 
-def to_mixture(x, t):
-    """The exact velocity for two equal Gaussians at -1 and 1, noise at t = 0."""
-    s, means, std = 1 - t, (-1.0, 1.0), 0.5
-    variance = (1 - s) ** 2 * std**2 + s**2
-    share = torch.stack([-((x - (1 - s) * mean) ** 2) / (2 * variance) for mean in means]).softmax(0)
-    return -sum(share[i] * gaussian_velocity(x, s, mean, std) for i, mean in enumerate(means))
-
-
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_measured_order_is_the_documented_one(solver):
     noise = torch.linspace(-2, 2, 40, dtype=torch.float64)
 
     def end(steps):
         times = torch.linspace(0.05, 0.95, steps + 1, dtype=torch.float64)
-        return SOLVERS[solver].integrate(to_mixture, noise, times)
+        return SOLVERS[solver].integrate(velocity_to_mixture, noise, times)
 
-    exact = rk4(to_mixture, noise, torch.linspace(0.05, 0.95, 401, dtype=torch.float64))
+    exact = carried(noise, start=0.95, end=0.05)
     errors = [(end(steps) - exact).abs().max().item() for steps in (80, 160)]
     assert math.log2(errors[0] / errors[1]) == pytest.approx(SOLVERS[solver].order, abs=0.15)
 

@@ -231,13 +231,13 @@ def test_agreement_where_nothing_varies_is_0():
 def test_training_approaches_the_best_loss(region_spec, keyed_noise):
     """Regions alternate between two patterns: with positions and neighbours, every masked one is certain."""
     patterns = torch.tensor([[1.0, 0, 1, 0, 1, 0, 1], [0, 1, 0, 1, 0, 1, 0]])
-    starts = torch.arange(32) % 2
+    starts = torch.arange(64) % 2
     x = patterns[(starts[:, None] + torch.arange(12)) % 2]
-    batch = {"regions": x, "present": torch.ones(32, 12, dtype=torch.bool)}
-    spec = region_spec(positions="sinusoidal")
+    batch = {"regions": x, "present": torch.ones(64, 12, dtype=torch.bool)}
+    spec = region_spec(positions="sinusoidal", depth=2)
     network, built = FAMILY.build_network(spec), FAMILY.build_objective(RegionObjectiveSpec(), spec)
-    adam = torch.optim.Adam(network.parameters(), lr=3e-3)
-    for step in range(200):
+    adam = torch.optim.Adam(network.parameters(), lr=1e-2, fused=True)
+    for step in range(120):
         loss = built.loss(network, batch, keyed_noise(step))["masked"]
         adam.zero_grad()
         loss.backward()

@@ -15,6 +15,7 @@ class RowKeyedNoise:
 
     def __init__(self, first: int) -> None:
         self.first = first
+        self._seeded = torch.Generator()
 
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
         return torch.stack([torch.rand(tuple(shape[1:]), generator=self._generator(name, i)) for i in range(shape[0])])
@@ -24,7 +25,7 @@ class RowKeyedNoise:
 
     def _generator(self, name: str, row: int) -> torch.Generator:
         key = hashlib.sha256(f"{name}/{self.first + row}".encode()).digest()
-        return torch.Generator().manual_seed(int.from_bytes(key[:7], "big"))
+        return self._seeded.manual_seed(int.from_bytes(key[:7], "big"))
 
 
 def as_row_set(

@@ -32,7 +32,10 @@ def every_sequence(vocabulary: int, length: int) -> Tensor:
 
 
 class TrueScores(nn.Module):
-    """log p_sigma(x with one token replaced) - log p_sigma(x), of a clean law (V, ..., V) with a dimension a token."""
+    """log p_sigma(x with one token replaced) - log p_sigma(x), of a clean law (V, ..., V) with a dimension a token.
+
+    Longer sequences hold several independent draws of the law, one behind the other.
+    """
 
     def __init__(self, clean: Tensor) -> None:
         super().__init__()
@@ -43,7 +46,11 @@ class TrueScores(nn.Module):
         """(B, L), (B,) -> (B, L, V)."""
         assert sigma.unique().numel() == 1
         self.sigmas.append(float(sigma[0]))
-        return scores_of(self.clean, x, float(sigma[0]))
+        return self.scores(x.view(-1, self.clean.ndim), float(sigma[0])).view(*x.shape, -1)
+
+    def scores(self, x: Tensor, sigma: float) -> Tensor:
+        """(N, L) -> (N, L, V), L tokens being one draw."""
+        return scores_of(self.clean, x, sigma)
 
 
 class BlockScores(nn.Module):

@@ -25,7 +25,7 @@ from denoisers.region.evaluation.tables import (
     evaluation_tables,
 )
 from denoisers.region.figures import ONE_PREDICTION
-from denoisers.region.objective import draw_mask
+from denoisers.region.objective import draw_masks
 from denoisers.region.prediction import predict, present_or_none
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
 
@@ -60,8 +60,7 @@ class RegionEvaluator:
         sums = {name: {ratio: dict[str, Agreement]() for ratio in RATIOS} for name in predictors}
         for rows in held_out.batches(size):
             names = names or _feature_names(rows)
-            for ratio in RATIOS:
-                mask = draw_mask(rows.batch, rows.noise, ratio)
+            for ratio, mask in zip(RATIOS, draw_masks(rows.batch, rows.noise, RATIOS), strict=True):
                 for name, predictor in predictors.items():
                     _add(sums[name][ratio], rows, mask, predictor(rows, mask))
         by_predictor = {

@@ -105,7 +105,7 @@ def test_gradcheck(score):
     def total(hidden, weight, bias):
         return chunked_score_entropy(hidden, weight, bias, problem.x, problem.targets, 4 * TOKEN_BYTES).total
 
-    assert torch.autograd.gradcheck(total, problem.inputs)
+    assert torch.autograd.gradcheck(total, problem.inputs, fast_mode=True)  # along random directions
 
 
 def test_incoming_gradient_multiplies_and_may_be_applied_twice():

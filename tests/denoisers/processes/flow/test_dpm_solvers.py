@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from denoisers.processes.flow.dpm_solvers import dpmpp_2m, dpmpp_2s
-from denoisers.processes.flow.linear_path import gaussian_velocity, point_velocity
-from denoisers.processes.flow.solvers import euler, midpoint, rk4
+from denoisers.processes.flow.linear_path import point_velocity
+from denoisers.processes.flow.solvers import euler, midpoint
+from support.models.mixture_flow import carried, velocity_to_mixture
 
 F64 = torch.float64
 EPS = 0.05
@@ -19,18 +20,10 @@ def grid(steps: int) -> torch.Tensor:
     return torch.linspace(EPS, 1 - EPS, steps + 1, dtype=F64)
 
 
-def to_mixture(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-    """The exact velocity x - eps for two equal Gaussians at -1 and 1, noise at t = 0."""
-    s, means, std = 1 - t, (-1.0, 1.0), 0.5
-    variance = (1 - s) ** 2 * std**2 + s**2
-    share = torch.stack([-((x - (1 - s) * mean) ** 2) / (2 * variance) for mean in means]).softmax(0)
-    return -sum(share[i] * gaussian_velocity(x, s, mean, std) for i, mean in enumerate(means))
-
-
 @pytest.mark.parametrize("name", SOLVERS)
 def test_order_on_a_mixture(name):
-    exact = rk4(to_mixture, NOISE, grid(400))
-    errors = [(SOLVERS[name](to_mixture, NOISE, grid(n)) - exact).abs().max().item() for n in (160, 320)]
+    exact = carried(NOISE, start=1 - EPS, end=EPS)
+    errors = [(SOLVERS[name](velocity_to_mixture, NOISE, grid(n)) - exact).abs().max().item() for n in (160, 320)]
     assert math.log2(errors[0] / errors[1]) == pytest.approx(2, abs=0.1)
 
 
@@ -49,15 +42,16 @@ def test_data_at_one_point_is_met_exactly_in_any_number_of_steps(name, dtype, to
 def test_the_first_step_is_eulers_in_the_data_prediction():
     """DDIM, which on straight lines is Euler's method."""
     times = grid(1)
-    torch.testing.assert_close(dpmpp_2m(to_mixture, NOISE, times), euler(to_mixture, NOISE, times))
+    torch.testing.assert_close(dpmpp_2m(velocity_to_mixture, NOISE, times), euler(velocity_to_mixture, NOISE, times))
 
 
 def test_the_second_evaluation_lies_midway_in_log_snr_not_in_time():
     times, calls = torch.tensor([0.2, 0.9], dtype=F64), []
-    dpmpp_2s(lambda x, t: calls.append(float(t)) or to_mixture(x, t), NOISE, times)
+    dpmpp_2s(lambda x, t: calls.append(float(t)) or velocity_to_mixture(x, t), NOISE, times)
     midway = (math.log(0.2 / 0.8) + math.log(0.9 / 0.1)) / 2
     assert calls == pytest.approx([0.2, 1 / (1 + math.exp(-midway))])
-    assert (dpmpp_2s(to_mixture, NOISE, times) - midpoint(to_mixture, NOISE, times)).abs().max() > 1e-3
+    by_log_snr, by_time = (solver(velocity_to_mixture, NOISE, times) for solver in (dpmpp_2s, midpoint))
+    assert (by_log_snr - by_time).abs().max() > 1e-3
 
 
 def test_2m_extrapolates_the_data_prediction_in_log_snr_on_uneven_grids():
@@ -90,4 +84,4 @@ def test_evaluations_and_records_a_step(name, evaluations):
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_float32_states_stay_float32_on_a_float64_grid(name):
-    assert SOLVERS[name](to_mixture, NOISE.float(), grid(3)).dtype == torch.float32
+    assert SOLVERS[name](velocity_to_mixture, NOISE.float(), grid(3)).dtype == torch.float32

@@ -7,6 +7,7 @@ import torch
 
 from denoisers.processes.flow.linear_path import gaussian_velocity, point_velocity, reverse_time
 from denoisers.processes.flow.solvers import SOLVERS, Solver, heun_then_euler
+from support.models.mixture_flow import carried, mixture_velocity
 
 F64 = torch.float64
 MEAN, STD = 0.7, 0.4
@@ -21,14 +22,7 @@ def grid(steps: int) -> torch.Tensor:
 
 
 NOISE = torch.linspace(-2, 2, 40, dtype=F64)
-
-
-def mixture_velocity(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-    """The exact velocity for two equal Gaussians at -1 and 1: nonlinear in x, as a trained network's is."""
-    means, std = (-1.0, 1.0), 0.5
-    variance = (1 - t) ** 2 * std**2 + t**2
-    share = torch.stack([-((x - (1 - t) * mean) ** 2) / (2 * variance) for mean in means]).softmax(0)
-    return sum(share[i] * gaussian_velocity(x, t, mean, std) for i, mean in enumerate(means))
+MIXTURE_END = carried(NOISE, start=1, end=0)
 
 
 def slope(name: str, field, exact: torch.Tensor) -> float:
@@ -40,12 +34,6 @@ def slope(name: str, field, exact: torch.Tensor) -> float:
     return math.log2(error(160) / error(320))
 
 
-@pytest.fixture(scope="module")
-def mixture_end() -> torch.Tensor:
-    """The mixture's flow at t = 0, from 2,000 steps of order 4."""
-    return SOLVERS["rk4"].integrate(mixture_velocity, NOISE, grid(2000))
-
-
 # On a Gaussian's flow, and there alone, the midpoint method gains an order.
 @pytest.mark.parametrize(("name", "order"), [("euler", 1), ("heun", 2), ("midpoint", 3), ("rk4", 4)])
 def test_order_on_one_gaussian_whose_endpoint_is_known(name, order):
@@ -53,9 +41,9 @@ def test_order_on_one_gaussian_whose_endpoint_is_known(name, order):
 
 
 @pytest.mark.parametrize(("name", "order"), [("euler", 1), ("heun", 2), ("midpoint", 2), ("rk4", 4)])
-def test_order_on_a_mixture(name, order, mixture_end):
+def test_order_on_a_mixture(name, order):
     assert SOLVERS[name].order == order
-    assert slope(name, mixture_velocity, mixture_end) == pytest.approx(order, abs=0.05)
+    assert slope(name, mixture_velocity, MIXTURE_END) == pytest.approx(order, abs=0.05)
 
 
 def test_euler_lands_on_a_single_point_of_data_exactly():
@@ -106,6 +94,6 @@ def test_heun_with_an_euler_step_at_the_end_spares_one_evaluation(steps):
     assert 0 not in calls  # the grid's last time
 
 
-def test_heun_with_an_euler_step_at_the_end_keeps_its_order(mixture_end):
-    errors = [(heun_then_euler(mixture_velocity, NOISE, grid(n)) - mixture_end).abs().max().item() for n in (160, 320)]
+def test_heun_with_an_euler_step_at_the_end_keeps_its_order():
+    errors = [(heun_then_euler(mixture_velocity, NOISE, grid(n)) - MIXTURE_END).abs().max().item() for n in (160, 320)]
     assert math.log2(errors[0] / errors[1]) == pytest.approx(2, abs=0.15)

@@ -55,6 +55,22 @@ def evaluate(network, train, held_out, references=None, batch=256, model=MODEL):
     return RegionEvaluator(RegionObjectiveSpec(), model).evaluate(network, train, held_out, references or {}, batch)
 
 
+def true_features(x, mask, present):
+    return x
+
+
+@pytest.fixture(scope="module")
+def perfect(train, held_out):
+    """Measurements of a network that predicts the true features, beside a reference that does."""
+    return evaluate(ScaledFeatures(), train, held_out, {"optimal": true_features})
+
+
+@pytest.fixture(scope="module")
+def halved(train, held_out):
+    """The same of a network that predicts half of them."""
+    return evaluate(ScaledFeatures(0.5), train, held_out, {"optimal": true_features})
+
+
 def column(table, name, **where):
     rows = np.ones(len(table[name]), dtype=bool)
     for key, value in where.items():
@@ -62,9 +78,8 @@ def column(table, name, **where):
     return table[name][rows]
 
 
-def test_figures_of_known_predictions(train, held_out):
-    perfect = evaluate(ScaledFeatures(), train, held_out).metrics
-    halved = evaluate(ScaledFeatures(0.5), train, held_out).metrics
+def test_figures_of_known_predictions(perfect, halved):
+    perfect, halved = perfect.metrics, halved.metrics
     for ratio in ("r15", "r30", "r50", "r70", "r90"):
         assert perfect[f"r2/{ratio}"] == perfect[f"r2_within/{ratio}"] == pytest.approx(1.0)
         assert perfect[f"pearson/{ratio}"] == halved[f"pearson/{ratio}"] == pytest.approx(1.0)
@@ -75,8 +90,8 @@ def test_figures_of_known_predictions(train, held_out):
         assert halved[f"r2_within/{ratio}"] == pytest.approx(1 - 7 / 4, abs=0.2)
 
 
-def test_baselines_stand_beside_the_model(train, held_out):
-    metrics = evaluate(ScaledFeatures(), train, held_out).metrics
+def test_baselines_stand_beside_the_model(perfect):
+    metrics = perfect.metrics
     assert metrics["baseline/motif_mean/r2_within/r50"] == pytest.approx(0.0, abs=0.01)
     # between features lie 6 of 7 parts of the variance
     assert metrics["baseline/motif_mean/r2/r50"] == pytest.approx(6 / 7, abs=0.02)
@@ -119,17 +134,19 @@ def test_all_predictors_see_the_same_masks(train, held_out):
     assert len(seen) == 2 * 5 and sorted(seen[:5]) == seen[:5]
 
 
-def test_neither_batches_nor_memory_limits_change_figures(train, held_out, monkeypatch):
+def test_neither_batches_nor_memory_limits_change_figures(monkeypatch):
     torch.manual_seed(0)
     network = FAMILY.build_network(MODEL)
+    x, present = gaussian_chain(60, REGIONS, FEATURES) * padded(60)[..., None], padded(60)
+    train, held_out = as_row_set(x[30:], present[30:]), as_row_set(x[:30], present[:30], ["chr1"] * 10 + ["chr2"] * 20)
     one = evaluate(network, train, held_out).metrics
     assert evaluate(network, train, held_out, batch=7).metrics == pytest.approx(one, rel=1e-5, abs=1e-7)
     monkeypatch.setattr("denoisers.region.evaluation.evaluator.MAX_BATCH_VALUES", 5 * REGIONS * FEATURES)
     assert evaluate(network, train, held_out).metrics == pytest.approx(one, rel=1e-5, abs=1e-7)
 
 
-def test_tables_hold_every_predictor_motif_and_chromosome(train, held_out):
-    found = evaluate(ScaledFeatures(0.5), train, held_out, {"optimal": lambda x, mask, present: x})
+def test_tables_hold_every_predictor_motif_and_chromosome(halved):
+    found = halved
     predictors = ["model", "motif_mean", "nearest", "ridge", "optimal"]
     by_ratio, by_motif, by_chromosome = (found.tables[name] for name in ("by_ratio", "by_motif", "by_chromosome"))
     assert found.tables["r2"]["predictor"].tolist() == predictors
@@ -148,13 +165,12 @@ def test_tables_hold_every_predictor_motif_and_chromosome(train, held_out):
     assert column(by_motif, "r2", predictor="model", motif="GATA/1")[0] == pytest.approx(0.75, abs=0.01)
 
 
-def test_metric_names_are_those_that_mlflow_takes(train, held_out):
-    metrics = evaluate(ScaledFeatures(), train, held_out, {"optimal": lambda x, mask, present: x}).metrics
-    assert all(re.fullmatch(r"[\w\-. /]+", name) for name in metrics)
+def test_metric_names_are_those_that_mlflow_takes(perfect):
+    assert all(re.fullmatch(r"[\w\-. /]+", name) for name in perfect.metrics)
 
 
-def test_figures_compare_all_predictors(train, held_out):
-    figures = evaluate(ScaledFeatures(0.5), train, held_out, {"optimal": lambda x, mask, present: x}).figures
+def test_figures_compare_all_predictors(halved):
+    figures = halved.figures
     assert set(figures) == {"r2_by_mask_ratio", "r2_by_motif"}
     for panel in (*figures["r2_by_mask_ratio"].panels, figures["r2_by_motif"].panels[0]):
         assert [curve.label for curve in panel.curves] == ["model", "motif mean", "nearest", "ridge", "optimal"]
@@ -168,17 +184,20 @@ def test_nothing_to_mask_gives_no_nan(present, train):
     """Windows of padding alone; windows of one region each, of which most masks hit none."""
     x = torch.zeros(4, REGIONS, FEATURES)
     rows = as_row_set(x, torch.arange(REGIONS).expand(4, REGIONS) < present)
-    found = evaluate(ScaledFeatures(), train, rows, {"optimal": lambda x, mask, present: x})
+    found = evaluate(ScaledFeatures(), train, rows, {"optimal": true_features})
     assert all(math.isfinite(value) for value in found.metrics.values())
     assert found.tables["by_chromosome"]["chromosome"].tolist() == ["all"] * 5
     for table in found.tables.values():
         assert all(np.isfinite(values).all() for values in table.values() if values.dtype.kind == "f")
 
 
-def test_the_title_says_where_a_window_has_one_prediction(train, held_out):
-    def title(**changes):
-        found = evaluate(ScaledFeatures(), train, held_out, model=MODEL.model_copy(update=changes))
+def test_the_title_says_where_a_window_has_one_prediction(perfect, train, held_out):
+    def title(found):
         return found.figures["r2_by_mask_ratio"].title
 
-    assert title() == "R² of masked regions. model.positions=none: one prediction for all masked regions of a window"
-    assert title(positions="sinusoidal") == "R² of masked regions"
+    assert (
+        title(perfect)
+        == "R² of masked regions. model.positions=none: one prediction for all masked regions of a window"
+    )
+    placed = evaluate(ScaledFeatures(), train, held_out, model=MODEL.model_copy(update={"positions": "sinusoidal"}))
+    assert title(placed) == "R² of masked regions"
