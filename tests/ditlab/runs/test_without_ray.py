@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+from support.databases import seed
+
 SPEC = """\
 name: alone
 model: {family: dit, image_size: 8, patch_size: 4, width: 16, depth: 1, num_heads: 2}
@@ -29,7 +31,8 @@ print("done without ray")
 """
 
 
-def test_local_commands_load_no_ray(tmp_path):
+def test_local_commands_load_no_ray(tmp_path, mlflow_template):
+    seed(tmp_path / "home", mlflow_template)
     (tmp_path / "alone.yaml").write_text(SPEC)
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS], cwd=tmp_path, env={**os.environ, "DITLAB_HOME": str(tmp_path / "home")},

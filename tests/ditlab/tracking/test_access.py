@@ -1,6 +1,7 @@
 """An MLflow server with accounts: requests without one are refused, and a run whose requests are loses no point."""
 
 import json
+import signal
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ training: {steps: 4}
 
 @dataclass(frozen=True)
 class Closed:
-    """A server with accounts, a database of its own, and artifacts in object storage."""
+    """A server with accounts, a database of its own, and artifacts in object storage, which Ctrl-C ends."""
 
     server: Served
     root: Path
@@ -66,7 +67,8 @@ def closed(tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> I
         environment = {"MLFLOW_BACKEND_STORE_URI": f"sqlite:///{database}",
                        "MLFLOW_S3_ENDPOINT_URL": f"http://{s3.endpoint}"}  # fmt: skip
         home = root / "home"
-        with served(home, *options, "--artifacts", "s3://kept/artifacts", **account(), **environment) as server:
+        options += ("--artifacts", "s3://kept/artifacts")
+        with served(home, *options, end=signal.SIGINT, **account(), **environment) as server:
             assert server.ask(ARTIFACT, LOGIN, b"a note", "PUT")[0] == 200
             yield Closed(server, home, database, s3)
 
@@ -86,9 +88,12 @@ def log_in(monkeypatch: pytest.MonkeyPatch, password: str = PASSWORD) -> None:
 
 def test_pages_runs_and_artifacts_need_the_right_password(closed: Closed) -> None:
     server = closed.server
-    for page in ("/", API, ARTIFACT, "/version", "/ajax-api/2.0/mlflow/experiments/search", "/signup"):
-        for login in (None, f"{NAME}:{WRONG}", f"{NAME}:", f"bob:{PASSWORD}", "admin:password1234"):
-            assert server.status(page, login) == 401, (page, login)
+    wrong = f"{NAME}:{WRONG}"
+    pages = ("/", ARTIFACT, "/version", "/ajax-api/2.0/mlflow/experiments/search", "/signup")
+    refused = [(page, None) for page in pages]
+    refused += [(API, login) for login in (None, wrong, f"{NAME}:", f"bob:{PASSWORD}", "admin:password1234")]
+    for page, login in [*refused, ("/", wrong), (ARTIFACT, wrong)]:
+        assert server.status(page, login) == 401, (page, login)
     assert b"<title>MLflow</title>" in server.ask("/", LOGIN)[1]
     assert "experiments" in json.loads(server.ask(API, LOGIN)[1])
     assert server.status("/health") == 200
@@ -139,8 +144,10 @@ def test_only_requests_to_allowed_hosts_are_answered(closed: Closed) -> None:
                "other.lab:7001", "localhost.evil.example:80")  # fmt: skip
     answered = ("mlflow.lab", "mlflow.lab:5000", "other.lab:7000", "10.1.2.3:1", "localhost:9999", "[::1]:9999",
                 "127.0.0.1")  # fmt: skip
-    assert {host: closed.server.status(API, LOGIN, Host=host) for host in refused} == dict.fromkeys(refused, 403)
-    assert {host: closed.server.status(API, LOGIN, Host=host) for host in answered} == dict.fromkeys(answered, 200)
+    assert {host: closed.server.status(API, Host=host) for host in refused} == dict.fromkeys(refused, 403)
+    assert {host: closed.server.status(API, Host=host) for host in answered} == dict.fromkeys(answered, 401)
+    assert closed.server.status(API, LOGIN, Host=refused[0]) == 403
+    assert closed.server.status(API, LOGIN, Host=answered[0]) == 200
 
 
 def test_another_sites_page_changes_nothing(closed: Closed) -> None:

@@ -22,6 +22,7 @@ def invoke(*arguments: str) -> None:
     CliRunner().invoke(ui, arguments, catch_exceptions=False)
 
 
+@pytest.mark.slow  # `test_access.py` starts one with accounts, and ends it by Ctrl-C
 @pytest.mark.usefixtures("store")
 def test_the_ui_answers_and_ends_with_ctrl_c(home: Home) -> None:
     with served(home.root, end=signal.SIGINT) as server, urllib.request.urlopen(server.url, timeout=60) as page:
