@@ -71,10 +71,10 @@ def test_the_last_step_removes_the_remaining_noise():
         )
 
 
-@pytest.mark.parametrize(("solver", "few", "many"), [("analytic", 0.016, 0.0021), ("euler", 0.0056, 0.00072)])
+@pytest.mark.parametrize(("solver", "few", "many"), [("analytic", 0.016, 0.004), ("euler", 0.0056, 0.0014)])
 def test_a_law_of_two_tokens_is_recovered_with_many_steps(solver, few, many):
     """The error falls like 1 / steps; bounds are a fifth above what was found."""
-    errors = [distance(final_law(PAIR, passes_of(solver=solver, steps=steps)), PAIR) for steps in (64, 512)]
+    errors = [distance(final_law(PAIR, passes_of(solver=solver, steps=steps)), PAIR) for steps in (64, 256)]
     assert errors[0] < few and errors[1] < many
     assert distance(noisy(PAIR, 30.0), PAIR) > 0.4
 
@@ -108,10 +108,10 @@ def test_a_softmax_score_is_read_as_the_score_itself(probabilities_of):
 def test_clamped_tokens_stay_and_tokens_between_depend_on_both_sides():
     """The middle token depends on both neighbours, on neither alone; `given` are the outer two.
 
-    Prompts stand in noisy sequences as clean tokens, so this law is near the true one, not equal to it: 0.168 from it
+    Prompts stand in noisy sequences as clean tokens, so this law is near the true one, not equal to it: 0.171 from it
     here, where a token that knew no neighbour, or one, would be 0.65 away.
     """
-    passes = passes_of(solver="analytic", steps=256)
+    passes = passes_of(solver="analytic", steps=128)
     for left, right in ((0, 2), (1, 1)):
         expected = SUM[left, :, right] / SUM[left, :, right].sum()
         found = final_law(SUM, passes, given={0: left, 2: right})[left, :, right]
