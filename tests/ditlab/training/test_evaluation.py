@@ -114,12 +114,13 @@ def test_grids_begin_with_the_same_noise(setting, home):
 def test_evaluating_changes_no_training(home, tmp_path):
     """With evaluations between, the same losses, bit for bit; the same figures at the end."""
     often = {"every": 1, "samples": 4, "limit": 40}
-    _, without = train_here(tiny(evaluation={"every": None}), home, tmp_path / "without")
-    _, with_them = train_here(tiny(evaluation=often), home, tmp_path / "with")
-    _, last = train_here(tiny(evaluation={**often, "every": 100}), home, tmp_path / "last")
+    short = {"steps": 3, "ema": {"decay": 0.9}}
+    _, without = train_here(tiny(training=short, evaluation={"every": None}), home, tmp_path / "without")
+    _, with_them = train_here(tiny(training=short, evaluation=often), home, tmp_path / "with")
+    _, last = train_here(tiny(training=short, evaluation={**often, "every": 100}), home, tmp_path / "last")
     assert with_them.losses == without.losses
-    assert with_them.pictures[-6:] == [1, 2, 3, 4, 5, 6] and last.pictures[-1] == 6 and without.pictures == []
-    assert with_them.values[6]["eval/velocity"] == last.values[6]["eval/velocity"]
+    assert with_them.pictures[-3:] == [1, 2, 3] and last.pictures[-1] == 3 and without.pictures == []
+    assert with_them.values[3]["eval/velocity"] == last.values[3]["eval/velocity"]
     assert not any("eval/velocity" in values for values in without.values.values())
 
 

@@ -7,16 +7,25 @@ from typing import Any
 
 import torch
 
-IMPORTED = ["torch", "deepspeed", "ditlab.engine.engine", "ditlab.training.worker"]
-# Imported by the first optimiser and by the first ZeRO engine: four seconds in each process of a group.
-IMPORTED += ["torch._dynamo", "deepspeed.runtime.zero.muon.muon_optimizer"]
+# The last two are imported by the first optimiser and the first ZeRO engine: four seconds in each process of a group.
+IMPORTED = [
+    "torch", "deepspeed", "ditlab.engine.engine", "ditlab.training.worker", "torch._dynamo",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+]  # fmt: skip
+
+
+def warm_processes() -> Any:
+    """Return the context of processes that are forked from that server.
+
+    They see the environment as it is when the first of a session starts.
+    """
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed looks for hardware as it is imported
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    return context
 
 
 def run_group(body: Callable[..., None], arguments: tuple[Any, ...], world_size: int) -> None:
-    """Run `body(rank, *arguments)` in `world_size` processes at once, and raise what one of them raises.
-
-    They see the environment as it is at the first call of a session.
-    """
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed looks for hardware as it is imported
-    multiprocessing.get_context("forkserver").set_forkserver_preload(IMPORTED)
+    """Run `body(rank, *arguments)` in `world_size` warm processes at once, and raise what one of them raises."""
+    warm_processes()
     torch.multiprocessing.start_processes(body, arguments, nprocs=world_size, start_method="forkserver")

@@ -9,6 +9,7 @@ from torch import distributed
 
 from ditlab.checkpoints.background import BackgroundSaver
 from ditlab.checkpoints.store import CheckpointStore
+from support.trainings.groups import warm_processes
 
 
 def _worker(rank: int, world_size: int, rendezvous: str, body: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -20,7 +21,7 @@ def _worker(rank: int, world_size: int, rendezvous: str, body: Callable[..., Non
 
 def workers(body: Callable[..., None], *arguments: Any, world_size: int = 2) -> list[int | None]:
     """Runs `body(rank, world_size, *arguments)` in each of `world_size` processes; returns their exit codes."""
-    context = torch.multiprocessing.get_context("spawn")
+    context = warm_processes()
     with tempfile.TemporaryDirectory() as folder:
         processes = [
             context.Process(target=_worker, args=(rank, world_size, f"{folder}/rendezvous", body, arguments))
