@@ -14,7 +14,7 @@ def workplace(tmp_path, monkeypatch) -> Path:
     """A working directory with the digits' experiment, in smaller batches and evaluations, and a home of its own."""
     place = Path("experiments/digits/dit.yaml")
     spec = (CHECKOUT / place).read_text(encoding="utf-8")
-    for number, smaller in (("batch: {size: 128}", "batch: {size: 32}"), ("samples: 64}", "samples: 16}")):
+    for number, smaller in (("batch: {size: 128}", "batch: {size: 32}"), ("samples: 64}", "samples: 16, limit: 32}")):
         assert number in spec
         spec = spec.replace(number, smaller)
     (tmp_path / place).parent.mkdir(parents=True)

@@ -344,7 +344,7 @@ def test_a_comparison_draws_the_same_rows(blank_pictures, trained, tmp_path):
     np.testing.assert_allclose(shown, values[0, : shown.shape[1]].T.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_trajectory_of_an_imputation(trained, tmp_path):
+def test_trajectory_of_an_imputation(blank_pictures, trained, tmp_path):
     said = trained.command("sample", "regions", "--num", "1", "--trajectory", "--out", tmp_path, "--json")
     assert said.code == 0, said.err
     numbers = load_file(tmp_path / "samples.safetensors")
