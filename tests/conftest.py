@@ -12,6 +12,7 @@ os.environ["DEEPSPEED_LOG_LEVEL"] = "error"
 import random
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,21 @@ def _databases_are_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and the tests in each, in a random order")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Import test files with their rewritten asserts kept on disk and without garbage collection between them.
+
+    Where bytecode is not written, each worker would rewrite every test file anew, which is a third of the collection.
+    It is written for these imports alone: tests write modules of their own, whose bytecode could be out of date.
+    """
+    without, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        with garbage.paused():
+            return (yield)
+    finally:
+        sys.dont_write_bytecode = without
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

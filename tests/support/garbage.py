@@ -2,6 +2,8 @@
 
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _NUM_NEW_MODULES = 500  # torch and DeepSpeed bring more than 2,000
 _frozen_at = 0
@@ -18,3 +20,14 @@ def exempt_imports() -> None:
         _frozen_at = len(sys.modules)
         gc.collect()
         gc.freeze()
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Collect no garbage inside, where much is imported, and exempt what was imported from later collections."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        exempt_imports()
