@@ -1,6 +1,8 @@
 """Files of experiments and sweeps: their mappings, merged over those of their parents (`extends`)."""
 
+import copy
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +71,15 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or getattr(error, "reason", error)
         raise UserError(f"{path}: cannot be read as text ({reason}); give the path of an experiment's YAML.") from None
-    mapping = parse_yaml(text, str(path))
+    try:
+        mapping = copy.deepcopy(_parsed(text))
+    except UserError:
+        mapping = parse_yaml(text, str(path))  # raises it again, with the file's name
     if not isinstance(mapping, dict) or not all(isinstance(key, str) for key in mapping):
         raise UserError(f"{path}: must be a mapping with names as keys, such as `name: my-run`.")
     return mapping
+
+
+@lru_cache(maxsize=64)  # a command reads a spec and its parents several times over, at some 10 ms a file
+def _parsed(text: str) -> Any:
+    return parse_yaml(text, "")
