@@ -38,8 +38,21 @@ def unbroken(finished, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def fills_at(disk: SmallDisk, monkeypatch) -> Callable[[int], None]:
-    """`fills_at(step)` fills the disk when a step has been logged."""
-    return lambda step: act_after_step(monkeypatch, step, disk.fill)
+    """`fills_at(step)` fills the disk when a step has been logged and the checkpoints before it are written."""
+
+    def fill(step: int) -> None:
+        (run,) = (disk.path / "home" / "train").iterdir()
+        store, deadline = CheckpointStore.at(run / "checkpoints"), time.monotonic() + 60
+        while store.steps() != saved_before(step):  # they are written beside the steps
+            assert time.monotonic() < deadline, store.steps()
+            time.sleep(0.01)
+        disk.fill()
+
+    return lambda step: act_after_step(monkeypatch, step, lambda: fill(step))
+
+
+def saved_before(step: int) -> list[int]:
+    return [saved for saved in (2, 4, 6) if saved < step]
 
 
 def one_sentence(said: Said, code: int, words: str) -> None:
@@ -88,7 +101,7 @@ def test_a_full_home(step, ditlab, spec, disk, fills_at, monkeypatch, unbroken):
     one_sentence(said, 1, "the last checkpoint could not be written")
     (run,) = (home / "train").iterdir()
     store = CheckpointStore.at(run / "checkpoints")
-    assert store.steps() == [saved for saved in (2, 4, 6) if saved < step]
+    assert store.steps() == saved_before(step)
     for saved in store.steps():
         store.open(saved).close()
 
