@@ -184,6 +184,7 @@ def test_runs_within_one_percent_are_level() -> None:
         ({"curves": {}}, "fewer than two of the runs have held-out metrics"),
     ],
 )
+@pytest.mark.usefixtures("blank_canvases")
 def test_reason_is_given_where_runs_are_not_comparable(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     comparison = compared(run("a"), run("b", **changes))
     text = summary_text(comparison)
@@ -197,6 +198,7 @@ def test_summary_names_unfinished_runs() -> None:
 
 
 @pytest.mark.parametrize(("schedule", "is_noted"), [("warmup_cosine", True), ("constant", False)])
+@pytest.mark.usefixtures("blank_canvases")
 def test_note_on_a_longer_run_whose_learning_rate_decays_later(tmp_path: Path, schedule: str, is_noted: bool) -> None:
     long = run("b", curves=velocity(steps=[0, 100, 200]), spec={"schedule.kind": schedule})
     page = write_comparison(compared(run("a", spec={"schedule.kind": schedule}), long), tmp_path)[1].read_text()
@@ -268,6 +270,7 @@ def test_page_of_eight_runs_in_every_state(tmp_path: Path) -> None:
     assert "heights of these curves are not comparable" in html
 
 
+@pytest.mark.usefixtures("blank_canvases")
 def test_equal_specs_are_reported(tmp_path: Path) -> None:
     two = [run("a", spec={"name": "a", "tracking.uri": "x"}), run("b", spec={"name": "b", "tracking.uri": "y"})]
     assert "differ in nothing but names and places" in write_comparison(compared(*two), tmp_path)[1].read_text()

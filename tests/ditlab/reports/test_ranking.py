@@ -56,25 +56,37 @@ def _group(summary: SweepSummary, trial: Trial) -> int:
 
 
 @given(summaries())
-def test_every_trial_is_ranked_once_and_statuses_stay_together(summary: SweepSummary) -> None:
+def test_every_trial_is_ranked_once_by_status_and_the_best_has_not_failed(summary: SweepSummary) -> None:
     ranked = rank(summary)
     assert sorted(trial.number for trial in ranked) == sorted(trial.number for trial in summary.trials)
     groups = [_group(summary, trial) for trial in ranked]
     assert groups == sorted(groups)
+    candidates = [t for t in summary.trials if t.status in STATUSES[:4] and _has_values(summary, t)]
+    first = best(summary)
+    assert (first is None) == (not candidates)
+    assert first is None or (first is rank(summary)[0] and objectives(summary, first) is not None)
 
 
 @given(summaries(least=1, most=1))
-def test_one_metric_ranks_by_value_then_by_number(summary: SweepSummary) -> None:
+def test_one_metric_ranks_by_value_then_by_number_and_its_front_is_the_best_finished_trial(
+    summary: SweepSummary,
+) -> None:
     sign = 1 if summary.modes[0] == "min" else -1
     for before, after in pairwise(rank(summary)):
         if _group(summary, before) == _group(summary, after):
             known = _has_values(summary, before) and before.status in STATUSES[:4]
             keys = [(sign * trial.metrics["a"] if known else 0, trial.number) for trial in (before, after)]
             assert keys[0] < keys[1]
+    done = [trial for trial in summary.trials if trial.status == "finished" and _has_values(summary, trial)]
+    pick = min if summary.modes[0] == "min" else max
+    assert len(pareto(summary)) == min(1, len(done))
+    if done:
+        assert pareto(summary)[0].metrics["a"] == pick(trial.metrics["a"] for trial in done)
+        assert best(summary) is pareto(summary)[0]
 
 
 @given(summaries(least=2))
-def test_several_metrics_rank_by_front(summary: SweepSummary) -> None:
+def test_several_metrics_rank_by_front_which_no_finished_trial_dominates(summary: SweepSummary) -> None:
     sign = 1 if summary.modes[0] == "min" else -1
     ranked = rank(summary)
     for status in STATUSES[:4]:
@@ -87,33 +99,11 @@ def test_several_metrics_rank_by_front(summary: SweepSummary) -> None:
             left = [trial for trial in left if trial not in front]
         members = [trial for trial in ranked if trial.status == status and _has_values(summary, trial)]
         assert [trial.number for trial in members] == expected
-
-
-@given(summaries(least=2))
-def test_no_finished_trial_dominates_the_pareto_front(summary: SweepSummary) -> None:
     done = [trial for trial in summary.trials if trial.status == "finished" and _has_values(summary, trial)]
-    expected = {trial.number for trial in done if not any(_dominates(summary, other, trial) for other in done)}
-    front = [trial.number for trial in pareto(summary)]
-    assert set(front) == expected and len(front) == len(expected)
-    assert front == [trial.number for trial in rank(summary) if trial.number in expected]
-
-
-@given(summaries(least=1, most=1))
-def test_front_of_one_metric_is_the_best_finished_trial(summary: SweepSummary) -> None:
-    done = [trial for trial in summary.trials if trial.status == "finished" and _has_values(summary, trial)]
-    pick = min if summary.modes[0] == "min" else max
-    assert len(pareto(summary)) == min(1, len(done))
-    if done:
-        assert pareto(summary)[0].metrics["a"] == pick(trial.metrics["a"] for trial in done)
-        assert best(summary) is pareto(summary)[0]
-
-
-@given(summaries())
-def test_best_trial_has_every_value_and_has_not_failed(summary: SweepSummary) -> None:
-    candidates = [t for t in summary.trials if t.status in STATUSES[:4] and _has_values(summary, t)]
-    first = best(summary)
-    assert (first is None) == (not candidates)
-    assert first is None or (first is rank(summary)[0] and objectives(summary, first) is not None)
+    undominated = {trial.number for trial in done if not any(_dominates(summary, other, trial) for other in done)}
+    leaders = [trial.number for trial in pareto(summary)]
+    assert set(leaders) == undominated and len(leaders) == len(undominated)
+    assert leaders == [trial.number for trial in rank(summary) if trial.number in undominated]
 
 
 def test_failed_trial_with_the_lowest_loss_is_not_best() -> None:

@@ -96,7 +96,7 @@ CASES: dict[str, SweepSummary] = {
     "equal": _sweep(12, lambda _: 0.5),
     "not finite": _of([_trial(n, {LR.path: 1e-4 * (n + 1)}, NAN[n % 4]) for n in range(9)], [LR]),
     "partial": replace(_sweep(18, _bowl, lambda number: STATUSES[number % 6]), total_trials=40),
-    "many": _sweep(200, _bowl, lambda number: ("finished", "stopped")[number % 2]),
+    "many": _sweep(80, _bowl, lambda number: ("finished", "stopped")[number % 2]),
     "diverged": _sweep(20, lambda values: _bowl(values) * (1e12 if values[LR.path] > 3e-3 else 1)),
     "twelve axes": _wide(),
     "mappings": _mappings(),
@@ -216,6 +216,7 @@ def test_short_names_are_distinct() -> None:
     assert short_names(paths)["x.step"] == "step"
 
 
+@pytest.mark.usefixtures("blank_canvases")
 def test_axis_has_another_name_than_the_other_columns(tmp_path: Path) -> None:
     paths = ("x.run", "x.status", "x.step", "x.time", "x.Pareto", "x.speed", "x.trial", "x.depth")
     values = dict.fromkeys(paths, 1.0)

@@ -131,13 +131,13 @@ def test_worst_trials_take_over_the_best_and_keep_their_runs(mode, worst, best):
 def test_values_stay_inside_their_axes():
     tune = FakeController(trials=6, quantile=0.5, resample=0.1)
     rng, seen = random.Random(0), []
-    for turn in range(1, 1001):
+    for turn in range(1, 301):
         tune.perturb(10 * turn, [rng.random() for _ in range(6)])
         seen += tune.values()
     axes = tune.sweep.space
     for path in ("optimizer.lr", "training.ema.decay"):
         assert all(axes[path].low <= values[path] <= axes[path].high for values in seen)
-        assert len({values[path] for values in seen}) > 500
+        assert len({values[path] for values in seen}) > 150
     for path in ("schedule.warmup", "training.clip.max_norm"):
         assert {values[path] for values in seen} == set(axes[path].listed())
     assert all(type(values["schedule.warmup"]) is int for values in seen)
