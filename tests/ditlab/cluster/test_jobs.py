@@ -27,12 +27,17 @@ RESOURCES = ["--set", "resources.workers=2"]
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A head that only leads, and two nodes of a core each."""
+    """A head that only leads, and a node of one core."""
     with lab(tmp_path_factory.mktemp("lab")) as found:
         found.nodes.start_head(num_cpus=0)
         found.nodes.add_node(1)
-        found.nodes.add_node(1)
         yield found
+
+
+@pytest.fixture(scope="module")
+def two_nodes(here: Lab) -> None:
+    """A second node, for runs that begin."""
+    here.nodes.add_node(1)
 
 
 def readme_line(here: Lab) -> list[str]:
@@ -60,7 +65,7 @@ def mistaken(here: Lab) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow  # a job's whole way without the training: the fixture `mistaken`
-def test_the_line_of_the_readme_trains_on_two_nodes(here):
+def test_the_line_of_the_readme_trains_on_two_nodes(here, two_nodes):
     done = subprocess.run(
         [*readme_line(here), *SHORT], env=here.client, cwd=CHECKOUT, capture_output=True, text=True, timeout=400,
         check=False,
@@ -118,7 +123,7 @@ def test_mlflow_refuses_strangers(here):
 
 
 @pytest.mark.slow
-def test_a_stopped_job_saves_and_the_same_submit_goes_on(here):
+def test_a_stopped_job_saves_and_the_same_submit_goes_on(here, two_nodes):
     spec = ["experiments/digits/dit.yaml", "--resume", "auto", *RESOURCES]
     spec += ["--set", "name=stopped", "--set", f"checkpoint.storage={here.storage}", "--set", "evaluation.samples=4"]
     spec += ["--set", f"training.steps={STEPS}"]
@@ -168,14 +173,14 @@ from ditlab.cli.main import main
 from ditlab.cluster.access import cluster_token, reload_token
 from ditlab.errors import UserError
 
-jobs, address, cases = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+address, cases = sys.argv[1], json.loads(sys.argv[2])
 found = []
-for environment in cases:
+for environment, arguments in cases:
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         os.environ.pop(name, None)
     os.environ.update(environment)
     reload_token()
-    sys.argv = ["ditlab", "submit", "experiments/digits/dit.yaml", "--address", jobs]
+    sys.argv = ["ditlab", *arguments]
     said, code, refusal = io.StringIO(), 0, ""
     with contextlib.redirect_stderr(said):
         try:
@@ -190,36 +195,32 @@ for environment in cases:
     found.append([code, said.getvalue(), refusal])
 print(json.dumps(found))
 """
-"""For each environment: exit code and standard error of `ditlab submit`, and the cluster's own refusal. In a process of
+"""For each environment and command line: exit code and standard error, and the cluster's own refusal. In a process of
 its own, as a Ray session of this one would lose its token."""
 
 
-def test_a_wrong_token_and_none_are_one_sentence_each(here, tmp_path):
-    path, token = str(tmp_path / "none"), here.nodes.token
+def test_a_wrong_token_none_and_another_server_are_one_sentence_each(here, tmp_path):
+    """Nothing is begun: neither a job nor a run in a home."""
+    path, token, spec = str(tmp_path / "none"), here.nodes.token, "experiments/digits/dit.yaml"
+    wrong = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "f" * 32}
+    submit = ["submit", spec, "--address", here.nodes.jobs]
     cases = [
-        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "f" * 32}, "refuses this token"),
-        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": ""}, "requires a token"),
-        ({"RAY_AUTH_TOKEN_PATH": path}, f"RAY_AUTH_TOKEN_PATH={path} cannot be read"),
-        ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": token}, "RAY_AUTH_MODE=disabled holds it back"),
+        (wrong, submit, "refuses this token"),
+        (wrong, ["train", spec, "--address", here.nodes.address], "refuses this token"),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": ""}, submit, "requires a token"),
+        ({"RAY_AUTH_TOKEN_PATH": path}, submit, f"RAY_AUTH_TOKEN_PATH={path} cannot be read"),
+        ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": token}, submit, "RAY_AUTH_MODE=disabled holds it back"),
+        ({"RAY_AUTH_TOKEN": token}, ["submit", spec, "--address", here.mlflow.url], "is no job server of Ray"),
     ]
-    arguments = [here.nodes.jobs, here.nodes.address, json.dumps([environment for environment, _ in cases])]
+    before = len(here.nodes.get("/api/jobs/"))
+    arguments = [here.nodes.address, json.dumps([case[:2] for case in cases])]
     done = subprocess.run(
-        [sys.executable, "-c", REFUSALS, *arguments], env={**here.client, "HOME": str(tmp_path)}, cwd=CHECKOUT,
-        capture_output=True, text=True, timeout=200, check=True,
+        [sys.executable, "-c", REFUSALS, *arguments], cwd=CHECKOUT, capture_output=True, text=True, timeout=200,
+        env={**here.client, "HOME": str(tmp_path), "DITLAB_HOME": str(tmp_path / "home")}, check=True,
     )  # fmt: skip
-    for (_, words), (code, err, refusal) in zip(cases, json.loads(done.stdout.splitlines()[-1]), strict=True):
-        assert code == 2 and words in err and words in refusal, (err, refusal)
+    answers = json.loads(done.stdout.splitlines()[-1])
+    for (_, command, words), (code, err, refusal) in zip(cases, answers, strict=True):
+        assert code == 2 and words in err, (command, err)
+        assert words in refusal or here.mlflow.url in command, refusal
         assert len(err.strip().splitlines()) == 1 and "f" * 32 not in err + refusal
-
-
-def test_training_with_a_wrong_token_is_refused_at_once(here, tmp_path):
-    train = [sys.executable, "-m", "ditlab", "train", "experiments/digits/dit.yaml", "--address", here.nodes.address]
-    variables = {**here.client, "RAY_AUTH_TOKEN": "f" * 32, "DITLAB_HOME": str(tmp_path / "home")}
-    done = subprocess.run(train, env=variables, cwd=CHECKOUT, text=True, capture_output=True, timeout=200, check=False)
-    assert done.returncode == 2 and "refuses this token" in done.stderr, done.stderr
-    assert not (tmp_path / "home").exists()
-
-
-def test_another_server_is_no_job_server(here):
-    done = submit(here, "experiments/digits/dit.yaml", "--address", here.mlflow.url)
-    assert done.returncode == 2 and "is no job server of Ray" in done.stderr, done.stderr
+    assert not (tmp_path / "home").exists() and len(here.nodes.get("/api/jobs/")) == before

@@ -1,7 +1,5 @@
 """Splits of an experiment's data: which store, which rows train, which are held out."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +16,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, DigitsData, HoldOutClasses, MnistData, MotifsData
 from ditlab.spec.importing import MnistOptions
+from support.forked import Forked
 
 
 def test_digits_need_nothing_and_are_scikit_learns(home):
@@ -42,15 +41,12 @@ def test_two_processes_may_write_built_in_stores_at_once(home):
         "print(*(open_data(each, Home(Path(sys.argv[1]))).fingerprint for each in (DigitsData(), spec)))"
     )
     motifs = MotifsData(motifs=5, chromosomes=4, peaks=40, regions=6)
-    command = [sys.executable, "-c", code, str(home.root), motifs.model_dump_json()]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    both = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    both = [Forked(code, str(home.root), motifs.model_dump_json()) for _ in range(2)]
     assert [process.stdout.readline() for process in both] == ["ready\n"] * 2
     for process in both:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    answers = {process.communicate()[0].strip() for process in both}
-    assert [process.returncode for process in both] == [0, 0]
+        process.go()
+    answers = {process.stdout.read().strip() for process in both}
+    assert [process.wait(60) for process in both] == [0, 0]
     assert answers == {" ".join(open_data(spec, home).fingerprint for spec in (DigitsData(), motifs))}
     assert [sorted(path.suffix for path in store.iterdir()) for store in home.stores.iterdir()] == [
         [".arrow", ".json"]

@@ -1,4 +1,4 @@
-"""Groups of worker processes without Ray, forked from a server that imports torch and DeepSpeed once a session."""
+"""Groups of worker processes without Ray, forked from a server that imports all that is heavy once a session."""
 
 import multiprocessing
 import os
@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
-# The last two are imported by the first optimiser and the first ZeRO engine: four seconds in each process of a group.
+# Dynamo and Muon: the first optimiser and the first ZeRO engine import them, for 4 s in each process of a group.
 IMPORTED = [
     "torch", "deepspeed", "ditlab.engine.engine", "ditlab.training.worker", "torch._dynamo",
     "deepspeed.runtime.zero.muon.muon_optimizer",
 ]  # fmt: skip
+# For single processes of `support.forked`, at two seconds once a session.
+IMPORTED += ["mlflow", "mlflow.store.tracking.sqlalchemy_store", "sklearn.datasets", "ditlab.tracking.tracker"]
 
 
 def warm_processes() -> Any:
@@ -20,6 +22,7 @@ def warm_processes() -> Any:
     They see the environment as it is when the first of a session starts.
     """
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed looks for hardware as it is imported
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # a thread of MLflow's, which no fork would have
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
     return context

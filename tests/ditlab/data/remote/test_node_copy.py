@@ -4,9 +4,6 @@ import json
 import logging
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -28,6 +25,7 @@ from ditlab.spec.data import ArrowData, HoldOutClasses
 from ditlab.storage.remote import RemoteFiles
 from support.datasets.bucketed import bucketed, write
 from support.disk import small_disk
+from support.forked import Forked
 from support.s3 import S3Server, s3_at_hand
 
 Place = Callable[[str], str]
@@ -132,7 +130,7 @@ def test_another_store_at_the_place_is_another_copy(place, make_store, home, cac
     assert len(copies(cache)) == 2 and open_named_store("x", str(old.path), home).fingerprint == old.fingerprint
 
 
-def start(uri: str, home: Home) -> subprocess.Popen[str]:
+def start(uri: str, home: Home) -> Forked:
     """Start a process that opens the store, on a line of input, and prints its fingerprint."""
     code = (
         "import sys; from pathlib import Path; from ditlab.home import Home;"
@@ -140,9 +138,8 @@ def start(uri: str, home: Home) -> subprocess.Popen[str]:
         "print('ready', flush=True); sys.stdin.readline();"
         "print(open_named_store('data.path', sys.argv[1], Home(Path(sys.argv[2]))).fingerprint)"
     )
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-c", code, uri, str(home.root)], **pipes)
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process = Forked(code, uri, str(home.root))
+    assert process.stdout.readline() == "ready\n"
     return process
 
 
@@ -152,10 +149,8 @@ def test_two_processes_at_once_make_one_copy(server, place, make_store, home, ca
     server.before = lambda request: ".arrow" in request and request.startswith("GET") and time.sleep(1)
     both = [start(place("s"), home) for _ in range(2)]
     for process in both:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    ends = [process.communicate(timeout=60) for process in both]
+        process.go()
+    ends = [(process.stdout.read(), process.stderr.read()) for process in both]
     assert [out.strip() for out, _ in ends] == [store.fingerprint] * 2
     assert set(fetched(server).values()) == {1} and len(copies(cache)) == 1
     said = "".join(err for _, err in ends)
@@ -169,15 +164,12 @@ def test_a_copy_cut_short_is_not_used_and_is_continued(server, place, make_store
     server.before = lambda request: last in request and request.startswith("GET") and release.wait(60)
     process = start(place("s"), home)
     try:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
+        process.go()
         deadline = time.monotonic() + 60
         while len(list(cache.glob("*/shard-*.arrow"))) < 11 and time.monotonic() < deadline:
             time.sleep(0.02)
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.kill()
         release.set()
     (half,) = copies(cache)
     inodes = {path.name: path.stat().st_ino for path in half.glob("shard-*.arrow")}

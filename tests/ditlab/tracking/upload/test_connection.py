@@ -1,14 +1,12 @@
 """The local database: whole or missing after a kill, and made once by two processes that start together."""
 
-import signal
 import sqlite3
-import subprocess
-import sys
 import time
 
 import mlflow
 
 from ditlab.tracking.upload.connection import connect
+from support.forked import Forked
 
 MAKE = "import sys; from pathlib import Path; from ditlab.home import Home;"
 MAKE += "from ditlab.tracking.upload.connection import connect;"
@@ -28,18 +26,17 @@ print(tracker.close(120))
 
 
 def test_the_database_is_made_whole_or_not_at_all_and_once(home):
-    process = subprocess.Popen([sys.executable, "-c", MAKE, str(home.root)])
+    process = Forked(MAKE, str(home.root))
     try:
         deadline = time.monotonic() + 120
         while not _has_tables(home):
-            assert process.poll() is None and time.monotonic() < deadline
+            assert process.is_alive() and time.monotonic() < deadline
             time.sleep(0.005)
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.kill()
     assert not home.mlflow_database.exists()
-    both = [subprocess.Popen([sys.executable, "-c", LOG], stdout=subprocess.PIPE) for _ in range(2)]
-    assert [one.communicate(timeout=200)[0].strip() for one in both] == [b"0", b"0"]
+    both = [Forked(LOG) for _ in range(2)]
+    assert [one.stdout.read().strip() for one in both] == ["0", "0"]
     client = connect(f"sqlite:///{home.mlflow_database}", home)
     assert isinstance(client, mlflow.MlflowClient)
     (experiment,) = [found for found in client.search_experiments() if found.name == "sweep"]

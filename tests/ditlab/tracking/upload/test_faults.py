@@ -4,7 +4,6 @@ import json
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from ditlab.tracking.journal.history import metric_history
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.tracking.upload.sync import sync
+from support.forked import Forked
 from support.proxy import Fault, Proxy
 
 NewRun = Callable[..., RunFolder]
@@ -222,15 +222,13 @@ def test_a_process_killed_at_random_moments(server: Any, home: Home, new_run: Ne
     folder, draw = new_run(tracking_uri=server.uri), random.Random(kills)
     first = 0
     for incarnation in range(kills):
-        command = [sys.executable, "-c", KILLED, folder.run_id, server.uri, str(first), str(incarnation)]
-        process = subprocess.Popen(command)
+        process = Forked(KILLED, folder.run_id, server.uri, str(first), str(incarnation))
         before = folder.journal.stat().st_size if folder.journal.exists() else 0
         while not folder.journal.exists() or folder.journal.stat().st_size <= before:
-            assert process.poll() is None
+            assert process.is_alive()
             time.sleep(0.01)
         time.sleep(draw.uniform(0.3, 4))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
         first = max(0, metric_history(folder)["train/loss"].steps[-1] - draw.randrange(200))
     assert sync(folder, server.uri, home, warn=pytest.fail) == 0
 
@@ -307,7 +305,8 @@ def test_a_server_that_hangs_holds_no_process(proxy: Proxy, home: Home, new_run:
         assert process.stdout is not None and int(process.stdout.readline()) > 0
         assert process.wait(60) == 0
     assert proxy.num_faulty > 1
-    assert time.monotonic() - begin < 3.5 + 4  # its sleep and its timeout, and an interpreter's end
+    # Its sleep and its timeout, and an interpreter's end on a busy machine: less than the 15 s of a request.
+    assert time.monotonic() - begin < 3.5 + 10
 
 
 def test_a_disk_that_is_full_for_a_while(

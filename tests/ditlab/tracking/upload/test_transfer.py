@@ -4,8 +4,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +19,7 @@ from ditlab.tracking.names import PARAM_LENGTH, TAG_LENGTH
 from ditlab.tracking.tracker import RunTracker
 from ditlab.tracking.upload.cursor import CursorFile
 from ditlab.tracking.upload.sync import sync
+from support.forked import Forked
 
 NewRun = Callable[..., RunFolder]
 
@@ -232,12 +231,10 @@ for step in itertools.count():
     if step % 100 == 0:
         print(tracker.mlflow_run_id, flush=True)
 """
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    process = Forked(code)
     while "None" in process.stdout.readline():
         pass
     process.kill()
-    process.communicate()
     assert sync(folder, None, home, warn=pytest.fail) == 0
     logged = metric_history(folder)["train/loss"]
     assert len(logged.steps) > 100 and logged.steps == list(range(len(logged.steps)))
