@@ -24,12 +24,23 @@ def bootstrapped(tmp_path_factory):
         for name, value in account.items():
             patch.setenv(name, value)
         patch.chdir(CHECKOUT)
+        _offer_few_instance_types(patch)
         from ray.autoscaler._private.aws import config as aws
         from ray.autoscaler._private.commands import _bootstrap_config
 
         patch.setattr(aws.time, "sleep", lambda seconds: None)  # it waits for IAM, which moto needs not
         config = _bootstrap_config(cluster_file(), no_config_cache=True)
         yield config, boto3.resource("ec2", "us-east-1")
+
+
+def _offer_few_instance_types(patch):
+    """Leave two families of moto's 800 instance types, all of which Ray lists: that took most of the time."""
+    from moto.ec2.models import instance_types
+
+    offered = instance_types.InstanceTypeBackend
+    kept = [each for each in offered.instance_types if each["InstanceType"].split(".")[0] in ("m6i", "g6e")]
+    assert len(kept) > 10
+    patch.setattr(offered, "instance_types", kept)
 
 
 def test_ray_up_takes_it(bootstrapped):
@@ -58,7 +69,8 @@ def test_aws_takes_what_the_nodes_are_made_of(bootstrapped):
     from ray.autoscaler._private.aws.node_provider import AWSNodeProvider
 
     config, ec2 = bootstrapped
-    image = next(iter(ec2.images.filter(Owners=["amazon"])))
+    linux = [{"Name": "name", "Values": ["amzn-ami-hvm-*"]}]  # all of moto's images take seconds to list
+    image = next(iter(ec2.images.filter(Owners=["amazon"], Filters=linux)))
     provider = AWSNodeProvider({**config["provider"], "type": "aws"}, config["cluster_name"])
     for name, node_type in config["available_node_types"].items():
         node = {**node_type["node_config"], "ImageId": image.id}
