@@ -12,7 +12,6 @@ os.environ["DEEPSPEED_LOG_LEVEL"] = "error"
 import random
 import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,17 +56,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Import test files with their rewritten asserts kept on disk and without garbage collection between them.
-
-    Where bytecode is not written, each worker would rewrite every test file anew, which is a third of the collection.
-    It is written for these imports alone: tests write modules of their own, whose bytecode could be out of date.
-    """
-    without, sys.dont_write_bytecode = sys.dont_write_bytecode, False
-    try:
-        with garbage.paused():
-            return (yield)
-    finally:
-        sys.dont_write_bytecode = without
+    """Import test files without garbage collection between them."""
+    with garbage.paused():
+        return (yield)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

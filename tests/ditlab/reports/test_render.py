@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from PIL import Image
 
 from denoisers.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, Text
-from ditlab.reports.rendering import render
 from ditlab.reports.rendering.image_grid import GridLayout
 from ditlab.reports.rendering.render import save_figure, to_image
 
@@ -96,13 +94,6 @@ def test_frames_are_saved_as_gif_with_a_still_png(tmp_path: Path) -> None:
 def test_still_of_a_figure_of_frames_is_the_last_frame() -> None:
     frames = [Figure([PANELS["heat"]]), Figure([PANELS["lines"]])]
     assert np.array_equal(to_image(Figure([], frames=frames)), to_image(frames[1]))
-
-
-def test_remembered_ticks_change_no_pixel(monkeypatch: pytest.MonkeyPatch) -> None:
-    figure = Figure([PANELS["lines"], PANELS["heat"]], title="both", columns=2)
-    remembered = to_image(figure)
-    monkeypatch.setattr(render, "ticks_are_remembered", nullcontext)
-    assert np.array_equal(remembered, to_image(figure))
 
 
 def test_threads_draw_the_same_as_one() -> None:

@@ -18,7 +18,6 @@ from PIL import Image
 from denoisers.figures import Figure
 from ditlab.reports.rendering.panel_size import PanelSize
 from ditlab.reports.rendering.panels import draw_panel, panel_size
-from ditlab.reports.rendering.tick_memory import ticks_are_remembered
 from ditlab.reports.rendering.wrapping import wrap
 from ditlab.storage.files import write_whole
 
@@ -67,8 +66,7 @@ def save_canvas(canvas: Canvas, path: Path) -> Path:
 def _pixels(canvas: Canvas) -> np.ndarray:
     """Draw a matplotlib figure as an array, (height, width, 3) uint8."""
     agg = FigureCanvasAgg(canvas)
-    with ticks_are_remembered(canvas):
-        agg.draw()
+    agg.draw()
     rgba = np.asarray(agg.buffer_rgba())  # (H, W, 4)
     pixels = np.empty((*rgba.shape[:2], 3), dtype=np.uint8)
     for channel in range(3):  # five times as fast as copying rgba[..., :3]

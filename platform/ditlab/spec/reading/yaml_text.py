@@ -6,7 +6,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent, Event
+from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ditlab.errors import UserError
@@ -21,10 +21,9 @@ PLAIN_TAGS = tuple(f"{YAML_TAGS}{name}" for name in ("map", "seq", "str", "int",
 def parse_yaml(text: str, source: str) -> Any:
     """YAML 1.2 without tags, duplicate keys, NaN, infinities or alias bombs. Raises UserError with source and line."""
     try:
+        _check_size(text, source)
         yaml = _yaml()
-        events = _events(yaml, text, source)
-        yaml.parser.state = iter(events).__next__  # composed from the events, as to scan the text again takes as long
-        node = yaml.composer.get_single_node()
+        node = yaml.compose(text)
         if node is None:
             return None
         _check(node, source)
@@ -51,15 +50,12 @@ def _yaml_message(error: Exception) -> str:
     return f"{message}; mend the YAML there."
 
 
-def _events(yaml: YAML, text: str, source: str) -> list[Event]:
-    """Scan the text, counting what is written, before anything recursive or slow sees it."""
+def _check_size(text: str, source: str) -> None:
+    """Counts what is written, before anything recursive or slow sees it."""
     depth = 0
-    events: list[Event] = []
-    for count, event in enumerate(yaml.parse(text)):
+    for count, event in enumerate(_yaml().parse(text)):
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
         _check_limits(count, depth, event.start_mark.line + 1, source)
-        events.append(event)
-    return events
 
 
 def _check_limits(count: int, depth: int, line: int, source: str) -> None:

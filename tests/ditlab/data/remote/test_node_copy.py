@@ -273,12 +273,16 @@ def test_a_place_that_does_not_answer(server, place, make_store, home, cache):
     for name in ("s", "other"):
         upload_store(store, place(name))
     kept = open_named_store("data.path", place("s"), home).path
+    (record,) = (cache / ".places").iterdir()
+    shutil.copytree(kept, cache.parent / kept.name)
     said: list[str] = []
     server.stop()
     try:
         assert open_named_store("data.path", place("s"), home, notify=said.append).path == kept
-        with pytest.raises(Unreachable, match=r"data\.path=s3://\S+ cannot be read \(.*\); check the address"):
-            open_named_store("data.path", place("other"), home)
+        record.write_text(f"../{kept.name}")  # a store, and none of the copies
+        for name in ("s", "other"):
+            with pytest.raises(Unreachable, match=r"data\.path=s3://\S+ cannot be read \(.*\); check the address"):
+                open_named_store("data.path", place(name), home)
     finally:
         server.start()
     (line,) = said
