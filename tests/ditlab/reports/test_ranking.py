@@ -111,6 +111,13 @@ def test_failed_trial_with_the_lowest_loss_is_not_best() -> None:
     assert [trial.number for trial in rank(_summary(trials, ("min",)))] == [2, 1, 0]
 
 
+def test_equal_in_one_metric_and_better_in_another_dominates() -> None:
+    trials = [_trial(number, "finished", {"a": 1.0, "b": b}) for number, b in enumerate((2.0, 1.0, 1.0))]
+    summary = _summary(trials, ("min", "min"))
+    assert [trial.number for trial in pareto(summary)] == [1, 2]  # and of two that are equal, neither
+    assert [trial.number for trial in rank(summary)] == [1, 2, 0]
+
+
 def test_ranking_imports_nothing_heavy() -> None:
     heavy = "{'numpy', 'torch', 'matplotlib', 'sklearn'}"
     code = f"import sys, ditlab.reports.sweeps.ranking as _; print({heavy} & set(sys.modules))"
