@@ -1,8 +1,10 @@
 """The files below a folder of this machine, written durably."""
 
+import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -43,20 +45,19 @@ class LocalFiles:
 
     def listing(self) -> dict[str, dict[str, int]]:
         """Size in bytes of every file, by folder and name; files beside the folders are not ours, and left out."""
-        found = {}
-        for folder in _entries(self.path):
-            if folder.is_dir():
-                found[folder.name] = self.sizes(folder.name)
-        return found
+        return {
+            folder.name: self.sizes(folder.name)
+            for folder in _entries(self.path)
+            if (state := _state(folder)) and stat.S_ISDIR(state.st_mode)
+        }
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Size in bytes of every plain file in one folder, by name."""
-        found = {}
-        for entry in _entries(self.path / folder):
-            with suppress(FileNotFoundError):  # another process prunes
-                if entry.is_file():
-                    found[entry.name] = entry.stat().st_size
-        return found
+        return {
+            entry.name: state.st_size
+            for entry in _entries(self.path / folder)
+            if (state := _state(entry)) and stat.S_ISREG(state.st_mode)
+        }
 
     def read(self, folder: str, name: str) -> bytes:
         """Read a small file."""
@@ -118,6 +119,16 @@ class LocalFiles:
             yield
         except OSError as error:
             raise Unreachable(f"{self.knob}={self.path} {problem} ({error.strerror or error}); {remedy}.") from error
+
+
+def _state(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """State of a file or folder; None where another process has deleted it, and for a link in a circle."""
+    try:
+        return entry.stat()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
+            return None
+        raise
 
 
 def plain_file(path: Path) -> Path:

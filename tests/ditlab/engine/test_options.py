@@ -7,7 +7,7 @@ from torch import nn
 from ditlab.engine.distributed import single_process
 from ditlab.engine.recompute import checkpoint_activations
 from ditlab.errors import UserError
-from support.trainings.engines import Pass, engine_for, run_step
+from support.trainings.engines import Pass, batch_of, engine_for, noise_of, run_step
 from support.trainings.workers import newest, tiny, train_here
 
 STAGES = (0, 1, 2, 3)
@@ -111,6 +111,23 @@ def test_learning_rate_follows_the_schedule(home, tmp_path):
     assert rates[:2] == pytest.approx([0.5e-3, 1e-3])
     assert rates[2] == pytest.approx(1e-3) and rates[-1] == pytest.approx(1e-4)
     assert rates[2:] == sorted(rates[2:], reverse=True)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_step_moves_weights_by_its_own_learning_rate(stage):
+    """Not by the spec's: a warm-up's first step may have none."""
+    with single_process(use_gpu=False) as rank:
+        engine = engine_for(tiny(model__depth=1, engine__zero={"stage": stage}), rank, accumulation=1)
+
+        def moved(rate):
+            before = {key: values.clone() for key, values in engine.state() if key[0] == "master"}
+            engine.forward_backward(batch_of(0, Pass(0)), noise_of(0, Pass(0)), last=True)
+            engine.step(0, rate)
+            return max(float((values - before[key]).abs().max()) for key, values in engine.state() if key in before)
+
+        # Adam's step from one gradient, met again and again, is its rate; weight decay adds a hundredth of a weight.
+        assert [moved(0.0), moved(1e-2), moved(1e-3)] == [0.0, pytest.approx(1e-2, rel=0.1), pytest.approx(1e-3, rel=1)]
+        engine.close()
 
 
 def test_it_learns_digits(home, tmp_path):

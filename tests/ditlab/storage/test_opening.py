@@ -1,8 +1,11 @@
 """A URI is opened once for everybody, and each message names the knob that it was given by."""
 
+import os
+
 import pytest
 
 from ditlab.errors import Unreachable, UserError
+from ditlab.storage.local import LocalFiles
 from ditlab.storage.opening import open_uri
 from ditlab.storage.remote import RemoteFiles
 
@@ -31,6 +34,19 @@ def test_files_of_the_place_itself_and_one_folder_below(scheme, tmp_path):
     assert files.listing() == {"below": {"own": 4}}
     with pytest.raises(FileNotFoundError):
         files.read("", "nothing")
+
+
+def test_sizes_are_those_of_plain_files(tmp_path):
+    folder = tmp_path / "place" / "step"
+    (folder / "a folder").mkdir(parents=True)
+    (folder / "shard").write_bytes(b"123")
+    os.mkfifo(folder / "pipe")
+    (folder / "dangling").symlink_to(tmp_path / "nothing")
+    (folder / "circle").symlink_to(folder / "circle")
+    (tmp_path / "place" / "beside").write_bytes(b"1")
+    files = LocalFiles(tmp_path / "place", "checkpoint.storage")
+    assert files.sizes("step") == {"shard": 3} and files.listing() == {"step": {"shard": 3}}
+    assert files.sizes("gone") == {}
 
 
 def test_what_a_library_raises_names_the_knob_inside_named(tmp_path):
