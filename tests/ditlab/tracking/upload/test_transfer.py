@@ -153,6 +153,7 @@ def test_records_sent_twice_arrive_once(home: Home, new_run: NewRun, tmp_path: P
     assert len(stored.files("images")) == 2
     assert len(stored.run.inputs.dataset_inputs) == 1
     assert stored.table("table.json")["data"] == [[1], [2]]
+    assert json.loads(stored.run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "table.json", "type": "table"}]
     assert stored.run.info.status == "FINISHED"
 
 
