@@ -278,6 +278,9 @@ def test_other_nodes_join_the_run(home: Home, new_run: NewRun) -> None:
     assert main.close(30) == 0
     assert other.close(30) == 0
     assert other.mlflow_run_id == main.mlflow_run_id
+    late = RunTracker(folder, None, home, node=2)
+    late.start("digits-dit", "digits", "dit")  # nor does another node open an ended run again
+    assert late.close(30) == 0
     stored = Stored(main)
     assert stored.points("system/node_1/cpu_utilization_percentage") == [(0, 50.0)]
     assert stored.run.info.status == "FINISHED"
