@@ -190,7 +190,7 @@ def test_a_checkpoint_that_its_manifest_vouches_for(kind, cage, survives):
 
 @pytest.mark.usefixtures("blank_pictures")
 def test_a_store_that_its_manifest_vouches_for(cage, survives):
-    """By a pickle, which fires in numpy's and torch's careless loaders too."""
+    """Loads no pickle in the place of a store's shard whose hash is in the manifest."""
     place = cage()
     manifest = place.home / "stores/digits/store.json"
     said = json.loads(manifest.read_text())

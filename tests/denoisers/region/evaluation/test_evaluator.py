@@ -67,7 +67,7 @@ def perfect(train, held_out):
 
 @pytest.fixture(scope="module")
 def halved(train, held_out):
-    """The same of a network that predicts half of them."""
+    """Measurements of a network that predicts half of the true features, beside the same reference."""
     return evaluate(ScaledFeatures(0.5), train, held_out, {"optimal": true_features})
 
 

@@ -35,7 +35,7 @@ class Stopped(NamedTuple):
 
     result: TrainingResult
     status: str
-    """By its record."""
+    """Status in `run.json`."""
     steps: list[int]
     """Checkpoints."""
     shards: list[str]
@@ -68,7 +68,7 @@ def stopped(ray: Any, at_home: Path) -> Stopped:
 
 @pytest.fixture(scope="module")
 def resumed(stopped: Stopped) -> TrainingResult:
-    """The same run, three steps further on one worker without Ray."""
+    """Continuation of the stopped run by three steps, on one worker without Ray."""
     longer = broken(NAME, training__steps=stopped.result.step + 3, checkpoint__every=None, resources__workers=1)
     return train(longer, local=True, resume=stopped.result.run_id)
 
