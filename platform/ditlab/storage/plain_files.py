@@ -1,0 +1,88 @@
+"""Reading files that a crash, a disk or another person may have changed: regular ones only, and bounded in size."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MIB = 1 << 20
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFLNK: "a link",
+}
+
+
+class UnusableFile(OSError):
+    """A file that is not read: a link, a pipe, a device, a folder, or larger than its bound. `strerror` says which."""
+
+    def __init__(self, reason: str, path: Path) -> None:
+        super().__init__(errno.EINVAL, reason, str(path))
+
+
+def open_plain(path: Path, limit: int | None = None, *, follow: bool = False) -> BinaryIO:
+    """Open a regular file for reading, in binary. Never waits, as opening a named pipe would.
+
+    `limit` bounds its size in bytes; None: a file that is read in parts. `follow` allows a link in the last part of the
+    path, for files that a person names; folders of the path may be links always. Raises UnusableFile for anything but a
+    regular file and for a larger one, and OSError as `open` does.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UnusableFile("a link in a circle" if follow else "a link, no plain file", path) from None
+        if error.errno in (errno.ENXIO, errno.ENODEV):
+            raise UnusableFile("no plain file", path) from None
+        raise
+    try:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
+            raise UnusableFile(f"{_KINDS.get(stat.S_IFMT(state.st_mode), 'something')}, no plain file", path)
+        if limit is not None and state.st_size > limit:
+            raise UnusableFile(f"{state.st_size:,} bytes, more than {limit:,}", path)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_plain(path: Path, limit: int, *, follow: bool = False) -> bytes:
+    """Read a regular file of at most `limit` bytes. Raises as `open_plain` does, also for one that grows beyond it."""
+    with open_plain(path, limit, follow=follow) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise UnusableFile(f"more than {limit:,} bytes", path)
+    return content
+
+
+def check_plain(path: Path, limit: int | None = None) -> Path:
+    """Return `path`, for libraries that open it themselves. Raises as `open_plain` does."""
+    open_plain(path, limit).close()
+    return path
+
+
+def parse_json(content: bytes | str) -> Any:
+    """Parse JSON. Raises ValueError for all that is none: also for nesting too deep, other encodings, NaN, Infinity."""
+    try:
+        return json.loads(content, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_json(path: Path, limit: int = MIB) -> Any:
+    """Read a regular file of at most `limit` bytes as JSON. Raises OSError and ValueError."""
+    return parse_json(read_plain(path, limit))
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")

@@ -1,0 +1,83 @@
+"""Only regular files of a bounded size are read, and none is waited for."""
+
+import os
+import socket
+
+import pytest
+
+from ditlab.storage.plain_files import UnusableFile, check_plain, open_plain, parse_json, read_json, read_plain
+
+
+def make_pipe(path):
+    os.mkfifo(path)
+
+
+def make_endless_link(path):
+    path.symlink_to("/dev/zero")
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(path))  # the address is at most 108 bytes long
+
+
+def make_link_to_itself(path):
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (make_pipe, "a named pipe, no plain file"),
+        (os.mkdir, "a folder, no plain file"),
+        (make_endless_link, "no plain file"),
+        (make_socket, "no plain file"),
+        (make_link_to_itself, "a link"),
+    ],
+)
+def test_special_files_are_refused_at_once(tmp_path, monkeypatch, make, reason, follow):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "run.json")
+    with pytest.raises(UnusableFile) as refused:
+        read_plain(tmp_path / "run.json", 100, follow=follow)
+    assert reason in refused.value.strerror
+    assert refused.value.filename == str(tmp_path / "run.json")
+
+
+def test_a_link_is_followed_where_a_person_named_it(tmp_path):
+    (tmp_path / "target").write_bytes(b"{}")
+    (tmp_path / "link").symlink_to("target")
+    assert read_plain(tmp_path / "link", 2, follow=True) == b"{}"
+    with pytest.raises(UnusableFile, match="a link"):
+        read_plain(tmp_path / "link", 2)
+    with pytest.raises(UnusableFile, match="a link"):
+        check_plain(tmp_path / "link")
+
+
+def test_a_file_is_read_up_to_its_bound(tmp_path):
+    file = tmp_path / "run.json"
+    file.write_bytes(b"x" * 10)
+    assert read_plain(file, 10) == b"x" * 10
+    with pytest.raises(UnusableFile, match="10 bytes, more than 9"):
+        read_plain(file, 9)
+    with open_plain(file) as opened:
+        assert opened.read(3) == b"xxx"
+
+
+def test_a_sparse_file_of_a_terabyte_is_not_read(tmp_path):
+    with (tmp_path / "run.json").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UnusableFile, match="more than 1,048,576"):
+        read_json(tmp_path / "run.json")
+
+
+def test_a_missing_file_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_plain(tmp_path / "run.json", 1)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5_000, "NaN", '{"a": -Infinity}', b"\xff\xfe", "", "{'a': 1}"])
+def test_what_is_no_json_is_a_value_error(text):
+    with pytest.raises(ValueError, match=r"."):
+        parse_json(text)
