@@ -77,7 +77,7 @@ def tune(
         from ditlab.sweeps.start import create_sweep, resume_sweep
 
         started = resume_sweep(prepared, stored.folder) if stored else create_sweep(prepared)
-        for line in (*prepared.notes, started.note):
+        for line in (*prepared.notes, *started.notes):
             say(line)
         with ray_session(address, 0):
             from ditlab.sweeps.session import SweepSession
@@ -103,8 +103,9 @@ def plan_sweep(
     from ditlab.sweeps.forecast import forecast
     from ditlab.sweeps.start import read_past_trials
 
-    past = read_past_trials(prepared, stored.folder) if stored else []
-    return SweepPlan(prepared, forecast(prepared, past), prepared.notes)
+    past = read_past_trials(prepared, stored.folder) if stored else None
+    plan = forecast(prepared, past.trials if past else [])
+    return SweepPlan(prepared, plan, [*prepared.notes, *(past.notes if past else [])])
 
 
 def _source(sweep: Sweep | str | Path | None, overrides: Sequence[str], resume: str | None) -> str:

@@ -1,12 +1,27 @@
 """Durable files: whole files and JSON lines that outlive a killed process, a full disk and a power cut."""
 
+import errno
 import json
 import os
+import re
 import secrets
+import stat
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO
+
+from ditlab.storage.plain_files import UnusableFile, parse_json, read_plain
+
+MAX_LINES_BYTES = 256 << 20
+"""Bound of a file of JSON lines that is read whole: a ledger of a million trials."""
+
+_CHECKSUM = re.compile(rb',"crc":"([0-9a-f]{8})"\}')
+"""End of a line with a checksum: the CRC-32 of the line's bytes before it. No text within a line holds it: its quotes
+would be escaped."""
+_CHECKSUM_BYTES = 18
 
 
 def sync_folder(path: Path) -> None:
@@ -74,30 +89,113 @@ def ends_torn(descriptor: int) -> bool:
     return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
 
 
+@dataclass(frozen=True)
+class JsonLines:
+    """Content of a file of JSON lines."""
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    """Whole records, in order, without their checksums."""
+    num_damaged: int = 0
+    """Lines that were passed over: cut short, altered, or not JSON."""
+    is_checked: bool = False
+    """True if its lines have checksums, at least the last ones."""
+
+
+def encode_json_line(record: Mapping[str, Any]) -> bytes:
+    """A record as a line that ends with the checksum of its bytes: `{"step":1,"crc":"0a1b2c3d"}`. Not for `{}`."""
+    body = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()[:-1]
+    return b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))
+
+
+def open_writable(path: Path, flags: int = 0) -> int:
+    """Open a file for reading and writing, made where it is missing, as a descriptor: for appending, and for locks.
+
+    Never waits, as opening a named pipe would. Raises UnusableFile for anything but a regular file, and OSError.
+    """
+    flags |= os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
+    try:
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR):
+            raise UnusableFile("no plain file", path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UnusableFile("no plain file", path)
+    return descriptor
+
+
 def append_json_line(path: Path, record: Mapping[str, Any]) -> None:
     """Append a record, and a newline before it where the last line is torn; it is on the disk when this returns."""
-    with path.open("a+b") as file:
+    with os.fdopen(open_writable(path, os.O_APPEND), "a+b") as file:
         is_new = file.seek(0, os.SEEK_END) == 0
-        file.write(b"\n" * ends_torn(file.fileno()) + json.dumps(record).encode() + b"\n")
+        file.write(b"\n" * ends_torn(file.fileno()) + encode_json_line(record))
         flush_to_disk(file)
     if is_new:
         sync_folder(path.parent)
 
 
 def parse_json_line(line: bytes) -> dict[str, Any] | None:
-    """The record of a line; None for a torn or damaged line."""
+    """The record of a line, without its checksum; None for a line that is torn or damaged.
+
+    A line without a checksum, as earlier versions wrote it, is taken as it is.
+    """
+    line = line.rstrip(b"\r\n")
+    if ends := _CHECKSUM.fullmatch(line, max(0, len(line) - _CHECKSUM_BYTES)):
+        if zlib.crc32(memoryview(line)[: ends.start()]) != int(ends[1], 16):
+            return None
+        line = line[: ends.start()] + b"}"
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError:
         return None
     return record if isinstance(record, dict) else None
 
 
-def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Every whole record of a file, in order, without torn and damaged lines; none where the file is missing."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for line in file:
-            if (record := parse_json_line(line)) is not None:
-                yield record
+def has_checksum(line: bytes) -> bool:
+    """Return True for a line that ends with a checksum, right or wrong."""
+    line = line.rstrip(b"\r\n")
+    return _CHECKSUM.fullmatch(line, max(0, len(line) - _CHECKSUM_BYTES)) is not None
+
+
+def parse_json_lines(content: bytes) -> JsonLines:
+    """Every whole record of a file's content, and the number of damaged lines.
+
+    Where one line has a checksum, all after it must: an earlier version wrote only lines before it. Of lines that lost
+    the newline between them, those that are whole are read.
+    """
+    records: list[dict[str, Any]] = []
+    num_damaged, is_checked = 0, False
+    for line in content.split(b"\n"):
+        if not line.strip():
+            continue
+        whole = is_checked or has_checksum(line)
+        record = parse_json_line(line) if whole is has_checksum(line) else None
+        is_checked = is_checked or (whole and record is not None)
+        if record is None:
+            num_damaged += 1
+            records += _joined_records(line)
+        else:
+            records.append(record)
+    return JsonLines(records, num_damaged, is_checked)
+
+
+def read_json_lines(path: Path, limit: int = MAX_LINES_BYTES) -> JsonLines:
+    """Read a file of JSON lines as `parse_json_lines` does; nothing where it is missing.
+
+    Raises OSError for a file that cannot be read, UnusableFile among them.
+    """
+    try:
+        return parse_json_lines(read_plain(path, limit))
+    except FileNotFoundError:
+        return JsonLines()
+
+
+def _joined_records(line: bytes) -> Iterator[dict[str, Any]]:
+    """Records with a right checksum within a damaged line."""
+    begin = 0
+    for ends in _CHECKSUM.finditer(line):
+        start = line.find(b"{", begin)
+        if start >= 0 and (record := parse_json_line(line[start : ends.end()])) is not None:
+            yield record
+        begin = ends.end()

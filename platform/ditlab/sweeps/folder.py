@@ -1,9 +1,9 @@
 """Folder of a sweep: its spec, its ledger of trials, its report. Only the sweep's own process writes it."""
 
-import json
+import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.spec.sweep.loading import load_sweep
 from ditlab.spec.sweep.spec import Sweep
-from ditlab.storage.files import append_json_line, read_json_lines, write_durably
+from ditlab.storage.files import encode_json_line, parse_json_line, write_durably
+from ditlab.storage.plain_files import read_plain
+from ditlab.sweeps.ledger import append_trial, read_ledger
 from ditlab.sweeps.trials import PlannedTrial
 from ditlab.tracking.records import RunRecord, read_record
 
@@ -54,25 +56,36 @@ class SweepFolder:
         return load_sweep(self.spec, ())
 
     def planned_trials(self) -> list[PlannedTrial]:
-        """Read the ledger: every planned trial, by number, without a torn last line."""
-        return [PlannedTrial(**line) for line in read_json_lines(self.ledger)]
+        """Read the ledger: every planned trial, by number, without torn and damaged lines."""
+        return read_ledger(self.ledger).trials
 
     def plan_trial(self, home: Home, number: int, values: Mapping[str, Any]) -> PlannedTrial:
         """Append a trial to the ledger; it is on the disk when this returns."""
         trial = PlannedTrial(number, _new_run_id(home), dict(values))
-        append_json_line(self.ledger, asdict(trial))
+        append_trial(self.ledger, trial)
         return trial
 
     def load_elapsed(self) -> float:
         """Read the seconds that earlier sessions took; 0.0 where the file is missing or damaged."""
+        return self._read_clock() or 0.0
+
+    def is_clock_damaged(self) -> bool:
+        """Return True if there is a file of the elapsed time, and it cannot be read."""
+        return os.path.lexists(self.clock) and self._read_clock() is None
+
+    def _read_clock(self) -> float | None:
         try:
-            return float(json.loads(self.clock.read_text(encoding="utf-8"))["seconds"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return 0.0
+            record = parse_json_line(read_plain(self.clock, 4096)) or {}
+        except OSError:
+            return None
+        seconds = record.get("seconds")
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e12:
+            return None
+        return float(seconds)
 
     def save_elapsed(self, seconds: float) -> None:
         """Write the seconds that all sessions took. Raises OSError where the disk refuses."""
-        write_durably(self.clock, json.dumps({"seconds": seconds}).encode())
+        write_durably(self.clock, encode_json_line({"seconds": seconds}))
 
 
 def find_record(home: Home, trial: PlannedTrial) -> RunRecord | None:

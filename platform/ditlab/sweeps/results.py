@@ -1,8 +1,9 @@
 """Results of a sweep's trials, read from what each run left on the disk."""
 
-import itertools
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from ditlab.home import Home, RunFolder
 from ditlab.reports.sweeps.ranking import best, rank
@@ -14,7 +15,7 @@ from ditlab.sweeps.folder import find_record
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.takeovers import read_takeovers
 from ditlab.sweeps.trials import PastCurve, PlannedTrial, trial_experiment
-from ditlab.tracking.journal.history import Series, metric_history
+from ditlab.tracking.journal.history import Series, latest_values, metric_history
 from ditlab.tracking.records import RunRecord
 
 LOSS = "train/loss"
@@ -59,9 +60,8 @@ def past_curves(sweep: Sweep, summary: SweepSummary) -> list[PastCurve]:
     for trial in summary.trials:
         curve = trial.curves.get(sweep.metrics[0])
         if curve and trial.status in ("finished", "stopped"):
-            indices = [index for index, step in enumerate(curve.steps) if step > 0]
-            steps, values = [curve.steps[index] for index in indices], [curve.values[index] for index in indices]
-            found.append(PastCurve(trial.run_id, steps, values))
+            points = [(step, value) for step, value in zip(curve.steps, curve.values, strict=True) if step > 0]
+            found.append(PastCurve(trial.run_id, [step for step, _ in points], [value for _, value in points]))
     return found
 
 
@@ -98,8 +98,8 @@ def _trial(sweep: Sweep, home: Home, planned: PlannedTrial) -> Trial:
         step=record.step,
         total_steps=record.total_steps,
         seconds=_training_seconds(history),
-        metrics={name: series.values[-1] for name, series in history.items() if series.values},
-        curves={name: MetricCurve(series.steps, series.values) for name, series in curves.items()},
+        metrics=latest_values(history),
+        curves={name: MetricCurve(series.steps.tolist(), series.values.tolist()) for name, series in curves.items()},
         note=_note(folder, record),
     )
 
@@ -112,9 +112,11 @@ def _note(folder: RunFolder, record: RunRecord) -> str:
 
 def _training_seconds(history: Mapping[str, Series]) -> float:
     """Sum the intervals between a trial's points, without pauses between sessions."""
-    times = sorted({time for series in history.values() for time in series.times})
-    intervals = [(after - before) / 1000 for before, after in itertools.pairwise(times)]
-    return sum(interval for interval in intervals if interval <= LONGEST_INTERVAL)
+    if not history:
+        return 0.0
+    times = np.unique(np.concatenate([series.times for series in history.values()]))
+    intervals = np.diff(times) / 1000
+    return float(intervals[intervals <= LONGEST_INTERVAL].sum())
 
 
 def _scale(axis: Axis) -> Any:

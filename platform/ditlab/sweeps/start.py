@@ -12,8 +12,10 @@ from ditlab.spec.sweep.space import check_sweep, differences
 from ditlab.spec.sweep.spec import Sweep
 from ditlab.storage.files import write_durably
 from ditlab.sweeps.folder import SweepFolder, find_record
+from ditlab.sweeps.ledger import check_ledger, write_ledger
 from ditlab.sweeps.portable import portable_sweep
 from ditlab.sweeps.prepare import PreparedSweep
+from ditlab.sweeps.takeovers import count_damaged_takeovers
 from ditlab.sweeps.trials import PastTrial, PlannedTrial
 from ditlab.tracking.journal.history import final_metrics
 from ditlab.tracking.records import create_run, find_run, list_runs
@@ -27,8 +29,8 @@ class StartedSweep:
     folder: SweepFolder
     past: list[PastTrial]
     """Trials of the ledger, by number, as they were at the start of this session."""
-    note: str
-    """Line about the start."""
+    notes: list[str]
+    """Lines about the start, and about damaged files."""
 
     @property
     def sweep(self) -> Sweep:
@@ -49,6 +51,18 @@ class StartedSweep:
     def num_remaining(self) -> int:
         """Number of trials that are still to start or to resume."""
         return self.num_trials - sum(past.has_ended for past in self.past)
+
+
+@dataclass(frozen=True)
+class PastTrials:
+    """Trials of the earlier sessions of a sweep."""
+
+    trials: list[PastTrial]
+    """By number."""
+    notes: list[str]
+    """Sentences about damaged files."""
+    needs_ledger: bool
+    """True if the ledger is to be written anew."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +99,7 @@ def create_sweep(prepared: PreparedSweep) -> StartedSweep:
         raise home_write_error(home, error) from error
     at_once = prepared.concurrency.num_trials
     note = f"sweep {folder.sweep_id}: {prepared.num_trials} trials, {at_once} at once"
-    return StartedSweep(prepared, folder, past, note)
+    return StartedSweep(prepared, folder, past, [note])
 
 
 def resume_sweep(prepared: PreparedSweep, folder: SweepFolder) -> StartedSweep:
@@ -94,16 +108,16 @@ def resume_sweep(prepared: PreparedSweep, folder: SweepFolder) -> StartedSweep:
     Raises UserError where another process runs it, or the disk refuses.
     """
     with lock_run(folder.folder):
-        past = read_past_trials(prepared, folder)
-        for one, trial in zip(past, prepared.trials, strict=False):
-            assert one.trial.values == trial.values, f"trial {trial.number} differs from the ledger's"
+        found = read_past_trials(prepared, folder)
         try:
-            past = _store(prepared, folder, past)
+            if found.needs_ledger:
+                write_ledger(folder.ledger, [one.trial for one in found.trials])
+            past = _store(prepared, folder, found.trials)
         except OSError as error:
             raise home_write_error(prepared.home, error) from error
     num_ended = sum(one.has_ended for one in past)
     note = f"sweep {folder.sweep_id}: going on, {num_ended} of {prepared.num_trials} trials are done"
-    return StartedSweep(prepared, folder, past, note)
+    return StartedSweep(prepared, folder, past, [*found.notes, note])
 
 
 def find_stored_sweep(home: Home, sweep_id: str, given: Sweep | None) -> StoredSweep:
@@ -136,9 +150,21 @@ def find_unfinished_sweep(home: Home, given: Sweep) -> str | None:
     return None
 
 
-def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[PastTrial]:
-    """Read the state in which an earlier session left each trial of the ledger; writes nothing."""
-    return [_past_trial(prepared, trial) for trial in folder.planned_trials()]
+def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> PastTrials:
+    """Read the state in which an earlier session left each trial of the ledger; writes nothing.
+
+    Raises UserError where sweep.yaml does not make the ledger's trials.
+    """
+    enumerated = [trial.values for trial in prepared.trials]
+    ledger = check_ledger(folder.ledger, prepared.sweep, enumerated, prepared.home, folder.sweep_id)
+    notes = ledger.sentences(folder.ledger)
+    if folder.is_clock_damaged():
+        notes.append(f"{folder.clock} is damaged: the time of earlier sessions counts as none.")
+    damaged = sum(count_damaged_takeovers(prepared.home.run(trial.run_id)) for trial in ledger.trials)
+    if damaged:
+        lines = f"{damaged} damaged lines" if damaged > 1 else "1 damaged line"
+        notes.append(f"takeovers of sweep {folder.sweep_id}: {lines} passed over; those trials have earlier values.")
+    return PastTrials([_past_trial(prepared, trial) for trial in ledger.trials], notes, not ledger.is_whole)
 
 
 def _past_trial(prepared: PreparedSweep, trial: PlannedTrial) -> PastTrial:
@@ -153,6 +179,8 @@ def _past_trial(prepared: PreparedSweep, trial: PlannedTrial) -> PastTrial:
 def _store(prepared: PreparedSweep, folder: SweepFolder, past: list[PastTrial]) -> list[PastTrial]:
     """Write the spec, and add enumerated trials that the ledger lacks; return the trials of the whole ledger."""
     write_durably(folder.spec, dump_yaml(prepared.sweep.to_dict()).encode())
-    missing = prepared.trials[len(past) :]
+    known = {one.trial.number for one in past}
+    missing = [trial for trial in prepared.trials if trial.number not in known]
     planned = [folder.plan_trial(prepared.home, trial.number, trial.values) for trial in missing]
-    return [*past, *(PastTrial(trial, "waiting", 0, ()) for trial in planned)]
+    trials = [*past, *(PastTrial(trial, "waiting", 0, ()) for trial in planned)]
+    return sorted(trials, key=lambda one: one.trial.number)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from ditlab.storage.files import append_json_line, read_json_lines
 from ditlab.tracking.journal.writer import JournalWriter
 
 MAX_TAG_CHARACTERS = 5000  # MLflow's limit
+MAX_FILE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,35 @@ def record_takeover(folder: RunFolder, takeover: Takeover, before: Experiment) -
 
 
 def read_takeovers(folder: RunFolder) -> list[Takeover]:
-    """Read all takeovers of a run, in order."""
-    return [Takeover(**line) for line in read_json_lines(_path(folder))]
+    """Read all takeovers of a run, in order, without damaged lines."""
+    return _read(folder)[0]
+
+
+def count_damaged_takeovers(folder: RunFolder) -> int:
+    """Count the lines of a run's takeovers that are damaged; a file that cannot be read counts as one."""
+    return _read(folder)[1]
+
+
+def _read(folder: RunFolder) -> tuple[list[Takeover], int]:
+    """Return (takeovers in order, number of damaged lines)."""
+    try:
+        lines = read_json_lines(_path(folder), MAX_FILE_BYTES)
+    except OSError:
+        return [], 1
+    found = [takeover for line in lines.records if (takeover := _parse(line))]
+    return found, lines.num_damaged + len(lines.records) - len(found)
+
+
+def _parse(line: Mapping[str, Any]) -> Takeover | None:
+    """The takeover of a line; None where a field is missing, of another type, or unknown."""
+    if line.keys() != {each.name for each in fields(Takeover)}:
+        return None
+    is_typed = (
+        all(type(line[name]) is int and line[name] >= 0 for name in ("step", "donor_step"))
+        and all(isinstance(line[name], str) for name in ("donor", "key"))
+        and isinstance(line["values"], dict)
+    )
+    return Takeover(**line) if is_typed else None
 
 
 def _path(folder: RunFolder) -> Path:

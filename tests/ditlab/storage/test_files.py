@@ -1,13 +1,14 @@
 """Durable files: old or new content and nothing between, and JSON lines that outlive a torn write."""
 
 import errno
-import json
 import os
+import zlib
 from pathlib import Path
 
 import pytest
 
-from ditlab.storage.files import append_json_line, read_json_lines, replacing, write_durably, write_whole
+from ditlab.storage.files import JsonLines, append_json_line, read_json_lines, replacing, write_durably, write_whole
+from ditlab.storage.plain_files import UnusableFile
 
 
 @pytest.mark.parametrize("write", [write_durably, write_whole])
@@ -58,10 +59,57 @@ def test_an_error_of_the_writer_leaves_the_old_file_alone(tmp_path):
 @pytest.mark.parametrize("torn", [b'{"step": 2, "va', b"{", b"\x00\xff", b"[1]\n"])
 def test_lines_outlive_a_torn_one(tmp_path, torn):
     path = tmp_path / "lines.jsonl"
-    assert list(read_json_lines(path)) == []
+    assert read_json_lines(path) == JsonLines()
     append_json_line(path, {"step": 1, "text": "zwölf"})
     with path.open("ab") as file:
         file.write(torn)
     append_json_line(path, {"step": 3})
-    assert list(read_json_lines(path)) == [{"step": 1, "text": "zwölf"}, {"step": 3}]
-    assert json.loads(path.read_bytes().splitlines()[-1]) == {"step": 3}
+    assert read_json_lines(path) == JsonLines([{"step": 1, "text": "zwölf"}, {"step": 3}], 1, True)
+
+
+RECORDS = [{"step": 1, "values": {"a": [1.5, None, "x"]}}, {"step": 2, "values": {}}, {"step": 3, "text": 'say "},"'}]
+
+
+def written(path):
+    for record in RECORDS:
+        append_json_line(path, record)
+    return path.read_bytes()
+
+
+def test_a_line_ends_with_the_checksum_of_what_stands_before_it(tmp_path):
+    first = written(tmp_path / "lines").splitlines()[0]
+    body = b'{"step":1,"values":{"a":[1.5,null,"x"]}'
+    assert first == body + b',"crc":"%08x"}' % zlib.crc32(body)
+
+
+def test_no_flip_of_a_bit_changes_a_line_in_silence(tmp_path):
+    path = tmp_path / "lines"
+    content = written(path)
+    for position in range(len(content) * 8):
+        damaged = bytearray(content)
+        damaged[position // 8] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        found = read_json_lines(path)
+        # A name within the first checksum itself is no content; a key more shows that.
+        kept = [record for record in found.records if record in RECORDS]
+        others = [record for record in found.records if record not in RECORDS]
+        assert len(kept) >= len(RECORDS) - 1, f"bit {position}"
+        assert all({**RECORDS[0], **other} == other and len(other) == 3 for other in others), f"bit {position}"
+        assert found.num_damaged or len(kept) == len(RECORDS) or others, f"bit {position}"
+
+
+def test_lines_of_an_earlier_version_are_read_before_those_with_checksums(tmp_path):
+    path = tmp_path / "lines"
+    path.write_bytes(b'{"step": 0}\n')
+    written(path)
+    assert read_json_lines(path) == JsonLines([{"step": 0}, *RECORDS], 0, True)
+    with path.open("ab") as file:
+        file.write(b'{"step": 4}\n')
+    assert read_json_lines(path) == JsonLines([{"step": 0}, *RECORDS], 1, True)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/full")])
+def test_nothing_is_appended_to_a_special_file(tmp_path, make):
+    make(tmp_path / "lines")
+    with pytest.raises(UnusableFile, match="no plain file"):
+        append_json_line(tmp_path / "lines", {"step": 1})

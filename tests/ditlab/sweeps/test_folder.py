@@ -1,12 +1,12 @@
 """A sweep's folder: its ledger, its spec, its elapsed time."""
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 
 from ditlab.errors import UserError
+from ditlab.storage.files import parse_json_line
 from ditlab.sweeps.folder import SweepFolder, find_record
 from ditlab.sweeps.trials import PlannedTrial
 from ditlab.tracking.records import create_run
@@ -40,7 +40,7 @@ def test_planned_trial_is_flushed_to_the_disk(folder, home, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: synced.update(content_of(file)))
     trial = folder.plan_trial(home, 0, VALUES)
     assert folder.folder.path in synced  # the ledger is new there
-    assert json.loads(synced[folder.ledger]) == {"number": 0, "run_id": trial.run_id, "values": VALUES}
+    assert parse_json_line(synced[folder.ledger]) == {"number": 0, "run_id": trial.run_id, "values": VALUES}
 
 
 def test_torn_last_line_is_ignored_and_the_next_line_is_whole(folder, home):
@@ -74,10 +74,17 @@ def test_ordinary_run_is_no_sweep(home):
 def test_elapsed_time_survives_and_a_damaged_file_counts_as_zero(folder):
     assert folder.load_elapsed() == 0.0
     folder.save_elapsed(12.5)
-    assert folder.load_elapsed() == 12.5 and json.loads(folder.clock.read_text()) == {"seconds": 12.5}
-    for damaged in ("", "{", "[]", "{}", '{"seconds": null}'):
+    assert folder.load_elapsed() == 12.5 and parse_json_line(folder.clock.read_bytes()) == {"seconds": 12.5}
+    assert not folder.is_clock_damaged()
+    changed = folder.clock.read_text().replace("12.5", "92.5")
+    for damaged in ("", "{", "[]", "{}", '{"seconds": null}', '{"seconds": "9"}', '{"seconds": 1e999}', changed):
         folder.clock.write_text(damaged)
-        assert folder.load_elapsed() == 0.0
+        assert folder.load_elapsed() == 0.0 and folder.is_clock_damaged()
+
+
+def test_elapsed_time_of_an_earlier_version_is_read(folder):
+    folder.clock.write_text('{"seconds": 7.25}')
+    assert folder.load_elapsed() == 7.25
 
 
 def test_trial_has_a_record_once_it_has_started(home):

@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from ditlab.cli.sweep_table import forecast_table
+from ditlab.cli.forecast_table import forecast_table
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.sweeps.forecast import forecast
 from ditlab.sweeps.prepare import prepare_sweep
@@ -66,7 +66,7 @@ def test_ended_trials_take_no_more_time(home, status, left):
     one = started(sweep_of(trials=4, concurrent=1))
     trial_run(home, one.sweep, planned(one)[1], status, {6: 1.0})
     again = prepared(one.sweep)
-    found = forecast(again, read_past_trials(again, one.folder))
+    found = forecast(again, read_past_trials(again, one.folder).trials)
     assert found.total == left * 6.0 and len(found.seconds) == 4
     assert len(found.to_dict(again)["trials"]) == 4
 
@@ -77,15 +77,9 @@ def test_trials_of_different_lengths_are_summed(home):
     found = forecast(one)
     assert found.seconds == {0: 60.0, 1: 3600.0, 2: 7200.0} and found.total == 10860.0
     assert found.lines[0].startswith("expected: 3 h 1 min with 1 at once")
-    heading, *rows = table_lines(one, found)
-    assert heading.split() == [
-        "trial",
-        "training.steps",
-        "workers",
-        "parameters",
-        "steps",
-        "time",
-    ]  # there is one `steps` already
+    same, heading, *rows = table_lines(one, found)
+    assert re.fullmatch(r"all 3 trials: workers 1 x \d+ CPU, parameters [\d,]+", same)
+    assert heading.split() == ["trial", "training.steps", "steps", "time"]  # there is one `steps` already
     assert [re.split(r"\s{2,}", row.strip())[-2:] for row in rows] == [
         ["60", "1 min"], ["3,600", "1 h"], ["7,200", "2 h"]
     ]  # fmt: skip

@@ -50,7 +50,7 @@ def test_ended_trials_are_not_run_again(home):
     assert [past.values for past in again.past] == [(0.5,)] * 4 + [()]
     assert again.num_remaining == 2
     assert planned(again) == trials
-    assert "going on, 3 of 5 trials are done" in again.note
+    assert "going on, 3 of 5 trials are done" in again.notes[-1] and len(again.notes) == 1
 
 
 def test_reading_past_trials_writes_nothing(home):
@@ -59,7 +59,7 @@ def test_reading_past_trials_writes_nothing(home):
         trial_run(home, one.sweep, trial, status, {2: 0.5})
     files = {path: path.read_bytes() for path in home.root.rglob("*") if path.is_file()}
     longer = prepared(sweep_of(trials=6))
-    past = read_past_trials(longer, one.folder)
+    past = read_past_trials(longer, one.folder).trials
     assert [trial.status for trial in past] == ["finished", "running", "waiting", "waiting"]
     assert longer.num_trials == 6
     assert {path: path.read_bytes() for path in home.root.rglob("*") if path.is_file()} == files

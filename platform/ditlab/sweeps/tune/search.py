@@ -29,7 +29,8 @@ class OptunaTrials(Searcher):
         self._sweep, self._plan = sweep, plan
         self._study = make_study(sweep, past)
         self._unfinished = [one.trial for one in past if not one.has_ended]
-        self._next_number = len(past)
+        used = {one.trial.number for one in past}
+        self._free_numbers = [number for number in range(sweep.trials or 0) if number not in used]
         self._proposals: dict[str, Any] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
@@ -40,12 +41,11 @@ class OptunaTrials(Searcher):
             proposal = self._study.ask()
             suggest_values(self._sweep, proposal)
         else:
-            found = self._propose() if self._next_number < (self._sweep.trials or 0) else None
+            found = self._propose() if self._free_numbers else None
             if found is None:
                 return Searcher.FINISHED
             proposal, values = found
-            trial = self._plan(self._next_number, values)
-            self._next_number += 1
+            trial = self._plan(self._free_numbers.pop(0), values)
         self._proposals[trial_id] = proposal
         return {"trial": {"number": trial.number, "run_id": trial.run_id, "values": trial.values}}
 
