@@ -4,11 +4,14 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ditlab.secrets import hide
+from ditlab.cli.visible import shown
+
+if TYPE_CHECKING:
+    from ditlab.cli.terminal import TerminalConsole
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -37,5 +40,20 @@ def _finite(value: Any) -> Any:
 
 
 def say(message: str) -> None:
-    """Print a line for people on standard error, without secrets."""
-    click.echo(hide(message), err=True)
+    """Print a line for people on standard error, without secrets and control characters."""
+    click.echo(shown(message), err=True)
+
+
+def print_line(text: object, as_json: bool = False) -> None:
+    """Print a line of a command's result, such as a file's path: on standard output, or on standard error for `--json`.
+
+    Secrets and control characters are left out, as in `say`.
+    """
+    click.echo(shown(str(text)), err=as_json)
+
+
+def console(as_json: bool) -> "TerminalConsole":
+    """Console of a command's tables, which reads no markup: standard output, or standard error for `--json`."""
+    from ditlab.cli.terminal import TerminalConsole
+
+    return TerminalConsole(stderr=as_json)

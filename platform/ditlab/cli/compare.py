@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ditlab.cli.common import emit, json_option, say
+from ditlab.cli.common import emit, json_option, print_line, say
 
 
 @click.command()
@@ -31,6 +31,6 @@ def compare(runs: tuple[str, ...], as_json: bool, **options: Any) -> None:
 
     found = compare_runs(*runs, **options, warn=say)
     for file in found.files:
-        click.echo(file, err=as_json)
+        print_line(file, as_json)
     say(found.summary)
     emit({"files": [str(file) for file in found.files], "runs": [run.as_dict() for run in found.runs]}, as_json)

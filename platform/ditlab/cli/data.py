@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ditlab.cli.common import emit, json_option, say
+from ditlab.cli.common import console, emit, json_option, say
 from ditlab.cli.importing import import_
 from ditlab.cli.uploading import upload
 
@@ -30,8 +30,6 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
 
     PATH: a store's folder, the name of one under DITLAB_HOME/stores, or a URI, of which the manifest alone is read.
     """
-    from rich.console import Console
-
     from ditlab.analysis.store_tables import store_facts, store_tables, text_table
     from ditlab.data.named_stores import open_named_store
     from ditlab.data.preview import sample_grid, sample_text
@@ -45,15 +43,15 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
         raise UserError(f"PATH={path}: --out and --num need the store's rows; leave them out, or name a local store.")
     store = describe_store("PATH", path) if remote else open_named_store("PATH", path, home)
     place = path if remote else str(store.path)
-    console = Console(stderr=as_json)
+    terminal = console(as_json)
     for table in store_tables(store, place):
-        console.print(table)
+        terminal.print(table)
     if remote:
         emit({**store_facts(store, place, None), "texts": {}}, as_json)
         return
     texts = sample_text(store, num or 4)
     if texts:
-        console.print(text_table(texts))
+        terminal.print(text_table(texts))
     figure = sample_grid(store, num or 32)
     picture = None
     if figure is None:

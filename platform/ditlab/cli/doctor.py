@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ditlab.cli.common import emit, json_option, say
+from ditlab.cli.common import console, emit, json_option, print_line, say
 
 if TYPE_CHECKING:
     from ditlab.doctor.findings import Finding
@@ -32,7 +32,7 @@ def doctor(cluster: bool, address: str | None, storage: str | None, as_json: boo
     missing = [finding.what for finding in findings if finding.verdict == "missing"]
     result = {"missing": missing, "findings": [asdict(finding) for finding in findings]}
     if cluster:
-        click.echo(last_sentence(findings), err=as_json)
+        print_line(last_sentence(findings), as_json)
         result["verdict"] = last_sentence(findings)
     emit(result, as_json)
     return 1 if missing else 0
@@ -66,15 +66,12 @@ def _refuse_cluster_options(address: str | None, storage: str | None) -> None:
 
 
 def _show(findings: "Sequence[Finding]", as_json: bool) -> None:
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
-
-    from ditlab.secrets import hide
+    from rich.text import Text
 
     table = Table("", "what", "found", "remedy")
-    marks = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "missing": "[red]missing[/]"}
+    colours = {"ok": "green", "note": "yellow", "missing": "red"}
     for finding in findings:
-        words = (finding.what, finding.found, finding.remedy)
-        table.add_row(marks[finding.verdict], *(escape(hide(text)) for text in words))
-    Console(stderr=as_json).print(table)
+        mark = Text(finding.verdict, colours[finding.verdict])
+        table.add_row(mark, finding.what, finding.found, finding.remedy)
+    console(as_json).print(table)

@@ -2,7 +2,7 @@
 
 import click
 
-from ditlab.cli.common import emit, json_option, run_argument, say, set_option
+from ditlab.cli.common import console, emit, json_option, print_line, run_argument, say, set_option
 
 
 @click.command()
@@ -41,12 +41,10 @@ def evaluate(
     is measured alone, to be compared with that under others; `--set encoders.KEY=PLACE` says where the run's encoders
     are now. With either nothing is added to the run.
     """
-    from rich.console import Console
-
     from ditlab.interface.run import open_run
 
     found = open_run(run, warn=say).evaluate(quality=quality, rows=rows, batch=batch, overrides=overrides)
-    Console(stderr=as_json).print(*found.terminal_tables())
+    console(as_json).print(*found.terminal_tables())
     for file in found.files:
-        click.echo(file, err=as_json)
+        print_line(file, as_json)
     emit(found.to_dict(), as_json)

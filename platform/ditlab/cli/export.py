@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ditlab.cli.common import emit, json_option, run_argument, say
+from ditlab.cli.common import emit, json_option, print_line, run_argument, say
 
 
 @click.command()
@@ -18,5 +18,5 @@ def export(run: str, out: Path, raw: bool, as_json: bool) -> None:
 
     exported = open_run(run, warn=say).export(out, averaged=not raw)
     for file in exported.files:
-        click.echo(file, err=as_json)
+        print_line(file, as_json)
     emit(exported.to_dict(), as_json)

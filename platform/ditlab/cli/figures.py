@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ditlab.cli.common import emit, json_option, say
+from ditlab.cli.common import emit, json_option, print_line, say
 
 
 @click.command()
@@ -31,7 +31,7 @@ def figures(
     found = opened.figures(seed) if opened else general_figures()
     if only_list:
         for kind in found.kinds:
-            click.echo(kind, err=as_json)
+            print_line(kind, as_json)
         emit({"kinds": found.kinds}, as_json)
         return
     found.check(kinds)
@@ -40,7 +40,7 @@ def figures(
         file = found.save_kind(kind, out)
         if file is not None:
             files.append(file)
-            click.echo(file, err=as_json)
+            print_line(file, as_json)
         elif kinds:
             raise UserError(f"--kind {kind}: run {run} has nothing to draw it from; leave it out.")
         else:

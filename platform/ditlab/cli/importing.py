@@ -99,13 +99,13 @@ def _type(annotation: Any, at_least: int | None, file_okay: bool) -> click.Param
 
 def _run(kind: str, options: Spec, out: Path | None, as_json: bool) -> None:
     from ditlab.analysis.store_tables import left_out, text_line
-    from ditlab.cli.progress_bars import ImportBars
+    from ditlab.cli.progress_bars import ProgressBars
     from ditlab.data.import_request import ImportRequest
     from ditlab.data.importing import run_import
     from ditlab.home import Home
 
     home = Home.from_environment().ensure()
-    with ImportBars() as progress:
+    with ProgressBars(f"importing {kind}") as progress:
         imported = run_import(kind, ImportRequest(out or home.stores, home.caches, options, progress))
     stores = []
     for one in imported:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from ditlab.cli.visible import shown
 from ditlab.secrets import hide, hide_tracebacks
 
 # Name -> (module, text in the list of commands).
@@ -119,12 +120,12 @@ def _show_warning(
     """Print a warning: one on a part of another package as a sentence, any other as Python does."""
     is_plugin = category.__name__ == "PluginWarning"  # not imported: `--help` needs none of it
     text = f"warning: {message}\n" if is_plugin else warnings.formatwarning(message, category, filename, lineno, line)
-    click.echo(text, file=file, nl=False, err=True)
+    click.echo(shown(text), file=file, nl=False, err=True)
 
 
 def _fail(message: str, code: int) -> None:
     message = hide(message)
-    click.echo(f"ditlab: {message}", err=True)
+    click.echo(f"ditlab: {shown(message)}", err=True)
     if "--json" in sys.argv:
         click.echo(json.dumps({"status": "error", "message": message, "exit_code": code}))
     sys.exit(code)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ditlab.cli.common import emit, json_option, set_option, spec_argument
+from ditlab.cli.common import console, emit, json_option, set_option, spec_argument
 
 
 @click.command()
@@ -20,16 +20,14 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
     from ditlab.interface.specs import load
 
     experiment = load(spec, overrides)
-    from rich.console import Console
-
     from ditlab.analysis.parameters import parameter_table, shape_table
     from ditlab.interface.specs import count_parameters, trace_shapes
 
-    counts, console = count_parameters(experiment), Console(stderr=as_json)
-    console.print(parameter_table(experiment, counts))
+    counts, terminal = count_parameters(experiment), console(as_json)
+    terminal.print(parameter_table(experiment, counts))
     result: dict[str, Any] = asdict(counts)
     if shapes:
         rows = trace_shapes(experiment, batch)
-        console.print(shape_table(rows, batch))
+        terminal.print(shape_table(rows, batch))
         result["shapes"] = [asdict(row) for row in rows]
     emit(result, as_json)

@@ -1,57 +1,93 @@
-"""Progress bars of imports: bytes of downloads, counts of anything else."""
+"""Progress of a command's tasks, such as bytes of a download: bars on a terminal, plain lines in a log."""
 
-from types import TracebackType
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
+
+from ditlab.cli.live_display import LiveDisplay
+from ditlab.cli.plain_lines import format_clock
+from ditlab.cli.visible import shown
+
+_SIZES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("bytes", 1))
 
 
 class Amount(ProgressColumn):
     """A task's progress as text: `3.1/9.9 MB`, `120,000/1,000,000 peaks`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._bytes = DownloadColumn()
-
     def render(self, task: Task) -> Text:
         """Format a task's progress."""
-        unit = task.fields["unit"]
-        if unit == "bytes":
-            return self._bytes.render(task)
-        total = "?" if task.total is None else f"{task.total:,.0f}"
-        return Text(f"{task.completed:,.0f}/{total} {unit}", style="progress.download")
+        total = None if task.total is None else int(task.total)
+        return Text(describe_amount(int(task.completed), total, task.fields["unit"]), style="progress.download")
 
 
-class ImportBars:
-    """A bar for each task that an importer reports, on standard error; nothing is drawn before the first report."""
+class ProgressBars(LiveDisplay):
+    """A bar for each task that is reported; in a log, lines about the latest. Call it to report (`ditlab.progress`).
 
-    def __init__(self) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), Amount(), TimeRemainingColumn())
-        self._bars = Progress(*columns, console=Console(stderr=True))
+    Use as a context manager, around imports that take seconds as well.
+    """
+
+    def __init__(self, stage: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin with a stage, which is shown until the first report."""
+        super().__init__(console, clock)
+        self._clock = clock
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), Amount(), TimeRemainingColumn())
+        self._bars = Progress(*columns, console=self._console)
         self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> "ImportBars":
-        return self
+        self._latest = _Report(stage, "", clock())
 
     def __call__(self, what: str, done: int, total: int | None, unit: str = "bytes") -> None:
-        """See `ditlab.data.import_request.ImportProgress`."""
-        if not self._tasks:
-            self._bars.start()
+        """Report that `done` of `total` (None: unknown) units of a task are done; an empty unit counts nothing."""
+        if what != self._latest.what:
+            self._latest = _Report(what, unit, self._clock(), done)
+        self._latest.done, self._latest.total = done, total
+        if not unit:
+            return
         if what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(what, total=total, unit=unit)
+            self._tasks[what] = self._bars.add_task(shown(what), total=total, unit=unit)
         self._bars.update(self._tasks[what], completed=done, total=total)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._bars.stop()
+    def stage(self, name: str) -> None:
+        """Show a stage that counts nothing."""
+        self(name, 0, None, "")
+
+    def render(self) -> RenderableType:
+        """A stage's name, or the bars."""
+        return self._bars if self._latest.unit else Text(f"{self._latest.what} ...", overflow="ellipsis", no_wrap=True)
+
+    def describe(self) -> str:
+        """Latest task, its amount and the time left."""
+        return self._latest.describe(self._clock())
+
+
+@dataclass
+class _Report:
+    what: str
+    unit: str
+    began: float
+    done_at_first: int = 0
+    done: int = 0
+    total: int | None = None
+
+    def describe(self, now: float) -> str:
+        if not self.unit:
+            return f"{self.what} ..."
+        text = f"{self.what}: {describe_amount(self.done, self.total, self.unit)}"
+        moved = self.done - self.done_at_first
+        if self.total is None or moved <= 0 or self.done >= self.total:
+            return text
+        return f"{text} · {format_clock((now - self.began) * (self.total - self.done) / moved)} left"
+
+
+def describe_amount(done: int, total: int | None, unit: str) -> str:
+    """An amount as text: `3.1/9.9 MB`, `120,000/1,000,000 peaks`, `37 network evaluations` of an unknown number."""
+    if unit == "bytes":
+        name, size = next(each for each in _SIZES if (total or done) >= each[1] or each[1] == 1)
+        unit, digits = name, 0 if size == 1 else 1
+        parts = [f"{number / size:,.{digits}f}" for number in (done, total) if number is not None]
+    else:
+        parts = [f"{number:,}" for number in (done, total) if number is not None]
+    return f"{'/'.join(parts)} {unit}"

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ditlab.analysis.sampling.options import SAMPLES_PER_PROMPT, STRENGTH
-from ditlab.cli.common import emit, json_option, run_argument, say, set_option
+from ditlab.cli.common import emit, json_option, print_line, run_argument, say, set_option
 
 
 @click.command()
@@ -95,5 +95,5 @@ def sample(run: str, num: int | None, out: Path | None, as_json: bool, **options
     drawn = opened.sample(num, **options)
     files = drawn.save(out)
     for file in files:
-        click.echo(file, err=as_json)
+        print_line(file, as_json)
     emit({"run_id": opened.id, "step": drawn.step, "files": [str(file) for file in files]}, as_json)

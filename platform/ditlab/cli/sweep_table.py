@@ -1,70 +1,66 @@
-"""Tables of a sweep's trials: a live one while it runs, and its forecast."""
+"""Live table of a sweep's trials."""
 
-import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from __future__ import annotations
 
-from rich.console import Console
-from rich.live import Live
-from rich.markup import escape
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
-from ditlab.reports.formatting import describe_value, format_duration, short_names
+from ditlab.cli.live_display import LiveDisplay
+from ditlab.cli.plain_lines import print_plain
+from ditlab.cli.terminal import status_text
+from ditlab.reports.formatting import describe_value, short_names
 from ditlab.reports.sweeps.records import ENDED, Trial
-from ditlab.secrets import hide
-from ditlab.spec.experiment import Experiment
-from ditlab.spec.sweep.spec import Sweep
-from ditlab.sweeps.forecast import Forecast
-from ditlab.sweeps.prepare import PreparedSweep
-from ditlab.sweeps.progress import SweepProgress
+
+if TYPE_CHECKING:
+    from ditlab.spec.sweep.spec import Sweep
+    from ditlab.sweeps.progress import SweepProgress
 
 MAX_ROWS = 24  # for running trials, those that ended last, and the best
-COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "stopped": "blue"}
+MOST_RUNNING = 4  # running trials that a line of progress names
 
 
-class SweepTable:
-    """Table of the trials that is rewritten in place; without a terminal, one line per ended trial.
+class SweepTable(LiveDisplay):
+    """Table of the trials that is rewritten in place; in a log, a line for each ended trial, and lines of progress.
 
     Use as a context manager.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
-        self._live: Live | None = None
+    def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(console, clock)
+        self._progress: SweepProgress | None = None
         self._printed: set[int] = set()
-
-    def __enter__(self) -> "SweepTable":
-        return self
-
-    def __exit__(self, *details: Any) -> None:
-        if self._live:
-            self._live.__exit__(*details)
 
     def update(self, progress: SweepProgress) -> None:
         """Show the trials as they are now."""
-        if self._console.is_terminal:
-            if not self._live:
-                self._live = Live(console=self._console, refresh_per_second=2, transient=True)
-                self._live.__enter__()
-            self._live.update(trial_table(progress))
+        self._progress = progress
+        if self._is_live:
             return
         names = _axis_names(progress.sweep)
         for trial in progress.trials:
             if trial.status in ENDED and trial.number not in self._printed | progress.ended_before:
                 self._printed.add(trial.number)
-                sys.stderr.write(f"{_line(trial, names, progress.sweep.metrics)}\n")
+                print_plain(_line(trial, names, progress.sweep.metrics))
 
-    def say(self, message: str) -> None:
-        """Print a message above the table; where there is no table, on standard error."""
-        message = hide(message)
-        if self._live:
-            self._console.print(message, markup=False, highlight=False, soft_wrap=True)
-        else:
-            sys.stderr.write(f"{message}\n")
+    def render(self) -> RenderableType:
+        """Table of the trials."""
+        return trial_table(self._progress) if self._progress else Text("preparing the sweep ...")
 
-    def warn(self, message: str) -> None:
-        """Print a warning, as `say` does."""
-        self.say(f"warning: {message}")
+    def describe(self) -> str:
+        """Counts of the trials, and the steps of those that train."""
+        return describe_sweep(self._progress) if self._progress else "preparing the sweep ..."
+
+
+def describe_sweep(progress: SweepProgress) -> str:
+    """A sweep's state in a line: `2 running, 3 finished of 8 · trial 3 at step 120/600, trial 4 at step 80/600`."""
+    running = [trial for trial in progress.trials if trial.status == "running" and trial.total_steps]
+    shown = [f"trial {trial.number} at step {trial.step:,}/{trial.total_steps:,}" for trial in running[:MOST_RUNNING]]
+    more = [f"{len(running) - MOST_RUNNING} more"] if len(running) > MOST_RUNNING else []
+    return " · ".join([progress.counts, *([", ".join([*shown, *more])] if shown else [])])
 
 
 def trial_table(progress: SweepProgress) -> Table:
@@ -82,51 +78,15 @@ def trial_table(progress: SweepProgress) -> Table:
     for name in sweep.metrics:
         table.add_column(name, justify="right", no_wrap=True)
     for trial in _select(progress.trials, best):
-        colour = COLOURS.get(trial.status, "white")
         table.add_row(
             f"{'*' if trial.number == best else ''}{trial.number}",
             trial.run_id if trial.status != "waiting" else "",
-            *(escape(describe_value(trial.values[path])) if path in trial.values else "" for path in sweep.space),
-            f"[{colour}]{trial.status}[/]", f"{trial.step:,}/{trial.total_steps:,}" if trial.total_steps else "",
+            *(describe_value(trial.values[path]) if path in trial.values else "" for path in sweep.space),
+            status_text(trial.status), f"{trial.step:,}/{trial.total_steps:,}" if trial.total_steps else "",
             *(f"{trial.metrics[name]:.5g}" if name in trial.metrics else "" for name in sweep.metrics),
             style="bold" if trial.number == best else "",
         )  # fmt: skip
     return table
-
-
-def forecast_table(prepared: PreparedSweep, expected: Forecast) -> Table:
-    """Make a table with a row for each trial; one row in all for a search that proposes trials as it goes."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    paths = list(prepared.sweep.space)
-    heads = ("workers", "parameters", "steps", "time")
-    names = short_names(paths, ("trial", *heads))
-    table.add_column("trial", justify="right", no_wrap=True)
-    for path in paths:
-        table.add_column(names[path], overflow="fold")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    for trial in prepared.trials:
-        values = trial.values
-        table.add_row(
-            str(trial.number), *(escape(describe_value(values[path])) if path in values else "" for path in paths),
-            _workers(trial.experiment, prepared), f"{trial.num_parameters:,}", f"{trial.total_steps:,}",
-            _time(expected.seconds.get(trial.number)),
-        )  # fmt: skip
-    if not prepared.trials:
-        axes = [axis.kind for axis in prepared.sweep.space.values()]
-        table.add_row(f"{prepared.num_trials} of", *axes, _workers(prepared.base, prepared), "",
-                      f"{prepared.total_steps:,}", _time(expected.seconds.get(0)))  # fmt: skip
-    return table
-
-
-def _workers(experiment: Experiment, prepared: PreparedSweep) -> str:
-    gpus = experiment.resources.gpus_per_worker
-    each = f"{gpus:g} GPU" if gpus else f"{prepared.concurrency.share.threads} CPU"
-    return f"{experiment.resources.max_workers} x {each}"
-
-
-def _time(seconds: float | None) -> str:
-    return "?" if seconds is None else format_duration(seconds)
 
 
 def _axis_names(sweep: Sweep) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ditlab.cli.common import emit, json_option, say, set_option, spec_argument
+from ditlab.cli.common import emit, json_option, print_line, say, set_option, spec_argument
 
 if TYPE_CHECKING:
     from ditlab.interface.training import TrainingResult
@@ -42,15 +42,17 @@ def train(
         _show_plan(experiment, address, local, resume, as_json)
         return 0
     from ditlab.cli.progress_line import ProgressLine
-    from ditlab.interface import training
 
-    with ProgressLine() as line:
+    with ProgressLine("loading PyTorch") as line:
+        from ditlab.interface import training
+
+        line.stage("starting workers")
         result = training.train(
             experiment, local=local, address=address, resume=resume,
             on_progress=line.update, say=line.say, warn=line.warn,
         )  # fmt: skip
     for text in _summary(result):
-        click.echo(text, err=as_json)
+        print_line(text, as_json)
     emit(result.to_dict(), as_json)
     return 130 if result.status == "interrupted" else 0
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ditlab.cli.common import emit, json_option, say, set_option
+from ditlab.cli.common import console, emit, json_option, print_line, say, set_option
 
 if TYPE_CHECKING:
     from ditlab.sweeps.finish import SweepResult
@@ -34,20 +34,20 @@ def tune(
     as_json: bool,
 ) -> int:
     """Run the trials of a sweep, rank them, and write a report. Ctrl-C ends it after a checkpoint of each trial."""
-    from ditlab.interface import sweeps
-
     if dry_run:
         _show_plan(sweep, overrides, address, resume, as_json)
         return 0
     from ditlab.cli.sweep_table import SweepTable
 
     with SweepTable() as table:
+        from ditlab.interface import sweeps
+
         result = sweeps.tune(
             sweep, overrides, address=address, resume=resume,
             on_progress=table.update, say=table.say, warn=table.warn,
         )  # fmt: skip
     for line in summary_lines(result):
-        click.echo(line, err=as_json)
+        print_line(line, as_json)
     emit(result.to_dict(), as_json)
     return result.exit_code
 
@@ -59,16 +59,13 @@ def _show_plan(
     from ditlab.interface.sweeps import plan_sweep
 
     plan = plan_sweep(sweep, overrides, address=address, resume=resume, say=say)
-    from rich.console import Console
-
-    from ditlab.cli.sweep_table import forecast_table
+    from ditlab.cli.forecast_table import forecast_table
 
     for line in plan.notes:
         say(line)
-    console = Console(stderr=as_json)
-    console.print(forecast_table(plan.prepared, plan.forecast))
+    console(as_json).print(forecast_table(plan.prepared, plan.forecast))
     for line in plan.forecast.lines:
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        print_line(line, as_json)
     emit(plan.to_dict(), as_json)
 
 

@@ -4,9 +4,10 @@ import io
 import re
 
 import pytest
-from rich.console import Console
 
-from ditlab.cli.sweep_table import MAX_ROWS, SweepTable, trial_table
+from ditlab.cli.plain_lines import FIRST_LINE
+from ditlab.cli.sweep_table import MAX_ROWS, SweepTable, describe_sweep, trial_table
+from ditlab.cli.terminal import TerminalConsole
 from ditlab.reports.formatting import describe_value
 from ditlab.reports.sweeps.records import Trial
 from ditlab.sweeps.progress import SweepProgress
@@ -31,7 +32,7 @@ def progress(trials, best=None, ended_before=()):
 
 
 def on_terminal(trials, best=None, then=lambda table: None):
-    console = Console(file=io.StringIO(), force_terminal=True, width=140, height=60)
+    console = TerminalConsole(file=io.StringIO(), force_terminal=True, width=140, height=60, _environ={"TERM": "xterm"})
     with SweepTable(console) as table:
         table.update(progress(trials, best))
         then(table)
@@ -40,7 +41,7 @@ def on_terminal(trials, best=None, then=lambda table: None):
 
 def lines_of(trials, best=None):
     """The table's lines without colours: the heading, then a line a trial."""
-    console = Console(file=io.StringIO(), width=140)
+    console = TerminalConsole(file=io.StringIO(), width=140)
     console.print(trial_table(progress(trials, best)))
     return console.file.getvalue().splitlines()[1:]
 
@@ -101,7 +102,7 @@ def printed(capsys):
     """`printed(*updates)`: the lines that are printed without a terminal."""
 
     def run(*updates, ended_before=()):
-        with SweepTable(Console(file=io.StringIO())) as table:
+        with SweepTable(TerminalConsole(file=io.StringIO())) as table:
             for trials in updates:
                 table.update(progress(trials, ended_before=ended_before))
         out, err = capsys.readouterr()
@@ -133,3 +134,18 @@ def test_values_are_not_interpreted_as_markup():
     value = {"kind": "a", "words": ["[/x]", "bold"]}
     (line,) = lines_of([trial(0, values={"optimizer.lr": "[red]", "objective.time": value})])[1:]
     assert "[red]" in line and "[/x]" in line
+
+
+def test_log_counts_trials_and_names_those_that_train(capsys):
+    now = [0.0]
+    table = SweepTable(TerminalConsole(file=io.StringIO()), clock=lambda: now[0])
+    table.update(progress([trial(0, "running"), trial(1, "waiting")]))
+    now[0] = FIRST_LINE
+    table.tick()
+    assert capsys.readouterr().err == "[0:02] 1 running of 8 · trial 0 at step 1,000/6,000\n"
+
+
+def test_line_of_many_running_trials_names_the_first():
+    text = describe_sweep(progress([trial(number, "running") for number in range(6)]))
+    assert text.endswith("trial 3 at step 1,000/6,000, 2 more") and text.count("at step") == 4
+    assert describe_sweep(progress([trial(0, "waiting")])) == "starting of 8"

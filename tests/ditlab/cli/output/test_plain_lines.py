@@ -1,0 +1,137 @@
+"""Lines of progress where standard error is no terminal: when they come, what they say, how they are turned off."""
+
+import io
+import threading
+
+import pytest
+
+from ditlab.cli.plain_lines import FIRST_LINE, INTERVAL_VARIABLE, LineSchedule, PlainLines
+from ditlab.cli.progress_bars import ProgressBars, describe_amount
+from ditlab.cli.progress_line import ProgressLine
+from ditlab.cli.terminal import TerminalConsole
+from ditlab.errors import UserError
+from ditlab.training.reporting import TrainingProgress
+
+
+class FakeClock:
+    """A clock that a test moves."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def log_of(kind, *arguments, clock):
+    return kind(*arguments, console=TerminalConsole(file=io.StringIO()), clock=clock)
+
+
+def terminal():
+    return TerminalConsole(file=io.StringIO(), force_terminal=True, width=80, _environ={"TERM": "xterm"})
+
+
+def due_times(seconds, interval=30.0, step=0.25):
+    schedule = LineSchedule(0.0, interval)
+    return [number * step for number in range(int(seconds / step) + 1) if schedule.is_due(number * step)]
+
+
+def test_first_line_comes_after_two_seconds_and_then_ever_fewer():
+    assert due_times(200) == [2, 4, 8, 16, 32, 62, 92, 122, 152, 182]
+    assert FIRST_LINE == 2.0
+
+
+def test_a_run_of_days_prints_a_line_every_ten_minutes():
+    times = due_times(3 * 86400, step=10)
+    assert {round(b - a) for a, b in zip(times[-20:-1], times[-19:], strict=True)} == {600}
+    assert len(times) < 900
+
+
+def test_interval_of_the_environment():
+    assert due_times(10, interval=1.0, step=0.5) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert due_times(1000, interval=0.0) == []
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
+def test_interval_that_is_no_time(text, monkeypatch):
+    monkeypatch.setenv(INTERVAL_VARIABLE, text)
+    with pytest.raises(UserError, match=f"DITLAB_PROGRESS_SECONDS={text} is no time in seconds"):
+        PlainLines(str)
+
+
+def test_interval_that_is_no_time_ends_a_command_at_once(ditlab, spec, monkeypatch):
+    monkeypatch.setenv(INTERVAL_VARIABLE, "soon")
+    said = ditlab("train", spec, "--local")
+    assert said.code == 2 and said.err.count("\n") == 1 and "DITLAB_PROGRESS_SECONDS=soon" in said.err
+
+
+def test_line_of_a_training(clock, capsys):
+    line = log_of(ProgressLine, "loading PyTorch", clock=clock)
+    line.tick()
+    clock.now += 2
+    line.tick()
+    line.update(TrainingProgress(5, 10, 1530.2, {"train/loss": 0.51234, "train/lr": 1e-3}, seconds_left=35))
+    line.tick()
+    clock.now += 2.1
+    line.tick()
+    line.update(TrainingProgress(6, 10, 0.0, {"train/loss": 0.5}, "evaluating"))
+    clock.now += 60
+    line.tick()
+    out, err = capsys.readouterr()
+    assert out == "" and err.splitlines() == [
+        "[0:02] loading PyTorch ...",
+        "[0:04] step 5/10 · loss 0.5123 · 1,530 samples/s · 0:35 left",
+        "[1:04] step 6/10 · loss 0.5000 · evaluating ...",
+    ]
+
+
+def test_line_of_a_task_names_the_time_left(clock, capsys):
+    bars = log_of(ProgressBars, "opening the run", clock=clock)
+    bars("drawing samples", 0, 1000, "samples")
+    clock.now += 10
+    bars("drawing samples", 256, 1000, "samples")
+    bars.tick()
+    clock.now += 20
+    bars("reading", 37, None, "network evaluations")
+    bars.tick()
+    bars.stage("writing \x1b[2J")
+    clock.now += 30
+    bars.tick()
+    assert capsys.readouterr().err.splitlines() == [
+        "[0:10] drawing samples: 256/1,000 samples · 0:29 left",
+        "[0:30] reading: 37 network evaluations",
+        "[1:00] writing \\x1b[2J ...",
+    ]
+
+
+def test_bars_on_a_terminal_print_no_plain_lines(clock, capsys):
+    console = terminal()
+    with ProgressBars("opening", console=console, clock=clock) as bars:
+        bars("[red]x[/]", 5, 10, "rows")
+        bars.warn("no [red] here \x1b[2J")
+        clock.now += 100
+    assert capsys.readouterr() == ("", "")
+    found = console.file.getvalue()
+    assert "[red]x[/]" in found and "5/10 rows" in found and "warning: no [red] here \\x1b[2J" in found
+
+
+def test_thread_prints_without_a_report(monkeypatch, capsys):
+    """A task that is silent is seen to live."""
+    printed = threading.Event()
+    monkeypatch.setattr("ditlab.cli.plain_lines._POLL", 0.001)
+    monkeypatch.setattr("ditlab.cli.plain_lines.print_plain", lambda text: printed.set())
+    monkeypatch.setenv(INTERVAL_VARIABLE, "0.01")
+    with ProgressBars("opening", console=TerminalConsole(file=io.StringIO())):
+        assert printed.wait(10)
+
+
+def test_amounts():
+    assert describe_amount(3_100_000, 9_912_422, "bytes") == "3.1/9.9 MB"
+    assert describe_amount(12, None, "bytes") == "12 bytes"
+    assert describe_amount(1_234_000_000, None, "bytes") == "1.2 GB"
+    assert describe_amount(120_000, 1_000_000, "peaks") == "120,000/1,000,000 peaks"

@@ -1,0 +1,106 @@
+"""Text of files on a terminal: no markup, no control characters, no secrets."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from ditlab.cli.terminal import TerminalConsole, status_text
+from ditlab.cli.visible import shown, shown_line
+from ditlab.home import Home
+from ditlab.tracking.records import create_run, update_record
+from support.sweeps import BASE, LR, sweep_of
+
+HOSTILE = "[red]x[/]\x1b[2J"
+SHOWN = "[red]x[/]\\x1b[2J"
+
+
+@pytest.mark.parametrize(
+    ("character", "escape"),
+    [("\0", "\\x00"), ("\a", "\\x07"), ("\r", "\\x0d"), ("\x1b", "\\x1b"), ("\x7f", "\\x7f"), ("\x9b", "\\x9b"),
+     ("\u202e", "\\u202e"), ("\u2066", "\\u2066"), ("\u200f", "\\u200f"), ("\u2028", "\\u2028"),
+     ("\udc80", "\\udc80")],
+)  # fmt: skip
+def test_control_characters_become_escapes(character, escape):
+    assert shown(f"a{character}b") == f"a{escape}b"
+
+
+def test_layout_and_other_scripts_stay():
+    text = "ä 漢字 🙂 · \ttab\nnext"
+    assert shown(text) == text
+    assert shown_line("a\tb\nc") == "a\\tb\\nc"
+
+
+def test_console_prints_names_as_they_are(monkeypatch):
+    monkeypatch.setenv("SOME_PASSWORD", "not-to-be-seen")
+    console = TerminalConsole(file=io.StringIO(), force_terminal=True, width=80, _environ={"TERM": "xterm"})
+    table = Table(title=f"{HOSTILE} title", caption="[/nothing]")
+    table.add_column(HOSTILE)
+    table.add_row(f"{HOSTILE} cell not-to-be-seen :smile:")
+    table.add_row(Text(f"text {HOSTILE}"))
+    table.add_row(status_text(f"failed{HOSTILE}"))
+    console.print(table, f"{HOSTILE} printed")
+    found = console.file.getvalue()
+    assert found.count(SHOWN) == 6 and "\x1b[2J" not in found and "[/nothing]" in found and ":smile:" in found
+    assert "not-to-be-seen" not in found and "***" in found
+
+
+@pytest.fixture
+def hostile_run(home):
+    """The id of a run whose name is markup and an escape sequence."""
+    folder = create_run(Home.from_environment(), HOSTILE, family=HOSTILE, spec_hash="")
+    update_record(folder, status="failed", message=HOSTILE)
+    return folder.run_id
+
+
+def assert_tame(said):
+    assert "\x1b" not in said.out + said.err and "Traceback" not in said.err, said
+
+
+def test_name_of_a_run_in_the_list(ditlab, hostile_run):
+    said = ditlab("runs")
+    assert said.code == 0 and SHOWN in said.out
+    assert_tame(said)
+    assert ditlab("runs", "--json").json["runs"][0]["name"] == HOSTILE
+
+
+@pytest.mark.parametrize("command", [("compare", "other"), ("sample",), ("evaluate",), ("figures",), ("export",)])
+def test_name_of_a_run_in_an_error(ditlab, hostile_run, tmp_path, command):
+    more = ["--out", tmp_path / HOSTILE.replace("/", "_")] if command[0] == "export" else []
+    for name in (HOSTILE, f"{HOSTILE}unknown"):
+        said = ditlab(command[0], name, *command[1:], *more)
+        assert said.code == 2 and SHOWN in said.err, said.err
+        assert_tame(said)
+
+
+def test_error_of_click(ditlab):
+    said = ditlab(HOSTILE)
+    assert said.code == 2
+    assert_tame(said)
+
+
+def test_path_in_an_error(ditlab, tmp_path):
+    said = ditlab("train", tmp_path / "\x1b[2J.yaml", "--dry-run")
+    assert said.code == 2 and "\\x1b[2J.yaml" in said.err
+    assert_tame(said)
+
+
+def test_values_of_a_sweep(ditlab, tmp_path):
+    (tmp_path / "sweep.json").write_text(
+        json.dumps({**sweep_of(LR, trials=2).to_dict(), "name": HOSTILE, "base": {**BASE, "name": HOSTILE}})
+    )
+    for path in (tmp_path / "sweep.json", tmp_path / f"{HOSTILE.replace('/', '_')}.yaml"):
+        said = ditlab("tune", path, "--dry-run")
+        assert said.code == 2 and "\\x1b[2J" in said.err
+        assert_tame(said)
+
+
+def test_warning_of_another_package():
+    code = "import warnings; from ditlab.cli import main; warnings.showwarning = main._show_warning; "
+    code += "warnings.warn('\\x1b[2J[red]')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "\\x1b[2J[red]" in done.stderr and "\x1b" not in done.stderr
