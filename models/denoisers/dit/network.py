@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from denoisers.dit.spec import DiTSpec
@@ -15,6 +16,7 @@ from denoisers.layers.adaln import AdaLN, Modulation
 from denoisers.layers.adaln_block import AdaLNZeroBlock
 from denoisers.layers.attention import SelfAttention
 from denoisers.layers.embeddings import table_2d
+from denoisers.layers.fixed_table import FixedTable
 from denoisers.layers.label_embedding import LabelEmbedding, add_label
 from denoisers.layers.mlp import MLP
 from denoisers.layers.patches import PatchEmbedding, unpatchify
@@ -53,14 +55,11 @@ BLOCKS: dict[str, Callable[[DiTSpec], Block]] = {"scale_shift": ScaleShiftBlock,
 class DiT(nn.Module):
     """Network that predicts the velocity at (x, t), of the class `label` if it has classes; 0 until it is trained."""
 
-    positions: Tensor
-
     def __init__(self, spec: DiTSpec) -> None:
         super().__init__()
         self.spec = spec
         self.patch_embedding = PatchEmbedding(spec.channels, spec.patch_size, spec.width)
-        positions = table_2d(spec.num_rows, spec.num_rows, spec.width)
-        self.register_buffer("positions", positions, persistent=False)
+        self.positions = FixedTable(table_2d(spec.num_rows, spec.num_rows, spec.width, dtype=torch.float64))
         self.time = TimeEmbedding(spec.width, spec.condition_width, spec.time_scale)
         self.label = None if spec.num_classes is None else LabelEmbedding(spec.num_classes, spec.condition_width)
         self.blocks = nn.ModuleList(BLOCKS[spec.adaln](spec) for _ in range(spec.depth))
@@ -76,7 +75,7 @@ class DiT(nn.Module):
     def embed(self, x: Tensor) -> Tensor:
         """Embed patches with their positions: (B, C, S, S) -> (B, N, D)."""
         # The weights' dtype, not the tokens': under autocast the sum, and so the residual stream, stays float32.
-        return self.patch_embedding(x) + self.positions.to(self.head.weight.dtype)
+        return self.patch_embedding(x) + self.positions.values(self.head.weight.dtype)
 
     def forward(self, x: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
         """Predict the velocity (B, C, S, S) of x (B, C, S, S) at times t (B,) in [0, 1], label (B,) int64."""

@@ -21,10 +21,9 @@ def frequencies(
     *,
     denominator: Denominator = "half",
     base: float = 10000.0,
-    dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Angular frequencies of an embedding of width `dim`: (dim / 2,), radians per unit, highest first.
+    """Angular frequencies of an embedding of width `dim`: (dim / 2,) float64, radians per unit, highest first.
 
     Raises ValueError for a width that is odd or too small for its denominator.
     """
@@ -33,7 +32,7 @@ def frequencies(
     if dim % 2 or steps < 1:
         raise ValueError(f"a sinusoidal embedding with denominator '{denominator}' cannot have width {dim}")
     # An integer arange: DeepSpeed's zero.Init rounds floating-point ones to the training precision as they are made.
-    i = torch.arange(half, device=device).to(dtype)
+    i = torch.arange(half, device=device).to(torch.float64)
     return torch.pow(base, -i / steps)
 
 
@@ -45,15 +44,17 @@ def embed(
     denominator: Denominator = "half",
     base: float = 10000.0,
     scale: float = 1.0,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Embed any real `t`: (...,) -> (..., dim), in t's dtype but never below float32.
+    """Embed any real `t`: (...,) -> (..., dim). Computed in float64, rounded once to `dtype`.
 
-    Half precision would lose the angle: in bfloat16, t = 0.998 and t = 1 are the same number.
+    `dtype` None: t's, but never below float32. Angles are computed in float64 because they are large: near 1000 float32
+    numbers lie 6e-5 apart, and a sine of an angle in float32 errs by half of that.
     """
-    dtype = torch.promote_types(t.dtype, torch.float32)
-    omega = frequencies(dim, denominator=denominator, base=base, dtype=dtype, device=t.device)
-    angles = scale * t.to(dtype)[..., None] * omega  # (..., dim / 2)
-    sin, cos = angles.sin(), angles.cos()
+    omega = frequencies(dim, denominator=denominator, base=base, device=t.device)
+    angles = scale * t.to(torch.float64)[..., None] * omega  # (..., dim / 2)
+    dtype = torch.promote_types(t.dtype, torch.float32) if dtype is None else dtype
+    sin, cos = angles.sin().to(dtype), angles.cos().to(dtype)
     if layout == "interleaved":
         return torch.stack((sin, cos), dim=-1).flatten(-2)
     return torch.cat((cos, sin) if layout == "cos_sin" else (sin, cos), dim=-1)
@@ -69,9 +70,8 @@ def table(
     scale: float = 1.0,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Embeddings of the positions 0 .. length - 1: (length, dim). Computed in float64, rounded once."""
-    positions = torch.arange(length).to(torch.float64)
-    return embed(positions, dim, layout=layout, denominator=denominator, base=base, scale=scale).to(dtype)
+    """Embeddings of the positions 0 .. length - 1: (length, dim)."""
+    return embed(torch.arange(length), dim, layout=layout, denominator=denominator, base=base, scale=scale, dtype=dtype)
 
 
 def table_2d(

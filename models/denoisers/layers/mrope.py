@@ -10,24 +10,20 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from denoisers.layers.fixed_table import FixedTable
 from denoisers.layers.rope import Rotation, rotation
 
 
-class AxisTable(nn.Module):
+class AxisTable(FixedTable):
     """Cosines and sines of the positions 0 .. length - 1, looked up rather than computed in every forward pass."""
 
-    bits: Tensor
-
     def __init__(self, length: int, width: int, base: float) -> None:
-        super().__init__()
         turns = rotation(torch.arange(length), width, base, dtype=torch.float64)
-        # As integers: `network.bfloat16()` would round floating-point buffers too, these to errors of up to 2^-9.
-        bits = torch.cat((turns.cos, turns.sin), dim=-1).view(torch.int64)  # (length, width)
-        self.register_buffer("bits", bits, persistent=False)
+        super().__init__(torch.cat((turns.cos, turns.sin), dim=-1))  # (length, width)
 
     def forward(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Rotation:
         """Look up positions (...,) int64: two (..., width / 2)."""
-        cos, sin = self.bits.view(torch.float64).to(dtype)[positions].chunk(2, dim=-1)
+        cos, sin = self.values(dtype)[positions].chunk(2, dim=-1)
         return Rotation(cos, sin)
 
 

@@ -26,10 +26,10 @@ class TimeEmbedding(nn.Module):
         self.out = nn.Linear(width, width)
 
     def sinusoid(self, t: Tensor) -> Tensor:
-        """Embed times without weights: (batch,) -> (batch, dim), float32 or better whatever the weights' dtype."""
-        return embed(t, self.dim, layout=self.layout, denominator=self.denominator, scale=self.scale)
+        """Embed times without weights: (batch,) -> (batch, dim), rounded once, to the weights' dtype."""
+        dtype = self.hidden.weight.dtype
+        return embed(t, self.dim, layout=self.layout, denominator=self.denominator, scale=self.scale, dtype=dtype)
 
     def forward(self, t: Tensor) -> Tensor:
         """Embed times, (batch,) in the unit that the network was trained on -> (batch, width) in the weights' dtype."""
-        sinusoid = self.sinusoid(t).to(self.hidden.weight.dtype)
-        return self.out(functional.silu(self.hidden(sinusoid)))
+        return self.out(functional.silu(self.hidden(self.sinusoid(t))))

@@ -7,6 +7,7 @@ row.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -21,14 +22,16 @@ class Alignment(nn.Module):
         self.projection = nn.Conv2d(width, target_width, kernel_size=3, padding=1)
 
     def forward(self, tokens: Tensor, features: Tensor, num_rows: int) -> Tensor:
-        """Compute 1 - mean cosine of projected tokens and normalised features, in float32 or better.
+        """Compute 1 - mean cosine of projected tokens and normalised features, in the better of their dtypes and
+        float32.
 
         tokens (B, N, width), features (B, N, target_width), of images `num_rows` patches high.
         """
         grid = tokens.mT.unflatten(2, (num_rows, -1))  # (B, width, rows, columns)
         projected = self.projection(grid.to(self.projection.weight.dtype)).flatten(2).mT  # (B, N, target_width)
-        targets = normalise_features(features.float())
-        return 1 - functional.cosine_similarity(projected.to(targets.dtype), targets, dim=-1).mean()
+        dtype = torch.promote_types(torch.promote_types(projected.dtype, features.dtype), torch.float32)
+        targets = normalise_features(features.to(dtype))
+        return 1 - functional.cosine_similarity(projected.to(dtype), targets, dim=-1).mean()
 
 
 def normalise_features(features: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ class RegionNetwork(nn.Module):
         condition = self.time(t)
         positions = None
         if self.spec.positions == "sinusoidal":
-            positions = embed(torch.arange(x.shape[1], device=x.device), self.spec.width)
+            positions = embed(torch.arange(x.shape[1], device=x.device), self.spec.width, dtype=torch.float64)
         tokens = self.tokens(self.embedding(x), mask, positions)
         key_mask = None
         if present is not None:

@@ -1,5 +1,7 @@
 """The diffusion transformer's exact parameter counts, and its parts."""
 
+import math
+
 import pytest
 import torch
 
@@ -65,8 +67,26 @@ def test_block_as_written_in_the_paper(adaln, perturb):
 
 def test_positions_are_the_fixed_table_and_no_parameter():
     network = FAMILY.build_network(DiTSpec())
-    assert torch.equal(network.positions, table_2d(7, 7, 256))
-    assert "positions" not in network.state_dict()
+    assert torch.equal(network.positions.values(torch.float32), table_2d(7, 7, 256))
+    assert not any("positions" in name for name in network.state_dict())
+
+
+@pytest.mark.parametrize("through", [torch.float32, torch.bfloat16])
+def test_positions_of_a_double_network_have_all_digits(through):
+    """Also where the network was cast to another dtype before."""
+    network = FAMILY.build_network(DiTSpec(**SMALL)).to(through).double()
+    x = torch.zeros(1, 1, 8, 8, dtype=torch.float64)
+    added = network.embed(x) - network.patch_embedding(x)
+    exact = torch.tensor([position(index, 32) for index in range(16)], dtype=torch.float64)
+    torch.testing.assert_close(added[0], exact, rtol=0, atol=2e-15)
+
+
+def position(index: int, width: int) -> list[float]:
+    """Closed form of a row of the 4 x 4 table, in Python's float64."""
+    quarter = width // 4
+    omega = [10000 ** (-i / (quarter - 1)) for i in range(quarter)]
+    row, column = divmod(index, 4)
+    return [turn(at * each) for at in (row, column) for turn in (math.sin, math.cos) for each in omega]
 
 
 def test_attention_maps_leave_the_network_as_it_was(perturb):

@@ -1,9 +1,12 @@
 """Exact values of sinusoidal embeddings."""
 
+import math
+
 import pytest
 import torch
 
 from denoisers.layers.embeddings import embed, frequencies, longest_wavelength, table, table_2d
+from denoisers.layers.time_embedding import TimeEmbedding
 
 
 def test_position_zero_is_zeros_and_ones_in_turn():
@@ -59,7 +62,39 @@ def test_scale_multiplies_the_argument():
 
 
 def test_embed_of_integers_is_the_table():
-    torch.testing.assert_close(embed(torch.arange(20), 16), table(20, 16), rtol=0, atol=1e-5)
+    assert torch.equal(embed(torch.arange(1000), 16), table(1000, 16))
+
+
+@pytest.mark.parametrize(
+    ("t", "scale"),
+    [(torch.arange(0, 1000, 37), 1.0), (torch.rand(40), 1000.0), (torch.tensor([1e-3, 0.5, 19.7]), 1.0)],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sinusoids_are_rounded_once(t, scale, dtype):
+    """Timesteps of region diffusion, times of PixelHDM, noise levels of the language model: within half a unit in the
+    last place of 1. Angles of float32 would err by up to 3e-5."""
+    exact = closed_form(t.tolist(), 256, scale)
+    found = embed(t, 256, layout="cos_sin", scale=scale, dtype=dtype)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1.01 * torch.finfo(dtype).eps / 2 + 2e-13)
+
+
+@pytest.mark.parametrize("weights", [torch.float64, torch.float32, torch.bfloat16])
+def test_time_embedding_rounds_to_its_weights(weights):
+    time = TimeEmbedding(256, 8, 1000.0, layout="cos_sin", denominator="half").to(weights)
+    t = torch.tensor([0.05, 0.35, 0.95])
+    found = time.sinusoid(t)
+    assert found.dtype == time(t).dtype == weights
+    exact = closed_form(t.tolist(), 256, 1000.0)
+    assert torch.equal(found, exact.to(weights)) or weights == torch.float64
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1.01 * torch.finfo(weights).eps / 2 + 2e-13)
+
+
+def closed_form(t: list[float], dim: int, scale: float) -> torch.Tensor:
+    """[cos, sin] of scale t / 10000^(2i / dim), by Python's own float64."""
+    angles = [[scale * at * 10000 ** (-2 * i / dim) for i in range(dim // 2)] for at in t]
+    rows = [[*map(math.cos, row), *map(math.sin, row)] for row in angles]
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -1,5 +1,7 @@
 """Alignment with an encoder's features: invariances, dependence on neighbours, size."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -43,6 +45,17 @@ def test_it_is_one_minus_the_mean_cosine():
     targets = normalise_features(features)
     cosine = (tokens * targets).sum(-1) / (tokens.norm(dim=-1) * targets.norm(dim=-1))
     assert identity(4)(tokens, features, 3).item() == pytest.approx(1 - cosine.mean().item(), abs=1e-6)
+
+
+@pytest.mark.parametrize(("tokens", "features"), [("float64", "float64"), ("float64", "float32")])
+def test_float64_keeps_its_digits(tokens, features):
+    """Two patches with opposite features: targets are (1, 1) and (-1, -1) up to their length, and tokens at an angle of
+    0.3 to them are at a distance of 1 - cos 0.3."""
+    turned = torch.tensor([math.cos(math.pi / 4 + 0.3), math.sin(math.pi / 4 + 0.3)], dtype=getattr(torch, tokens))
+    opposite = torch.tensor([[[5.0, 2.0], [3.0, 0.0]]], dtype=getattr(torch, features))
+    found = identity(2).double()(torch.stack((turned, -2 * turned))[None], opposite, 1)
+    assert found.dtype == torch.float64
+    assert found.item() == pytest.approx(1 - math.cos(0.3), abs=1e-15)
 
 
 def test_it_is_blind_to_an_affine_change_of_each_features_channel():

@@ -48,18 +48,19 @@ def test_two_processes_do_not_train_one_run(run_home):
 
 
 def test_another_numerics_version_is_recorded_and_a_resume_across_versions_warns(run_home, monkeypatch):
-    """A run of version 1 goes on with version 2."""
+    """A run of this version goes on with the next."""
     run = only_run(run_home)
     folder = run_home.run(run)
-    assert newest(folder.checkpoints).manifest.numerics == numerics.NUMERICS_VERSION == 1
+    now, later = numerics.NUMERICS_VERSION, numerics.NUMERICS_VERSION + 1
+    assert newest(folder.checkpoints).manifest.numerics == now
     for module in ("numerics", "training.checkpointing", "runs.reporter"):
-        monkeypatch.setattr(f"ditlab.{module}.NUMERICS_VERSION", 2)
+        monkeypatch.setattr(f"ditlab.{module}.NUMERICS_VERSION", later)
     _, warnings = go(tiny(training__steps=3), run)
     (warning,) = warnings
-    assert "numerics version 1" in warning and "version 2" in warning and "not one curve" in warning
-    assert newest(folder.checkpoints).manifest.numerics == 2
+    assert f"numerics version {now}" in warning and f"version {later}" in warning and "not one curve" in warning
+    assert newest(folder.checkpoints).manifest.numerics == later
     tags = [one["values"] for one in read_records(folder.journal) if one["kind"] == "tags"]
-    assert [one["ditlab.numerics"] for one in tags if "ditlab.numerics" in one] == ["1", "2"]
+    assert [one["ditlab.numerics"] for one in tags if "ditlab.numerics" in one] == [str(now), str(later)]
     assert go(tiny(training__steps=4), run)[1] == []
 
 

@@ -50,10 +50,10 @@ def quantisation_tables(quality: int) -> QuantisationTables:
 
 
 def frequency_weights(quality: int) -> Tensor:
-    """Weights (3, 8, 8) for Y, Cb and Cr: the inverse of each channel's quantisation table, scaled to a mean of 1."""
+    """Weights (3, 8, 8), float64, of Y, Cb and Cr: each one's inverse quantisation table, scaled to a mean of 1."""
     tables = quantisation_tables(quality)
     inverse = torch.stack((tables.luma, tables.chroma, tables.chroma)).double().reciprocal()
-    return (inverse / inverse.mean((1, 2), keepdim=True)).float()
+    return inverse / inverse.mean((1, 2), keepdim=True)
 
 
 def to_ycbcr(rgb: Tensor) -> Tensor:
@@ -82,8 +82,11 @@ def dct_blocks(images: Tensor) -> Tensor:
 def frequency_error(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:
     """Mean over images, Y, Cb and Cr, blocks and frequencies of the weighted squared difference: a scalar.
 
-    predicted, target: (B, 3, H, W), H and W in multiples of 8; weights: (3, 8, 8). All steps are linear: the
-    transform of the difference is the difference of the transforms.
+    predicted, target: (B, 3, H, W), H and W in multiples of 8; weights: (3, 8, 8). In the better of the images' dtypes
+    and float32, under autocast too. All steps are linear: the transform of the difference is the difference of the
+    transforms.
     """
-    coefficients = dct_blocks(to_ycbcr(predicted - target))  # (B, 3, H / 8, W / 8, 8, 8)
-    return (weights.to(coefficients)[:, None, None] * coefficients.square()).mean()
+    dtype = torch.promote_types(torch.promote_types(predicted.dtype, target.dtype), torch.float32)
+    with torch.autocast(predicted.device.type, enabled=False):
+        coefficients = dct_blocks(to_ycbcr(predicted.to(dtype) - target.to(dtype)))  # (B, 3, H / 8, W / 8, 8, 8)
+        return (weights.to(coefficients)[:, None, None] * coefficients.square()).mean()

@@ -61,7 +61,7 @@ def test_weights_at_quality_90():
     assert weights.shape == (3, 8, 8) and torch.equal(weights[1], weights[2])
     assert weights[0, 0, 0].item() == pytest.approx(2.18382, abs=5e-6)
     assert weights[1, 0, 0].item() == pytest.approx(4.35347, abs=5e-6)
-    torch.testing.assert_close(weights.mean((1, 2)), torch.ones(3))
+    torch.testing.assert_close(weights.mean((1, 2)), torch.ones(3, dtype=F64), rtol=0, atol=1e-15)
     assert (frequency_weights(100) == 1).all()
 
 
@@ -87,8 +87,26 @@ def test_an_error_at_one_frequency_counts_by_its_weight():
         wave = torch.cos(torch.pi / 8 * row * place)[:, None] * torch.cos(torch.pi / 8 * column * place)
         image = wave.expand(1, 3, 16, 16)
         found = frequency_error(image, torch.zeros_like(image), weights)
-        expected = weights[0, row, column].double() * wave.square().mean() / 3
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+        expected = luma_weight(90, row, column) * wave.square().mean() / 3
+        torch.testing.assert_close(found, expected, rtol=1e-14, atol=0)
+
+
+def luma_weight(quality: int, row: int, column: int) -> float:
+    """The inverse of a step over the mean inverse, in Python's float64."""
+    steps = [step for line in quantisation_tables(quality).luma.tolist() for step in line]
+    return 64 / steps[8 * row + column] / sum(1 / step for step in steps)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype, autocast):
+    predicted, target = torch.randn(2, 2, 3, 8, 16).to(dtype)
+    expected = frequency_error(predicted.float(), target.float(), frequency_weights(90))
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found = frequency_error(predicted, target, frequency_weights(90))
+        wide = frequency_error(predicted.float(), target.float(), frequency_weights(90))
+    assert found.dtype == torch.float32
+    assert found == wide == expected
 
 
 def test_it_is_zero_for_equal_images_and_has_finite_gradients():

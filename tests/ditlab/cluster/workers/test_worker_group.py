@@ -20,6 +20,7 @@ from ditlab.cluster.workers.channel import KeyValueChannel
 from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.interface.training import TrainingResult, train
+from ditlab.numerics import NUMERICS_VERSION
 from ditlab.tracking.records import list_runs, read_record
 from support.clusters.faults import TIMINGS, in_turn, kill_worker, tracked
 from support.clusters.unbroken import EVERY, broken, checkpoint_of
@@ -124,7 +125,7 @@ def test_mlflow_holds_one_run_with_parameters_metrics_and_artifacts(resumed, at_
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     (run,) = client.search_runs(experiments, f"attributes.run_name = '{NAME}'")
     assert run.info.status == "FINISHED" and run.data.tags["ditlab.run"] == resumed.run_id
-    assert run.data.tags["ditlab.numerics"] == "1"
+    assert run.data.tags["ditlab.numerics"] == str(NUMERICS_VERSION)
     parameters = run.data.params
     assert parameters["model.family"] == "dit" and parameters["engine.zero.stage"] == "2"
     first = broken(NAME, training__steps=2000, resources__cpus_per_worker=1)
