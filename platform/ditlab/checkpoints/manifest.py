@@ -7,6 +7,7 @@ passes; and it ends with the SHA-256 of everything before.
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, ClassVar
 
@@ -127,6 +128,11 @@ def is_step(folder: str) -> bool:
 def step_of(folder: str) -> int:
     """The step in the name of a checkpoint's folder."""
     return int(folder.removeprefix("step-"))
+
+
+def committed(listing: Mapping[str, Mapping[str, int]]) -> list[int]:
+    """Steps of the folders with a manifest, oldest first; `listing` has the files' sizes by folder and name."""
+    return sorted(step_of(folder) for folder, files in listing.items() if is_step(folder) and MANIFEST in files)
 
 
 def _reason(error: Exception) -> str:

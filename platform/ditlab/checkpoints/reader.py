@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, DamagedCheckpoint, folder_of
 from ditlab.errors import Unreachable, first_line
-from ditlab.storage.local import LocalFiles, plain_file
+from ditlab.storage.local import LocalFiles
+from ditlab.storage.plain_files import check_plain, open_plain
 from ditlab.storage.remote import RemoteFiles
 
 
@@ -98,12 +100,14 @@ class CheckpointReader:
         expected = self.manifest.shards[name]
         try:
             if isinstance(self._files, LocalFiles):
-                path = plain_file(Path(self.location, name))
-                with path.open("rb") as file:
-                    size, digest = path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
+                path, digest = self._files.file(self._folder, name), ""
+                with open_plain(path) as file:
+                    size = os.fstat(file.fileno()).st_size
+                    if size == expected.size:
+                        digest = hashlib.file_digest(file, "sha256").hexdigest()
             else:
                 with self._reaching(name):
-                    path, size, digest = self._fetch(self._files, name)
+                    path, size, digest = self._fetch(self._files, name, expected.size)
         except OSError as error:
             reason = "missing" if isinstance(error, FileNotFoundError) else first_line(error)
             raise DamagedCheckpoint(
@@ -117,7 +121,8 @@ class CheckpointReader:
         self._local[name] = path
         return path
 
-    def _fetch(self, files: RemoteFiles, name: str) -> tuple[Path, int, str]:
+    def _fetch(self, files: RemoteFiles, name: str, expected: int) -> tuple[Path, int, str]:
+        """Copy a shard, no more than a chunk beyond the expected size; returns its path here, size and hash."""
         if self._copies is None:
             self._copies = tempfile.TemporaryDirectory(prefix="ditlab-checkpoint-")
         path, size, digest = Path(self._copies.name, name), 0, hashlib.sha256()
@@ -126,16 +131,18 @@ class CheckpointReader:
                 file.write(chunk)
                 digest.update(chunk)
                 size += len(chunk)
+                if size > expected:
+                    break
         return path, size, digest.hexdigest()
 
     def _shard(self, name: str) -> Any:
         if name not in self._open:
             if name not in self._local:
                 if isinstance(self._files, LocalFiles):  # another worker hashes it
-                    self._local[name] = Path(self.location, name)
+                    self._local[name] = self._files.file(self._folder, name)
                 else:
                     self._verified(name)
-            self._open[name] = safe_open(plain_file(self._local[name]), framework="pt")
+            self._open[name] = safe_open(check_plain(self._local[name]), framework="pt")
         return self._open[name]
 
     @cached_property

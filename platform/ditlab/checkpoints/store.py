@@ -1,12 +1,12 @@
 """A run's checkpoints: their location, the committed ones among them, and pruning."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from ditlab.checkpoints.manifest import MANIFEST, DamagedCheckpoint, folder_of, is_step, step_of
+from ditlab.checkpoints.manifest import MANIFEST, DamagedCheckpoint, committed, folder_of, is_step, step_of
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.errors import UserError
 from ditlab.spec.uris import is_uri, refuse_storage
@@ -118,8 +118,3 @@ def open_checkpoint(location: str | Path) -> CheckpointReader:
     if not is_step(name):
         raise UserError(f"{text} is no checkpoint; name a folder such as {folder_of(200)}.")
     return CheckpointStore.at(above).open(step_of(name))
-
-
-def committed(listing: Mapping[str, Mapping[str, int]]) -> list[int]:
-    """Steps of the folders with a manifest, oldest first."""
-    return sorted(step_of(folder) for folder, files in listing.items() if is_step(folder) and MANIFEST in files)

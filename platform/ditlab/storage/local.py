@@ -1,6 +1,5 @@
 """The files below a folder of this machine, written durably."""
 
-import errno
 import os
 import secrets
 import shutil
@@ -13,13 +12,18 @@ from pathlib import Path
 from ditlab.errors import Unreachable
 from ditlab.home import writable_folder
 from ditlab.storage.files import flush_to_disk, sync_folder
+from ditlab.storage.plain_files import MIB, UnusableFile, open_plain, read_plain
+
+MAX_SMALL_FILE = 256 * MIB
+"""Bound of a file that is read whole: the manifest of a checkpoint with a million pieces."""
 
 
 @dataclass(frozen=True)
 class LocalFiles:
     """Files two levels deep: `folder/name` below `path`; the folder `""` is `path` itself.
 
-    Every method raises OSError, but for `check_writable` and `translating_errors`.
+    `path` may be a link; links below it are listed, and not followed. Every method raises OSError, but for
+    `check_writable` and `translating_errors`.
     """
 
     path: Path
@@ -44,34 +48,44 @@ class LocalFiles:
         writable_folder(self.path, f"{self.knob}={self.path}", "name a folder that every worker can write into")
 
     def listing(self) -> dict[str, dict[str, int]]:
-        """Size in bytes of every file, by folder and name; files beside the folders are not ours, and left out."""
+        """Size in bytes of every file, by folder and name; files beside the folders are not ours, and left out.
+
+        Links and special files are listed as well, links to folders with what those hold: opening one says what it is.
+        """
         return {
-            folder.name: self.sizes(folder.name)
+            folder.name: {name: state.st_size for name, state in _states(folder.path).items()}
             for folder in _entries(self.path)
-            if (state := _state(folder)) and stat.S_ISDIR(state.st_mode)
+            if Path(folder.path).is_dir()
         }
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Size in bytes of every plain file in one folder, by name."""
-        return {
-            entry.name: state.st_size
-            for entry in _entries(self.path / folder)
-            if (state := _state(entry)) and stat.S_ISREG(state.st_mode)
-        }
+        states = _states(self._at(folder))
+        return {name: state.st_size for name, state in states.items() if stat.S_ISREG(state.st_mode)}
 
     def read(self, folder: str, name: str) -> bytes:
-        """Read a small file."""
-        return plain_file(self.path / folder / name).read_bytes()
+        """Read a small file, of at most `MAX_SMALL_FILE` bytes."""
+        return read_plain(self.file(folder, name), MAX_SMALL_FILE)
 
     def chunks(self, folder: str, name: str, size: int = 8 << 20) -> Iterator[bytes]:
         """Read a file, `size` bytes at a time."""
-        with plain_file(self.path / folder / name).open("rb") as file:
+        with open_plain(self.file(folder, name)) as file:
             while chunk := file.read(size):
                 yield chunk
 
+    def file(self, folder: str, name: str) -> Path:
+        """Path of a file. Raises UnusableFile where its folder is a link, which may lead to another run's files."""
+        return self._at(folder) / name
+
+    def _at(self, folder: str) -> Path:
+        path = self.path / folder
+        if folder and path.is_symlink():
+            raise UnusableFile("its folder is a link", path)
+        return path
+
     def write(self, folder: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
         """Write a new file, on disk when this returns; nothing of it is left where that fails."""
-        target = self.path / folder / name
+        target = self.file(folder, name)
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with target.open("xb") as file:
@@ -90,7 +104,7 @@ class LocalFiles:
         """Write a small file, whole or not at all, in place of an older one of that name."""
         partial = f"{name}.{secrets.token_hex(4)}.partial"
         self.write(folder, partial, [content])
-        parent = self.path / folder
+        parent = self._at(folder)
         try:
             (parent / partial).rename(parent / name)
         except OSError:
@@ -101,7 +115,7 @@ class LocalFiles:
 
     def delete(self, folder: str, name: str) -> None:
         """Delete a file, if it exists."""
-        (self.path / folder / name).unlink(missing_ok=True)
+        self.file(folder, name).unlink(missing_ok=True)
 
     def delete_folder(self, folder: str) -> None:
         """Delete a folder and its files."""
@@ -121,25 +135,16 @@ class LocalFiles:
             raise Unreachable(f"{self.knob}={self.path} {problem} ({error.strerror or error}); {remedy}.") from error
 
 
-def _state(entry: os.DirEntry[str]) -> os.stat_result | None:
-    """State of a file or folder; None where another process has deleted it, and for a link in a circle."""
-    try:
-        return entry.stat()
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ELOOP):
-            return None
-        raise
+def _states(folder: str | Path) -> dict[str, os.stat_result]:
+    """State of each entry of a folder by name, of links their own."""
+    states = {}
+    for entry in _entries(folder):
+        with suppress(FileNotFoundError):  # another process has deleted it
+            states[entry.name] = entry.stat(follow_symlinks=False)
+    return states
 
 
-def plain_file(path: Path) -> Path:
-    """Return `path` if it is a file of bytes. Raises OSError for a folder, a pipe or the like."""
-    path.stat()
-    if not path.is_file():
-        raise OSError(f"{path.name} is no plain file")
-    return path
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)

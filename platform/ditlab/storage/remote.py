@@ -3,6 +3,7 @@
 An object appears whole or not at all when its upload ends, so a manifest that exists proves that its files exist.
 """
 
+import errno
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from ditlab.errors import Unreachable, UserError, first_line
+from ditlab.storage.local import MAX_SMALL_FILE
 from ditlab.storage.opening import open_uri
 
 WHOLE_OBJECTS = ("s3", "gcs", "abfs")
@@ -86,10 +88,12 @@ class RemoteFiles:
                 yield folder, name, info.size
 
     def read(self, folder: str, name: str) -> bytes:
-        """Read a small file."""
+        """Read a small file. Raises OSError for more than `MAX_SMALL_FILE` bytes."""
         with self.filesystem.open_input_stream(self._at(folder, name), compression=None) as stream:
-            content: bytes = stream.read()
-            return content
+            content: bytes = stream.read(MAX_SMALL_FILE + 1)
+        if len(content) > MAX_SMALL_FILE:
+            raise OSError(errno.EFBIG, f"more than {MAX_SMALL_FILE:,} bytes", self._at(folder, name))
+        return content
 
     def chunks(self, folder: str, name: str, size: int = 8 << 20) -> Iterator[bytes]:
         """Read a file, `size` bytes at a time."""

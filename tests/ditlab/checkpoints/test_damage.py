@@ -98,8 +98,32 @@ def replace_by_pipe(file):
     os.mkfifo(file)
 
 
+def replace_by_link(file, target):
+    if file.is_dir():
+        shutil.rmtree(file)
+    else:
+        file.unlink()
+    file.symlink_to(target)
+
+
+def make_sparse(file):
+    os.truncate(file, 1 << 40)
+
+
 DAMAGE = {
     "manifest is a folder": lambda place: replace_by_folder(folder_of(place, 2) / MANIFEST),
+    "manifest is a pipe": lambda place: replace_by_pipe(folder_of(place, 2) / MANIFEST),
+    "manifest is a socket": lambda place: replace_by_socket(folder_of(place, 2) / MANIFEST),
+    "manifest is endless": lambda place: replace_by_link(folder_of(place, 2) / MANIFEST, "/dev/zero"),
+    "manifest is a link to itself": lambda place: replace_by_link(folder_of(place, 2) / MANIFEST, MANIFEST),
+    "manifest is a terabyte": lambda place: make_sparse(folder_of(place, 2) / MANIFEST),
+    "manifest is a link to another": lambda place: replace_by_link(
+        folder_of(place, 2) / MANIFEST, folder_of(place, 1) / MANIFEST
+    ),
+    "folder is a link to another": lambda place: replace_by_link(folder_of(place, 2), folder_of(place, 1)),
+    "shard is endless": lambda place: replace_by_link(shard_of(place, 2), "/dev/zero"),
+    "shard is a link to itself": lambda place: replace_by_link(shard_of(place, 2), shard_of(place, 2)),
+    "shard is a terabyte": lambda place: make_sparse(shard_of(place, 2)),
     "shard is a folder": lambda place: replace_by_folder(shard_of(place, 2)),
     "shard is a pipe": lambda place: replace_by_pipe(shard_of(place, 2)),
     "shard is a socket": lambda place: replace_by_socket(shard_of(place, 2)),
@@ -136,7 +160,8 @@ def test_what_is_no_checkpoint_is_passed_over_and_said_so(tmp_path, damage, monk
     DAMAGE[damage](tmp_path / "run")
     warnings = []
     assert CheckpointStore.at(tmp_path / "run").newest(warnings.append).manifest.step == 1
-    assert len(warnings) <= 1 and all(text.endswith("Falling back to the one before.") for text in warnings)
+    assert len(warnings) == 1 and warnings[0].endswith("Falling back to the one before.")
+    assert "\n" not in warnings[0] and len(warnings[0]) < 600
     with pytest.raises(UserError):
         open_checkpoint(folder_of(tmp_path / "run", 2))
 
@@ -165,3 +190,28 @@ def test_a_shard_of_another_checkpoint(tmp_path):
     shutil.copyfile(shard_of(tmp_path, 1), shard_of(tmp_path, 2))
     with pytest.raises(UserError, match="SHA-256"):
         CheckpointStore.at(tmp_path).open(2)
+
+
+@pytest.mark.parametrize("damage", ["shard is a pipe", "shard is endless", "shard is a terabyte", "shard is a folder"])
+def test_a_worker_that_hashes_no_shard_waits_for_none(tmp_path, damage):
+    """The first worker hashes the shards; the others open them right away."""
+    for step in (1, 2):
+        save(tmp_path / "run", step)
+    DAMAGE[damage](tmp_path / "run")
+    with CheckpointStore.at(tmp_path / "run").open(2, verify=False) as reader, pytest.raises(UserError):
+        reader.weights(prefix="")
+
+
+@pytest.mark.parametrize("name", ["circle", "step-00000003"])
+def test_a_link_in_the_store_hides_no_checkpoint(tmp_path, name):
+    save(tmp_path / "run", 2)
+    (tmp_path / "run" / name).symlink_to(name)
+    assert CheckpointStore.at(tmp_path / "run").newest().manifest.step == 2
+
+
+def test_a_store_that_is_a_link_is_read(tmp_path):
+    save(tmp_path / "disk", 2)
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    assert CheckpointStore.at(tmp_path / "run").newest().manifest.step == 2
+    save(tmp_path / "run", 3)
+    assert is_step(tmp_path / "disk", 3)
