@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from denoisers.figures import Curve, Figure, Lines
 from ditlab.analysis.plot import Plot
 from ditlab.reports.curves import loss_figure, smoothed
@@ -26,7 +24,7 @@ def loss_plot(history: Mapping[str, Series]) -> Plot:
 
 
 def _panel(name: str, series: Series) -> Lines:
-    steps, values = np.asarray(series.steps), np.asarray(series.values)
+    steps, values = series.steps, series.values
     curves = [Curve(steps, values, "as logged")]
     if len(values) >= SMOOTHED_FROM:
         window = len(values) // 50

@@ -1,4 +1,4 @@
-"""`ditlab runs`: recent runs, and the upload of records that MLflow has not received."""
+"""`ditlab runs`: recent runs, and the upload of records that MLflow has not received; beside it `runs_*.py`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ditlab.cli.common import emit, json_option, say
+from ditlab.cli.common import console, emit, json_option, print_line, say
+from ditlab.cli.runs_log import log
+from ditlab.cli.runs_relocate import relocate
+from ditlab.cli.runs_rm import rm
+from ditlab.cli.runs_show import show
 
 if TYPE_CHECKING:
     from ditlab.home import Home
-
-_COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "stopped": "blue"}
 
 
 @click.group(invoke_without_command=True)
@@ -25,15 +27,21 @@ _COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "interrupte
 @json_option
 @click.pass_context
 def runs(ctx: click.Context, num: int, tracking: str | None, as_json: bool) -> None:
-    """List recent runs."""
+    """List recent runs, the newest first; the commands below show, delete or mend them."""
     if ctx.invoked_subcommand is not None:
         return
     from ditlab.home import Home
 
     home = Home.from_environment()
-    rows = _remote_rows(tracking, home, num) if tracking else _local_rows(home, num)
+    rows, remarks = (_remote_rows(tracking, home, num), []) if tracking else _local_rows(home, num)
     _print(rows, tracking or str(home.root), as_json)
+    for remark in remarks:
+        say(remark)
     emit({"runs": rows}, as_json)
+
+
+for _command in (show, log, rm, relocate):
+    runs.add_command(_command)
 
 
 @runs.command()
@@ -44,7 +52,7 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
     """Send records that MLflow has not received, of the runs named or of all."""
     from ditlab.errors import UserError
     from ditlab.home import Home
-    from ditlab.tracking.records import find_run, list_runs
+    from ditlab.tracking.records import find_run, record_remarks, scan_runs
     from ditlab.tracking.upload.sync import sync_runs
 
     home = Home.from_environment()
@@ -54,7 +62,10 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
             say(note)
         records = [one.record for one in found]
     else:
-        records = list_runs(home)
+        scanned = scan_runs(home)
+        records = scanned.records
+        for remark in record_remarks(scanned):
+            say(remark)
     results = sync_runs(records, home, tracking, warn=say)
     for result in results:
         if result.sent or result.left or which:
@@ -65,13 +76,15 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
     emit({"synced": [{"run_id": r.run_id, "sent": r.sent, "left": r.left} for r in results]}, as_json)
 
 
-def _local_rows(home: Home, num: int) -> list[dict[str, Any]]:
-    from ditlab.tracking.journal.history import recent_metrics
-    from ditlab.tracking.records import list_runs
+def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of the newest runs, and sentences on what could not be read."""
+    from ditlab.tracking.journal.recent import recent_metrics
+    from ditlab.tracking.records import record_remarks, scan_runs
 
-    rows = []
-    for record in list_runs(home)[:num]:
-        loss = recent_metrics(home.run(record.run_id)).get("train/loss")
+    rows, damaged, runs = [], 0, scan_runs(home)
+    for record in runs.records[:num]:
+        recent = recent_metrics(home.run(record.run_id))
+        loss, damaged = recent.latest.get("train/loss"), damaged + recent.num_damaged
         rows.append(
             {
                 "run_id": record.run_id,
@@ -85,7 +98,12 @@ def _local_rows(home: Home, num: int) -> list[dict[str, Any]]:
                 "message": record.message,
             }
         )
-    return rows
+    remarks = record_remarks(runs)
+    if damaged:
+        remarks.append(
+            f"{damaged} damaged line{'s' if damaged > 1 else ''} at the end of these runs' journals passed over."
+        )
+    return rows, remarks
 
 
 def _remote_rows(tracking: str, home: Home, num: int) -> list[dict[str, Any]]:
@@ -107,12 +125,13 @@ def _remote_rows(tracking: str, home: Home, num: int) -> list[dict[str, Any]]:
 
 
 def _print(rows: list[dict[str, Any]], where: str, as_json: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(stderr=as_json)
+    from ditlab.cli.terminal import status_text
+    from ditlab.cli.visible import shown_line
+
     if not rows:
-        console.print(f"no runs under {where}", soft_wrap=True)
+        print_line(f"no runs under {where}", as_json)
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("run", "name", "family", "status"):
@@ -120,12 +139,11 @@ def _print(rows: list[dict[str, Any]], where: str, as_json: bool) -> None:
     for heading in ("step", "age", "train loss"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        colour = _COLOURS.get(row["status"], "white")
         loss = "" if row["train_loss"] is None else f"{row['train_loss']:.4g}"
         step = f"{row['step']:,}/{row['total_steps']:,}" if "step" in row else ""
-        status = f"[{colour}]{row['status']}[/]"
-        table.add_row(row["run_id"], row["name"], row["family"], status, step, _age(row["created"]), loss)
-    console.print(table)
+        names = (shown_line(row[key]) for key in ("run_id", "name", "family"))
+        table.add_row(*names, status_text(row["status"]), step, _age(row["created"]), loss)
+    console(as_json).print(table)
 
 
 def _age(created: str) -> str:

@@ -17,7 +17,8 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.plugin_packages import check_installed
 from ditlab.tracking.journal.history import Series, metric_history
-from ditlab.tracking.records import RunRecord, find_training_run, list_runs, read_record
+from ditlab.tracking.records import find_training_run, list_runs, read_record
+from ditlab.tracking.run_record import RunRecord
 
 if TYPE_CHECKING:
     from ditlab.analysis.evaluation import CheckpointEvaluation

@@ -6,8 +6,9 @@ import errno
 import json
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 MIB = 1 << 20
 
@@ -28,38 +29,51 @@ class UnusableFile(OSError):
         super().__init__(errno.EINVAL, reason, str(path))
 
 
-def open_plain(path: Path, limit: int | None = None, *, follow: bool = False) -> BinaryIO:
+def open_plain(path: Path, limit: int | None = None, *, follow: bool = False) -> BufferedReader:
     """Open a regular file for reading, in binary. Never waits, as opening a named pipe would.
 
     `limit` bounds its size in bytes; None: a file that is read in parts. `follow` allows a link in the last part of the
     path, for files that a person names; folders of the path may be links always. Raises UnusableFile for anything but a
     regular file and for a larger one, and OSError as `open` does.
     """
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    descriptor = _open(path, os.O_RDONLY | (0 if follow else os.O_NOFOLLOW), follow)
     try:
-        descriptor = os.open(path, flags)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise UnusableFile("a link in a circle" if follow else "a link, no plain file", path) from None
-        if error.errno in (errno.ENXIO, errno.ENODEV):
-            raise UnusableFile("no plain file", path) from None
-        raise
-    try:
-        state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode):
-            raise UnusableFile(f"{_KINDS.get(stat.S_IFMT(state.st_mode), 'something')}, no plain file", path)
-        if limit is not None and state.st_size > limit:
-            raise UnusableFile(f"{state.st_size:,} bytes, more than {limit:,}", path)
+        size = os.fstat(descriptor).st_size
+        if limit is not None and size > limit:
+            raise UnusableFile(f"{size:,} bytes, more than {limit:,}", path)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
 
 
+def open_for_append(path: Path) -> int:
+    """Open a regular file, or a new one, for reading and appending; returns its descriptor. Raises as `open_plain`."""
+    return _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
+
+
+def _open(path: Path, flags: int, follow: bool = False) -> int:
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UnusableFile("a link in a circle" if follow else "a link, no plain file", path) from None
+        if error.errno in (errno.ENXIO, errno.ENODEV):
+            raise UnusableFile("no plain file", path) from None
+        raise
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(descriptor)
+        raise UnusableFile(f"{_KINDS.get(kind, 'something')}, no plain file", path)
+    return descriptor
+
+
 def read_plain(path: Path, limit: int, *, follow: bool = False) -> bytes:
     """Read a regular file of at most `limit` bytes. Raises as `open_plain` does, also for one that grows beyond it."""
     with open_plain(path, limit, follow=follow) as file:
-        content = file.read(limit + 1)
+        content: bytes | None = file.read(limit + 1)
+    if content is None:  # some of /proc's files have nothing at first, and would be waited for
+        raise UnusableFile("nothing to read yet, no plain file", path)
     if len(content) > limit:
         raise UnusableFile(f"more than {limit:,} bytes", path)
     return content

@@ -1,51 +1,23 @@
 """The local registry of runs: a folder and a `run.json` each. Imports no mlflow."""
 
 import fcntl
-import json
+import logging
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
 from ditlab.storage.files import write_durably
+from ditlab.storage.plain_files import open_for_append
+from ditlab.tracking.run_record import RunRecord, UnreadableRecord, encode_run_record, read_run_record
 
-Status = Literal["running", "finished", "failed", "interrupted", "stopped"]
-"""`stopped` is a trial that its sweep's scheduler ended early, for good."""
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """Content of `run.json`."""
-
-    run_id: str
-    name: str
-    family: str
-    spec_hash: str
-    created: str
-    """ISO 8601, UTC."""
-    updated: str
-    """ISO 8601, UTC: when this record last changed."""
-    status: Status = "running"
-    step: int = 0
-    total_steps: int = 0
-    tracking_uri: str = ""
-    message: str = ""
-    """Reason of a failure or interruption."""
-    parent: str = ""
-    """Id of the sweep that a trial belongs to."""
-    trial: int = -1
-    """Number of a trial in its sweep."""
-    trials: int = 0
-    """Number of trials of a sweep; 0 for a training run."""
-    plugins: dict[str, str] = field(default_factory=dict, hash=False)
-    """Versions of the other packages that the experiment's parts come from, by name; left out of the file where there
-    are none."""
+_log = logging.getLogger("ditlab.tracking")
 
 
 @dataclass(frozen=True)
@@ -55,7 +27,16 @@ class FoundRun:
     folder: RunFolder
     record: RunRecord
     note: str = ""
-    """Message for the user where the newest of several runs of one name was taken."""
+    """Message for the user where the newest of several runs of one name was taken, or the record was altered."""
+
+
+class RunList(NamedTuple):
+    """Runs of a home."""
+
+    records: list[RunRecord]
+    """The newest first."""
+    unreadable: dict[str, str]
+    """Reason by id of a run whose record cannot be read."""
 
 
 def create_run(home: Home, name: str, *, family: str, spec_hash: str, run_id: str = "", **facts: Any) -> RunFolder:
@@ -86,11 +67,11 @@ def create_run(home: Home, name: str, *, family: str, spec_hash: str, run_id: st
 
 
 def read_record(folder: RunFolder) -> RunRecord:
-    """Read a run's record. Raises UserError where it is missing or damaged."""
-    record = _read(folder)
-    if record is None:
-        raise UserError(f"{folder.record} is missing or damaged; `ditlab runs` lists the runs that are whole.")
-    return record
+    """Read a run's record. Raises UserError where it is missing, damaged or of a later version."""
+    try:
+        return read_run_record(folder)
+    except UnreadableRecord as error:
+        raise _unreadable(folder, str(error)) from None
 
 
 def update_record(folder: RunFolder, **changes: Any) -> RunRecord:
@@ -108,10 +89,32 @@ def update_record(folder: RunFolder, **changes: Any) -> RunRecord:
 
 def list_runs(home: Home) -> list[RunRecord]:
     """Every run with a readable record, the newest first."""
-    if not home.runs.is_dir():
+    return scan_runs(home).records
+
+
+def scan_runs(home: Home) -> RunList:
+    """Read the record of every run. Folders without any file, and those whose name begins with a dot, are none."""
+    records, unreadable = [], {}
+    for run_id in _folders(home):
+        try:
+            records.append(read_run_record(home.run(run_id)))
+        except UnreadableRecord as error:
+            if error.is_run:
+                unreadable[run_id] = str(error)
+    records.sort(key=lambda record: (record.created, record.run_id), reverse=True)
+    return RunList(records, unreadable)
+
+
+def _folders(home: Home) -> list[str]:
+    try:
+        with os.scandir(home.runs) as entries:
+            return [
+                entry.name
+                for entry in entries
+                if not entry.name.startswith(".") and (entry.is_symlink() or entry.is_dir(follow_symlinks=False))
+            ]
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    records = (_read(RunFolder(path)) for path in home.runs.iterdir() if path.is_dir())
-    return sorted((record for record in records if record), key=lambda r: (r.created, r.run_id), reverse=True)
 
 
 def find_run(home: Home, text: str) -> FoundRun:
@@ -119,19 +122,21 @@ def find_run(home: Home, text: str) -> FoundRun:
 
     Raises UserError for none, naming the nearest, and for a prefix of several, listing them.
     """
-    runs = list_runs(home)
+    runs, unreadable = scan_runs(home)
     for record in runs:
         if record.run_id == text:
-            return FoundRun(home.run(record.run_id), record)
+            return _found(home, record)
+    if text in unreadable:
+        raise _unreadable(home.run(text), unreadable[text])
     if named := [record for record in runs if record.name == text]:
         note = ""
         if len(named) > 1:
             others = ", ".join(record.run_id for record in named[1:4]) + (", ..." if len(named) > 4 else "")
             note = f"{len(named)} runs are named '{text}'; taking the newest, {named[0].run_id} (others: {others})"
-        return FoundRun(home.run(named[0].run_id), named[0], note)
+        return _found(home, named[0], note)
     matches = [record for record in runs if text and record.run_id.startswith(text)]
     if len(matches) == 1:
-        return FoundRun(home.run(matches[0].run_id), matches[0])
+        return _found(home, matches[0])
     if matches:
         listed = ", ".join(f"{record.run_id} ({record.name})" for record in matches[:8])
         raise UserError(f"run '{text}' could be any of {listed}; give more characters of the id.")
@@ -153,11 +158,47 @@ def find_training_run(home: Home, text: str) -> FoundRun:
 
 def find_unfinished(home: Home, name: str, spec_hash: str) -> FoundRun | None:
     """Find the newest unfinished run of this name and spec hash, for `--resume auto`."""
-    for record in list_runs(home):
+    runs, unreadable = scan_runs(home)
+    if unreadable:
+        _log.warning("%s; a run to go on with may be among them", unreadable_sentence(unreadable))
+    for record in runs:
         is_open = record.status not in ("finished", "stopped") and not record.trials
         if is_open and record.name == name and record.spec_hash == spec_hash:
-            return FoundRun(home.run(record.run_id), record)
+            return _found(home, record)
     return None
+
+
+def unreadable_sentence(unreadable: dict[str, str]) -> str:
+    """One clause on runs whose records cannot be read: how many, which, why."""
+    listed = [f"{run_id} ({reason})" for run_id, reason in sorted(unreadable.items())[:3]]
+    more = ", ..." if len(unreadable) > 3 else ""
+    runs = "1 run's run.json" if len(unreadable) == 1 else f"run.json of {len(unreadable)} runs"
+    return f"{runs} cannot be read: {', '.join(listed)}{more}"
+
+
+def record_remarks(runs: RunList) -> list[str]:
+    """Sentences on records that cannot be read, and on those that were altered."""
+    altered = [record.run_id for record in runs.records if record.is_altered]
+    sentences = [f"{unreadable_sentence(runs.unreadable)}."] if runs.unreadable else []
+    if altered:
+        which = ", ".join(altered[:5]) + (", ..." if len(altered) > 5 else "")
+        sentences.append(f"run.json of {which} was changed by something other than DiTLab, or damaged.")
+    return sentences
+
+
+def _found(home: Home, record: RunRecord, note: str = "") -> FoundRun:
+    folder = home.run(record.run_id)
+    if record.is_altered:
+        changed = f"{folder.record} was changed by something other than DiTLab, or damaged; it is taken as it is"
+        note = f"{note}; {changed}" if note else changed
+    return FoundRun(folder, record, note)
+
+
+def _unreadable(folder: RunFolder, reason: str) -> UserError:
+    return UserError(
+        f"run {folder.run_id}: {folder.record} cannot be read ({reason}); restore it from a copy, or delete the run. "
+        "`ditlab runs` lists the others."
+    )
 
 
 def _nearest(text: str, known: list[str]) -> str:
@@ -170,27 +211,15 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _read(folder: RunFolder) -> RunRecord | None:
-    try:
-        values = json.loads(folder.record.read_text(encoding="utf-8"))
-        # Unknown keys come from a later version, whose runs can still be listed.
-        record = RunRecord(**{field.name: values[field.name] for field in fields(RunRecord) if field.name in values})
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    # The folder's name is the id; a copied folder is a run of its own.
-    return replace(record, run_id=folder.run_id)
-
-
 def _write(folder: RunFolder, record: RunRecord) -> None:
-    values = {name: value for name, value in asdict(record).items() if name != "plugins" or value}
-    write_durably(folder.record, json.dumps(values, indent=1).encode())
+    write_durably(folder.record, encode_run_record(record))
 
 
 @contextmanager
 def _locked(folder: RunFolder) -> Iterator[None]:
     """Hold the record's lock among the processes of one machine: a driver sets the status, a worker the step."""
     # A file open for writing: NFS refuses to lock a folder, or anything that is open for reading only.
-    descriptor = os.open(folder.path / "run.json.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = open_for_append(folder.path / "run.json.lock")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -14,7 +14,8 @@ import pytest
 from ditlab.home import Home
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.tracking.journal.history import metric_history
-from ditlab.tracking.records import RunRecord, list_runs
+from ditlab.tracking.records import list_runs
+from ditlab.tracking.run_record import RunRecord
 from support.clusters.faults import processes_of, wait_until
 from support.clusters.unbroken import checkpoint_of
 from support.command import run_process
@@ -76,7 +77,7 @@ def test_killed_sweep_is_resumed_with_the_same_trials(search, tmp_path):
         assert Home(home).run(run_id).journal.read_bytes() == journal
     for trial in trials.values():  # no step twice, none left out
         series = metric_history(Home(home).run(trial["run_id"]))["train/loss"]
-        assert series.steps == list(range(1, 41))
+        assert series.steps.tolist() == list(range(1, 41))
     assert sorted(tracked_runs(home, sweep.run_id)[1]) == [0, 1, 2, 3, 4]
     if search != "optuna":
         unbroken = run_process("tune", path, "--json", home=unbroken_home)
@@ -108,4 +109,4 @@ def test_ctrl_c_saves_checkpoints_from_which_trials_are_resumed(tmp_path):
     said = run_process("tune", "--resume", result["run_id"], "--json", home=home)
     assert said.code == 0 and [trial["status"] for trial in said.json["trials"]] == ["finished", "finished"]
     for trial in said.json["trials"]:
-        assert metric_history(Home(home).run(trial["run_id"]))["train/loss"].steps == list(range(1, 1501))
+        assert metric_history(Home(home).run(trial["run_id"]))["train/loss"].steps.tolist() == list(range(1, 1501))

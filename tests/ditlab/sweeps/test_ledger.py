@@ -10,6 +10,7 @@ from ditlab.storage.files import encode_json_line
 from ditlab.sweeps.ledger import read_ledger
 from ditlab.sweeps.start import read_past_trials, resume_sweep
 from ditlab.sweeps.takeovers import Takeover, read_takeovers
+from ditlab.tracking.records import update_record
 from support.sweeps import planned, prepared, started, sweep_of, trial_run
 
 OPTUNA = {"search": {"kind": "optuna"}}
@@ -17,7 +18,9 @@ OPTUNA = {"search": {"kind": "optuna"}}
 
 def ran(home, one, number):
     trial = planned(one)[number]
-    return trial_run(home, one.sweep, trial, "finished", {2: 0.5}, parent=one.folder.sweep_id, trial=number)
+    folder = trial_run(home, one.sweep, trial, "finished", {2: 0.5}, parent=one.folder.sweep_id)
+    update_record(folder, trial=number)
+    return folder
 
 
 def lines_of(one):
@@ -162,7 +165,7 @@ def test_bits_of_a_ledger_cost_one_line_each(home):
     one = started(sweep_of(trials=3))
     trials, content = planned(one), one.folder.ledger.read_bytes()
     silent = 0
-    for position in range(0, 8 * len(content), 7):
+    for position in range(0, 8 * len(content), 31):
         damaged = bytearray(content)
         damaged[position // 8] ^= 1 << position % 8
         one.folder.ledger.write_bytes(damaged)

@@ -123,10 +123,10 @@ def test_population_takes_over_checkpoints_and_mutates_learning_rates(ray, track
             assert takeover.step == takeover.donor_step and numbers[takeover.donor] != number
             rate = takeover.values["optimizer.lr"]
             assert rates[takeover.step + 1] == pytest.approx(rate)  # in force, and logged
-            index = history["pbt/optimizer.lr"].steps.index(takeover.step)
+            index = history["pbt/optimizer.lr"].steps.tolist().index(takeover.step)
             assert history["pbt/optimizer.lr"].values[index] == rate
             own, donor = history["eval/velocity"], metric_history(tracked_home.run(takeover.donor))["eval/velocity"]
-            scores = [series.values[series.steps.index(takeover.step)] for series in (own, donor)]
+            scores = [series.values[series.steps.tolist().index(takeover.step)] for series in (own, donor)]
             assert scores[1] < scores[0]  # the donor was better
         if found:
             tags = tracked_runs(tracked_home.root, first.sweep_id)[1][number].data.tags

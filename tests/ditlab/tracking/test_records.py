@@ -82,7 +82,7 @@ def test_damaged_records_are_passed_over_in_lists(home: Home, new_run: NewRun) -
     damaged.record.write_text('{"run_id": ')
     (home.runs / "stray").mkdir()
     assert [record.run_id for record in list_runs(home)] == [whole.run_id]
-    with pytest.raises(UserError, match="missing or damaged"):
+    with pytest.raises(UserError, match=r"run\.json cannot be read \(no JSON"):
         read_record(damaged)
 
 

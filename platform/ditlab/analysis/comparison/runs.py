@@ -12,12 +12,13 @@ from denoisers.parameter_counts import count_parameters
 from ditlab.analysis.opened_run import OpenedRun, open_found
 from ditlab.analysis.user_errors import building
 from ditlab.errors import UserError
-from ditlab.home import Home, RunFolder
+from ditlab.home import Home
 from ditlab.reports.comparison.curves import run_curve, training_clock
 from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, ComparedRun
 from ditlab.spec.experiment import Experiment
-from ditlab.tracking.journal.history import Series, metric_history
-from ditlab.tracking.journal.reader import read_records
+from ditlab.tracking.journal.content import JournalContent
+from ditlab.tracking.journal.history import Series, series_of
+from ditlab.tracking.journal.side_index import damaged_lines, read_content
 from ditlab.tracking.parameters import flatten
 from ditlab.tracking.records import find_training_run
 
@@ -43,25 +44,27 @@ def open_runs(texts: Sequence[str], home: Home, warn: Callable[[str], None]) -> 
 
 def summarise(run: OpenedRun) -> ComparedRun:
     """Summarise a run from its record, spec and journal, without its weights."""
-    experiment, history, journal = run.experiment, metric_history(run.folder), _read_journal(run.folder)
+    experiment, content = run.experiment, _read_journal(run)
+    history, events = series_of(content), _events(content)
     with building():
         batch_size, counts = experiment.batch.size, count_parameters(experiment.model, experiment.objective)
     loss = history.get(TRAIN_LOSS, Series())
-    evaluated = {step for name, series in history.items() if name.startswith(HELD_OUT) for step in series.steps}
-    clock = training_clock(loss.steps, loss.times, journal.starts, sorted(evaluated))
+    evaluated = [series.steps for name, series in history.items() if name.startswith(HELD_OUT)]
+    steps = np.unique(np.concatenate(evaluated)) if evaluated else ()
+    clock = training_clock(loss.steps, loss.times, events.starts, steps)
     weights: dict[str, float] = experiment.objective.weights.model_dump()
-    speeds = np.array(history.get("train/samples_per_second", Series()).values)
+    speeds = history.get("train/samples_per_second", Series()).values
     speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
     return ComparedRun(
         run_id=run.folder.run_id,
         name=run.record.name,
         family=experiment.model.family,
         status=run.record.status,
-        step=max([run.record.step, *loss.steps[-1:]]),
+        step=max([run.record.step, *loss.steps[-1:].tolist()]),
         batch_size=batch_size,
         spec=flatten(experiment.to_dict()),
         weights=sorted(weights, key=lambda name: -weights[name]),
-        data=_data(experiment, journal.fingerprint),
+        data=_data(experiment, events.fingerprint),
         components=counts.components,
         training_only=counts.training_only,
         curves={
@@ -74,22 +77,31 @@ def summarise(run: OpenedRun) -> ComparedRun:
 
 
 @dataclass
-class _Journal:
+class _Events:
     starts: list[int]
     """Times of its start and its resumptions, milliseconds since 1970."""
     fingerprint: str
     """Fingerprint of the training store; empty where the journal holds none."""
 
 
-def _read_journal(folder: RunFolder) -> _Journal:
-    journal = _Journal([], "")
-    if folder.journal.exists():
-        for record in read_records(folder.journal):
-            if record["kind"] == "start":
-                journal.starts.append(record["time"])
-            elif record["kind"] == "dataset":
-                journal.fingerprint = record["fingerprint"]
-    return journal
+def _read_journal(run: OpenedRun) -> JournalContent:
+    try:
+        content = read_content(run.folder.journal)
+    except OSError:
+        return JournalContent()
+    if content.num_damaged:
+        run.warn(f"journal of run {run.folder.run_id}: {damaged_lines(content.num_damaged)}")
+    return content
+
+
+def _events(content: JournalContent) -> _Events:
+    events = _Events([], "")
+    for record in content.events:
+        if record["kind"] == "start":
+            events.starts.append(record["time"])
+        elif record["kind"] == "dataset":
+            events.fingerprint = record["fingerprint"]
+    return events
 
 
 def _data(experiment: Experiment, fingerprint: str) -> str:

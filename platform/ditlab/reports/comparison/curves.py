@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 CurveAxis = Literal["steps", "samples", "seconds"]
 AXES: tuple[CurveAxis, ...] = ("steps", "samples", "seconds")
@@ -33,7 +34,7 @@ class TrainingClock:
 
 
 def training_clock(
-    steps: Sequence[int], times: Sequence[int], starts: Sequence[int] = (), evaluated: Sequence[int] = ()
+    steps: ArrayLike, times: ArrayLike, starts: Sequence[int] = (), evaluated: ArrayLike = ()
 ) -> TrainingClock:
     """Compute seconds of training from the `times` (milliseconds) at which metrics of `steps` (ascending) were logged.
 
@@ -80,7 +81,7 @@ class RunCurve:
         return {"steps": self.steps, "samples": self.samples, "seconds": self.seconds}[axis]
 
 
-def run_curve(steps: Sequence[int], values: Sequence[float], batch_size: int, clock: TrainingClock) -> RunCurve:
+def run_curve(steps: ArrayLike, values: ArrayLike, batch_size: int, clock: TrainingClock) -> RunCurve:
     """Place a metric's points on all three axes; of two points for one step the first one counts."""
     at, first = np.unique(np.asarray(steps, dtype=float), return_index=True)
     return RunCurve(at, at * batch_size, clock.at(at), np.asarray(values, dtype=float)[first])

@@ -1,6 +1,7 @@
 """The journal's text: one JSON object a line, in the order of the events.
 
-Every record has `kind` and `time` (milliseconds since 1970). Kinds and their fields:
+Every record has `kind` and `time` (milliseconds since 1970). Its line ends with a checksum (`storage/checksums.py`),
+but for lines of version 0.1. Kinds and their fields (`record_types.py`):
 
     start     run_id, name, experiment, family       dataset   name, fingerprint, source, counts, context
     params    values                                 image     key, step, path
@@ -20,7 +21,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ditlab.storage.files import parse_json_line
+from ditlab.storage.checksums import add_checksum, has_checksum, is_intact, without_checksum
+from ditlab.tracking.journal.record_types import record_of_later_version, typed_record
 
 JournalRecord = dict[str, Any]
 
@@ -30,7 +32,8 @@ _NON_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 def encode_record(kind: str, fields: Mapping[str, Any]) -> bytes:
     """A record of this moment as one line. The values of metrics must have passed `encode_values`."""
     record = {"kind": kind, "time": int(time.time() * 1000), **fields}
-    return json.dumps(record, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    text = json.dumps(record, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return add_checksum(text.encode(errors="replace")) + b"\n"
 
 
 def encode_values(values: Mapping[str, float]) -> dict[str, float | str]:
@@ -39,9 +42,14 @@ def encode_values(values: Mapping[str, float]) -> dict[str, float | str]:
 
 
 def parse_record(line: bytes) -> JournalRecord | None:
-    """The record of a line; None for a torn or damaged line."""
-    record = parse_json_line(line)
-    return record if record and "kind" in record and "time" in record else None
+    """The record of a line; None for a torn or damaged line, and for one of the wrong shape."""
+    text = line.rstrip(b"\n")
+    if not has_checksum(text):
+        return typed_record(text)
+    if not is_intact(text):
+        return None
+    text = without_checksum(text)
+    return typed_record(text) or record_of_later_version(text)
 
 
 def all_metrics(record: JournalRecord) -> Iterator[tuple[str, float]]:

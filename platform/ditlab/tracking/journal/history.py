@@ -2,49 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ditlab.home import RunFolder
-from ditlab.tracking.journal.format import all_metrics
-from ditlab.tracking.journal.reader import read_records, read_tail
-
-_TAIL_BYTES = 65536
+from ditlab.tracking.journal.content import JournalContent
+from ditlab.tracking.journal.side_index import read_content
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Series:
     """One metric over the steps."""
 
-    steps: list[int] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-    times: list[int] = field(default_factory=list)
-    """Milliseconds since 1970."""
+    steps: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    """int64."""
+    values: np.ndarray = field(default_factory=lambda: np.empty(0))
+    """float64."""
+    times: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    """Milliseconds since 1970, int64."""
 
 
 def metric_history(folder: RunFolder) -> dict[str, Series]:
     """Every metric of a run by name, in the order it was logged; {} where there is no journal."""
-    history: dict[str, Series] = {}
-    if not folder.journal.exists():
-        return history
-    for record in read_records(folder.journal):
-        if record["kind"] == "metrics":
-            for key, value in all_metrics(record):
-                series = history.setdefault(key, Series())
-                series.steps.append(record["step"])
-                series.values.append(value)
-                series.times.append(record["time"])
+    try:
+        return series_of(read_content(folder.journal))
+    except OSError:
+        return {}
+
+
+def series_of(content: JournalContent) -> dict[str, Series]:
+    """Every metric of a journal by name."""
+    steps, times = np.array(content.steps), np.array(content.times)
+    history = {}
+    for name, points in content.metrics.items():
+        rows = np.array(points.rows)
+        history[name] = Series(steps[rows], np.array(points.values), times[rows])
     return history
 
 
 def final_metrics(folder: RunFolder) -> dict[str, float]:
     """The latest value of every metric."""
-    return {name: series.values[-1] for name, series in metric_history(folder).items()}
+    return latest_values(metric_history(folder))
 
 
-def recent_metrics(folder: RunFolder) -> dict[str, float]:
-    """The latest value of each metric among the last 64 KiB of the journal: cheap, for lists of runs."""
-    latest: dict[str, float] = {}
-    for record in read_tail(folder.journal, _TAIL_BYTES):
-        if record["kind"] == "metrics":
-            latest.update(all_metrics(record))
-    return latest
+def latest_values(history: Mapping[str, Series]) -> dict[str, float]:
+    """The latest value of every metric."""
+    return {name: float(series.values[-1]) for name, series in history.items()}

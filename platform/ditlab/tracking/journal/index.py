@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from ditlab.tracking.journal.format import all_metrics
-from ditlab.tracking.journal.reader import read_records
+import numpy as np
+
+from ditlab.tracking.journal.content import JournalContent
 from ditlab.tracking.journal.thinning import Thinning
 
 
@@ -38,12 +38,14 @@ class JournalIndex:
         self._budget = budget
         self._thinnings: dict[str, Thinning] = {}
 
-    def load(self, path: Path) -> None:
+    def load(self, content: JournalContent) -> None:
         """Index the records of earlier processes."""
-        for record in read_records(path):
+        steps = np.array(content.steps)
+        for name, points in content.metrics.items():
+            self.last_steps[name] = max(int(steps[points.rows].max()), self.last_steps.get(name, -1))
+            self._thinning(name).advance(np.array(points.values))
+        for record in content.events:
             match record["kind"]:
-                case "metrics":
-                    self._load_metrics(record["step"], all_metrics(record))
                 case "image":
                     self.images.add((record["key"], record["step"]))
                 case "params":
@@ -62,11 +64,6 @@ class JournalIndex:
         """Add points that have been written to the journal."""
         for key in (*points.values, *points.held):
             self.last_steps[key] = step
-
-    def _load_metrics(self, step: int, values: Iterable[tuple[str, float]]) -> None:
-        for key, value in values:
-            self.last_steps[key] = max(step, self.last_steps.get(key, -1))
-            self._thinning(key).selects(value)
 
     def _thinning(self, key: str) -> Thinning:
         if (thinning := self._thinnings.get(key)) is None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 _DENSE = 10
 """A tenth of the budget goes before any point is held back; as many non-finite ones go, wherever they come."""
 _WINDOW = 16
@@ -42,10 +44,34 @@ class Thinning:
             self._num_non_finite += 1
             return self._num_non_finite <= self._dense
         if num >= self._until:
-            octave = (num // int(self._dense)).bit_length() - 1
-            self._until = num + (_WINDOW << octave)
-            self._low = self._high = value
+            self._open_window(num, value)
             return True
+        return self._widens_range(value)
+
+    def advance(self, values: np.ndarray) -> None:
+        """Pass over points that were logged before, (N,): the state is as if `selects` had been asked for each."""
+        num_dense = min(len(values), int(min(max(0, self._dense - self._num), len(values))))
+        self._num += num_dense
+        values = values[num_dense:]
+        if not len(values):
+            return
+        begin, is_finite = self._num, np.isfinite(values)
+        self._num += len(values)
+        self._num_non_finite += int((~is_finite).sum())
+        finite = np.flatnonzero(is_finite) + begin
+        first = 0  # the current window's point from which on `values` goes on, among the finite ones
+        while (opening := int(np.searchsorted(finite, self._until))) < len(finite):
+            self._open_window(int(finite[opening]), float(values[finite[opening] - begin]))
+            first = opening + 1
+        for value in values[finite[first:] - begin].tolist():
+            self._widens_range(value)
+
+    def _open_window(self, num: int, value: float) -> None:
+        octave = (num // int(self._dense)).bit_length() - 1
+        self._until = num + (_WINDOW << octave)
+        self._low = self._high = value
+
+    def _widens_range(self, value: float) -> bool:
         margin = _WIDENING * (self._high - self._low)
         if value > self._high + margin:
             self._high = value

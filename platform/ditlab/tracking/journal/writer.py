@@ -7,19 +7,25 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ditlab.home import RunFolder
 from ditlab.storage.files import ends_torn, sync_folder
+from ditlab.storage.plain_files import MIB, open_for_append
 from ditlab.tracking.journal.format import encode_record, encode_values
 from ditlab.tracking.journal.index import JournalIndex
+from ditlab.tracking.journal.side_index import MIN_GROWTH, damaged_lines, read_content
 
 _DURABLE = frozenset({"start", "artifact", "table", "dataset", "end"})
 """Kinds that are on the disk when `append` returns."""
 _SYNC_INTERVAL = 2.0
 """Seconds of other records that a power cut may cost; a killed process costs nothing, as every line goes to the kernel
 at once."""
+
+_INDEX_INTERVAL = 32 * MIB
+"""Bytes of the journal between two updates of its side index: a second of one core each, about every 100,000 steps."""
 
 _log = logging.getLogger("ditlab.tracking")
 
@@ -39,13 +45,17 @@ class JournalWriter:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._file: int | None = None
-        self._synced = 0
+        self._synced = self._indexed = 0
         self._needs_newline = False
         self._has_warned = False
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
             if self.path.exists():
-                self._index.load(self.path)
+                content = read_content(self.path)
+                self._index.load(content)
+                self._indexed = content.end
+                if content.num_damaged:
+                    _log.warning("%s: %s", self.path, damaged_lines(content.num_damaged))
             self._open()
         except OSError as error:
             self._warn_once(error)
@@ -138,9 +148,10 @@ class JournalWriter:
                 os.close(self._file)
                 self._file = None
         self._syncer.join()
+        self._update_side_index(MIN_GROWTH)
 
     def _open(self) -> None:
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = open_for_append(self.path)
         # A newline separates a torn last line of an earlier process from ours, and readers pass it over.
         self._needs_newline = ends_torn(self._file)
         if os.fstat(self._file).st_size == 0:
@@ -184,3 +195,10 @@ class JournalWriter:
     def _sync_periodically(self) -> None:
         while not self._closed.wait(_SYNC_INTERVAL):
             self.sync()
+            self._update_side_index(_INDEX_INTERVAL)
+
+    def _update_side_index(self, min_growth: int) -> None:
+        """Index what has been written since the last time, if it is much: the next process need not parse it."""
+        with suppress(OSError):
+            if self.path.stat().st_size - self._indexed >= min_growth:
+                self._indexed = read_content(self.path).end

@@ -13,7 +13,9 @@ from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from ditlab.home import RunFolder
 from ditlab.storage.files import write_durably
+from ditlab.storage.plain_files import open_for_append, open_plain, read_json
 from ditlab.tracking.address import redact
+from ditlab.tracking.journal.reader import LONGEST_LINE
 
 
 @dataclass
@@ -70,7 +72,7 @@ class CursorFile:
         """Take the lock; returns False while another process holds it."""
         if self._lock is not None:
             return True
-        descriptor = os.open(Path(f"{self._path}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_for_append(Path(f"{self._path}.lock"))
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -94,15 +96,15 @@ class CursorFile:
 
     def _head(self) -> str:
         try:
-            with self._journal.open("rb") as file:
-                line = file.readline()
+            with open_plain(self._journal) as file:
+                line = file.readline(LONGEST_LINE)
         except OSError:
             return ""
         return hashlib.sha256(line).hexdigest()[:16] if line.endswith(b"\n") else ""
 
     def _read(self) -> dict[str, dict]:
         try:
-            targets = json.loads(self._path.read_text(encoding="utf-8"))
+            targets = read_json(self._path)
         except (OSError, ValueError):
             return {}
         return targets if isinstance(targets, dict) else {}

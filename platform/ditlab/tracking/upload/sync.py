@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -9,10 +10,13 @@ from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.access import check_access, check_reachable
 from ditlab.tracking.address import redact, resolve_tracking_uri
-from ditlab.tracking.records import RunRecord
+from ditlab.tracking.relocation.places import check_place
+from ditlab.tracking.run_record import RunRecord
 from ditlab.tracking.upload.mlflow_errors import RunGoneError
 from ditlab.tracking.upload.sender import Warn
 from ditlab.tracking.upload.transfer import JournalTransfer, NotReadyError
+
+_log = logging.getLogger("ditlab.tracking")
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,11 @@ class SyncResult:
 def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, *, warn: Warn) -> list[SyncResult]:
     """Send what is left of each run, to its own address or to `uri`.
 
-    An address that does not answer is tried once. Raises UserError for a malformed one.
+    An address that does not answer is tried once. Raises UserError for a malformed one, and for a home that was moved.
     """
+    records = list(records)
+    if uri is None:
+        check_place(home, [record.tracking_uri for record in records])
     results, faults = [], dict[str, str | None]()
     for record in records:
         address = resolve_tracking_uri(uri or record.tracking_uri or None, home)
@@ -45,6 +52,11 @@ def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, 
         else:
             results.append(_sync(folder, address, home, warn, left))
     return results
+
+
+def num_unsent(folder: RunFolder, address: str, home: Home) -> int:
+    """Number of a run's records that an address has not received. Contacts nothing."""
+    return _num_left(folder, address, home, _log.debug)
 
 
 def _fault(address: str) -> str | None:

@@ -14,11 +14,14 @@ from typing import Any
 from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
 from ditlab.storage.files import sync_file
+from ditlab.storage.plain_files import open_plain
 from ditlab.tracking.journal.format import JournalRecord
-from ditlab.tracking.journal.reader import count_lines, read_lines, read_record_at, read_records
+from ditlab.tracking.journal.reader import count_lines, read_journal, read_lines, read_record_at
+from ditlab.tracking.journal.side_index import damaged_lines
 from ditlab.tracking.upload.batch import BATCHED_KINDS, LogBatch
 from ditlab.tracking.upload.connection import connect
 from ditlab.tracking.upload.cursor import Cursor, CursorFile
+from ditlab.tracking.upload.lost_start import lost_start
 from ditlab.tracking.upload.mlflow_errors import RunGoneError, is_missing
 from ditlab.tracking.upload.mlflow_runs import (
     check_alive,
@@ -100,7 +103,7 @@ class JournalTransfer:
 
     def _connect(self) -> RecordSender:
         """Find or make the MLflow run, and save its id before anything is sent to it."""
-        start = next((record for record in read_records(self.path) if record["kind"] == "start"), None)
+        start = self._find_start()
         if start is None and self.node == 0:
             raise NotReadyError(f"{self.path} does not say yet which run it belongs to")
         client = connect(self.uri, self.home)
@@ -119,6 +122,16 @@ class JournalTransfer:
         self._parent = start.get("parent") if start and self.node == 0 else None
         return RecordSender(client, self.cursor.mlflow_run_id, self.folder, self.warn, self.node)
 
+    def _find_start(self) -> JournalRecord | None:
+        num_damaged = 0
+        with open_plain(self.path) as journal:
+            for line in read_journal(journal):
+                if line.record is None:
+                    num_damaged += line.is_whole
+                elif line.record["kind"] == "start":
+                    return line.record
+        return lost_start(self.folder) if num_damaged and self.node == 0 else None
+
     def _find_or_create_run(self, client: Any, start: JournalRecord | None) -> str:
         if start is None or self.node != 0:
             if found := find_mlflow_run(client, self.folder.run_id):
@@ -134,8 +147,9 @@ class JournalTransfer:
             self._parent = None
 
     def _send_records(self, sender: RecordSender, until: float | None, durable: int) -> None:
-        batch, end = LogBatch(), self.cursor.offset
-        for begin, end, record in read_lines(self.path, self.cursor.offset, durable):
+        batch, end, num_damaged = LogBatch(), self.cursor.offset, 0
+        for line in read_lines(self.path, self.cursor.offset, durable):
+            begin, end, record = line.begin, line.end, line.record
             if record is not None and record["kind"] in BATCHED_KINDS:
                 batch.add(record, end - begin)
                 if not batch.is_full:
@@ -145,13 +159,17 @@ class JournalTransfer:
                 sender.send_batch(batch)
                 if record is not None:
                     self._send_one(sender, begin, record)
+                else:
+                    num_damaged += 1
             batch = LogBatch()
             self._advance(end)
             if until is not None and time.monotonic() > until:
-                return
+                break
         if batch.num_bytes:
             sender.send_batch(batch)
             self._advance(end)
+        if num_damaged:
+            self.warn(f"{self.path}: {damaged_lines(num_damaged)}")
 
     def _send_one(self, sender: RecordSender, begin: int, record: JournalRecord) -> None:
         try:

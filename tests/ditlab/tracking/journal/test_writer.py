@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from ditlab.home import RunFolder
-from ditlab.tracking.journal.history import metric_history, recent_metrics
+from ditlab.tracking.journal.history import metric_history
 from ditlab.tracking.journal.reader import read_records
+from ditlab.tracking.journal.recent import recent_metrics
 from ditlab.tracking.journal.writer import JournalWriter
 
 NewRun = Callable[..., RunFolder]
@@ -19,7 +20,7 @@ NewRun = Callable[..., RunFolder]
 def test_records_come_back_in_order(new_run: NewRun) -> None:
     folder = new_run()
     journal = JournalWriter(folder)
-    journal.append("start", run_id=folder.run_id)
+    journal.append("start", run_id=folder.run_id, name="a", experiment="b", family="dit")
     journal.log_metrics(1, {"train/loss": 0.1, "train/lr": 1e-4})
     journal.append("end", status="finished")
     journal.close()
@@ -71,8 +72,8 @@ def test_a_resume_repeats_no_step_of_a_metric(new_run: NewRun) -> None:
     resumed.log_metrics(200, {"eval/loss": 0.5, "eval/distance": 3.0})  # a new metric of an old step is new
     resumed.close()
     history = metric_history(folder)
-    assert history["train/loss"].steps == list(range(1, 301))
-    assert history["eval/loss"].steps == [200] and history["eval/distance"].values == [3.0]
+    assert history["train/loss"].steps.tolist() == list(range(1, 301))
+    assert history["eval/loss"].steps.tolist() == [200] and history["eval/distance"].values.tolist() == [3.0]
 
 
 def test_several_metrics_calls_of_one_step_all_count(new_run: NewRun) -> None:
@@ -80,7 +81,7 @@ def test_several_metrics_calls_of_one_step_all_count(new_run: NewRun) -> None:
     journal.log_metrics(1, {"train/loss": 1.0})
     journal.log_metrics(1, {"train/seconds": 2.0})
     journal.close()
-    assert recent_metrics(journal.folder) == {"train/loss": 1.0, "train/seconds": 2.0}
+    assert recent_metrics(journal.folder).latest == {"train/loss": 1.0, "train/seconds": 2.0}
 
 
 def test_nan_and_infinities_survive(new_run: NewRun) -> None:
@@ -88,7 +89,7 @@ def test_nan_and_infinities_survive(new_run: NewRun) -> None:
     journal.log_metrics(1, {"nan": math.nan, "high": math.inf, "low": -math.inf})
     journal.close()
     assert b'"NaN"' in journal.path.read_bytes()
-    values = recent_metrics(journal.folder)
+    values = recent_metrics(journal.folder).latest
     assert math.isnan(values["nan"]) and (values["high"], values["low"]) == (math.inf, -math.inf)
 
 
@@ -105,7 +106,7 @@ def test_threads_never_mix_their_lines(new_run: NewRun) -> None:
     for thread in threads:
         thread.join()
     journal.close()
-    assert all(series.steps == list(range(500)) for series in metric_history(journal.folder).values())
+    assert all(series.steps.tolist() == list(range(500)) for series in metric_history(journal.folder).values())
     assert len(metric_history(journal.folder)) == 24
 
 

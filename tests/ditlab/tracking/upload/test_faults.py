@@ -229,12 +229,12 @@ def test_a_process_killed_at_random_moments(server: Any, home: Home, new_run: Ne
             time.sleep(0.01)
         time.sleep(draw.uniform(0.3, 4))
         process.kill()
-        first = max(0, metric_history(folder)["train/loss"].steps[-1] - draw.randrange(200))
+        first = max(0, int(metric_history(folder)["train/loss"].steps[-1]) - draw.randrange(200))
     assert sync(folder, server.uri, home, warn=pytest.fail) == 0
 
     history = metric_history(folder)
-    steps = history["train/loss"].steps
-    assert len(steps) > 300 and steps == history["train/step"].steps == list(range(len(steps)))
+    steps = history["train/loss"].steps.tolist()
+    assert len(steps) > 300 and steps == history["train/step"].steps.tolist() == list(range(len(steps)))
     client = mlflow.MlflowClient(server.uri)
     experiment = client.get_experiment_by_name("faults").experiment_id
     (run,) = client.search_runs([experiment], f"tags.`ditlab.run` = '{folder.run_id}'")
@@ -254,7 +254,9 @@ def sent_points(folder: RunFolder) -> Mapping[str, list[tuple[int, float]]]:
     points = {}
     for key, series in metric_history(folder).items():
         thinning = Thinning(1000)
-        points[key] = [p for p in zip(series.steps, series.values, strict=True) if thinning.selects(p[1])]
+        points[key] = [
+            p for p in zip(series.steps.tolist(), series.values.tolist(), strict=True) if thinning.selects(p[1])
+        ]
     return points
 
 
@@ -333,7 +335,7 @@ def test_a_disk_that_is_full_for_a_while(
         filler.unlink()
         run.steps(2900, 3300)
         assert run.tracker.close(40) == 0
-        history = metric_history(folder)["train/loss"].steps
+        history = metric_history(folder)["train/loss"].steps.tolist()
         assert history[:100] == list(range(100)) and history[-400:] == list(range(2900, 3300))
         assert [record.message for record in caplog.records if "cannot be written" in record.message] == [
             f"{folder.journal} cannot be written (No space left on device): metrics are being lost, training goes on"

@@ -238,10 +238,10 @@ for step in itertools.count():
     process.kill()
     assert sync(folder, None, home, warn=pytest.fail) == 0
     logged = metric_history(folder)["train/loss"]
-    assert len(logged.steps) > 100 and logged.steps == list(range(len(logged.steps)))
+    assert len(logged.steps) > 100 and logged.steps.tolist() == list(range(len(logged.steps)))
     tracker = RunTracker(folder, None, home)
     tracker.close()
-    assert Stored(tracker).points("train/loss") == list(zip(logged.steps, logged.values, strict=True))
+    assert Stored(tracker).points("train/loss") == list(zip(logged.steps.tolist(), logged.values.tolist(), strict=True))
 
 
 def test_a_run_deleted_in_mlflow_is_left_alone(home: Home, new_run: NewRun) -> None:
