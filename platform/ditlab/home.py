@@ -75,6 +75,11 @@ class Home:
         return self.root / "artifacts"
 
     @property
+    def places(self) -> Path:
+        """Folders at which this home has been (JSON), by which a moved or copied one is noticed."""
+        return self.root / "places.json"
+
+    @property
     def stores(self) -> Path:
         """Arrow stores made by importers, a folder each."""
         return self.root / "stores"

@@ -28,6 +28,8 @@ def figures(
     from ditlab.interface.run import open_run
 
     opened = open_run(run, warn=say) if run else None
+    if opened and not only_list:
+        opened.check_writable()
     found = opened.figures(seed) if opened else general_figures()
     if only_list:
         for kind in found.kinds:

@@ -28,7 +28,7 @@ COMMANDS = {
     "schema": ("schema", "Print the JSON schema of experiments, for editors."),
     "data": ("data", "Import data into Arrow stores, inspect and upload them."),
     "export": ("export", "Write a run's weights as safetensors with the spec that rebuilds the network."),
-    "runs": ("runs", "List recent runs; send MLflow what it missed."),
+    "runs": ("runs", "List, show and delete runs; send MLflow what it missed; relocate a moved home."),
     "ui": ("ui", "Open the MLflow UI on the runs in DITLAB_HOME."),
     "doctor": ("doctor", "Check this machine, or a cluster."),
 }

@@ -14,10 +14,10 @@ import pyarrow as pa
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
 from ditlab.spec.plugin_packages import check_installed
+from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.tracking.journal.history import Series, metric_history
-from ditlab.tracking.records import find_training_run, list_runs, read_record
+from ditlab.tracking.records import FoundRun, find_training_run, list_runs, read_record
 from ditlab.tracking.run_record import RunRecord
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ditlab.analysis.plot import Plot
     from ditlab.analysis.sampling.options import SampleKeywords
     from ditlab.analysis.sampling.sample_set import SampleSet
+    from ditlab.runs.description import RunDescription
+    from ditlab.runs.events import RunEvent
 
 _log = logging.getLogger("ditlab")
 
@@ -83,7 +85,7 @@ class Run:
     def spec(self) -> Experiment:
         """The resolved experiment. Raises UserError where a package that it needs is not installed here."""
         check_installed(self.record.plugins, f"run {self.folder.run_id}")
-        return load_experiment(self.folder.spec)
+        return load_recorded_experiment(self.folder.spec)
 
     def refresh(self) -> Run:
         """The run with its record as it is now. Raises UserError where the record is gone."""
@@ -148,6 +150,8 @@ class Run:
         to the run. `batch` is the number of samples at once. Raises UserError where nothing is held out, or quality
         cannot be measured.
         """
+        if rows is None and not overrides:
+            self.check_writable()
         saved = self._opened().saved()
         from ditlab.analysis.evaluation import evaluate_run
 
@@ -161,7 +165,8 @@ class Run:
         return run_figures(saved, seed)
 
     def log_figures(self, files: Sequence[Path]) -> None:
-        """Log files as the run's artifacts, under `figures`."""
+        """Log files as the run's artifacts, under `figures`. Raises UserError as `check_writable` does."""
+        self.check_writable()
         with self._opened().tracker() as tracker:
             for file in files:
                 tracker.log_artifact(file, "figures")
@@ -179,6 +184,24 @@ class Run:
         place = output_folder(Path(folder))
         files = export_weights(saved.checkpoint.location, place, averaged, self.folder.tokenizer)
         return ExportedWeights(self.id, saved.step, place, files)
+
+    def describe(self) -> RunDescription:
+        """The run's status, spec, last metrics, checkpoints and sizes, and what MLflow has not received."""
+        from ditlab.runs.description import describe_run
+
+        return describe_run(self.home, FoundRun(self.folder, read_record(self.folder)))
+
+    def events(self) -> list[RunEvent]:
+        """Starts, evaluations, checkpoints that are kept, failures and ends, by time."""
+        from ditlab.runs.events import EventReader
+
+        return EventReader(self.folder).read_all()
+
+    def check_writable(self) -> None:
+        """Raise UserError where what is added to the run would go into the home from which this one was copied."""
+        from ditlab.runs.relocation import check_run_place
+
+        check_run_place(self.home, self.folder)
 
     def _history(self, names: Sequence[str]) -> dict[str, Series]:
         """The named metrics from the journal; without names, all. Raises UserError for an unknown name."""

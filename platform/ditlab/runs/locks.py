@@ -87,3 +87,20 @@ def _locked(path: Path, timeout: float, waiting: str, warn: Warn | None) -> Iter
             return
     finally:
         os.close(descriptor)
+
+
+def is_locked(folder: RunFolder) -> bool:
+    """Return True while another process holds the run's lock; makes no file."""
+    try:
+        descriptor = os.open(folder.path / "run.lock", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False

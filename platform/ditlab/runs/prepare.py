@@ -18,15 +18,17 @@ from ditlab.runs.preflight import (
     portable,
     tracked_at,
 )
+from ditlab.runs.relocation import check_run_place
 from ditlab.runs.request import PreparedRun, RunRequest
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugin_packages import plugin_packages, plugin_tags
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.recorded import encode_recorded
 from ditlab.storage.files import write_durably
 from ditlab.tracking.access import check_access, check_reachable
 from ditlab.tracking.address import launch_address, redact, resolve_tracking_uri
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.records import create_run, find_training_run, find_unfinished, read_record
+from ditlab.tracking.relocation.places import check_place, record_place
 from ditlab.training.plan import RunPlan, plan_run
 
 
@@ -64,6 +66,7 @@ def check_run(experiment: Experiment, resume: str | None, *, local: bool, remote
         UserError: something is wrong. Nothing of the run is left behind.
     """
     home = Home.from_environment()
+    check_place(home)
     given_uri = experiment.tracking.uri
     experiment = portable(experiment, launch_address(given_uri, home), home)
     check_devices(experiment, local, remote)
@@ -72,6 +75,7 @@ def check_run(experiment: Experiment, resume: str | None, *, local: bool, remote
     counts = count_and_build(experiment)
     resumed = _find_resumed(experiment, resume, home)
     if resumed:
+        check_run_place(home, resumed)
         check_same_content(experiment, resumed)
         if given_uri is None:  # it goes on where it is tracked, whatever the environment says now
             experiment = tracked_at(experiment, read_record(resumed).tracking_uri or None)
@@ -81,7 +85,7 @@ def check_run(experiment: Experiment, resume: str | None, *, local: bool, remote
     check_inputs(experiment, data, home)
     check_quality(experiment, data)
     plan = plan_run(experiment, data)
-    home.ensure()
+    record_place(home.ensure())
     return CheckedRun(experiment, data, plan, counts, home, tracking_uri, resumed)
 
 
@@ -127,7 +131,7 @@ def _create_folder(checked: CheckedRun) -> RunFolder:
             tracking_uri=checked.tracking_uri if experiment.tracking.uri else "",
             plugins=plugin_packages(experiment.to_dict()),
         )  # fmt: skip
-        write_durably(folder.spec, dump_yaml(experiment.to_dict()).encode())
+        write_durably(folder.spec, encode_recorded(experiment.to_dict()))
     except OSError as error:
         if folder is not None:
             shutil.rmtree(folder.path, ignore_errors=True)

@@ -19,6 +19,7 @@ from ditlab.spec.sweep.spec import Sweep
 from ditlab.sweeps.concurrency import Concurrency, plan_concurrency
 from ditlab.sweeps.portable import portable_sweep, typical_values
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment
+from ditlab.tracking.relocation.places import check_place
 from ditlab.training.metric_names import metric_names
 from ditlab.training.plan import plan_run
 
@@ -81,6 +82,7 @@ def prepare_sweep(
     """
     home = Home.from_environment()
     check_sweep(sweep, source)
+    check_place(home)
     sweep, tracking_uri = portable_sweep(sweep, home, stored)
     base = trial_experiment(sweep, PlannedTrial(0, "", typical_values(sweep)))
     messages: list[str] = []

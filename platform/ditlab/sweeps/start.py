@@ -7,7 +7,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.locks import lock_run
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.recorded import encode_recorded
 from ditlab.spec.sweep.space import check_sweep, differences
 from ditlab.spec.sweep.spec import Sweep
 from ditlab.storage.files import write_durably
@@ -19,6 +19,7 @@ from ditlab.sweeps.takeovers import count_damaged_takeovers
 from ditlab.sweeps.trials import PastTrial, PlannedTrial
 from ditlab.tracking.journal.history import final_metrics
 from ditlab.tracking.records import create_run, find_run, list_runs
+from ditlab.tracking.relocation.places import record_place
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def create_sweep(prepared: PreparedSweep) -> StartedSweep:
     Raises UserError where the disk refuses; nothing is left then.
     """
     sweep, home = prepared.sweep, prepared.home
-    home.ensure()
+    record_place(home.ensure())
     run = None
     try:
         run = create_run(
@@ -178,7 +179,7 @@ def _past_trial(prepared: PreparedSweep, trial: PlannedTrial) -> PastTrial:
 
 def _store(prepared: PreparedSweep, folder: SweepFolder, past: list[PastTrial]) -> list[PastTrial]:
     """Write the spec, and add enumerated trials that the ledger lacks; return the trials of the whole ledger."""
-    write_durably(folder.spec, dump_yaml(prepared.sweep.to_dict()).encode())
+    write_durably(folder.spec, encode_recorded(prepared.sweep.to_dict()))
     known = {one.trial.number for one in past}
     missing = [trial for trial in prepared.trials if trial.number not in known]
     planned = [folder.plan_trial(prepared.home, trial.number, trial.values) for trial in missing]

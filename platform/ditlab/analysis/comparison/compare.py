@@ -17,6 +17,7 @@ from ditlab.quality.names import QUALITY_NOTE
 from ditlab.reports.comparison.page import write_comparison
 from ditlab.reports.comparison.records import ComparedRun, Comparison
 from ditlab.reports.comparison.summary import summary_text
+from ditlab.runs.relocation import check_run_place
 
 FEWEST_SAMPLES = 100
 """Fewest samples for quality metrics: fewer than the features that quality is measured on give figures of chance."""
@@ -54,6 +55,8 @@ def compare_runs(
     if 0 < samples < FEWEST_SAMPLES:
         raise UserError(f"--samples {samples} are too few for quality metrics; give {FEWEST_SAMPLES} or more, or 0.")
     opened = open_runs(names, home, warn)
+    for run in opened if log else ():
+        check_run_place(home, run.folder)
     name = "-".join(run.folder.run_id for run in opened)
     folder = output_folder(out or home.root / "comparisons" / name)
     settings = SampleSettings(samples, grid, seed, batch, default_device())

@@ -17,6 +17,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.tracking.access import check_reachable
 from ditlab.tracking.address import resolve_tracking_uri
+from ditlab.tracking.relocation.places import check_place, record_place
 from ditlab.tracking.server.accounts import NAME, PASSWORD, Administrator
 from ditlab.tracking.server.hosts import allowed_hosts, is_loopback
 
@@ -49,8 +50,11 @@ class MlflowServer:
     """A server that starts on entering the context and ends with it; SIGTERM to this process ends it as Ctrl-C does."""
 
     def __init__(self, home: Home, host: str, port: int, options: ServerOptions) -> None:
-        """Check the port. Raises UserError where it cannot be listened on."""
+        """Check the port and the home. Raises UserError where that cannot be listened on, or this was moved."""
         self.home, self.host, self.port, self.options = home, host, port, options
+        if options.database is None:
+            check_place(home)
+            record_place(home)
         self._hosts = allowed_hosts(self.options.hosts, host, port)
         _check_free(host, port)
         self._process: subprocess.Popen[bytes] | None = None

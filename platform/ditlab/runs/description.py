@@ -1,0 +1,167 @@
+"""Description of one run for people: status, spec, last metrics, paths, sizes, checkpoints, and what MLflow lacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ditlab.checkpoints.manifest import committed
+from ditlab.errors import UserError, first_line
+from ditlab.home import Home, RunFolder
+from ditlab.runs.locks import is_locked
+from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
+from ditlab.spec.uris import is_uri
+from ditlab.storage.local import LocalFiles
+from ditlab.storage.plain_files import read_plain
+from ditlab.storage.sizes import folder_size
+from ditlab.tracking.address import redact, resolve_tracking_uri
+from ditlab.tracking.journal.side_index import read_content
+from ditlab.tracking.parameters import flatten
+from ditlab.tracking.records import FoundRun, list_runs
+from ditlab.tracking.relocation.places import check_place
+from ditlab.tracking.run_record import RunRecord
+from ditlab.tracking.upload.sync import num_unsent
+
+_ESSENTIALS = (
+    "seed", "model.family", "data.kind", "data.path", "batch.size", "batch.micro", "optimizer.kind", "optimizer.lr",
+    "schedule.kind", "training.steps", "training.epochs", "training.precision", "engine.zero.stage",
+    "resources.workers", "resources.gpus_per_worker", "tracking.experiment",
+    "base.name", "search.kind", "scheduler.kind", "metric", "mode", "trials",
+)  # fmt: skip
+"""Fields of an experiment or a sweep that are shown, in this order."""
+_PARTS = ("checkpoints", "media", "samples", "report")
+
+
+@dataclass(frozen=True)
+class CheckpointList:
+    """Checkpoints of a run."""
+
+    place: str
+    """Path or URI of their folder."""
+    steps: list[int] = field(default_factory=list)
+    """Steps of the committed ones, oldest first."""
+    fault: str = ""
+    """Reason why they cannot be listed."""
+
+
+@dataclass(frozen=True)
+class RunDescription:
+    """One run or sweep, as `ditlab runs show` prints it."""
+
+    folder: RunFolder
+    record: RunRecord
+    is_locked: bool
+    """True if a process trains it now."""
+    tracking_uri: str
+    """MLflow's address, without a password."""
+    unsent: int | None
+    """Records that MLflow has not received; None where the journal cannot be read."""
+    spec: dict[str, str]
+    """Essential fields of the spec, by dotted path."""
+    metrics: dict[str, tuple[int, float]]
+    """Step and value of the last point of each metric."""
+    checkpoints: CheckpointList
+    sizes: dict[str, int]
+    """Bytes by part of the folder, and `total`."""
+    trials: dict[str, int] = field(default_factory=dict)
+    """Number of a sweep's trials by status."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences on files that cannot be read."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The description in JSON's types, for `--json`."""
+        record = self.record
+        names = ("run_id", "name", "family", "status", "message", "step", "total_steps", "created", "updated",
+                 "spec_hash", "parent", "trial", "plugins")  # fmt: skip
+        return {
+            **{name: getattr(record, name) for name in names},
+            "is_locked": self.is_locked, "folder": str(self.folder.path), "tracking_uri": self.tracking_uri,
+            "unsent": self.unsent, "spec": self.spec,
+            "metrics": {name: {"step": step, "value": value} for name, (step, value) in self.metrics.items()},
+            "checkpoints": {"place": self.checkpoints.place, "steps": self.checkpoints.steps},
+            "bytes": self.sizes, "trials": self.trials, "notes": self.notes,
+        }  # fmt: skip
+
+
+def describe_run(home: Home, found: FoundRun) -> RunDescription:
+    """Describe a run. Reads its files and changes none; a file that cannot be read becomes a note."""
+    folder, record, notes = found.folder, found.record, [*filter(None, [found.note])]
+    spec = _flat_spec(folder.path / ("sweep.yaml" if record.trials else "spec.yaml"), notes)
+    address = resolve_tracking_uri(record.tracking_uri or None, home)
+    metrics: dict[str, tuple[int, float]] = {}
+    unsent = None
+    try:
+        check_place(home)
+    except UserError as error:
+        notes.append(str(error))
+    try:
+        content = read_content(folder.journal)
+        metrics = {name: (content.steps[p.rows[-1]], p.values[-1]) for name, p in content.metrics.items()}
+        if content.num_damaged:
+            notes.append(f"{folder.journal} has {content.num_damaged} damaged lines, which were passed over.")
+        unsent = num_unsent(folder, address, home)
+    except FileNotFoundError:
+        unsent = 0
+    except OSError as error:
+        notes.append(f"{folder.journal} cannot be read ({first_line(error)}).")
+    trials: dict[str, int] = {}
+    for each in list_runs(home) if record.trials else ():
+        if each.parent == record.run_id:
+            trials[each.status] = trials.get(each.status, 0) + 1
+    return RunDescription(
+        folder=folder,
+        record=record,
+        is_locked=is_locked(folder),
+        tracking_uri=redact(address),
+        unsent=unsent,
+        spec={name: spec[name] for name in _ESSENTIALS if spec.get(name, "null") != "null"},
+        metrics=metrics,
+        checkpoints=_checkpoints(folder, spec.get("checkpoint.storage"), is_sweep=record.trials > 0),
+        sizes=_sizes(folder.path),
+        trials=trials,
+        notes=notes,
+    )
+
+
+def storage_of(folder: RunFolder) -> str | None:
+    """Place outside the run's folder that its spec names for checkpoints; None for the folder itself."""
+    storage = _flat_spec(folder.spec, []).get("checkpoint.storage", "null")
+    return None if storage == "null" else storage
+
+
+def _flat_spec(path: Path, notes: list[str]) -> dict[str, str]:
+    """Fields of a spec as texts, by dotted path; nothing is validated: a package of the run's may not be installed."""
+    try:
+        mapping = parse_yaml(read_plain(path, MAX_BYTES).decode(), str(path))
+        return flatten(mapping) if isinstance(mapping, dict) else {}
+    except OSError as error:
+        notes.append(f"{path} cannot be read ({first_line(error)}).")
+    except (ValueError, UserError) as error:
+        notes.append(str(error))
+    return {}
+
+
+def _checkpoints(folder: RunFolder, storage: str | None, is_sweep: bool) -> CheckpointList:
+    """Checkpoints in the run's folder or its storage; needs no torch for those on this machine's disks."""
+    if is_sweep:
+        return CheckpointList("")
+    try:
+        if storage in (None, "null") or not is_uri(storage):
+            place = folder.checkpoints if storage in (None, "null") else Path(storage) / folder.run_id
+            return CheckpointList(str(place), committed(LocalFiles(place, "checkpoint.storage").listing()))
+        from ditlab.runs.request import checkpoint_store
+
+        store = checkpoint_store(folder, storage)
+        return CheckpointList(store.location, store.steps())
+    except UserError as error:
+        return CheckpointList(str(storage), fault=str(error))
+    except OSError as error:
+        return CheckpointList(str(storage), fault=first_line(error))
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    """Bytes of the parts of a run's folder; what has no part of its own is in the total alone."""
+    sizes = {part: folder_size(path / part) for part in _PARTS if (path / part).is_dir()}
+    sizes["journal"] = sum(folder_size(each) for each in path.glob("journal*.jsonl"))
+    return {**sizes, "total": folder_size(path)}

@@ -1,0 +1,183 @@
+"""Events of a run in the order of its journal: starts, evaluations, checkpoints, failures, ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ditlab.checkpoints.manifest import MANIFEST, folder_of, is_step, step_of
+from ditlab.home import RunFolder
+from ditlab.runs.locks import is_locked
+from ditlab.storage.plain_files import open_plain
+from ditlab.storage.sizes import folder_size
+from ditlab.tracking.journal.format import JournalRecord, all_metrics
+from ditlab.tracking.journal.reader import read_journal
+from ditlab.tracking.journal.side_index import read_content
+
+_EVALUATIONS = ("eval/", "held_out/", "quality/", "assessed/")
+"""Prefixes of the metrics whose points are events; those of single steps are none."""
+_MOST_VALUES = 3
+"""Metrics of an evaluation that are named."""
+_FAULT_TAGS = ("ditlab.error", "ditlab.failure_message", "ditlab.checkpoint_error")
+_SHOWN_TAGS = ("ditlab.failure", "ditlab.skipped_steps", "ditlab.left_out_steps", "ditlab.out_of_memory",
+               "ditlab.exploits", "ditlab.nodes", "ditlab.best_run")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunEvent:
+    """One event of a run."""
+
+    time: int
+    """Milliseconds since 1970."""
+    kind: str
+    """start, data, evaluation, checkpoint, failure, state, files or end."""
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The event in JSON's types, for `--json`."""
+        moment = datetime.fromtimestamp(self.time / 1000, UTC).isoformat(timespec="milliseconds")
+        return {"time": moment, "kind": self.kind, "text": self.text}
+
+
+class EventReader:
+    """Reader of one run's events; `read_new` goes on where the last call ended."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.num_damaged = 0
+        """Lines of the journal that were passed over."""
+        self._end = 0
+        self._num_starts = 0
+
+    def read_all(self) -> list[RunEvent]:
+        """Every event so far, by time. Raises OSError where the journal cannot be read; none where there is none."""
+        try:
+            content = read_content(self.folder.journal)
+        except FileNotFoundError:
+            return _checkpoints(self.folder.checkpoints)
+        self._end, self.num_damaged = content.end, content.num_damaged
+        records: list[JournalRecord] = [*content.events]
+        rows: dict[int, dict[str, float]] = {}
+        for name, points in content.metrics.items():
+            if name.startswith(_EVALUATIONS):
+                for row, value in zip(points.rows, points.values, strict=True):
+                    rows.setdefault(row, {})[name] = value
+        for row, values in rows.items():
+            found = {"kind": "metrics", "time": content.times[row], "step": content.steps[row], "values": values}
+            records.append(found)
+        records.sort(key=lambda record: int(record["time"]))  # stable: records of one moment stay in their order
+        events = [*_joined(filter(None, map(self._event, records))), *_checkpoints(self.folder.checkpoints)]
+        return sorted(events, key=lambda event: event.time)
+
+    def read_new(self) -> list[RunEvent]:
+        """Events of the journal's lines since the last call, in their order."""
+        found = []
+        try:
+            with open_plain(self.folder.journal) as file:
+                for line in read_journal(file, self._end):
+                    if not line.is_whole:
+                        break
+                    self._end = line.end
+                    self.num_damaged += line.record is None
+                    if line.record is not None and (event := self._event(line.record)):
+                        found.append(event)
+        except FileNotFoundError:
+            return []
+        return list(_joined(iter(found)))
+
+    def follow(self, interval: float = 1.0) -> Iterator[RunEvent]:
+        """Yield new events as they come, until the run has ended and no process trains it."""
+        while True:
+            is_over = not is_locked(self.folder)
+            yield from self.read_new()
+            if is_over:
+                return
+            time.sleep(interval)
+
+    def _event(self, record: JournalRecord) -> RunEvent | None:
+        """The event of a record; None for one that is none."""
+        kind, text = "", ""
+        match record["kind"]:
+            case "start":
+                self._num_starts += 1
+                again = f"started again ({self._num_starts - 1})"
+                name = f"{record['name']}, MLflow experiment {record['experiment']}"
+                kind, text = "start", f"{'started' if self._num_starts == 1 else again}: {name}"
+            case "dataset":
+                counts = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in record["counts"].items())
+                kind, text = "data", f"data: {record['name']} ({counts})"
+            case "metrics":
+                kind, text = "evaluation", _evaluation(record)
+            case "tags":
+                kind, text = _tags(record["values"])
+            case "artifact" | "table" if record["artifact_path"]:
+                kind, text = "files", f"logged {record['artifact_path']}"
+            case "end":
+                kind, text = "end", f"ended: {record['status']}"
+        return RunEvent(int(record["time"]), kind, text) if text else None
+
+
+def _evaluation(record: JournalRecord) -> str:
+    values = {name: value for name, value in all_metrics(record) if name.startswith(_EVALUATIONS)}
+    if not values:
+        return ""
+    shown = ", ".join(f"{name} {value:.5g}" for name, value in list(values.items())[:_MOST_VALUES])
+    more = f" and {len(values) - _MOST_VALUES} more" if len(values) > _MOST_VALUES else ""
+    return f"evaluated at step {record['step']:,}: {shown}{more}"
+
+
+def _tags(values: Mapping[str, str]) -> tuple[str, str]:
+    """Kind and text of the tags that tell of something; ("", "") where there is none."""
+    changed = [f"{name.removeprefix('ditlab.resume.')}={value}" for name, value in values.items()
+               if name.startswith("ditlab.resume.")]  # fmt: skip
+    if changed:
+        return "start", f"resumed with {', '.join(changed)}"
+    faults = [f"{values[name]}" for name in _FAULT_TAGS if name in values]
+    if faults or "ditlab.failure" in values:
+        text = ": ".join([*filter(None, [values.get("ditlab.failure")]), *faults]).partition("\n")[0]
+        return "failure", f"failed: {text}"
+    shown = [f"{name.removeprefix('ditlab.').replace('_', ' ')}: {values[name]}" for name in _SHOWN_TAGS
+             if name in values]  # fmt: skip
+    return ("state", "; ".join(shown)) if shown else ("", "")
+
+
+def _joined(events: Iterator[RunEvent]) -> Iterator[RunEvent]:
+    """Join neighbours that log files to one event: `logged figures (9 files)`."""
+    waiting: list[RunEvent] = []
+    for event in events:
+        if waiting and (event.kind, event.text) != (waiting[0].kind, waiting[0].text):
+            yield _one(waiting)
+            waiting = []
+        if event.kind == "files":
+            waiting.append(event)
+        else:
+            yield event
+    if waiting:
+        yield _one(waiting)
+
+
+def _one(events: list[RunEvent]) -> RunEvent:
+    count = f" ({len(events)} files)" if len(events) > 1 else ""
+    return RunEvent(events[0].time, "files", events[0].text + count)
+
+
+def _checkpoints(folder: Path) -> list[RunEvent]:
+    """Checkpoints that are in a run's folder now, by the time of their manifests."""
+    events = []
+    try:
+        names = [path.name for path in folder.iterdir() if is_step(path.name) and not path.is_symlink()]
+    except OSError:
+        return []
+    for step in sorted(map(step_of, names)):
+        place = folder / folder_of(step)
+        try:
+            written = (place / MANIFEST).lstat().st_mtime
+        except OSError:
+            continue  # not committed, or pruned meanwhile
+        text = f"checkpoint of step {step:,} ({folder_size(place) / 2**20:,.1f} MiB)"
+        events.append(RunEvent(int(written * 1000), "checkpoint", text))
+    return events
