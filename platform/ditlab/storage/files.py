@@ -1,27 +1,23 @@
 """Durable files: whole files and JSON lines that outlive a killed process, a full disk and a power cut."""
 
-import errno
 import json
 import os
 import re
 import secrets
-import stat
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from ditlab.storage.plain_files import UnusableFile, parse_json, read_plain
+from ditlab.storage.checksums import add_checksum, has_checksum, is_intact, without_checksum
+from ditlab.storage.plain_files import open_for_append, parse_json, read_plain
 
 MAX_LINES_BYTES = 256 << 20
 """Bound of a file of JSON lines that is read whole: a ledger of a million trials."""
 
-_CHECKSUM = re.compile(rb',"crc":"([0-9a-f]{8})"\}')
-"""End of a line with a checksum: the CRC-32 of the line's bytes before it. No text within a line holds it: its quotes
-would be escaped."""
-_CHECKSUM_BYTES = 18
+_END = re.compile(rb',"crc":"[0-9a-f]{8}"\}')
+"""End of a line with a checksum. No text within a line holds it: its quotes would be escaped."""
 
 
 def sync_folder(path: Path) -> None:
@@ -102,32 +98,13 @@ class JsonLines:
 
 
 def encode_json_line(record: Mapping[str, Any]) -> bytes:
-    """A record as a line that ends with the checksum of its bytes: `{"step":1,"crc":"0a1b2c3d"}`. Not for `{}`."""
-    body = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()[:-1]
-    return b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))
-
-
-def open_writable(path: Path, flags: int = 0) -> int:
-    """Open a file for reading and writing, made where it is missing, as a descriptor: for appending, and for locks.
-
-    Never waits, as opening a named pipe would. Raises UnusableFile for anything but a regular file, and OSError.
-    """
-    flags |= os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
-    try:
-        descriptor = os.open(path, flags, 0o644)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR):
-            raise UnusableFile("no plain file", path) from None
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise UnusableFile("no plain file", path)
-    return descriptor
+    """A record with at least one field as a line that ends with a checksum (`checksums.py`)."""
+    return add_checksum(json.dumps(record, separators=(",", ":"), allow_nan=False).encode()) + b"\n"
 
 
 def append_json_line(path: Path, record: Mapping[str, Any]) -> None:
     """Append a record, and a newline before it where the last line is torn; it is on the disk when this returns."""
-    with os.fdopen(open_writable(path, os.O_APPEND), "a+b") as file:
+    with os.fdopen(open_for_append(path), "a+b") as file:
         is_new = file.seek(0, os.SEEK_END) == 0
         file.write(b"\n" * ends_torn(file.fileno()) + encode_json_line(record))
         flush_to_disk(file)
@@ -140,22 +117,16 @@ def parse_json_line(line: bytes) -> dict[str, Any] | None:
 
     A line without a checksum, as earlier versions wrote it, is taken as it is.
     """
-    line = line.rstrip(b"\r\n")
-    if ends := _CHECKSUM.fullmatch(line, max(0, len(line) - _CHECKSUM_BYTES)):
-        if zlib.crc32(memoryview(line)[: ends.start()]) != int(ends[1], 16):
+    text = line.rstrip(b"\n")
+    if has_checksum(text):
+        if not is_intact(text):
             return None
-        line = line[: ends.start()] + b"}"
+        text = without_checksum(text)
     try:
-        record = parse_json(line)
+        record = parse_json(text)
     except ValueError:
         return None
     return record if isinstance(record, dict) else None
-
-
-def has_checksum(line: bytes) -> bool:
-    """Return True for a line that ends with a checksum, right or wrong."""
-    line = line.rstrip(b"\r\n")
-    return _CHECKSUM.fullmatch(line, max(0, len(line) - _CHECKSUM_BYTES)) is not None
 
 
 def parse_json_lines(content: bytes) -> JsonLines:
@@ -169,9 +140,9 @@ def parse_json_lines(content: bytes) -> JsonLines:
     for line in content.split(b"\n"):
         if not line.strip():
             continue
-        whole = is_checked or has_checksum(line)
-        record = parse_json_line(line) if whole is has_checksum(line) else None
-        is_checked = is_checked or (whole and record is not None)
+        is_checked_line = has_checksum(line)
+        record = parse_json_line(line) if is_checked_line or not is_checked else None
+        is_checked = is_checked or (is_checked_line and record is not None)
         if record is None:
             num_damaged += 1
             records += _joined_records(line)
@@ -194,7 +165,7 @@ def read_json_lines(path: Path, limit: int = MAX_LINES_BYTES) -> JsonLines:
 def _joined_records(line: bytes) -> Iterator[dict[str, Any]]:
     """Records with a right checksum within a damaged line."""
     begin = 0
-    for ends in _CHECKSUM.finditer(line):
+    for ends in _END.finditer(line):
         start = line.find(b"{", begin)
         if start >= 0 and (record := parse_json_line(line[start : ends.end()])) is not None:
             yield record

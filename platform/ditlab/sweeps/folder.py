@@ -9,6 +9,7 @@ from typing import Any
 
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
+from ditlab.spec.recorded import warn_of_edit
 from ditlab.spec.sweep.loading import load_sweep
 from ditlab.spec.sweep.spec import Sweep
 from ditlab.storage.files import encode_json_line, parse_json_line, write_durably
@@ -54,6 +55,7 @@ class SweepFolder:
         """Read and validate the sweep. Raises UserError if the folder belongs to an ordinary run."""
         if not self.spec.exists():
             raise UserError(f"run {self.folder.run_id} is no sweep: it has no {self.spec.name}; give a sweep's id.")
+        warn_of_edit(self.spec)
         return load_sweep(self.spec, ())
 
     def planned_trials(self) -> list[PlannedTrial]:

@@ -92,7 +92,7 @@ def check_ledger(
     others: list[PlannedTrial] = []
     for trial in ledger.trials:
         run = runs.get(trial.run_id)
-        if run is not None and (run.parent, run.trial) != (sweep_id, trial.number):
+        if run is not None and not run.is_altered and (run.parent, run.trial) != (sweep_id, trial.number):
             continue
         if _belongs(trial, sweep, enumerated):
             trials[trial.number] = trial
@@ -107,7 +107,7 @@ def check_ledger(
     num_damaged = ledger.num_damaged + len(ledger.trials) - len(trials)
     found = []
     for run in sorted(runs.values(), key=lambda run: run.created):
-        if run.parent == sweep_id and run.trial not in trials:
+        if run.parent == sweep_id and run.trial not in trials and not run.is_altered:
             lost = _trial_of(home.run(run.run_id), run.trial, sweep, enumerated)
             if lost is not None:
                 trials[run.trial] = lost

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.storage.files import JsonLines, append_json_line, read_json_lines, replacing, write_durably, write_whole
-from ditlab.storage.plain_files import UnusableFile
+from ditlab.storage.files import (
+    JsonLines,
+    append_json_line,
+    parse_json_lines,
+    read_json_lines,
+    replacing,
+    write_durably,
+    write_whole,
+)
 
 
 @pytest.mark.parametrize("write", [write_durably, write_whole])
@@ -83,13 +90,11 @@ def test_a_line_ends_with_the_checksum_of_what_stands_before_it(tmp_path):
 
 
 def test_no_flip_of_a_bit_changes_a_line_in_silence(tmp_path):
-    path = tmp_path / "lines"
-    content = written(path)
+    content = written(tmp_path / "lines")
     for position in range(len(content) * 8):
         damaged = bytearray(content)
         damaged[position // 8] ^= 1 << position % 8
-        path.write_bytes(damaged)
-        found = read_json_lines(path)
+        found = parse_json_lines(bytes(damaged))
         # A name within the first checksum itself is no content; a key more shows that.
         kept = [record for record in found.records if record in RECORDS]
         others = [record for record in found.records if record not in RECORDS]
@@ -111,5 +116,5 @@ def test_lines_of_an_earlier_version_are_read_before_those_with_checksums(tmp_pa
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/full")])
 def test_nothing_is_appended_to_a_special_file(tmp_path, make):
     make(tmp_path / "lines")
-    with pytest.raises(UnusableFile, match="no plain file"):
+    with pytest.raises(OSError, match=r"no plain file|Is a directory"):
         append_json_line(tmp_path / "lines", {"step": 1})

@@ -23,7 +23,7 @@ from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.plugin_packages import plugin_packages, plugin_tags
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.recorded import encode_recorded
 from ditlab.spec.sweep.spec import NoScheduler, Sweep
 from ditlab.storage.files import write_durably
 from ditlab.sweeps.takeovers import Takeover, read_takeovers, record_takeover
@@ -169,7 +169,7 @@ class TrialThread(threading.Thread):
             run_id=self._folder.run_id, tracking_uri=experiment.tracking.uri or "",
             parent=self._shared.sweep_id, trial=self._trial.number, plugins=plugin_packages(experiment.to_dict()),
         )  # fmt: skip
-        write_durably(self._folder.spec, dump_yaml(experiment.to_dict()).encode())
+        write_durably(self._folder.spec, encode_recorded(experiment.to_dict()))
 
     def _take_over(self, experiment: Experiment, takeover: TakeoverRequest) -> None:
         """Replace the trial's checkpoints by another trial's, once that is on the disk."""
