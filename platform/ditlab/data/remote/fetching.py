@@ -1,17 +1,22 @@
 """Fetching of a store's files from a URI into a folder: hashed on the way, the manifest last."""
 
 import hashlib
+import os
 import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ditlab.data.remote.manifests import check_plain_remote
 from ditlab.data.stores.files import UPLOAD_AGAIN, StoreContents, StoreFile
 from ditlab.errors import UserError
 from ditlab.storage.files import flush_to_disk, sync_folder, write_durably
+from ditlab.storage.plain_files import MIB, open_plain
 from ditlab.storage.remote import RemoteFiles
 
+UNSIZED_BYTES = 256 * MIB
+"""Most bytes of a file whose size no manifest has: a tokeniser, a list for people."""
 PARALLEL_FILES = 8
 """Files transferred at a time: an object store answers one reader with some 50 to 100 MB/s."""
 
@@ -63,7 +68,7 @@ class Fetch:
                     if self._stop.is_set():
                         return
                     size += len(chunk)
-                    if file.size is not None and size > file.size:
+                    if size > (UNSIZED_BYTES if file.size is None else file.size):
                         break
                     digest.update(chunk)
                     sink.write(chunk)
@@ -79,6 +84,7 @@ class Fetch:
             f"does not give {name}", "check the network and the credentials in the environment"
         ):
             try:
+                check_plain_remote(self._files, file.folder, file.name)
                 yield from self._files.chunks(file.folder, file.name)
             except FileNotFoundError:
                 raise UserError(
@@ -87,6 +93,10 @@ class Fetch:
 
     def _check(self, file: StoreFile, size: int, digest: str) -> None:
         name = f"{file.folder}/{file.name}".lstrip("/")
+        if file.size is None and size > UNSIZED_BYTES:
+            raise UserError(
+                f"{self._place}: {name} has more than {UNSIZED_BYTES:,} bytes, which no such file has; {UPLOAD_AGAIN}."
+            )
         if file.size is not None and size != file.size:
             more = "more than " if size > file.size else ""
             raise UserError(
@@ -102,7 +112,10 @@ class Fetch:
 
 def _is_there(path: Path, file: StoreFile) -> bool:
     """Return True if a file of an earlier copy has the manifest's size and SHA-256."""
-    if not file.sha256 or not path.is_file() or file.size not in (None, path.stat().st_size):
+    try:
+        with open_plain(path) as content:
+            if not file.sha256 or file.size not in (None, os.fstat(content.fileno()).st_size):
+                return False
+            return hashlib.file_digest(content, "sha256").hexdigest() == file.sha256
+    except OSError:
         return False
-    with path.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest() == file.sha256

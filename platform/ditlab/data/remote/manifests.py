@@ -3,14 +3,44 @@
 from pathlib import Path
 
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
-from ditlab.data.stores.files import RootManifest, read_contents, read_root
+from ditlab.data.stores.files import UPLOAD_AGAIN, ReadFile, RootManifest, read_contents, read_root
 from ditlab.data.stores.manifest import StoreManifest
+from ditlab.data.stores.manifest_parsing import MANIFEST_BYTES
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
 from ditlab.spec.uris import is_uri, refuse_storage
 from ditlab.storage.remote import RemoteFiles
 
 READ_REMEDY = "check the address, the network and the credentials in the environment"
+
+
+def read_manifest(files: RemoteFiles) -> ReadFile:
+    """Return the function that reads a manifest below a URI, of which no more than MANIFEST_BYTES are fetched."""
+
+    def read(folder: str, name: str) -> bytes:
+        check_plain_remote(files, folder, name)
+        content = bytearray()
+        for chunk in files.chunks(folder, name):
+            content += chunk
+            if len(content) > MANIFEST_BYTES:
+                raise UserError(
+                    f"{files.knob}={files.location}: {name} has more than {MANIFEST_BYTES:,} bytes, which no manifest "
+                    f"has; {UPLOAD_AGAIN}."
+                )
+        return bytes(content)
+
+    return read
+
+
+def check_plain_remote(files: RemoteFiles, folder: str, name: str) -> None:
+    """Raise UserError for a pipe or device below a `file://` URI, which would be waited for or be read without end."""
+    if files.filesystem.type_name != "local":
+        return
+    from pyarrow.fs import FileType
+
+    info = files.filesystem.get_file_info("/".join(filter(None, (files.path, folder, name))))
+    if info.type == FileType.Unknown:
+        raise UserError(f"{files.knob}={files.location}: {name} is no plain file; {UPLOAD_AGAIN}.")
 
 
 def open_files(knob: str, uri: str) -> RemoteFiles:
@@ -35,7 +65,7 @@ def open_root(knob: str, uri: str) -> tuple[RemoteFiles, RootManifest]:
     """
     files = open_files(knob, uri)
     with files.translating_errors("cannot be read", READ_REMEDY):
-        root = read_root(files.read, f"{knob}={uri}")
+        root = read_root(read_manifest(files), f"{knob}={uri}")
     if root is None:
         raise UserError(f"{knob}={uri} holds no store; put one there with `ditlab data upload STORE {uri}`.")
     return files, root
@@ -45,7 +75,7 @@ def describe_store(knob: str, uri: str) -> AnyStore:
     """Return the store at a URI without its rows, of which only the manifests are read. Raises as `open_root` does."""
     files, root = open_root(knob, uri)
     with files.translating_errors("cannot be read", READ_REMEDY):
-        contents = read_contents(files.read, root, f"{knob}={uri}")
+        contents = read_contents(read_manifest(files), root, f"{knob}={uri}")
     if isinstance(root.manifest, StoreManifest):
         return Store(Path(uri), root.manifest)
     return BucketedStore(Path(uri), root.manifest, [Store(Path(uri), manifest) for _, _, manifest in contents.parts])

@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ditlab.data.remote.fetching import Fetch
-from ditlab.data.remote.manifests import READ_REMEDY, open_root
+from ditlab.data.remote.manifests import READ_REMEDY, open_root, read_manifest
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
 from ditlab.data.stores.files import RootManifest, read_contents
+from ditlab.data.stores.manifest_parsing import MANIFEST_BYTES
 from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
 from ditlab.storage.files import write_durably
+from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.storage.remote import RemoteFiles
 
 Notify = Callable[[str], None]
@@ -84,7 +86,7 @@ class NodeCopies:
 
     def _copy(self, files: RemoteFiles, root: RootManifest, copy: Path, place: str) -> None:
         with files.translating_errors("cannot be read", READ_REMEDY):
-            contents = read_contents(files.read, root, place)
+            contents = read_contents(read_manifest(files), root, place)
         started, size, where = time.monotonic(), _format_bytes(contents.size), f"{copy} on {socket.gethostname()}"
         if contents.size >= ANNOUNCED_BYTES:
             self._notify(f"{place}: copying {size} to {where} ...")
@@ -109,7 +111,7 @@ class NodeCopies:
         """Record the copy of a URI, to be used when the place does not answer."""
         file = self._record_file(uri)
         try:
-            if not file.exists() or file.read_bytes() != copy.name.encode():
+            if self._recorded(uri) != copy:
                 file.parent.mkdir(exist_ok=True)
                 write_durably(file, copy.name.encode())
         except OSError:
@@ -117,7 +119,7 @@ class NodeCopies:
 
     def _recorded(self, uri: str) -> Path | None:
         try:
-            name = self._record_file(uri).read_bytes().decode(errors="replace")
+            name = read_plain(self._record_file(uri), MIB).decode(errors="replace")
         except OSError:
             return None
         copy = self.folder / name
@@ -130,7 +132,7 @@ class NodeCopies:
 def _is_whole(copy: Path, root: RootManifest) -> bool:
     """Return True if the copy's manifest, which is placed last, equals the one behind the URI."""
     try:
-        return (copy / root.name).read_bytes() == root.content
+        return read_plain(copy / root.name, MANIFEST_BYTES) == root.content
     except OSError:
         return False
 

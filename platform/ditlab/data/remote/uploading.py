@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from ditlab.data.remote.fetching import PARALLEL_FILES
-from ditlab.data.remote.manifests import READ_REMEDY, open_files
+from ditlab.data.remote.manifests import READ_REMEDY, open_files, read_manifest
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.files import StoreContents, StoreFile, read_contents, read_root
 from ditlab.data.stores.manifest import MANIFEST_NAME
+from ditlab.data.stores.manifest_parsing import MANIFEST_BYTES
 from ditlab.errors import UserError
+from ditlab.storage.plain_files import open_plain, read_plain
 from ditlab.storage.remote import RemoteFiles
 
 KNOB = "URI"
@@ -38,7 +40,7 @@ def upload_store(store: AnyStore, uri: str) -> UploadResult:
     remote = open_files(KNOB, uri)
     contents = _contents_of(store)
     with remote.translating_errors("cannot be read", READ_REMEDY):
-        there = read_root(remote.read, f"{KNOB}={uri}")
+        there = read_root(read_manifest(remote), f"{KNOB}={uri}")
         if there and there.manifest.fingerprint != store.fingerprint:
             raise UserError(
                 f"{KNOB}={uri} holds another store ({there.manifest.name}, fingerprint "
@@ -58,7 +60,7 @@ def upload_store(store: AnyStore, uri: str) -> UploadResult:
 
 def _contents_of(store: AnyStore) -> StoreContents:
     def read(folder: str, name: str) -> bytes:
-        return (store.path / folder / name).read_bytes()
+        return read_plain(store.path / folder / name, MANIFEST_BYTES)
 
     root = read_root(read, str(store.path))
     assert root is not None, "an open store has a manifest"
@@ -83,7 +85,7 @@ def _missing(remote: RemoteFiles, contents: StoreContents, is_known: bool) -> li
 
 def _send(remote: RemoteFiles, path: Path, file: StoreFile) -> None:
     def chunks() -> Iterator[bytes]:
-        with (path / file.folder / file.name).open("rb") as content:
+        with open_plain(path / file.folder / file.name) as content:
             while chunk := content.read(CHUNK_BYTES):
                 yield chunk
 

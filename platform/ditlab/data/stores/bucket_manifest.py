@@ -38,7 +38,7 @@ class BucketsManifest(ManifestRecord):
     """Contents of `buckets.json`, which is written last: a bucketed store exists once it does."""
 
     format: Literal["ditlab-buckets"] = "ditlab-buckets"
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
     name: PlainName
     description: str
     buckets: tuple[Bucket, ...]
@@ -52,6 +52,8 @@ class BucketsManifest(ManifestRecord):
     """Lists for people beside this file: the name of the file that holds each, by the list's name."""
     fingerprint: str
     """Fingerprint of the contents: see `buckets_fingerprint`."""
+    checksum: str = ""
+    """Checksum of all other keys: see `manifest_parsing.format_manifest`. Empty in version 1."""
 
     @property
     def rows(self) -> int:
@@ -83,14 +85,24 @@ def buckets_fingerprint(buckets: Iterable[Bucket]) -> str:
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
 
+def columns_agree(parts: Sequence[Mapping[str, StoredColumn]]) -> bool:
+    """Return True if the columns of all buckets are the same in all but sizes, as `merged_column` needs."""
+
+    def meaning(column: StoredColumn) -> tuple[object, ...]:
+        declared = (column.dtype, column.value_range, column.num_classes, column.names, column.divisors)
+        return (*declared, len(column.shape), column.statistics.class_counts is None)
+
+    first = {name: meaning(column) for name, column in parts[0].items()}
+    return all({name: meaning(column) for name, column in part.items()} == first for part in parts[1:])
+
+
 def merged_column(parts: Sequence[StoredColumn]) -> StoredColumn:
     """Merge a column's buckets: axes whose sizes differ are ANY, statistics are those of all rows.
 
     `parts` must agree in all but sizes.
     """
     first = parts[0]
-    meaning = [(part.dtype, part.value_range, part.num_classes, part.names, part.divisors) for part in parts]
-    assert len(set(meaning)) == 1 and len({len(part.shape) for part in parts}) == 1, "buckets hold different columns"
+    assert columns_agree([{"": part} for part in parts]), "buckets hold different columns"
     sizes = [set(axis) for axis in zip(*(part.shape for part in parts), strict=True)]
     declared = first.model_dump(exclude={"shape", "statistics", "sha256"})
     return StoredColumn(

@@ -1,7 +1,6 @@
 """Writer of bucketed stores: a store for each image size, the manifest last."""
 
 import hashlib
-import json
 import re
 import shutil
 import uuid
@@ -21,7 +20,7 @@ from ditlab.data.stores.bucket_manifest import (
     size_name,
 )
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source
-from ditlab.data.stores.manifest_parsing import read_record
+from ditlab.data.stores.manifest_parsing import format_manifest, read_record
 from ditlab.data.stores.written import WriteOutcome, WrittenStore
 from ditlab.errors import UserError
 from ditlab.storage.files import sync_folder, write_durably
@@ -94,7 +93,7 @@ def write_buckets(
         for file, content in (files or {}).items():
             write_durably(path / manifest.files[file], content)
         sync_folder(path)
-        write_durably(path / BUCKETS_NAME, json.dumps(manifest.model_dump(mode="json"), indent=1).encode())
+        write_durably(path / BUCKETS_NAME, format_manifest(manifest))
     except OSError as error:
         raise UserError(
             f"{path} cannot be written ({error.strerror}); free space there or choose another folder."

@@ -1,5 +1,6 @@
 """Bucketed store: images of several sizes, an ordinary store for each size."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ditlab.data.stores.bucket_manifest import BUCKETS_NAME, BucketsManifest, merged_column
+from ditlab.data.stores.bucket_manifest import BUCKETS_NAME, BucketsManifest, columns_agree, merged_column
 from ditlab.data.stores.manifest import MANIFEST_NAME
 from ditlab.data.stores.manifest_parsing import parse_buckets_manifest, read_manifest_bytes
 from ditlab.data.stores.store import Store
@@ -18,13 +19,14 @@ class BucketedStore:
     """Open bucketed store. Rows are numbered bucket after bucket, and read within one bucket at a time."""
 
     def __init__(self, path: Path, manifest: BucketsManifest, parts: Sequence[Store]):
+        """Make a store of its open buckets. Raises UserError where their columns differ."""
         self.path = path
         self.manifest = manifest
         self.parts = tuple(parts)
         """Buckets, by area."""
-        names = self.parts[0].columns
-        assert all(part.columns.keys() == names.keys() for part in parts), "buckets hold different columns"
-        self.columns = {name: merged_column([part.columns[name] for part in parts]) for name in names}
+        if not columns_agree([part.columns for part in parts]):
+            raise UserError(f"{path} holds buckets of different columns; import the data again.")
+        self.columns = {name: merged_column([part.columns[name] for part in parts]) for name in self.parts[0].columns}
         """Columns by name, with ANY for an axis whose size differs between buckets; `parts` have the sizes."""
         self._ends = np.cumsum([len(part) for part in parts])
 
@@ -32,6 +34,11 @@ class BucketedStore:
     def open(cls, path: Path, verify: bool = True) -> "BucketedStore":
         """Open the bucketed store in a folder. Raises UserError as `Store.open` does, whose `verify` this is."""
         manifest = parse_buckets_manifest(read_manifest_bytes(path / BUCKETS_NAME), str(path / BUCKETS_NAME))
+        for bucket in manifest.buckets:
+            if (path / bucket.folder).is_symlink():
+                raise UserError(
+                    f"{path / bucket.folder} is a link; put the folder itself there, or link the whole store."
+                )
         parts = [Store.open(path / bucket.folder, verify) for bucket in manifest.buckets]
         for bucket, part in zip(manifest.buckets, parts, strict=True):
             if (part.fingerprint, len(part)) != (bucket.fingerprint, bucket.rows):
@@ -88,17 +95,10 @@ AnyStore = Store | BucketedStore
 
 def holds_store(path: Path) -> bool:
     """Return True if a folder holds a store, bucketed or not."""
-    return _is_there(path / BUCKETS_NAME) or _is_there(path / MANIFEST_NAME)
+    return os.path.lexists(path / BUCKETS_NAME) or os.path.lexists(path / MANIFEST_NAME)
 
 
 def open_store(path: Path, verify: bool = True) -> AnyStore:
     """Open the store in a folder, bucketed or not. Raises UserError as `Store.open` does, whose `verify` this is."""
-    return BucketedStore.open(path, verify) if _is_there(path / BUCKETS_NAME) else Store.open(path, verify)
-
-
-def _is_there(file: Path) -> bool:
-    """Return True if a file exists; False for a path that the file system refuses (too long, unreadable folder)."""
-    try:
-        return file.exists()
-    except OSError:
-        return False
+    # lexists: False for a path that the file system refuses (too long, unreadable folder)
+    return BucketedStore.open(path, verify) if os.path.lexists(path / BUCKETS_NAME) else Store.open(path, verify)

@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ditlab.data.stores.plain_names import PlainName
 
 MANIFEST_NAME = "store.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Version that is written: with a checksum over the whole manifest. Version 1, without one, is read as well."""
 
 DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
 
@@ -162,7 +163,7 @@ class StoreManifest(ManifestRecord):
     """Contents of `store.json`, which is written last: a store exists once it does."""
 
     format: Literal["ditlab-store"] = "ditlab-store"
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
     name: PlainName
     description: str
     rows: int
@@ -175,6 +176,8 @@ class StoreManifest(ManifestRecord):
     """Files beside the shards that the columns need to be understood, by name, with their SHA-256: the tokeniser."""
     fingerprint: str
     """Fingerprint of the contents: see `content_fingerprint`."""
+    checksum: str = ""
+    """Checksum of all other keys: see `manifest_parsing.format_manifest`. Empty in version 1."""
 
 
 def content_fingerprint(

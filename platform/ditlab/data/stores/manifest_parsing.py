@@ -1,17 +1,30 @@
-"""Parsing of manifests, with checks of version and fingerprint."""
+"""Manifests as text: written with a checksum; read with checks of version, types, checksum and fingerprint."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from ditlab.data.stores.bucket_manifest import BucketsManifest, buckets_fingerprint
 from ditlab.data.stores.manifest import FORMAT_VERSION, ManifestRecord, StoreManifest, content_fingerprint
+from ditlab.data.stores.manifest_checks import check_buckets, check_store
 from ditlab.errors import UserError, first_line
+from ditlab.storage.plain_files import MIB, read_plain
 
 RecordType = TypeVar("RecordType", bound=ManifestRecord)
+
+MANIFEST_BYTES = 64 * MIB
+"""Most bytes of a manifest: a store of 60 TB has about as many."""
+IMPORT_AGAIN = "import the data again with `ditlab data import`"
+
+
+def format_manifest(manifest: StoreManifest | BucketsManifest) -> bytes:
+    """Format a manifest as JSON, with a checksum: the SHA-256 (hex) of all other keys, sorted, without spaces."""
+    content = manifest.model_dump(mode="json", exclude={"checksum"})
+    return json.dumps({**content, "checksum": _checksum(content)}, indent=1).encode()
 
 
 def read_record(file: Path, record_type: type[RecordType]) -> RecordType:
@@ -22,57 +35,86 @@ def read_record(file: Path, record_type: type[RecordType]) -> RecordType:
 def read_manifest_bytes(file: Path) -> bytes:
     """Read a manifest's bytes. Raises UserError where there is none."""
     try:
-        return file.read_bytes()
+        return read_plain(file, MANIFEST_BYTES)
     except OSError as error:
         raise UserError(
-            f"{file.parent} holds no store ({file.name}: {error.strerror}); name the folder of one, or one below "
+            f"{file.parent} holds no store ({file.name}: {first_line(error)}); name the folder of one, or one below "
             "DITLAB_HOME/stores, or write one with `ditlab data import`."
         ) from None
-
-
-IMPORT_AGAIN = "import the data again with `ditlab data import`"
 
 
 def parse_record(content: bytes, record_type: type[RecordType], place: str, remedy: str = IMPORT_AGAIN) -> RecordType:
     """Parse the record in a file's bytes.
 
-    Raises UserError, naming the place, where they hold no record or one of another version, or name a file outside the
-    store.
+    Raises UserError, naming the place, where they hold no record or one of another version, differ from their checksum,
+    or name a file outside the store.
     """
     try:
-        version = json.loads(content)["version"]
-        if version != FORMAT_VERSION:
+        keys = json.loads(content, object_pairs_hook=_unique_keys)
+        version = keys["version"]
+        if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
             raise UserError(
-                f"{place} is of format version {version}, and this ditlab reads version {FORMAT_VERSION}; {remedy}."
+                f"{place} is of format version {str(version)[:20]}, and this ditlab reads versions 1 and "
+                f"{FORMAT_VERSION}; {remedy}."
             )
-        return record_type.model_validate_json(content)
+        record = record_type.model_validate_json(content, strict=True)
     except (ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's and json's are ValueErrors
         raise UserError(f"{place} is not a store's manifest ({_problem(error)}); {remedy}.") from error
+    if (version > 1 or "checksum" in keys) and keys.pop("checksum", "") != _checksum(keys):
+        raise _altered(place, "its content does not give its checksum", remedy)
+    return record
 
 
 def parse_manifest(content: bytes, place: str, remedy: str = IMPORT_AGAIN) -> StoreManifest:
     """Parse the manifest of a plain store. Raises UserError as `parse_record` does, and where it was altered."""
     manifest = parse_record(content, StoreManifest, place, remedy)
+    try:
+        check_store(manifest)
+    except ValueError as error:
+        raise _altered(place, f"it contradicts itself ({_problem(error)})", remedy) from error
     if content_fingerprint(manifest.rows, manifest.columns, manifest.attachments) != manifest.fingerprint:
-        raise _altered(place, "columns", remedy)
+        raise _altered(place, "its columns do not give its fingerprint", remedy)
     return manifest
 
 
 def parse_buckets_manifest(content: bytes, place: str, remedy: str = IMPORT_AGAIN) -> BucketsManifest:
     """Parse the manifest of a bucketed store. Raises UserError as `parse_record` does, and where it was altered."""
     manifest = parse_record(content, BucketsManifest, place, remedy)
-    if not manifest.buckets or buckets_fingerprint(manifest.buckets) != manifest.fingerprint:
-        raise _altered(place, "buckets", remedy)
+    try:
+        check_buckets(manifest)
+    except ValueError as error:
+        raise _altered(place, f"it contradicts itself ({_problem(error)})", remedy) from error
+    if buckets_fingerprint(manifest.buckets) != manifest.fingerprint:
+        raise _altered(place, "its buckets do not give its fingerprint", remedy)
     return manifest
 
 
-def _altered(place: str, what: str, remedy: str) -> UserError:
-    return UserError(f"{place} was altered: its {what} do not give its fingerprint; {remedy}.")
+def _altered(place: str, problem: str, remedy: str) -> UserError:
+    return UserError(f"{place} was altered: {problem}; {remedy}.")
+
+
+def _checksum(keys: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(keys, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = dict(pairs)
+    if len(keys) < len(pairs):
+        raise ValueError("it holds a key twice")
+    return keys
 
 
 def _problem(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
-        where = re.sub(r"[^ -~]", "?", ".".join(map(str, first["loc"])))[:100]  # keys of the file may hold anything
+        where = _printable(".".join(map(str, first["loc"])))[:100]
         return f"{where}: {first['msg'].removeprefix('Value error, ')}" if where else first["msg"]
-    return first_line(error)
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return _printable(first_line(error))
+
+
+def _printable(text: str) -> str:
+    return re.sub(r"[^ -~]", "?", text)  # keys of the file may hold anything

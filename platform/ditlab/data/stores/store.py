@@ -2,7 +2,10 @@
 
 import hashlib
 import mmap
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from torch import Tensor
 from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn, StoreManifest, StoreShard
 from ditlab.data.stores.manifest_parsing import parse_manifest, read_manifest_bytes
 from ditlab.errors import UserError, first_line
+from ditlab.storage.plain_files import open_plain
 
 
 class Store:
@@ -105,28 +109,39 @@ def read_manifest(path: Path) -> StoreManifest:
     return parse_manifest(read_manifest_bytes(file), str(file))
 
 
+UNREADABLE = (pa.ArrowException, ValueError, LookupError, AttributeError, TypeError, RuntimeError, ArithmeticError)
+"""Errors of pyarrow, NumPy and torch for a file that is no Arrow file of a manifest's columns."""
 _REMEDY = "remove the store's folder and import the data again with `ditlab data import`."
 
 
+@contextmanager
+def _opened(file: Path) -> Iterator[BufferedReader]:
+    """Open a file of a store. Raises UserError where it is missing or cannot be read, also in the body."""
+    try:
+        with open_plain(file) as content:
+            yield content
+    except FileNotFoundError as error:
+        raise UserError(f"{file} is missing from its store; {_REMEDY}") from error
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({first_line(error)}); {_REMEDY}") from error
+
+
 def _check_shard(file: Path, shard: StoreShard, verify: bool) -> None:
-    if not file.is_file():
-        raise UserError(f"{file} is missing from its store; {_REMEDY}")
-    size = file.stat().st_size
-    if size != shard.bytes:
-        raise UserError(f"{file} was altered: it has {size} bytes, and its manifest says {shard.bytes}; {_REMEDY}")
-    if verify:
-        _check_digest(file, shard.sha256)
+    with _opened(file) as content:
+        size = os.fstat(content.fileno()).st_size
+        if size != shard.bytes:
+            raise UserError(f"{file} was altered: it has {size} bytes, and its manifest says {shard.bytes}; {_REMEDY}")
+        if verify:
+            _check_digest(file, content, shard.sha256)
 
 
 def _check_attachment(file: Path, sha256: str) -> None:
-    if not file.is_file():
-        raise UserError(f"{file} is missing from its store; {_REMEDY}")
-    _check_digest(file, sha256)
+    with _opened(file) as content:
+        _check_digest(file, content, sha256)
 
 
-def _check_digest(file: Path, sha256: str) -> None:
-    with file.open("rb") as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
+def _check_digest(file: Path, content: BufferedReader, sha256: str) -> None:
+    digest = hashlib.file_digest(content, "sha256").hexdigest()
     if digest != sha256:
         raise UserError(
             f"{file} was altered: its SHA-256 is {digest[:16]}..., and its manifest says {sha256[:16]}...; {_REMEDY}"
@@ -140,15 +155,25 @@ def _map_shard(file: Path, shard: StoreShard, columns: Mapping[str, StoredColumn
     """
     try:
         return _tensors(file, shard, columns)
-    except (pa.ArrowException, ValueError, LookupError, AttributeError, TypeError, RuntimeError) as error:
+    except (
+        pa.ArrowException,
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        RuntimeError,
+        ArithmeticError,
+    ) as error:
         raise UserError(f"{file} does not hold the columns of its manifest ({first_line(error)}); {_REMEDY}") from error
 
 
 def _tensors(file: Path, shard: StoreShard, columns: Mapping[str, StoredColumn]) -> dict[str, Tensor]:
-    with file.open("rb") as content:
+    with _opened(file) as content:
         pages = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_COPY)
     whole = pa.py_buffer(pages)
     batch = pa.ipc.open_file(whole).get_batch(0)
+    if batch.num_rows != shard.rows:
+        raise ValueError(f"{batch.num_rows:,} rows, not {shard.rows:,}")
     tensors = {}
     for name, column in columns.items():
         array = batch.column(name)

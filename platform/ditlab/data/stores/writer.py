@@ -1,7 +1,6 @@
 """Writer of Arrow stores: bounded memory, durable shards, the manifest last."""
 
 import hashlib
-import json
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from ditlab.data.stores.manifest import (
     TextFacts,
     content_fingerprint,
 )
+from ditlab.data.stores.manifest_parsing import format_manifest
 from ditlab.data.stores.plain_names import plain_name
 from ditlab.data.stores.statistics import RunningStatistics
 from ditlab.errors import UserError
@@ -166,8 +166,7 @@ class StoreWriter:
         for file, shard in self._shards:
             file.replace(self.path / shard.file)
         sync_folder(self.path)
-        text = json.dumps(manifest.model_dump(mode="json"), indent=1)
-        for name, content in {**self._attachments, MANIFEST_NAME: text.encode()}.items():
+        for name, content in {**self._attachments, MANIFEST_NAME: format_manifest(manifest)}.items():
             write_durably(self.path / name, content)
         self.manifest = manifest
         named = {shard.file for shard in manifest.shards}

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from denoisers.contract import TextCodec
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, Tokenizer
-from ditlab.data.text.tokenizer_files import open_tokenizer
+from ditlab.data.text.tokenizer_files import TOKENIZER_BYTES, open_tokenizer
+from ditlab.storage.plain_files import read_plain
 
 if TYPE_CHECKING:  # torch and pyarrow, which the processes that tokenise can do without
     from ditlab.data.stores.bucketed_store import AnyStore
@@ -36,5 +37,5 @@ def copy_tokenizer(store: "AnyStore", folder: Path) -> Path | None:
         return None
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / TOKENIZER_NAME
-    file.write_bytes((store.path / TOKENIZER_NAME).read_bytes())
+    file.write_bytes(read_plain(store.path / TOKENIZER_NAME, TOKENIZER_BYTES))
     return file

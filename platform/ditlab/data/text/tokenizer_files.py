@@ -5,7 +5,11 @@ from pathlib import Path
 
 from ditlab.data.text.huggingface_tokenizer import HuggingFaceTokenizer
 from ditlab.data.text.tokenizer import FORMAT, TOKENIZER_NAME, ByteTokenizer, Tokenizer
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line
+from ditlab.storage.plain_files import MIB, read_plain
+
+TOKENIZER_BYTES = 256 * MIB
+"""Most bytes of a tokeniser's file: the largest published ones have about 40 MB."""
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
@@ -15,10 +19,10 @@ def open_tokenizer(path: Path) -> Tokenizer:
     """
     file = path / TOKENIZER_NAME if path.is_dir() else path
     try:
-        content = file.read_bytes()
+        content = read_plain(file, TOKENIZER_BYTES, follow=True)  # in the hub's cache it is a link
     except OSError as error:
         raise UserError(
-            f"{file} cannot be read ({error.strerror}); name a {TOKENIZER_NAME}, or a folder that holds one."
+            f"{file} cannot be read ({first_line(error)}); name a {TOKENIZER_NAME}, or a folder that holds one."
         ) from error
     return load_tokenizer(content, str(file))
 

@@ -1,7 +1,6 @@
 """Names in a manifest, or of a new store, lead to no path outside the store's folder."""
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -63,14 +62,6 @@ def test_a_manifest_that_names_a_path_is_refused(way, name, make_store, tmp_path
     with pytest.raises(UserError, match=r"is not a store's manifest \(.*no plain name") as caught:
         open_store(store.path)
     assert "\n" not in str(caught.value)
-
-
-def test_a_shard_may_be_a_link(make_store, tmp_path):
-    store = make_store(rows=5)
-    shard = store.path / store.manifest.shards[0].file
-    shutil.move(shard, tmp_path / "elsewhere.arrow")
-    shard.symlink_to(tmp_path / "elsewhere.arrow")
-    assert open_store(store.path).fingerprint == store.fingerprint
 
 
 def test_an_import_over_a_false_manifest_deletes_nothing_elsewhere(tmp_path):

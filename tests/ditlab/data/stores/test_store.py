@@ -15,8 +15,11 @@ from ditlab.errors import UserError
 
 
 def edit_manifest(store: Store, **changes: object) -> None:
+    """Change keys of a manifest, written as version 1, which had no checksum."""
     file = store.path / "store.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    keys = json.loads(file.read_text()) | {"version": 1} | changes
+    del keys["checksum"]
+    file.write_text(json.dumps(keys))
 
 
 def test_rows_come_back_as_written(make_store):
@@ -185,11 +188,11 @@ def test_an_altered_shard_is_named(make_store):
 def test_another_format_version_is_refused(make_store):
     store = make_store()
     edit_manifest(store, version=7)
-    with pytest.raises(UserError, match=r"format version 7, and this ditlab reads version 1.*import"):
+    with pytest.raises(UserError, match=r"format version 7, and this ditlab reads versions 1 and 2; import"):
         Store.open(store.path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 1}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 1}', '{"version": 2}'])
 def test_a_broken_manifest_is_named(make_store, text):
     store = make_store()
     (store.path / "store.json").write_text(text)

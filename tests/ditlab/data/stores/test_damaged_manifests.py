@@ -1,0 +1,136 @@
+"""Manifests with flipped bits and changed keys: a message or the same store, never another one, never a traceback."""
+
+import io
+import itertools
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from ditlab.analysis.store_tables import store_facts, store_tables
+from ditlab.data.splits import open_data
+from ditlab.data.stores.bucketed_store import AnyStore, open_store
+from ditlab.data.stores.manifest import Column, Source, TextFacts
+from ditlab.data.stores.writer import StoreWriter
+from ditlab.data.text.tokenizer import TOKENIZER_NAME, ByteTokenizer
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.spec.data import ArrowData
+from support.damage import bit_flips, mutations
+from support.datasets.bucketed import bucketed
+
+KINDS = ("store.json", "buckets.json", "bucket/store.json")
+
+
+def plain(path: Path) -> AnyStore:
+    """Write a store of tokens with a tokeniser, named classes and two shards."""
+    columns = {
+        "tokens": Column(dtype="uint8", shape=(6,), num_classes=256, unit="token"),
+        "class": Column(dtype="int64", num_classes=2, names=("even", "odd")),
+        "score": Column(dtype="float32", shape=(2,), value_range=(0, 1), names=("A", "B"), divisors=(0.5, 3)),
+    }
+    source, files = Source(kind="text", note="read from books"), {TOKENIZER_NAME: ByteTokenizer().content}
+    with StoreWriter(
+        path, columns, name="books", source=source, attachments=files, rows_per_shard=5, description="words"
+    ) as writer:
+        number = np.arange(8)
+        tokens = np.tile(np.frombuffer(b"a text", np.uint8), (8, 1))
+        writer.append({"tokens": tokens, "class": number % 2, "score": np.full((8, 2), 0.25, np.float32)})
+        writer.text = TextFacts(tokenizer="bytes", documents=3, bytes=45, tokens=50, dropped=2)
+    return open_store(path)
+
+
+def made(kind: str, path: Path) -> tuple[AnyStore, Path]:
+    """Write a store; returns it with the manifest that is to be damaged."""
+    if kind == "store.json":
+        return plain(path), path / kind
+    store = bucketed(path)
+    return store, path / kind if kind == "buckets.json" else store.parts[1].path / "store.json"
+
+
+def shown(store: AnyStore) -> tuple[object, ...]:
+    """Return all that readers see of a store: its manifests, and its tables as text."""
+    console = Console(file=io.StringIO(), width=80)
+    for table in store_tables(store, "here"):
+        console.print(table)
+    store_facts(store, "here", None)
+    return console.file.getvalue(), store.manifest, *(part.manifest for part in store.parts)
+
+
+def outcome(path: Path, home: Home, expected: tuple[object, ...]) -> str:
+    """Open a store as training and `data inspect` do; returns `refused`, `same` or `other`."""
+    try:
+        store = open_store(path)
+        splits = open_data(ArrowData(path=str(path)), home)
+    except UserError as error:
+        assert str(error).endswith(".") and "\n" not in str(error) and str(error).isprintable(), error
+        return "refused"
+    assert len(splits.train) + len(splits.held_out) == len(store)
+    for column in store.columns:
+        [part.gather(column, np.arange(len(part))) for part in store.parts]
+    return "same" if shown(store) == expected else "other"
+
+
+def attack(kind: str, tmp_path: Path, flips: int, changes: int, prepare: Callable[[Path], None]) -> Counter[str]:
+    store, file = made(kind, tmp_path / "store")
+    prepare(file)
+    home, content = Home(tmp_path / "home"), file.read_bytes()
+    expected = shown(open_store(store.path))
+    counts: Counter[str] = Counter()
+    for damaged in itertools.chain(bit_flips(content, flips), mutations(content, changes)):
+        file.write_bytes(damaged)
+        began = time.process_time()
+        found = outcome(store.path, home, expected)
+        assert time.process_time() - began < 5
+        counts[found] += 1
+        assert found != "other" or prepare is as_version_1, damaged
+    return counts
+
+
+def as_written(file: Path) -> None:
+    """Leave a manifest as it is."""
+
+
+def as_version_1(file: Path) -> None:
+    """Write a manifest as before it had a checksum."""
+    keys = json.loads(file.read_text()) | {"version": 1}
+    del keys["checksum"]
+    file.write_text(json.dumps(keys, indent=1))
+
+
+@pytest.mark.parametrize("prepare", [as_written, as_version_1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_some_damage_is_refused_or_changes_nothing(tmp_path, kind, prepare):
+    counts = attack(kind, tmp_path, 10, 20, prepare)
+    assert counts["refused"] > 15
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("prepare", [as_written, as_version_1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_much_damage_is_refused_or_changes_nothing(tmp_path, kind, prepare):
+    counts = attack(kind, tmp_path, 1000, 300, prepare)
+    print(f"{kind}, {prepare.__name__}: {dict(counts)}")
+    assert counts["refused"] > 800 and sum(counts.values()) == 1300
+
+
+def test_a_manifest_without_its_checksum_is_refused(tmp_path):
+    store = plain(tmp_path / "s")
+    file = store.path / "store.json"
+    keys = json.loads(file.read_text())
+    file.write_text(json.dumps(keys))  # in another layout it is the same
+    assert shown(open_store(store.path)) == shown(store)
+    for changed in ({"name": "papers"}, {"checksum": ""}, {"version": 1}, {"version": 1, "name": "papers"}):
+        file.write_text(json.dumps(keys | changed))
+        with pytest.raises(UserError, match=r"store\.json was altered: its content does not give its checksum; import"):
+            open_store(store.path)
+    del keys["checksum"]
+    file.write_text(json.dumps(keys))
+    with pytest.raises(UserError, match="does not give its checksum"):
+        open_store(store.path)
