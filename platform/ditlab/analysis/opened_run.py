@@ -10,8 +10,8 @@ from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
 from ditlab.spec.plugin_packages import check_installed
+from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.tracking.records import FoundRun, find_training_run
 from ditlab.tracking.run_record import RunRecord
 from ditlab.tracking.tracker import RunTracker
@@ -66,4 +66,4 @@ def open_found(found: FoundRun, home: Home, warn: Callable[[str], None]) -> Open
     if found.note:
         warn(found.note)
     check_installed(found.record.plugins, f"run {found.folder.run_id}")
-    return OpenedRun(home, found.folder, found.record, load_experiment(found.folder.spec), warn)
+    return OpenedRun(home, found.folder, found.record, load_recorded_experiment(found.folder.spec), warn)

@@ -10,7 +10,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.recorded import encode_recorded
 from ditlab.storage.files import write_durably
 from ditlab.tracking.journal.writer import JournalWriter
 from ditlab.tracking.records import update_record
@@ -32,7 +32,7 @@ class RunLifecycle:
         try:
             if self.resumed:
                 # It may be longer now, or sampled otherwise: later commands go by what it is now.
-                write_durably(self.folder.spec, dump_yaml(self.experiment.to_dict()).encode())
+                write_durably(self.folder.spec, encode_recorded(self.experiment.to_dict()))
             update_record(self.folder, status="running", message="", total_steps=total_steps)
         except OSError as error:
             raise home_write_error(self.home, error) from error

@@ -15,8 +15,8 @@ from ditlab.home import Home, RunFolder
 from ditlab.runs.network_interface import interface_names, missing_interface
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.experiment import NOT_CONTENT, Experiment
-from ditlab.spec.loading import load_experiment
 from ditlab.spec.no_secrets import refuse_secrets
+from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.tracking.records import read_record
 
 RESUMABLE_CHANGES = ("training.steps", "training.epochs", "encoders.cache", "encoders.compile")
@@ -110,7 +110,7 @@ def check_storage(experiment: Experiment) -> None:
 
 def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
     """Raises UserError where a resumed run would change its content. A longer run is the same experiment."""
-    old = load_experiment(folder.spec).to_dict()
+    old = load_recorded_experiment(folder.spec).to_dict()
     new = experiment.to_dict()
     changed = [
         f"{path}={after!r} (was {before!r})"
