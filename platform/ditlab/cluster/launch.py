@@ -35,7 +35,7 @@ def train_on_ray(request: RunRequest, callbacks: RunCallbacks) -> RunOutcome:
     resources = experiment.resources
     needed = cpu_share(resources, [{"CPU": os.cpu_count() or 1}]).threads * resources.min_workers
     is_on_cluster = is_connected()
-    with ray_session(None, needed), stop_signals() as stop:
+    with ray_session(None, needed, callbacks.warn), stop_signals() as stop:
         from ditlab.cluster.autoscaling import possible_growth
         from ditlab.cluster.nodes.membership import alive_nodes
         from ditlab.cluster.workers.group import GroupSpec, WorkerPool
@@ -99,7 +99,7 @@ def cluster_connection(experiment: Experiment, address: str, warn: Callable[[str
 
     Raises UserError before anything of the run exists.
     """
-    with ray_session(address, 0):
+    with ray_session(address, 0, warn):
         from ditlab.cluster.autoscaling import possible_growth
         from ditlab.cluster.nodes.membership import alive_nodes
         from ditlab.cluster.nodes.survey import check_nodes

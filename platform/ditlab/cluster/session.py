@@ -1,14 +1,18 @@
 """Connection to Ray: an instance for the length of a command, or an existing cluster."""
 
+import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from ditlab.cluster.access import cluster_token, own_token, token_refused, users_token
+from ditlab.cluster.local_start import start_local_ray
 from ditlab.errors import UserError, first_line
+
+_log = logging.getLogger("ditlab")
 
 # Set before Ray is imported. The first: a report costs one poll of the controller (2 s by default); the others start
 # watchers and metric exporters that a training run has no use for.
@@ -67,13 +71,15 @@ def job_server_address() -> str:
 
 
 @contextmanager
-def ray_session(address: str | None, num_cpus: int) -> Iterator[Any]:
+def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] | None = None) -> Iterator[Any]:
     """Connect to Ray for the length of the block; yields the module `ray`.
 
     Without an address, start an instance with at least `num_cpus` CPUs that admits this process alone, and stop it at
-    the end. An existing connection of this process is used as it is.
+    the end. An existing connection of this process is used as it is. `warn` receives a line for each start that took
+    too long; None: the logger `ditlab`.
 
-    Raises UserError where nothing answers at the address, or the cluster refuses the token.
+    Raises UserError where nothing answers at the address, or the cluster refuses the token, and RunFailed where Ray
+    does not start on this machine.
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -85,7 +91,7 @@ def ray_session(address: str | None, num_cpus: int) -> Iterator[Any]:
         yield ray
         return
     with _token(address):
-        _connect(ray, address, num_cpus)
+        _connect(ray, address, num_cpus, warn or _log.warning)
         # Ray prints a paragraph on standard output for every process that dies: `runs.failures` has a sentence for it.
         printer = vars(ray._private.worker)
         before, printer["print_to_stdstream"] = printer["print_to_stdstream"], lambda *_, **__: None
@@ -104,19 +110,19 @@ def _token(address: str | None) -> AbstractContextManager[None]:
     return users_token() if address in ("auto", "local") or address.startswith("ray://") else cluster_token(address)
 
 
-def _connect(ray: Any, address: str | None, num_cpus: int) -> None:
-    """Initialise Ray. Raises UserError where the cluster cannot be reached or refuses the token."""
+def _connect(ray: Any, address: str | None, num_cpus: int, warn: Callable[[str], None]) -> None:
+    """Initialise Ray. Raises as `ray_session` does."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
     if address is None:
         cores = max(num_cpus, os.cpu_count() or 1)
         # `local`, or Ray would join whatever cluster it finds traces of on this machine.
-        ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
+        start_local_ray(ray, {"address": "local", "num_cpus": cores, "include_dashboard": False, **quiet}, warn)
         return
     try:
         ray.init(address=address, **quiet)
     except ray.exceptions.AuthenticationError:
         raise token_refused(address) from None
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, TimeoutError, ValueError, ray.exceptions.RayError) as error:
         raise UserError(
             f"--address {address}: no Ray cluster answers there ({first_line(error)}); start one or leave --address "
             "out."

@@ -79,7 +79,7 @@ def tune(
         started = resume_sweep(prepared, stored.folder) if stored else create_sweep(prepared)
         for line in (*prepared.notes, *started.notes):
             say(line)
-        with ray_session(address, 0):
+        with ray_session(address, 0, warn):
             from ditlab.sweeps.session import SweepSession
 
             return SweepSession(started, on_progress or _ignore, warn or _log.warning).run()
