@@ -1,5 +1,6 @@
 """Values inside sentences: as YAML writes them, and no longer than a person reads."""
 
+import re
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
@@ -13,8 +14,23 @@ def format_value(value: Any) -> str:
 
 
 def shorten(text: str) -> str:
-    """The text, or its beginning and its length."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 20]}... ({len(text)} characters)"
+    """The text, or its beginning and its length, as `printable` writes it."""
+    return printable(text if len(text) <= LONGEST else f"{text[: LONGEST - 20]}... ({len(text)} characters)")
+
+
+def printable(text: str) -> str:
+    """The text with escapes for what is not printed: a terminal would obey control characters in it."""
+    return text if text.isprintable() else "".join(_escaped(character) for character in text)
+
+
+def printable_sentence(text: object) -> str:
+    """A message as `printable` writes it, words of over 200 characters cut: a check may repeat the value that it
+    refuses."""
+    return printable(re.sub(r"\S{201,}", lambda word: f"{word[0][:150]}... ({len(word[0])} characters)", str(text)))
+
+
+def _escaped(character: str) -> str:
+    return character if character.isprintable() else ascii(character)[1:-1]
 
 
 def _flow(value: Any) -> str:

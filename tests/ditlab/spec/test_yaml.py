@@ -1,11 +1,12 @@
 """Input that the strict YAML reader takes, and input that it refuses."""
 
 import time
+from contextlib import suppress
 
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.reading.yaml_text import dump_yaml, parse_yaml
+from ditlab.spec.reading.yaml_text import MAX_BYTES, MAX_LINES, MAX_WORDS, dump_yaml, parse_yaml
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{own}: &{own} [{', '.join([f'*{above}'] * 10)}]\n" for above, own in zip("abcdefgh", "bcdefghi", strict=True)
@@ -77,6 +78,77 @@ def test_bombs_are_refused_at_once(text):
     start = time.process_time()
     assert "10,000 values or 100 levels" in refusal(text)
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("#" * (MAX_BYTES + 1), "has 1,048,577 bytes, and at most 1,048,576 are read; write less."),
+        ("#" + "é" * (MAX_BYTES // 2), "has 1,048,577 bytes, and at most 1,048,576 are read; write less."),
+        ("\n" * (MAX_LINES + 1), "has 20,001 lines, and at most 20,000 are read; write less."),
+        ("a: " + "x " * MAX_WORDS, "has 50,001 words, and at most 50,000 are read; write less."),
+    ],
+    ids=["bytes", "letters", "lines", "words"],
+)
+def test_the_length_is_bounded_before_parsing(text, message):
+    start = time.process_time()
+    assert refusal(text) == f"spec.yaml: {message}"
+    assert time.process_time() - start < 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: " + "x" * (MAX_BYTES - 3),
+        'a: "' + "\\n" * (MAX_BYTES // 2 - 3) + '"',
+        "a: !" + "%41" * (MAX_BYTES // 3 - 2),
+        "a: " + f"{'x' * 19} " * (MAX_WORDS - 1),
+        "a: |\n" + f" {'x' * 50}\n" * (MAX_LINES - 1),
+        "a: [" + "1," * (MAX_BYTES // 2 - 3) + "]",
+        "a: " + "[" * (MAX_BYTES - 3),
+    ],
+    ids=["scalar", "escapes", "tag", "words", "lines", "list", "levels"],
+)
+def test_the_largest_files_take_about_a_second(text):
+    """Of 4 s that a mebibyte of single letters took; the bound leaves room for a busy machine."""
+    start = time.process_time()
+    with suppress(UserError):
+        parse_yaml(text, "spec.yaml")
+    assert time.process_time() - start < 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: !!bool 7", "'7' is not true or false; write a plain value, and a text in quotes."),
+        ("a: !!int abc", "'abc' is not a whole number"),
+        ("a: !!float x", "'x' is not a number"),
+        ("a: 0x_", "'0x_' is not a whole number"),
+        ("a: -_", "'-_' is not a whole number"),
+        ("a: !!int 1:30", "'1:30' is not a whole number"),
+        ("a: !!map x", "YAML tag '!!map' is refused"),
+        ("a: !!str [b]", "YAML tag '!!str' is refused"),
+        ("a: !!int {b: 1}", "YAML tag '!!int' is refused"),
+        ("a: 0x" + "f" * 5_000, "a number has thousands of digits (5,002 characters); write a shorter one."),
+        ("a: 0o" + "7" * 5_000, "thousands of digits"),
+        ("a: -" + "1_" * 3_000, "thousands of digits"),
+        ("a: 1e400", "1e400 is refused; write a finite number."),
+        ('a: "\\ud800"', "holds half a character (a surrogate)"),
+        ('"\\udcff": 1', "holds half a character (a surrogate)"),
+        ("[a]: b", "a list or a mapping is no key"),
+        ("{a: b}: c", "a list or a mapping is no key"),
+        ("? [[a], {b: c}]\n: d", "a list or a mapping is no key"),
+    ],
+)
+def test_what_is_no_value_is_named_with_its_line(text, message):
+    said = refusal("name: x\n" + text)
+    assert said.startswith("spec.yaml: line 2: ") and message in said and len(said) < 200
+
+
+def test_sentences_hold_no_control_characters():
+    for text in ('a: !"\x1b[31m" b', "a: !\\x1b b", 'a: b\n"\\e[31m": 1\n"\\e[31m": 2', "a: !!int '\\e[31m\n7'"):
+        assert refusal(text).isprintable()
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,18 @@
 """Files of experiments and sweeps: their mappings, merged over those of their parents (`extends`)."""
 
+import codecs
 import copy
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ditlab.errors import UserError
-from ditlab.spec.format_value import format_value
+from ditlab.errors import UserError, first_line
+from ditlab.spec.format_value import format_value, printable_sentence
 from ditlab.spec.reading.overrides import merge
-from ditlab.spec.reading.yaml_text import parse_yaml
+from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
+from ditlab.storage.plain_files import read_plain
 
 
 def is_sweep(spec: Path | Mapping[str, Any]) -> bool:
@@ -36,48 +39,72 @@ def spec_files(path: Path) -> list[Path]:
     return [*files, *(spec_files(Path(base)) if isinstance(base, str) else [])]
 
 
-def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """(file, absolute; its own mapping) of a file and its parents, itself first."""
-    chain: list[tuple[Path, dict[str, Any]]] = []
-    current: Path | None = path
-    while current is not None:
-        resolved, known = current.resolve(), [file for file, _ in chain]
-        if resolved in known:
-            loop = " -> ".join(entry.name for entry in [*known[known.index(resolved) :], resolved])
-            raise UserError(
-                f"{known[-1]}: extends={current.name} closes a circle ({loop}); remove one of these `extends`."
-            )
-        mapping = _read(current)
-        parent = mapping.pop("extends", None)
-        if parent is not None and not isinstance(parent, str):
-            raise UserError(f"{current}: extends={format_value(parent)} must be one file name.")
-        if isinstance(mapping.get("base"), str):
-            mapping["base"] = str(current.parent / mapping["base"])
-        chain.append((resolved, mapping))
-        if parent is not None and not (current.parent / parent).is_file():
-            raise UserError(
-                f"{current}: extends={parent} names no file ({current.parent / parent}); "
-                "give a path relative to this file."
-            )
-        current = None if parent is None else current.parent / parent
-    return chain
+def read_mapping(path: Path, named_by: str = "") -> dict[str, Any]:
+    """Read the mapping of one YAML file, without its parents. Raises UserError for a file that cannot be read, for
+    another kind of file, and for one that holds no mapping.
 
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; give the path of an experiment's YAML.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or getattr(error, "reason", error)
-        raise UserError(f"{path}: cannot be read as text ({reason}); give the path of an experiment's YAML.") from None
+    `named_by` is the knob that names the file: `child.yaml: extends=base.yaml`.
+    """
+    text = _read_text(path, named_by)
     try:
         mapping = copy.deepcopy(_parsed(text))
     except UserError:
-        mapping = parse_yaml(text, str(path))  # raises it again, with the file's name
+        mapping = parse_yaml(text, printable_sentence(path))  # raises it again, with the file's name
     if not isinstance(mapping, dict) or not all(isinstance(key, str) for key in mapping):
-        raise UserError(f"{path}: must be a mapping with names as keys, such as `name: my-run`.")
+        raise UserError(f"{printable_sentence(path)}: must be a mapping with names as keys, such as `name: my-run`.")
     return mapping
+
+
+def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """(file, absolute; its own mapping) of a file and its parents, itself first."""
+    chain: list[tuple[Path, dict[str, Any]]] = []
+    current, named_by = path, ""
+    while True:
+        mapping = read_mapping(current, named_by)
+        chain.append((Path(os.path.realpath(current)), mapping))
+        parent = mapping.pop("extends", None)
+        if isinstance(mapping.get("base"), str):
+            mapping["base"] = str(current.parent / mapping["base"])
+        if parent is None:
+            return chain
+        if not isinstance(parent, str):
+            raise UserError(f"{printable_sentence(current)}: extends={format_value(parent)} must be one file name.")
+        named_by = f"{printable_sentence(current)}: extends={printable_sentence(parent)}"
+        current = current.parent / parent
+        _refuse_circle(current, chain, named_by)
+
+
+def _refuse_circle(parent: Path, chain: list[tuple[Path, dict[str, Any]]], named_by: str) -> None:
+    """Raise UserError where a parent is among the files that lead to it."""
+    known = [file for file, _ in chain]
+    resolved = None if "\0" in str(parent) else Path(os.path.realpath(parent))
+    if resolved in known:
+        loop = " -> ".join(printable_sentence(entry.name) for entry in [*known[known.index(resolved) :], resolved])
+        raise UserError(f"{named_by} closes a circle ({loop}); remove one of these `extends`.")
+
+
+def _read_text(path: Path, named_by: str) -> str:
+    """The text of a file. Raises UserError for anything but a regular file of UTF-8 text of a bounded size."""
+    try:
+        content = read_plain(path, MAX_BYTES, follow=True)
+        return content.decode("utf-8-sig")
+    except FileNotFoundError:
+        reason = "no such file"
+    except UnicodeDecodeError as error:
+        utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        reason = "UTF-16, save it as UTF-8" if utf_16 else f"no UTF-8: {error.reason}"
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL character
+        reason = first_line(error)
+    raise UserError(_unreadable(printable_sentence(path), named_by, reason))
+
+
+def _unreadable(path: str, named_by: str, reason: str) -> str:
+    remedy = "give a path relative to this file" if named_by else "give the path of an experiment's YAML"
+    if reason != "no such file":
+        return f"{named_by or path}{'' if named_by else ':'} cannot be read as text ({reason}); {remedy}."
+    if not named_by:
+        return f"{path}: no such file; {remedy}."
+    return f"{named_by} names no file{'' if named_by.endswith(path) else f' ({path})'}; {remedy}."
 
 
 @lru_cache(maxsize=64)  # a command reads a spec and its parents several times over, at some 10 ms a file

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from denoisers.contract import Spec
 from ditlab.errors import nearest
-from ditlab.spec.format_value import format_bound, format_value
+from ditlab.spec.format_value import format_bound, format_value, printable_sentence
 from ditlab.spec.reading.field_paths import (
     added_names,
     annotation_at,
@@ -41,7 +41,7 @@ def explain(error: ValidationError, cls: type[Spec], mapping: Mapping[str, Any])
         keys = plain_path(detail["loc"], cls, mapping)
         if _of_another_alternative(detail, annotation_at(cls, mapping, keys)):
             continue
-        line = _sentence(detail, keys, cls, mapping)
+        line = printable_sentence(_sentence(detail, keys, cls, mapping))
         if line not in seen:
             seen.add(line)
             yield line

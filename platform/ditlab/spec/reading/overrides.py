@@ -6,6 +6,7 @@ from typing import Any
 
 from denoisers.contract import Spec
 from ditlab.errors import UserError
+from ditlab.spec.format_value import printable
 from ditlab.spec.reading.field_paths import SELECTORS, check_path, spec_at
 from ditlab.spec.reading.yaml_text import parse_yaml
 
@@ -53,7 +54,7 @@ def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
     for override in overrides:
         path, equals, text = override.partition("=")
         path = path.strip()
-        source = f"--set {override if len(override) <= 80 else override[:60] + '...'}"
+        source = f"--set {printable(override if len(override) <= 80 else override[:60] + '...')}"
         if not equals or not all(path.split(".")):
             raise UserError(f"{source}: write a dotted path and a value, such as --set optimizer.lr=1e-4.")
         yield Assignment(path, parse_yaml(text, source), source)

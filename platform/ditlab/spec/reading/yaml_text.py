@@ -1,34 +1,46 @@
 """YAML as text: a strict reader for what strangers write, and a writer whose text it reads back."""
 
 import io
+import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ditlab.errors import UserError
-from ditlab.spec.format_value import format_value
+from ditlab.spec.format_value import format_value, printable, shorten
+from ditlab.storage.plain_files import MIB
 
+MAX_BYTES = MIB  # a spec has a few thousand
+MAX_WORDS = 50_000  # with as many bytes in single letters and line breaks, the scanner took 4 s instead of 1
+MAX_LINES = 20_000
 MAX_NODES = 10_000  # a spec has a few hundred; nested aliases reach billions
 MAX_DEPTH = 100
+MAX_DIGITS = 1_000  # Python writes no whole number of more than 4,300
 YAML_TAGS = "tag:yaml.org,2002:"
-PLAIN_TAGS = tuple(f"{YAML_TAGS}{name}" for name in ("map", "seq", "str", "int", "float", "bool", "null"))
+SCALARS = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "null": "null"}
+
+NO_KEY = "a list or a mapping is no key; write a name before each colon, and quotes around a text with braces."
 
 
 def parse_yaml(text: str, source: str) -> Any:
     """YAML 1.2 without tags, duplicate keys, NaN, infinities or alias bombs. Raises UserError with source and line."""
+    _check_length(text, source)
     try:
         _check_size(text, source)
         yaml = _yaml()
         node = yaml.compose(text)
         if node is None:
             return None
-        _check(node, source)
+        _check(node, yaml, source)
         return yaml.constructor.construct_document(node)
-    except (YAMLError, ValueError, RecursionError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # besides YAMLError the parser lets others through, such as KeyError and AttributeError
         raise UserError(f"{source}: {_yaml_message(error)}") from None
 
 
@@ -43,11 +55,22 @@ def _yaml_message(error: Exception) -> str:
         problem = str(error.problem or error.context or error).strip().splitlines()[0]
         if problem.startswith("but "):  # the second half of a sentence
             problem = f"{error.context}, {problem}"
+        problem = printable(problem)
         return where + problem + ("; keep one of the two." if "duplicate key" in problem else "; mend the YAML there.")
-    message = str(error).strip().splitlines()[0]
-    if "integer string conversion" in message:
-        return "a number has thousands of digits; write a shorter one."
-    return f"{message}; mend the YAML there."
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{printable(lines[0])}; mend the YAML there."
+
+
+def _check_length(text: str, source: str) -> None:
+    """Bounds the scanner's time, before it begins."""
+    size = len(text) if len(text) > MAX_BYTES else len(text.encode("utf-8", "surrogatepass"))
+    for count, limit, unit in (
+        (size, MAX_BYTES, "bytes"),
+        (size and len(text.splitlines()), MAX_LINES, "lines"),
+        (size and len(text.split()), MAX_WORDS, "words"),
+    ):
+        if count > limit:
+            raise UserError(f"{source}: has {count:,} {unit}, and at most {limit:,} are read; write less.")
 
 
 def _check_size(text: str, source: str) -> None:
@@ -66,7 +89,7 @@ def _check_limits(count: int, depth: int, line: int, source: str) -> None:
         )
 
 
-def _check(root: Node, source: str) -> None:
+def _check(root: Node, yaml: YAML, source: str) -> None:
     """Walks the composed nodes; aliases are walked as often as they are used, so a bomb meets the limit."""
     count = 0
     stack: list[tuple[Node, int]] = [(root, 0)]
@@ -75,15 +98,38 @@ def _check(root: Node, source: str) -> None:
         count += 1
         line = node.start_mark.line + 1
         _check_limits(count, depth, line, source)
-        if str(node.tag) not in PLAIN_TAGS:
-            raise UserError(f"{source}: line {line}: {_tag_message(node)}")
-        if isinstance(node, ScalarNode):
-            if str(node.tag).endswith(":float") and node.value.lower().lstrip("+-") in (".nan", ".inf"):
-                raise UserError(f"{source}: line {line}: {node.value} is refused; write a finite number.")
-        elif isinstance(node, SequenceNode):
+        if problem := _problem(node, yaml):
+            raise UserError(f"{source}: line {line}: {problem}")
+        if isinstance(node, SequenceNode):
             stack += [(child, depth + 1) for child in node.value]
         elif isinstance(node, MappingNode):
-            stack += [(child, depth + 1) for pair in node.value for child in pair]
+            for key, value in node.value:
+                if not isinstance(key, ScalarNode):
+                    raise UserError(f"{source}: line {key.start_mark.line + 1}: {NO_KEY}")
+                stack += [(key, depth + 1), (value, depth + 1)]
+
+
+def _problem(node: Node, yaml: YAML) -> str:
+    """What is wrong with a node by itself, empty for nothing."""
+    tag = str(node.tag).removeprefix(YAML_TAGS)
+    if isinstance(node, ScalarNode):
+        return _scalar_problem(node, tag, yaml) if tag in SCALARS else _tag_message(node)
+    return "" if tag == ("seq" if isinstance(node, SequenceNode) else "map") else _tag_message(node)
+
+
+def _scalar_problem(node: ScalarNode, tag: str, yaml: YAML) -> str:
+    written = format_value(node.value)
+    if tag == "int" and len(node.value) > MAX_DIGITS:
+        return f"a number has thousands of digits ({len(node.value):,} characters); write a shorter one."
+    if re.search("[\ud800-\udfff]", node.value):
+        return f"{written} holds half a character (a surrogate); write the whole one."
+    try:
+        value = yaml.constructor.construct_object(node)
+    except Exception:  # ValueError of `!!int x`, KeyError of `!!bool 7`
+        return f"{written} is not {SCALARS[tag]}; write a plain value, and a text in quotes."
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{shorten(node.value)} is refused; write a finite number."
+    return ""
 
 
 def _tag_message(node: Node) -> str:
@@ -91,7 +137,7 @@ def _tag_message(node: Node) -> str:
     if tag == "!!merge":
         return "the merge key << is refused; write the fields out, or use `extends`."
     if tag == "!!timestamp":
-        return f"{node.value} reads as a date; put it in quotes."
+        return f"{shorten(node.value)} reads as a date; put it in quotes."
     return f"YAML tag {format_value(tag)} is refused; write a plain value."
 
 

@@ -8,7 +8,8 @@ from pydantic import ValidationError, create_model
 
 from denoisers.contract import Spec
 from ditlab.errors import UserError, nearest
-from ditlab.spec.reading.files import is_sweep, read_with_parents
+from ditlab.spec.format_value import printable_sentence
+from ditlab.spec.reading.files import is_sweep, read_mapping, read_with_parents
 from ditlab.spec.reading.messages import explain
 from ditlab.spec.reading.overrides import Assignment, assign, parse_overrides
 from ditlab.spec.sweep.axes import Axis
@@ -77,9 +78,9 @@ def _with_entry(entries: dict[str, Any], top: str, path: str, override: Assignme
 
 
 def _read_base(base: Path, path: Path) -> dict[str, Any]:
-    if not base.is_file():
-        raise UserError(f"{path}: base={base} names no file; give a path relative to this file.")
+    named_by = f"{printable_sentence(path)}: base={printable_sentence(base)}"
+    read_mapping(base, named_by)
     mapping = read_with_parents(base)
     if is_sweep(mapping):
-        raise UserError(f"{path}: base={base} is a sweep itself; name an experiment.")
+        raise UserError(f"{named_by} is a sweep itself; name an experiment.")
     return mapping
