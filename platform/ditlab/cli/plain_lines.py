@@ -5,7 +5,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ditlab.cli.visible import shown
 from ditlab.errors import UserError
@@ -71,6 +72,17 @@ class PlainLines:
     def _run(self) -> None:
         while not self._stop.wait(_POLL):
             self.tick()
+
+
+@contextmanager
+def waiting_lines(text: str) -> Iterator[None]:
+    """Print plain lines with one text during the block, on a terminal as well: where another process prints beside."""
+    lines = PlainLines(lambda: f"{text} ...")
+    lines.start()
+    try:
+        yield
+    finally:
+        lines.stop()
 
 
 def print_plain(message: str) -> None:

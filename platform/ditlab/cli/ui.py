@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ditlab.cli.common import emit, json_option, say
+from ditlab.cli.common import emit, json_option, print_line, say
 
 
 @click.command()
@@ -31,6 +31,10 @@ from ditlab.cli.common import emit, json_option, say
     "--artifacts", metavar="URI", help="s3://BUCKET/PATH or a folder, to which clients send files through this server; "
     "default: DITLAB_HOME's."
 )  # fmt: skip
+@click.option(
+    "--wait", type=click.FloatRange(min=1), metavar="SECONDS", default=180.0, show_default="180",
+    help="Longest wait for the server to answer; its start takes over a minute on a busy machine.",
+)  # fmt: skip
 @json_option
 @click.pass_context
 def ui(
@@ -42,11 +46,13 @@ def ui(
     allowed_hosts: tuple[str, ...],
     database: str | None,
     artifacts: str | None,
+    wait: float,
     as_json: bool,
 ) -> None:
     """Serve the MLflow UI for DITLAB_HOME's runs, on this machine or to others, until Ctrl-C."""
     from click.core import ParameterSource
 
+    from ditlab.cli.plain_lines import waiting_lines
     from ditlab.errors import UserError
     from ditlab.home import Home
     from ditlab.tracking.server.accounts import Administrator
@@ -68,7 +74,8 @@ def ui(
             say(f"host={host}: everyone who reaches port {port} of this machine can read and delete every run.")
         if host in ("0.0.0.0", "::") and not allowed_hosts:
             say(f"host={host} accepts only loopback's host names; add others with --allowed-hosts.")
-        server.wait_until_ready()
-        click.echo(f"{server.page} shows the runs under {home.root}; Ctrl-C ends it.", err=as_json)
+        with waiting_lines(f"waiting up to {wait:g} s (--wait) for the MLflow server to answer at {server.url}"):
+            server.wait_until_ready(wait)
+        print_line(f"{server.page} shows the runs under {home.root}; Ctrl-C ends it.", as_json)
         emit({"url": server.url, "page": server.page, "home": str(home.root), "pid": server.pid}, as_json)
         server.wait()

@@ -1,5 +1,6 @@
 """Accounts of an MLflow server: the administrator, from the environment, and the database in DITLAB_HOME."""
 
+import importlib.util
 import os
 import secrets
 import stat
@@ -85,6 +86,15 @@ class Administrator:
             "MLFLOW_AUTH_ADMIN_PASSWORD": self.password,
             key: environment.get(key) or _secret_key(home.mlflow_key),
         }
+
+
+def check_auth_packages() -> None:
+    """Raise UserError where the package is missing that MLflow needs for accounts, beyond its plain installation."""
+    if importlib.util.find_spec("flask_wtf") is None:
+        raise UserError(
+            "--auth needs the Python module flask_wtf, which a plain installation leaves out; "
+            "`pip install 'ditlab[cluster]'` installs it."
+        )
 
 
 def _secret_key(path: Path) -> str:

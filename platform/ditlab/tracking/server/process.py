@@ -18,12 +18,14 @@ from ditlab.home import Home
 from ditlab.tracking.access import check_reachable
 from ditlab.tracking.address import resolve_tracking_uri
 from ditlab.tracking.relocation.places import check_place, record_place
-from ditlab.tracking.server.accounts import NAME, PASSWORD, Administrator
+from ditlab.tracking.server.accounts import NAME, PASSWORD, Administrator, check_auth_packages
 from ditlab.tracking.server.hosts import allowed_hosts, is_loopback
 
 _Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
-_START_TIMEOUT = 180.0  # seconds: MLflow's imports take 6 s, and over a minute where other work has every core
+START_TIMEOUT = 180.0
+"""Seconds that a server may take to start: MLflow's imports take 6 s, and over a minute where other work has every
+core."""
 _STOP_TIMEOUT = 10.0  # seconds
 
 
@@ -55,6 +57,8 @@ class MlflowServer:
         if options.database is None:
             check_place(home)
             record_place(home)
+        if options.administrator:
+            check_auth_packages()
         self._hosts = allowed_hosts(self.options.hosts, host, port)
         _check_free(host, port)
         self._process: subprocess.Popen[bytes] | None = None
@@ -138,19 +142,22 @@ class MlflowServer:
                 continue
         return kind is KeyboardInterrupt
 
-    def wait_until_ready(self) -> None:
-        """Wait until the server answers.
+    def wait_until_ready(self, timeout: float = START_TIMEOUT) -> None:
+        """Wait until the server answers, for up to `timeout` seconds.
 
         Raises RunFailed where it ends first, or does not answer in time; UserError for a password that is not
         the administrator's.
         """
         assert self._process is not None
-        deadline = time.monotonic() + _START_TIMEOUT
+        deadline = time.monotonic() + timeout
         while check_reachable(self.url, 1.0) is not None:
             if self._process.poll() is not None:
                 raise RunFailed(f"the MLflow server ended with code {self._process.returncode}; its log is above.")
             if time.monotonic() > deadline:
-                raise RunFailed(f"the MLflow server did not answer at {self.url} within {_START_TIMEOUT:.0f} s.")
+                raise RunFailed(
+                    f"the MLflow server did not answer at {self.url} within {timeout:g} s; its log is above, and "
+                    "--wait SECONDS gives it more time."
+                )
             time.sleep(0.2)
         if self.options.administrator:
             self.options.administrator.check_password(self.url)

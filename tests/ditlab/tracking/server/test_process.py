@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from ditlab.cli.ui import ui
-from ditlab.errors import UserError
+from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.tracking.server.accounts import Administrator
 from ditlab.tracking.server.process import MlflowServer, ServerOptions
@@ -113,3 +114,28 @@ def test_an_account_file_that_others_can_read_is_refused(tmp_path: Path, monkeyp
     Home(tmp_path).mlflow_users.touch(0o644)
     with pytest.raises(UserError, match=r"mlflow-users\.db can be read by others"):
         invoke("--auth", "--home", str(tmp_path), "--port", str(free_ports(1)[0]))
+
+
+def test_accounts_need_a_package_that_a_plain_installation_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in account().items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setitem(sys.modules, "flask_wtf", None)
+    with pytest.raises(UserError, match=r"--auth needs the Python module flask_wtf.*pip install 'ditlab\[cluster\]'"):
+        invoke("--auth", "--home", str(tmp_path), "--port", str(free_ports(1)[0]))
+    assert not Home(tmp_path).mlflow_users.exists()
+
+
+def test_wait_for_the_server_is_bounded_and_named(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A process that sleeps in the server's place never answers."""
+    monkeypatch.setenv("DITLAB_PROGRESS_SECONDS", "0.3")
+    monkeypatch.setattr(MlflowServer, "_command", lambda self: ["sleep", "60"])
+    (port,) = free_ports(1)
+    with pytest.raises(RunFailed, match=r"did not answer at http://127\.0\.0\.1:\d+ within 1 s; .* --wait SECONDS"):
+        ui.main(["--home", str(home.root), "--port", str(port), "--wait", "1"], standalone_mode=False)
+    assert f"waiting up to 1 s (--wait) for the MLflow server to answer at http://127.0.0.1:{port}" in (
+        capfd.readouterr().err
+    )
