@@ -10,7 +10,6 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["DEEPSPEED_LOG_LEVEL"] = "error"
 
 import random
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +42,7 @@ def _databases_are_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """In this process, a new home's MLflow database is a copy of the template."""
 
     def copy(path: Path, home: Home) -> None:
-        shutil.copyfile(databases.make_template(tmp_path_factory), path)
+        databases.copy_template(databases.make_template(tmp_path_factory), path, home)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connection, "_make_database", copy)

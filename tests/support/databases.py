@@ -6,6 +6,8 @@
 import fcntl
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -39,8 +41,16 @@ def make_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def seed(home: Path, template: Path) -> Path:
     """Give a home, made where it is missing, a copy of the template as its database; returns the home."""
     home.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(template, Home(home).mlflow_database)
+    copy_template(template, Home(home).mlflow_database, Home(home))
     return home
+
+
+def copy_template(template: Path, path: Path, home: Home) -> None:
+    """Copy the template as a database of a home: its first experiment keeps its artifacts there, as MLflow makes it."""
+    shutil.copyfile(template, path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        location = str(home.artifacts / "0")
+        connection.execute("UPDATE experiments SET artifact_location = ? WHERE experiment_id = 0", (location,))
 
 
 def _make(template: Path, root: Path) -> None:

@@ -14,6 +14,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.runs.locks import is_locked
 from ditlab.spec.loading import build_experiment
 from ditlab.spec.reading.yaml_text import MAX_BYTES, dump_yaml, parse_yaml
+from ditlab.storage.checksums import stamped
 from ditlab.storage.files import encode_json_line, read_json_lines, write_durably
 from ditlab.storage.plain_files import read_plain
 from ditlab.tracking.records import read_record, update_record
@@ -149,10 +150,14 @@ def _read_yaml(path: Path, left: list[str] | None = None) -> dict[str, Any] | No
 
 
 def _write_yaml(path: Path, value: dict[str, Any]) -> None:
-    """Replace a YAML file's content; comments at its beginning stay."""
+    """Replace a YAML file's content. Comments at its beginning stay; a right checksum at its end is made anew."""
     lines = read_plain(path, MAX_BYTES).decode().splitlines(keepends=True)
-    head = "".join(takewhile(lambda line: line.startswith("#"), lines))
-    write_durably(path, (head + dump_yaml(value)).encode())
+    text = "".join(takewhile(lambda line: line.startswith("#"), lines)) + dump_yaml(value)
+    if stamped("".join(lines[:-1])) == "".join(lines):
+        text = stamped(text)
+    elif lines and lines[-1].startswith("#"):
+        text += lines[-1]  # a wrong one stays: an edit by hand is said later, too
+    write_durably(path, text.encode())
 
 
 def _changed_lines(path: Path, mapping: PathMap, left: list[str]) -> bytes | None:

@@ -28,7 +28,8 @@ _LOCATIONS = (
     ("logged_models", "artifact_location", ""),
     ("model_versions", "source", ""),
     ("model_versions", "storage_location", ""),
-    ("trace_tags", "value", "key = 'mlflow.artifactLocation' AND "),
+    ("trace_tags", "value", "key IN ('mlflow.artifactLocation', 'mlflow.trace.archiveLocation') AND "),
+    ("workspaces", "trace_archival_location", ""),
 )
 """(table, column, condition) of artifact locations. Parameters and datasets, which say where data once were, stay."""
 _TIMEOUT = 10.0

@@ -30,7 +30,7 @@ def test_the_ui_answers_and_ends_with_ctrl_c(home: Home) -> None:
         assert b"<title>MLflow</title>" in page.read()
     with pytest.raises(OSError):
         urllib.request.urlopen(server.url, timeout=2)
-    assert {path.name for path in home.root.iterdir()} <= {"mlflow.db", "artifacts"}
+    assert {path.name for path in home.root.iterdir()} <= {"mlflow.db", "artifacts", "places.json"}
 
 
 def test_a_port_in_use_is_the_users_error(home: Home) -> None:
