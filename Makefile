@@ -42,6 +42,7 @@ benchmarks: $(VENV)/.installed-dev ## Ratios, against plain torch, a plain copy,
 	$(BIN)/python tests/benchmarks/dlm_block_sampling.py
 	$(BIN)/python tests/benchmarks/dlm_loss.py
 	$(BIN)/python tests/benchmarks/journal_cost.py
+	$(BIN)/python tests/benchmarks/long_journal.py
 	$(BIN)/python tests/benchmarks/tracking_outage.py
 	$(BIN)/python tests/benchmarks/recovery_time.py
 	$(BIN)/python tests/benchmarks/sweep_cost.py

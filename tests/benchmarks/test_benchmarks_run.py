@@ -12,6 +12,7 @@ SMALL = {
     "dlm_loss": ["--quick", "--rounds", "2"],
     "journal_cost": ["--seconds", "2"],
     "loader_throughput": [],
+    "long_journal": ["--steps", "30000", "--runs", "50", "--rounds", "1"],
     "pixelhdm_guidance": ["--quick", "--rounds", "2"],
     "pixelhdm_step": ["--quick", "--rounds", "2", "--batch", "2"],
     "recovery_time": ["--rounds", "1"],

@@ -19,7 +19,7 @@ from ditlab.tracking.names import safe_image_key, shorten
 from ditlab.tracking.upload.batch import LogBatch
 from ditlab.tracking.upload.mlflow_errors import is_refusal
 from ditlab.tracking.upload.mlflow_runs import check_alive
-from ditlab.tracking.upload.path_safety import is_relative, stays_below
+from ditlab.tracking.upload.path_safety import holds_plain_files, is_relative, stays_below
 
 Warn = Callable[[str], None]
 
@@ -94,8 +94,13 @@ class RecordSender:
         if path is None:
             return
         name = image_name(self.folder.run_id, safe_image_key(record["key"]), record["step"], record["time"])
-        with Image.open(path) as picture, tempfile.TemporaryDirectory() as folder:
-            image = picture.convert("RGB")
+        try:
+            with Image.open(path) as picture:
+                image = picture.convert("RGB")
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            self.warn(f"{path} is no picture ({first_line(error)}), so MLflow does not get it")
+            return
+        with tempfile.TemporaryDirectory() as folder:
             whole, small = Path(folder, f"{name}.png"), Path(folder, f"{name}+compressed.webp")
             image.save(whole)
             compress_image_size(image).save(small)
@@ -146,7 +151,7 @@ class RecordSender:
         if not stays_below(self.folder.path, path) or not is_relative(record.get("artifact_path") or ""):
             self.warn(f"{path} leads out of {self.folder.path}, so MLflow does not get it")
             return None
-        if os.access(path, os.R_OK):
+        if os.access(path, os.R_OK) and holds_plain_files(path):
             return path
         self.warn(f"{path} is gone or unreadable, so MLflow does not get it")
         return None

@@ -1,0 +1,110 @@
+"""Processor time to open a long run's journal, for a resume and for a comparison, with its side index and without
+
+    python tests/benchmarks/long_journal.py [--steps 1000000] [--runs 5000] [--rounds 3]
+
+A journal of so many steps is written as training writes it, six metrics a step, held-out metrics every 1,000. Each
+round opens it four times: for a resume and for a comparison, each once by its index and once without. A list of so many
+runs is read as `ditlab runs` does. Processor seconds of this process; nothing is asserted here.
+"""
+
+import argparse
+import math
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ditlab.home import Home, RunFolder
+from ditlab.reports.comparison.curves import run_curve, smoothed, training_clock
+from ditlab.tracking.journal.history import metric_history
+from ditlab.tracking.journal.index import JournalIndex
+from ditlab.tracking.journal.recent import recent_metrics
+from ditlab.tracking.journal.side_index import read_content, side_index_path
+from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.records import create_run, scan_runs
+
+BUDGET = 10_000
+"""The default of `tracking.budget`."""
+
+
+def write(folder: RunFolder, num_steps: int) -> None:
+    journal = JournalWriter(folder, budget=BUDGET)
+    journal.append("start", run_id=folder.run_id, name="long", experiment="benchmark", family="dit")
+    for step in range(1, num_steps + 1):
+        loss = 1 / math.sqrt(step) + 0.01 * math.sin(step * 12.9898)
+        names = ("loss", "velocity", "grad_norm", "lr", "samples_per_second", "skipped")
+        values = (loss, loss, abs(math.sin(step)), 1e-4 * (1 - step / num_steps), 1400 + math.cos(step), 0.0)
+        journal.log_metrics(step, {f"train/{name}": value for name, value in zip(names, values, strict=True)})
+        if step % 1000 == 0:
+            journal.log_metrics(step, {"eval/velocity": loss})
+    journal.close()
+
+
+def open_for_resume(folder: RunFolder) -> None:
+    JournalIndex(BUDGET).load(read_content(folder.journal))
+
+
+def open_for_comparison(folder: RunFolder) -> None:
+    history = metric_history(folder)
+    loss = history["train/loss"]
+    clock = training_clock(loss.steps, loss.times, evaluated=history["eval/velocity"].steps)
+    for series in (loss, history["eval/velocity"]):
+        smoothed(run_curve(series.steps, series.values, 128, clock))
+
+
+def list_runs(home: Home) -> None:
+    for record in scan_runs(home).records[:20]:
+        recent_metrics(home.run(record.run_id))
+
+
+def seconds(work: Callable[[], None]) -> float:
+    begin = time.process_time()
+    work()
+    return time.process_time() - begin
+
+
+@contextmanager
+def without_index(folder: RunFolder) -> Iterator[None]:
+    """Hide the index, and keep the reader from writing another."""
+    index = side_index_path(folder.journal)
+    hidden = index.rename(index.with_suffix(".hidden"))
+    index.mkdir()
+    yield
+    index.rmdir()
+    hidden.rename(index)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--runs", type=int, default=5000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        home = Home(Path(place)).ensure()
+        long = create_run(home, "long", family="dit", spec_hash="")
+        write(long, options.steps)
+        for number in range(options.runs - 1):
+            folder = home.run(f"{number:08x}")
+            folder.path.mkdir()
+            os.link(long.record, folder.record)
+        took: dict[str, list[float]] = {}
+        for _ in range(options.rounds):
+            for name, work in {"resume": open_for_resume, "comparison": open_for_comparison}.items():
+                took.setdefault(f"{name}, index", []).append(seconds(lambda work=work: work(long)))
+                with without_index(long):
+                    took.setdefault(f"{name}, no index", []).append(seconds(lambda work=work: work(long)))
+            took.setdefault(f"list of {options.runs:,} runs", []).append(seconds(lambda: list_runs(home)))
+        size = long.journal.stat().st_size
+    print(f"{options.steps:,} steps, {size / 1e6:.0f} MB")
+    for name, found in took.items():
+        print(f"{name}: {statistics.median(found):.2f} s")
+    fast, slow = (statistics.median(took[f"resume, {kind}"]) for kind in ("index", "no index"))
+    print(f"ratio {fast / slow:.3f} (opening for a resume: with its index over without)")
+
+
+if __name__ == "__main__":
+    main()

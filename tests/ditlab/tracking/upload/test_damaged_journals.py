@@ -1,0 +1,90 @@
+"""`ditlab runs sync` with a damaged journal: what is whole arrives, the rest is counted, and nothing blocks."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ditlab.home import Home, RunFolder
+from ditlab.spec.loading import load_experiment
+from ditlab.spec.recorded import encode_recorded
+from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.records import list_runs
+from ditlab.tracking.upload.sync import sync_runs
+
+NewRun = Callable[..., RunFolder]
+
+pytestmark = pytest.mark.usefixtures("store")
+
+
+@pytest.fixture
+def folder(new_run: NewRun) -> RunFolder:
+    """A run whose journal nobody has sent."""
+    folder = new_run()
+    experiment = load_experiment(Path("experiments/digits/dit.yaml"))
+    folder.spec.write_bytes(encode_recorded(experiment.to_dict()))
+    journal = JournalWriter(folder)
+    journal.append("start", run_id=folder.run_id, name="digits-dit", experiment="digits", family="dit")
+    for step in range(1, 11):
+        journal.log_metrics(step, {"train/loss": step / 8})
+    journal.append("end", status="finished")
+    journal.close()
+    return folder
+
+
+def synced(home: Home) -> tuple[Any, list[str]]:
+    """The one run in MLflow, and the warnings."""
+    import mlflow
+
+    warnings: list[str] = []
+    (result,) = sync_runs(list_runs(home), home, warn=warnings.append)
+    assert (result.left, result.fault) == (0, "")
+    client = mlflow.MlflowClient(f"sqlite:///{home.mlflow_database}")
+    (run,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
+    return run, warnings
+
+
+def replace_line(folder: RunFolder, number: int, line: bytes) -> None:
+    lines = folder.journal.read_bytes().splitlines(keepends=True)
+    folder.journal.write_bytes(b"".join([*lines[:number], line + b"\n", *lines[number + 1 :]]))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"kind":"metrics","time":1,"step":3,"valeus":{"train/loss":1.0}}',
+        b'{"kind":"metrics","time":1,"step":"x","values":{"train/loss":1.0}}',
+        b'{"kind":"dataset","time":1}',
+        b"[" * 50_000,
+    ],
+)
+def test_a_line_of_the_wrong_shape_blocks_nothing(home: Home, folder: RunFolder, line: bytes) -> None:
+    replace_line(folder, 3, line)
+    run, warnings = synced(home)
+    assert run.data.metrics["train/loss"] == 10 / 8 and run.info.status == "FINISHED"
+    assert [text for text in warnings if "1 damaged line passed over" in text]
+
+
+def test_a_run_whose_start_is_lost_is_known_by_its_record(home: Home, folder: RunFolder) -> None:
+    replace_line(folder, 0, b'{"kind":"start","ti')
+    run, _ = synced(home)
+    assert run.data.tags["ditlab.run"] == folder.run_id and run.info.run_name == "digits-dit"
+    assert run.data.metrics["train/loss"] == 10 / 8
+
+
+def test_files_that_are_none_are_said_and_left(home: Home, folder: RunFolder) -> None:
+    folder.media.mkdir()
+    os.mkfifo(folder.media / "pipe.png")
+    (folder.media / "folder").mkdir()
+    os.mkfifo(folder.media / "folder" / "pipe")
+    (folder.media / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n torn")
+    journal = JournalWriter(folder)
+    for name in ("pipe.png", "torn.png"):
+        journal.log_image(name, 1, folder.media / name)
+    journal.append("artifact", path="media/folder", artifact_path=None)
+    journal.close()
+    _, warnings = synced(home)
+    for name in ("pipe.png", "torn.png", "folder"):
+        assert [text for text in warnings if f"media/{name}" in text and "MLflow does not get it" in text]
