@@ -5,16 +5,21 @@ Imports no mlflow.
 
 import base64
 import configparser
+import json
 import os
 import socket
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line
+from ditlab.storage.plain_files import parse_json
 from ditlab.tracking.address import DATABASE_PORTS, redact, scheme_of, sqlite_path
 
+_SET_TAG = "/api/2.0/mlflow/runs/set-tag"
+_MOST_READ = 100_000  # bytes of an answer
 _PROBE = "/api/2.0/mlflow/experiments/search?max_results=1"
 _REMEDY = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of an account there"
 # MLflow's other ways to authenticate, which the probe does not try.
@@ -95,6 +100,48 @@ def probe_status(uri: str, authorization: str | None, timeout: float = _TIMEOUT)
         return error.code
     except (OSError, ValueError):
         return None
+
+
+def outage_reason(error: Exception, uri: str, mlflow_run_id: str | None) -> str:
+    """First line of an error of MLflow's client, or of the server's own answer where the client drops it.
+
+    The client repeats a request that a server answers with 500 or 503, and then reports the number alone: a server
+    whose disk is full answers so, with the words that matter.
+    """
+    reason = first_line(error)
+    if "error responses" not in reason or not mlflow_run_id:
+        return reason
+    return _write_fault(uri, mlflow_run_id) or reason
+
+
+def _write_fault(uri: str, mlflow_run_id: str) -> str | None:
+    """First line of a server's refusal to write the tag `ditlab.outage` (a time); None where it writes it or is silent.
+
+    A value that the tag has already would not be written at all.
+    """
+    value = datetime.now(UTC).isoformat()
+    body = json.dumps({"run_id": mlflow_run_id, "key": "ditlab.outage", "value": value}).encode()
+    request = urllib.request.Request(f"{uri.rstrip('/')}{_SET_TAG}", body, {"Content-Type": "application/json"})
+    if authorization := _authorization():
+        request.add_unredirected_header("Authorization", authorization)
+    try:
+        urllib.request.urlopen(request, timeout=_TIMEOUT).close()
+    except urllib.error.HTTPError as error:
+        with error:
+            return _message(error.read(_MOST_READ))
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def _message(answer: bytes) -> str | None:
+    """First line of the message in an answer of MLflow's; None for another answer."""
+    try:
+        found = parse_json(answer)
+    except ValueError:
+        return None
+    message = found.get("message") if isinstance(found, dict) else None
+    return first_line(ValueError(message)) if isinstance(message, str) and message.strip() else None
 
 
 def basic_authorization(name: str, password: str) -> str:

@@ -105,3 +105,17 @@ def server(tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> I
     server = Server(root)
     yield server
     server.stop()
+
+
+@pytest.fixture
+def own_server() -> Iterator[Callable[[Path], Server]]:
+    """`own_server(root)`: a server of one test, with its database under `root`, killed at the end."""
+    made: list[Server] = []
+
+    def make(root: Path) -> Server:
+        made.append(Server(root))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.stop()

@@ -6,9 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.access import refusal_message
+from ditlab.tracking.access import outage_reason, refusal_message
 from ditlab.tracking.address import redact
 from ditlab.tracking.upload.mlflow_errors import RunGoneError, denial_status
 from ditlab.tracking.upload.sender import Warn
@@ -25,7 +24,7 @@ class BackgroundUploader:
         """`sync` is the journal's: it returns how many of its bytes are on the disk, all of them if it can."""
         self._transfer = JournalTransfer(folder, uri, home, warn, node, sync)
         self._warn = warn
-        self._uri = redact(uri)
+        self._address, self._uri = uri, redact(uri)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ditlab-uploader", daemon=True)
         self._until: float | None = None
@@ -89,5 +88,6 @@ class BackgroundUploader:
             if sentence := refusal_message(self._uri, denial_status(error)):
                 self._warn(f"{sentence}; {later}")
             else:
-                self._warn(f"MLflow at {self._uri} takes nothing ({first_line(error)}); {later}")
+                reason = outage_reason(error, self._address, self.mlflow_run_id)
+                self._warn(f"MLflow at {self._uri} takes nothing ({reason}); {later}")
         self._is_outage = True

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.access import check_access, check_reachable
+from ditlab.tracking.access import check_access, check_reachable, outage_reason
 from ditlab.tracking.address import redact, resolve_tracking_uri
 from ditlab.tracking.relocation.places import check_place
 from ditlab.tracking.run_record import RunRecord
@@ -92,7 +91,9 @@ def _sync(folder: RunFolder, address: str, home: Home, warn: Warn, before: int) 
         warn(f"{folder.run_id}: {error}")
     except Exception as error:
         # MLflow's client and its database drivers raise errors of a dozen kinds; each run is tried on its own.
-        fault = f"tracking.uri={redact(address)} takes nothing of run {folder.run_id} ({first_line(error)})."
+        mlflow_run_id = next((each.cursor.mlflow_run_id for each in _transfers(folder, address, home, warn)), None)
+        reason = outage_reason(error, address, mlflow_run_id)
+        fault = f"tracking.uri={redact(address)} takes nothing of run {folder.run_id} ({reason})."
     left = _num_left(folder, address, home, warn)
     return SyncResult(folder.run_id, max(0, before - left), left, fault)
 
