@@ -20,6 +20,8 @@ def check_mlp_ratio(width: int, ratio: float, knob: str = "model.width") -> None
     """Raise ValueError unless `ratio` times `width`, the value of `knob`, is a whole number of at least 1, and names
     the nearest ratio."""
     wide = width * ratio
+    if wide > 1e9:  # a factor that no network has; beyond 1e308 it is infinite
+        raise ValueError(f"model.mlp_ratio={ratio:g} makes an MLP {wide:g} wide ({knob}={width}); set it to 4, or so.")
     whole = max(1, round(wide))
     if abs(wide - whole) > 1e-3:
         raise ValueError(

@@ -59,8 +59,13 @@ class Sampler(Protocol):
         num: int,
         generator: torch.Generator,
         trajectory: bool = False,
+        noise: Tensor | None = None,
     ) -> Samples:
-        """Draw `num` samples. Noise is drawn sample by sample, so the first k do not depend on `num`."""
+        """Draw `num` samples. Noise is drawn sample by sample, so the first k do not depend on `num`.
+
+        `noise` (num, *sample shape) is the state that sampling begins with (tokens, for a process of tokens), in place
+        of one drawn from the generator; all other draws stay the same. Raises ValueError where it does not fit.
+        """
         ...
 
     def show(self, samples: Samples) -> Figure:

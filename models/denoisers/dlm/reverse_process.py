@@ -16,7 +16,7 @@ from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec
 from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.score_entropy import ScoreName
 from denoisers.processes.discrete.uniform_graph import posterior, reverse_rate
-from denoisers.processes.sample_draws import SampleDraws
+from denoisers.processes.sample_draws import SampleDraws, check_noise_shape
 
 LAST_TIME = 1e-5
 """Last time of the steps, as in the paper's public code."""
@@ -139,6 +139,21 @@ def _invert_cumulative(probabilities: Tensor, uniform: Tensor) -> Tensor:
 def uniform_tokens(draws: SampleDraws, num: int, length: int, vocabulary: int) -> Tensor:
     """Draw uniform tokens (num, length) int64."""
     return (draws.uniform((num, length), torch.float64) * vocabulary).long()
+
+
+def starting_tokens(noise: Tensor, like: Tensor, vocabulary: int) -> Tensor:
+    """Return given tokens on the device of `like`, tokens of the same shape.
+
+    Raises ValueError for another shape and for tokens that the vocabulary does not have.
+    """
+    check_noise_shape(noise, like.shape)
+    if noise.dtype != torch.int64 or not bool(((noise >= 0) & (noise < vocabulary)).all()):
+        held = f"{noise.dtype}".removeprefix("torch.")
+        raise ValueError(
+            f"noise must hold tokens from 0 to {vocabulary - 1} as int64 (model.vocabulary={vocabulary}), and holds "
+            f"{held} from {noise.min().item():g} to {noise.max().item():g}; draw it with torch.randint."
+        )
+    return noise.to(like.device)
 
 
 def constant_sigma(network: nn.Module, num: int, sigma: float) -> Tensor:

@@ -18,7 +18,7 @@ from denoisers.dlm.block_sampling import BlockSampler
 from denoisers.dlm.figures import sample_figure
 from denoisers.dlm.frames import Frames
 from denoisers.dlm.prompts import Clamp, SampleLength, clamp_prompts, place_prompts
-from denoisers.dlm.reverse_process import constant_sigma, denoise, reverse_steps, uniform_tokens
+from denoisers.dlm.reverse_process import constant_sigma, denoise, reverse_steps, starting_tokens, uniform_tokens
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 from denoisers.figures import Figure
 from denoisers.processes.sample_draws import SampleDraws
@@ -70,10 +70,12 @@ class DLMSampler:
         num: int,
         generator: torch.Generator,
         trajectory: bool = False,
+        noise: Tensor | None = None,
     ) -> Samples:
         """Draw tokens (num, L) int64. Frames begin with uniform tokens around the prompts, then there is one a step.
 
         Every sample has its own generator, seeded from `generator`, for its noise and one draw a token and step.
+        `noise` (num, L) int64, tokens in place of the uniform ones, stands around the prompts.
         `fields` hold at most eight frames of the first sample, evenly spaced over all steps: see `Frames.fields`.
 
         A prompt's tokens stand among noisy ones, and the network is evaluated at the noise level of these: its scores
@@ -83,6 +85,8 @@ class DLMSampler:
         device = next(network.parameters()).device
         draws = SampleDraws(num, generator, device)
         x = uniform_tokens(draws, num, self._length.tokens, self._vocabulary)
+        if noise is not None:
+            x = starting_tokens(noise, x, self._vocabulary)
         clamp = Clamp(torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool))
         if conditions:
             clamp = Clamp(conditions["tokens"].to(device), conditions["given"].to(device))

@@ -23,7 +23,7 @@ with them, take most memory: 42 images of 256x256 in a pass, half as many with g
 
 @dataclass(frozen=True)
 class GuidedVelocity:
-    """dz/dt at z_t = t x + (1 - t) eps, float32 whatever the network's dtype."""
+    """dz/dt at z_t = t x + (1 - t) eps, in z_t's dtype whatever the network's."""
 
     network: Callable[..., Tensor]
     """PixelHDM, compiled or not."""
@@ -61,7 +61,7 @@ class GuidedVelocity:
             part = slice(first, first + limit)
             condition = {name: values[part] for name, values in conditions.items()}
             keep = condition.pop("keep", None)
-            parts.append(self.network(x[part].to(self.dtype), t[part], condition, keep).float())
+            parts.append(self.network(x[part].to(self.dtype), t[part], condition, keep).to(x.dtype))
         output = torch.cat(parts)
         if self.prediction == "velocity":
             return output

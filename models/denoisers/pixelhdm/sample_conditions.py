@@ -105,7 +105,7 @@ def start_image(request: SampleRequest, size: tuple[int, int], num: int) -> dict
             f"{(3, *size)}; resize the image, or name its size."
         )
     strength = torch.full((num,), request.strength, dtype=torch.float64)
-    return {"start": request.start.float().expand(num, -1, -1, -1), "strength": strength}
+    return {"start": request.start.expand(num, -1, -1, -1), "strength": strength}
 
 
 def _padded(values: Tensor, length: int) -> Tensor:

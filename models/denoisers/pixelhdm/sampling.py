@@ -22,7 +22,7 @@ from denoisers.processes.flow.dpm_solvers import dpmpp_2m, dpmpp_2s
 from denoisers.processes.flow.guidance import Guidance
 from denoisers.processes.flow.linear_path import Velocity, interpolate
 from denoisers.processes.flow.solvers import Solver, euler, heun_then_euler, ignore, midpoint
-from denoisers.processes.sample_draws import draw_seeds, seeded_normal
+from denoisers.processes.sample_draws import draw_seeds, seeded_normal, starting_noise, state_dtype
 
 SOLVERS: dict[str, Solver] = {
     "euler": Solver(euler, order=1, evaluations=1),
@@ -112,17 +112,23 @@ class PixelHDMSampler:
         num: int,
         generator: torch.Generator,
         trajectory: bool = False,
+        noise: Tensor | None = None,
     ) -> Samples:
-        """Draw `num` images, (num, 3, H, W) float32 on the network's device.
+        """Draw `num` images, (num, 3, H, W) on the network's device, in the best dtype of float32, weights and `noise`.
 
-        An image is a function of its seed and its conditions, whatever the batch and the device (up to rounding).
-        Frames: noise (with `start`, the noised image), one a step, one of the final projection.
+        An image is a function of its seed and its conditions, whatever the batch and the device (up to rounding). With
+        `noise` in place of seeds, samples have no `seed`. Frames: noise (with `start`, the noised image), one a step,
+        one of the final projection. Raises ValueError for noise of another shape, and beside seeds.
         """
         spec = self.spec
         device = next(network.parameters()).device
         conditions = {name: values.to(device) for name, values in conditions.items()}
         seeds = conditions["seed"].tolist() if "seed" in conditions else draw_seeds(num, generator)
-        x = seeded_normal(seeds, (3, *conditions["size"][0].tolist())).to(device)
+        x = seeded_normal(seeds, (3, *conditions["size"][0].tolist())).to(device, state_dtype(network))
+        if noise is not None:
+            if "seed" in conditions:
+                raise ValueError(f"noise was given beside seed={seeds[0]}, which draws noise; leave one of them out.")
+            x = starting_noise(noise, x.shape, x)
         strength = float(conditions["strength"][0]) if "start" in conditions else 1.0
         times = self.times(strength)
         if "start" in conditions:
@@ -135,7 +141,8 @@ class PixelHDMSampler:
             x = x + (1 - times[-1]) * velocity(x, times[-1])
             record(x)
         kept = {name: conditions[name] for name in KEPT_CONDITIONS if name in conditions}
-        kept["seed"] = torch.tensor(seeds)
+        if noise is None:
+            kept["seed"] = torch.tensor(seeds)
         return Samples(x, kept, torch.stack(frames) if trajectory else None)
 
     def times(self, strength: float = 1.0) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def draw_seeds(num: int, generator: torch.Generator) -> list[int]:
@@ -16,6 +16,34 @@ def draw_seeds(num: int, generator: torch.Generator) -> list[int]:
 def seeded_normal(seeds: Sequence[int], shape: Sequence[int]) -> Tensor:
     """Draw N(0, 1), (number of seeds, *shape) float32 on the CPU: a seed gives the same numbers on every machine."""
     return torch.stack([torch.randn(tuple(shape), generator=torch.Generator().manual_seed(seed)) for seed in seeds])
+
+
+def starting_noise(noise: Tensor, shape: Sequence[int], like: Tensor) -> Tensor:
+    """Return given noise on the device of `like`, in the better of its dtype and that of `like`.
+
+    Raises ValueError unless it has the shape of the samples and holds finite numbers.
+    """
+    check_noise_shape(noise, shape)
+    if not noise.is_floating_point() or not bool(noise.isfinite().all()):
+        held = f"{noise.dtype}".removeprefix("torch.") if not noise.is_floating_point() else "NaN or infinities"
+        raise ValueError(f"noise holds {held}, and samples begin with finite numbers; draw it from N(0, 1).")
+    return noise.to(like.device, torch.promote_types(noise.dtype, like.dtype))
+
+
+def check_noise_shape(noise: Tensor, shape: Sequence[int]) -> None:
+    """Raise ValueError unless given noise has the shape of the samples."""
+    if tuple(noise.shape) != tuple(shape):
+        raise ValueError(
+            f"noise has the shape {tuple(noise.shape)}, and samples begin with {tuple(shape)} here; give it that shape."
+        )
+
+
+def state_dtype(network: nn.Module) -> torch.dtype:
+    """Dtype of a sampler's state: that of the weights, but float32 at least.
+
+    Half precision would lose small steps: 50 increments in bfloat16, say.
+    """
+    return torch.promote_types(next(network.parameters()).dtype, torch.float32)
 
 
 class SampleDraws:

@@ -17,7 +17,7 @@ from denoisers.figures import Figure
 from denoisers.processes.gaussian.samplers import sample_ddim, sample_ddpm, timesteps
 from denoisers.processes.gaussian.schedule import linear_schedule
 from denoisers.processes.gaussian.spec import LinearBetas
-from denoisers.processes.sample_draws import SampleDraws
+from denoisers.processes.sample_draws import SampleDraws, starting_noise, state_dtype
 from denoisers.region.bed import COLUMNS, Intervals, describe_misses, overlapping, read_bed
 from denoisers.region.figures import imputation_figure
 from denoisers.region.mask_spec import BedMask, RandomMask
@@ -83,17 +83,24 @@ class RegionSampler:
         num: int,
         generator: torch.Generator,
         trajectory: bool = False,
+        noise: Tensor | None = None,
     ) -> Samples:
-        """Impute windows, (num, R, F) float32; the samples' `conditions` hold the mask. Frames begin with noise.
+        """Impute windows, (num, R, F); the samples' `conditions` hold the mask. Frames begin with noise.
 
-        Every window has its own generator, seeded from `generator`, for its mask and its noise.
+        Every window has its own generator, seeded from `generator`, for its mask and its noise. In the best dtype of
+        float32, the parameters, the regions and `noise`, which counts at masked regions.
         """
-        regions, present = conditions["regions"].float(), conditions["present"]
+        regions, present = conditions["regions"], conditions["present"]
+        regions = regions.to(torch.promote_types(regions.dtype, state_dtype(network)))
         draws = SampleDraws(num, generator, regions.device)
         mask = conditions.get("mask")
         if mask is None:
             mask = (draws.uniform(present.shape) < self._ratio) & present
         padding = present_or_none(present)
+        start = draws.normal(regions).to(regions)
+        if noise is not None:
+            start = starting_noise(noise, regions.shape, regions)
+            regions = regions.to(start.dtype)
         frames: list[Tensor] = []
 
         def complete(x: Tensor) -> Tensor:
@@ -101,9 +108,8 @@ class RegionSampler:
 
         def denoise(x: Tensor, t: int) -> Tensor:
             times = torch.full((num,), t, device=x.device)
-            return evaluate_network(network, complete(x), mask, times, padding, None).float()
+            return evaluate_network(network, complete(x), mask, times, padding, None).to(x.dtype)
 
-        start = draws.normal(regions)
         frames.append(complete(start))
         if self.spec.solver == "predict":
             x = denoise(start, self._first_timestep)
@@ -140,8 +146,8 @@ class RegionSampler:
                 values = rows.columns[name][:num]
                 table[name] = (values if values.ndim == 2 else np.broadcast_to(values[:, None], (num, length)))[present]
         table["masked"] = samples.conditions["mask"].cpu().numpy()[present]
-        imputed = samples.values.float().cpu().numpy()[present]  # (regions of all windows, F)
-        measured = samples.conditions["regions"].float().cpu().numpy()[present]
+        imputed = samples.values.cpu().numpy()[present]  # (regions of all windows, F)
+        measured = samples.conditions["regions"].cpu().numpy()[present]
         measured_columns = {f"measured:{name}": measured[:, i] for i, name in enumerate(names)}
         for i, name in enumerate(names):
             while name in table or name in measured_columns:

@@ -69,10 +69,11 @@ class ExportedModel:
             raise UserError(f"{self.folder}: this model samples from rows of data, and an export has none; {remedy}.")
         device = next(self.network.parameters()).device
         inputs = ModelInputs.from_experiment(spec, (), device)
-        conditions = sample_conditions(sampler, num_samples(options.num, request, sampler), None, inputs, request)
+        wanted = num_samples(options.num, request, sampler, options.noise)
+        conditions = sample_conditions(sampler, wanted, None, inputs, request)
         seed = spec.seed if options.seed is None else options.seed
         drawn = draw_all(sampler, self.network, conditions, seed, options)
-        name = folder_name(self.step, spec.to_dict()["sampling"], None, request, seed)
+        name = folder_name(self.step, spec.to_dict()["sampling"], None, request, seed, options.noise)
         origin = origin_of(self.spec.name, self.step, options.start)
         return SampleSet(drawn, sampler, self.step, origin, self.folder / "samples" / name)
 

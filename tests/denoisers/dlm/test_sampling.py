@@ -149,6 +149,36 @@ def test_noise_is_uniform():
     assert distance(frequencies(start.view(-1, 2), 3), torch.full((3, 3), 1 / 9).double()) < 0.03
 
 
+@pytest.mark.parametrize("block", [None, {"cache": True}])
+def test_given_tokens_are_where_samples_begin(small_dlm, block):
+    """Prompts are put over them; all other draws stay those of the generator."""
+    network = small_dlm(**({"block_size": 4} if block else {}))
+    sampler = make_sampler(network.spec, steps=3, **({"block": block} if block else {}))
+    drawn = sampler.sample(network, {}, 3, seeded(), trajectory=True)
+    again = sampler.sample(network, {}, 3, seeded(), noise=drawn.trajectory[0])
+    assert torch.equal(again.values, drawn.values)
+    frames = sampler.sample(network, {}, 3, seeded(), noise=torch.full((3, 12), 7), trajectory=True).trajectory
+    assert (frames[0] == 7).all()
+    given = {"tokens": torch.full((3, 12), 2), "given": (torch.arange(12) < 2).expand(3, 12)}
+    frames = sampler.sample(network, given, 3, seeded(), noise=torch.full((3, 12), 7), trajectory=True).trajectory
+    assert frames[0, 0].tolist() == [2, 2] + [7] * 10
+
+
+@pytest.mark.parametrize(
+    ("noise", "message"),
+    [
+        (torch.zeros(2, 12), "from 0 to 10 as int64 .model.vocabulary=11.*holds float32 from 0 to 0"),
+        (torch.full((2, 12), 11), "holds int64 from 11 to 11"),
+        (torch.full((2, 12), -1), "holds int64 from -1 to -1"),
+        (torch.zeros(2, 13, dtype=torch.int64), r"samples begin with \(2, 12\)"),
+    ],
+)
+def test_tokens_that_the_model_does_not_have_are_refused(small_dlm, noise, message):
+    network = small_dlm()
+    with pytest.raises(ValueError, match=message):
+        make_sampler(network.spec, steps=1).sample(network, {}, 2, seeded(), noise=noise)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_networks_of_any_precision(small_dlm, dtype):
     network = small_dlm().to(dtype)

@@ -94,6 +94,25 @@ def test_a_window_does_not_depend_on_how_many_are_drawn(region_spec, rows, pertu
     assert not torch.equal(other.conditions["mask"], two.conditions["mask"])
 
 
+@pytest.mark.parametrize(("solver", "eta"), [("predict", 0.0), ("ddpm", 0.0), ("ddim", 0.5)])
+@pytest.mark.parametrize("weights", [torch.float32, torch.float64])
+def test_given_noise_is_where_masked_regions_begin(region_spec, rows, perturb, solver, eta, weights):
+    """Masks and the noise on the way stay those of the generator."""
+    spec = region_spec(corruption="ddpm", positions="sinusoidal")
+    network = FAMILY.build_network(spec).to(weights)
+    perturb(network)
+    made = FAMILY.build_sampler(RegionSamplingSpec(solver=solver, steps=5, eta=eta), spec, RegionObjectiveSpec())
+    conditions = made.conditions(4, SampleRequest(rows=rows))
+    drawn = made.sample(network, conditions, 4, seeded(), trajectory=True)
+    again = made.sample(network, conditions, 4, seeded(), noise=drawn.trajectory[0])
+    assert drawn.values.dtype == again.values.dtype == weights and torch.equal(again.values, drawn.values)
+    other = made.sample(network, conditions, 4, seeded(), noise=-drawn.trajectory[0])
+    assert torch.equal(other.conditions["mask"], drawn.conditions["mask"])
+    assert not torch.equal(other.values, drawn.values)
+    with pytest.raises(ValueError, match=r"samples begin with \(4, 12, 7\)"):
+        made.sample(network, conditions, 4, seeded(), noise=torch.zeros(4, 12, 6))
+
+
 class GaussianNetwork(nn.Module):
     """E[x0 | x_t] of independent regions N(0.5, 0.2^2)."""
 

@@ -126,6 +126,11 @@ def test_finished_runs_take_other_places_of_encoders_and_no_other_changes():
             sampling_changes({}, [override])
 
 
+def test_noise_is_refused_for_a_sampler_that_takes_none():
+    with pytest.raises(UserError, match="noise was given, and this run's family takes none"):
+        request_for(noise=torch.zeros(2, 3))
+
+
 def test_keywords_become_options():
     assert set(SampleKeywords.__annotations__) == {field.name for field in fields(SampleOptions)} - {"num"}
     assert sample_options(None, {}) == SampleOptions()

@@ -206,3 +206,24 @@ def test_an_export_is_a_network_ready_to_use(small, tmp_path):
         ditlab.load_export(tmp_path)
     with pytest.raises(ditlab.UserError, match="guidance=2 needs a conditional model"):
         model.sample(1, guidance=2.0)
+
+
+def test_samples_begin_with_given_noise(small, tmp_path):
+    """Of a run and of its export, however many are drawn at once; in float64 all the way."""
+    model = ditlab.load_export(small.export(tmp_path / "export").folder, device="cpu")
+    drawn = small.sample(3, seed=7, trajectory=True)
+    noise = drawn.samples.trajectory[0]
+    for again in (small.sample(noise=noise), model.sample(3, noise=noise), model.sample(noise=noise, batch=2)):
+        torch.testing.assert_close(again.values, drawn.values)
+        assert len(again) == 3 and again.folder.name != drawn.folder.name
+    model.network.double()
+    wide = model.sample(noise=noise.double())
+    assert wide.values.dtype == torch.float64
+    torch.testing.assert_close(wide.values.float(), drawn.values, rtol=1e-4, atol=1e-5)
+    for wrong, message in (
+        (noise[:, :, 1:], r"noise has the shape \(3, 1, 7, 8\), and samples begin with \(3, 1, 8, 8\)"),
+        (noise[:2], r"\(2, 1, 8, 8\), and 3 samples are drawn"),
+        (noise.numpy(), "noise must be a torch.Tensor"),
+    ):
+        with pytest.raises(ditlab.UserError, match=message):
+            small.sample(3, noise=wrong)

@@ -16,8 +16,12 @@ NoiseAt = Literal[0, 1]
 
 
 def interpolate(data: Tensor, noise: Tensor, t: Tensor, noise_at: NoiseAt = 1) -> Tensor:
-    """Compute x_t, the point between data and noise at time t (batch,); data and noise (batch, ...)."""
-    t = t.view(-1, *(1,) * (data.ndim - 1))
+    """Compute x_t, the point between data and noise at time t (batch,); data and noise (batch, ...).
+
+    In the better of the dtypes of data and noise.
+    """
+    dtype = torch.promote_types(data.dtype, noise.dtype)
+    data, noise, t = data.to(dtype), noise.to(dtype), t.to(dtype).view(-1, *(1,) * (data.ndim - 1))
     return torch.lerp(data, noise, t) if noise_at == 1 else torch.lerp(noise, data, t)
 
 

@@ -16,6 +16,7 @@ from denoisers.processes.flow.guidance import guided_prediction
 from denoisers.processes.flow.linear_path import Velocity
 from denoisers.processes.flow.solvers import SOLVERS, ignore
 from denoisers.processes.flow.spec import FlowSamplingSpec
+from denoisers.processes.sample_draws import starting_noise, state_dtype
 
 
 class FlowSampler:
@@ -58,17 +59,19 @@ class FlowSampler:
         num: int,
         generator: torch.Generator,
         trajectory: bool = False,
+        noise: Tensor | None = None,
     ) -> Samples:
-        """Draw `num` images, (num, channels, height, width), float32 on the network's device.
+        """Draw `num` images, (num, channels, height, width), on the network's device.
 
-        A trajectory has steps + 1 frames. The state is float32 whatever the parameters' dtype: 50 increments in
-        bfloat16 would lose the small ones.
+        In the best dtype of float32, the parameters and `noise`. A trajectory has steps + 1 frames.
         """
         device = next(network.parameters()).device
         draws = [torch.randn(self.image_shape, generator=generator, device=generator.device) for _ in range(num)]
-        x = torch.stack(draws).to(device)
+        x = torch.stack(draws).to(device, state_dtype(network))
+        if noise is not None:
+            x = starting_noise(noise, x.shape, x)
         conditions = {name: values.to(device) for name, values in conditions.items()}
-        times = torch.linspace(1, 0, self.spec.steps + 1, device=device)
+        times = torch.linspace(1, 0, self.spec.steps + 1, dtype=torch.float64)
         frames = [x]
         record = frames.append if trajectory else ignore
         velocity = self._velocity(network, conditions)
@@ -76,17 +79,18 @@ class FlowSampler:
         return Samples(x, dict(conditions), torch.stack(frames) if trajectory else None)
 
     def _velocity(self, network: nn.Module, conditions: Mapping[str, Tensor]) -> Velocity:
-        """Guided velocity of the network, as a float32 function of x and a scalar time."""
+        """Guided velocity of the network, as a function of x and a scalar time, in x's dtype."""
         dtype = next(network.parameters()).dtype
 
         def predict(x: Tensor, t: Tensor, conditions: Mapping[str, Tensor]) -> Tensor:
-            return network(x.to(dtype), t, *conditions.values()).float()
+            output: Tensor = network(x.to(dtype), t, *conditions.values())
+            return output.to(x.dtype)
 
         label = conditions.get("label")
         if label is None or self.num_classes is None:
-            return lambda x, t: predict(x, t.expand(len(x)), {})
+            return lambda x, t: predict(x, t.to(x).expand(len(x)), {})
         conditional, null = {"label": label}, {"label": torch.full_like(label, self.num_classes)}
-        return lambda x, t: guided_prediction(predict, x, t.expand(len(x)), conditional, null, self.spec.guidance)
+        return lambda x, t: guided_prediction(predict, x, t.to(x).expand(len(x)), conditional, null, self.spec.guidance)
 
     def show(self, samples: Samples) -> Figure:
         """Draw a grid of images; classes in turn get a column each."""

@@ -17,6 +17,7 @@ from ditlab.analysis.sampling.request import folder_name, num_samples, sample_re
 from ditlab.analysis.sampling.rows import remarks, rows_for, scales
 from ditlab.analysis.sampling.sample_set import SampleSet
 from ditlab.analysis.saved_run import SavedRun, default_device
+from ditlab.errors import UserError
 from ditlab.inputs.conditions import SampleConditions, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
@@ -35,7 +36,8 @@ def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
     fields = experiment.batch_fields()
     view = rows_for(saved, fields, options.data, sampler, request)
     inputs = ModelInputs.from_experiment(experiment, view.columns if view else (), device, saved.warn, saved.home)
-    conditions = sample_conditions(sampler, num_samples(options.num, request, sampler), view, inputs, request)
+    num = num_samples(options.num, request, sampler, options.noise)
+    conditions = sample_conditions(sampler, num, view, inputs, request)
     facts: dict[str, Any] = {}
     if view is not None and conditions.rows is not None:
         for remark in remarks(sampler, options.num, conditions, view, fields):
@@ -43,7 +45,7 @@ def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
         facts = scales(view, fields)
     seed = experiment.seed if options.seed is None else options.seed
     drawn = draw_all(sampler, saved.network(device), conditions, seed, options)
-    name = folder_name(saved.step, experiment.to_dict()["sampling"], options.data, request, seed)
+    name = folder_name(saved.step, experiment.to_dict()["sampling"], options.data, request, seed, options.noise)
     folder = saved.folder.path / "samples" / name
     origin = origin_of(saved.folder.run_id, saved.step, options.start)
     return SampleSet(drawn, sampler, saved.step, origin, folder, conditions.rows, facts)
@@ -52,12 +54,19 @@ def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
 def draw_all(
     sampler: Any, network: nn.Module, conditions: SampleConditions, seed: int, options: SampleOptions
 ) -> Samples:
-    """Draw all samples in batches of `options.batch`, on the network's device."""
+    """Draw all samples in batches of `options.batch`, on the network's device.
+
+    Raises UserError for noise that does not fit them.
+    """
     device = next(network.parameters()).device
     generator = torch.Generator(device).manual_seed(derived_seed(seed, "samples"))
-    return draw_samples(
-        sampler, network, conditions.tensors, conditions.num, generator, options.batch, options.trajectory
-    )
+    given = (conditions.tensors, conditions.num, generator, options.batch, options.trajectory, options.noise)
+    try:
+        return draw_samples(sampler, network, *given)
+    except ValueError as error:
+        if options.noise is None:
+            raise
+        raise UserError(str(error)) from error
 
 
 def changes_of(options: SampleOptions) -> Sequence[Assignment]:

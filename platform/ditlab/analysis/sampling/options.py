@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SAMPLES_PER_PROMPT = 4
 """Samples of each prompt where no number is given."""
@@ -14,7 +17,7 @@ STRENGTH = 0.6
 
 
 class SampleKeywords(TypedDict, total=False):
-    """Keyword arguments of `sample`; the options of `ditlab sample`."""
+    """Keyword arguments of `sample`; the options of `ditlab sample`, and `noise`."""
 
     solver: str | None
     """Solver, by the family's name for it."""
@@ -40,6 +43,8 @@ class SampleKeywords(TypedDict, total=False):
     """Share of `start` that is drawn anew, in (0, 1]."""
     seed: int | None
     """Seed. None: the run's, which gives the pictures of its evaluations."""
+    noise: Tensor | None
+    """Noise that samples begin with, (num, *sample shape), in place of the seed's; tokens for a language model."""
     trajectory: bool
     """Keep every solver step."""
     data: str | Path | None
@@ -69,6 +74,7 @@ class SampleOptions:
     start: Path | None = None
     strength: float | None = None
     seed: int | None = None
+    noise: Tensor | None = field(default=None, compare=False)
     trajectory: bool = False
     data: str | None = None
     batch: int = 256
@@ -93,6 +99,7 @@ def sample_options(num: int | None, keywords: SampleKeywords) -> SampleOptions:
         start=None if start is None else Path(start),
         strength=keywords.get("strength"),
         seed=keywords.get("seed"),
+        noise=keywords.get("noise"),
         trajectory=keywords.get("trajectory", False),
         data=None if data is None else str(data),
         batch=keywords.get("batch", 256),

@@ -6,8 +6,11 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from denoisers.contract import PicturingSampler, Prompt, SampleRequest
 from ditlab.analysis.sampling.options import SAMPLES_PER_PROMPT, STRENGTH, SampleOptions
@@ -38,14 +41,24 @@ def sample_request(options: SampleOptions, sampler: Any) -> SampleRequest:
     return request
 
 
-def num_samples(num: int | None, request: SampleRequest, sampler: Any) -> int | None:
-    """The number of samples to draw: `num` of each prompt, where each has samples of its own."""
+def num_samples(num: int | None, request: SampleRequest, sampler: Any, noise: Tensor | None = None) -> int | None:
+    """The number of samples to draw: `num` of each prompt, where each has samples of its own; without `num`, as many as
+    there is noise for."""
+    if num is None and noise is not None:
+        return len(noise)
     if sampler.draws_per_prompt and request.prompts:
         return (num or SAMPLES_PER_PROMPT) * len(request.prompts)
     return num
 
 
-def folder_name(step: int, sampling: Mapping[str, Any], choice: str | None, request: SampleRequest, seed: int) -> str:
+def folder_name(
+    step: int,
+    sampling: Mapping[str, Any],
+    choice: str | None,
+    request: SampleRequest,
+    seed: int,
+    noise: Tensor | None = None,
+) -> str:
     """Folder name such as `step400-euler-50-1.0-seed0`: everything that the samples depend on; long values, paths among
     them, are cut to their ends."""
     parts = [f"step{step}", *flatten(sampling).values(), *filter(None, [choice])]
@@ -58,6 +71,8 @@ def folder_name(step: int, sampling: Mapping[str, Any], choice: str | None, requ
         parts += ["{}x{}".format(*request.size)]
     if request.start is not None:
         parts += ["start" + _digest(request.start.numpy().tobytes()), f"{request.strength:g}"]
+    if noise is not None:
+        parts += ["noise" + _digest(noise.detach().double().cpu().numpy().tobytes())]
     # a requested seed is the first sample's own; the run's gives every sample one
     parts += [f"seed{seed}" if request.seed is None else f"first{request.seed}"]
     return "-".join(re.sub(r"[^\w.+-]+", "_", part)[-40:] for part in parts)
@@ -69,6 +84,11 @@ def _digest(content: bytes) -> str:
 
 def _check_taken(options: SampleOptions, sampler: Any) -> None:
     """Raise UserError for an option that this sampler does not take; the sampler refuses the others itself."""
+    if options.noise is not None:
+        if not isinstance(options.noise, Tensor) or options.noise.ndim == 0:
+            raise UserError("noise must be a torch.Tensor, its first axis that of samples: torch.randn(4, 1, 8, 8).")
+        if "noise" not in signature(sampler.sample).parameters:
+            raise UserError("noise was given, and this run's family takes none (its sampler); leave it out.")
     if not sampler.draws_per_prompt:
         if options.prompt_file is not None:
             raise UserError(f"--prompts {options.prompt_file}: {_NOT_EACH}; leave it out.")

@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from denoisers.batched_sampling import draw_samples
 from denoisers.contract import SampleRequest
+from denoisers.processes.flow.linear_path import gaussian_velocity
 from denoisers.processes.flow.solvers import SOLVERS
 
 
@@ -79,15 +82,69 @@ def test_conditions(family, small):
             classes.conditions(2, SampleRequest(label=label))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_samples_are_float32_whatever_the_weights(family, small, perturb, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "expected_dtype", "error"), [(torch.bfloat16, torch.float32, 0.1), (torch.float64, torch.float64, 1e-4)]
+)
+def test_samples_are_float32_or_better_whatever_the_weights(family, small, perturb, dtype, expected_dtype, error):
     network = family.build_network(small())
     perturb(network)
     sampler = family.build_sampler(family.sampling(steps=4), small(), family.objective())
     expected = sampler.sample(network, {}, 2, seeded()).values
     got = sampler.sample(network.to(dtype), {}, 2, seeded()).values
-    assert got.dtype == torch.float32
-    torch.testing.assert_close(got, expected, rtol=0.1, atol=0.1)
+    assert got.dtype == expected_dtype
+    torch.testing.assert_close(got, expected.to(got), rtol=error, atol=error)
+
+
+@pytest.mark.parametrize("weights", [torch.float32, torch.float64])
+def test_given_noise_is_where_samples_begin(family, small, perturb, weights):
+    """The noise that would have been drawn gives the same samples, half of it the first half of them."""
+    network = family.build_network(small()).to(weights)
+    perturb(network)
+    sampler = family.build_sampler(family.sampling(steps=4), small(), family.objective())
+    drawn = sampler.sample(network, {}, 4, seeded(), trajectory=True)
+    again = sampler.sample(network, {}, 4, seeded(5), noise=drawn.trajectory[0])
+    assert torch.equal(again.values, drawn.values)
+    half = draw_samples(sampler, network, {}, 2, seeded(5), 1, noise=drawn.trajectory[0, :2])
+    torch.testing.assert_close(half.values, drawn.values[:2])
+    other = sampler.sample(network, {}, 4, seeded(), noise=-drawn.trajectory[0])
+    assert (other.values - drawn.values).abs().max() > 0.1
+
+
+class ToGaussian(nn.Module):
+    """The exact velocity to N(0.3, 0.2^2)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return gaussian_velocity(x, t.view(-1, 1, 1, 1), 0.3, 0.2)
+
+
+def test_a_gaussian_flow_carries_noise_to_its_closed_form_in_float64(family, small):
+    """x(0) = mean + std x(1): the error left is that of 200 Runge-Kutta steps, and far below float32's."""
+    noise = torch.randn(3, 1, 8, 8, dtype=torch.float64)
+    sampler = family.build_sampler(family.sampling(solver="rk4", steps=200), small(), family.objective())
+    samples = sampler.sample(ToGaussian(), {}, 3, seeded(), noise=noise)
+    torch.testing.assert_close(samples.values, 0.3 + 0.2 * noise, rtol=0, atol=2e-9)
+
+
+@pytest.mark.parametrize(
+    ("noise", "message"),
+    [
+        (torch.zeros(3, 1, 8, 8), r"noise has the shape \(3, 1, 8, 8\), and samples begin with \(2, 1, 8, 8\) here"),
+        (torch.zeros(2, 8, 8), r"noise has the shape \(2, 8, 8\)"),
+        (torch.zeros(2, 1, 8, 8, dtype=torch.int64), "noise holds int64, and samples begin with finite numbers"),
+        (torch.full((2, 1, 8, 8), torch.nan), "noise holds NaN or infinities"),
+    ],
+)
+def test_noise_that_does_not_fit_is_refused(family, small, constant_network, noise, message):
+    sampler = family.build_sampler(family.sampling(steps=1), small(), family.objective())
+    with pytest.raises(ValueError, match=message):
+        sampler.sample(constant_network(), {}, 2, seeded(), noise=noise)
+    for shape in ((3, 1, 8, 8), ()):
+        with pytest.raises(ValueError, match="and 2 samples are drawn; give it a first axis of 2"):
+            draw_samples(sampler, constant_network(), {}, 2, seeded(), 1, noise=torch.zeros(shape))
 
 
 def test_show_gives_classes_in_turn_a_column_each(family, small, constant_network):
