@@ -40,6 +40,6 @@ def stamped(text: str) -> str:
 
 
 def is_edited(content: bytes) -> bool:
-    """Return True if a file was changed since `stamped`; False also for one without that last line (version 0.1)."""
+    """Return True if a file was changed since `stamped`; False also for one without that last line, which is older."""
     text, found, stamp = content.rpartition(_STAMP.encode())
     return bool(found) and stamp.rstrip(b"\n").decode(errors="replace") != sha256(text).hexdigest()

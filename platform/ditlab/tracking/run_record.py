@@ -14,7 +14,7 @@ from ditlab.storage.checksums import add_checksum, has_checksum, is_intact
 from ditlab.storage.plain_files import MIB, read_plain
 
 FORMAT = 2
-"""Version of `run.json` that is written; 1, without the key, is that of version 0.1."""
+"""Version of `run.json` that is written; files without the key are of version 1, which had no checksum."""
 
 Status = Literal["running", "finished", "failed", "interrupted", "stopped"]
 """`stopped` is a trial that its sweep's scheduler ended early, for good."""

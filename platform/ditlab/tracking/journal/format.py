@@ -1,7 +1,7 @@
 """The journal's text: one JSON object a line, in the order of the events.
 
 Every record has `kind` and `time` (milliseconds since 1970). Its line ends with a checksum (`storage/checksums.py`),
-but for lines of version 0.1. Kinds and their fields (`record_types.py`):
+but for those written before there were any. Kinds and their fields (`record_types.py`):
 
     start     run_id, name, experiment, family       dataset   name, fingerprint, source, counts, context
     params    values                                 image     key, step, path
