@@ -19,7 +19,7 @@ from denoisers.processes.time_quarters import draw_times, mean_over_quarters, qu
 from denoisers.region.agreement import Agreement
 from denoisers.region.figures import FIGURES
 from denoisers.region.prediction import evaluate_network, one_step_inputs, present_or_none
-from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
+from denoisers.region.spec import Reduction, RegionObjectiveSpec, RegionSpec
 
 COMPONENTS = ("masked", "accessibility")
 EVALUATION_RATIO = 0.5
@@ -121,17 +121,21 @@ def draw_masks(batch: Mapping[str, Tensor], noise_source: NoiseSource, ratios: S
 
 
 def errors(
-    prediction: Tensor, batch: Mapping[str, Tensor], rows: Rows, names: Sequence[str], reduction: str
+    prediction: Tensor, batch: Mapping[str, Tensor], rows: Rows, names: Sequence[str], reduction: Reduction
 ) -> dict[str, Tensor]:
-    """Squared errors of masked regions, each a mean over windows (so that batches can be split anywhere).
+    """Mean squared errors of masked regions; prediction (B, Q, F).
 
-    prediction: (B, Q, F). Of a window: `masked_mean` divides by the entries of its masked regions, `zeroed_mean` by all
-    its entries. A window without a masked region counts as 0.
+    With S_w the summed errors of window w, M_w its masked entries and P_w all its entries: `masked_mean` is the mean
+    over windows of S_w / M_w, `zeroed_mean` that of S_w / P_w (a batch can be split anywhere), `entry_mean` is the sum
+    of S_w over that of M_w. A window without a masked region counts as 0, in `entry_mean` not at all.
     """
     squared = (prediction - take_rows(batch["regions"], rows.index).to(prediction.dtype)).square()
     by_region = {"masked": squared.mean(-1), "accessibility": squared[..., -1]}  # (B, Q)
-    num = rows.valid.sum(1) if reduction == "masked_mean" else batch["present"].sum(1)
-    return {name: (by_region[name] * rows.valid).sum(1).div(num.clamp(min=1)).mean() for name in names}
+    sums = {name: (by_region[name] * rows.valid).sum(1) for name in names}  # (B,)
+    num = rows.valid.sum(1) if reduction != "zeroed_mean" else batch["present"].sum(1)
+    if reduction == "entry_mean":
+        return {name: each.sum() / num.sum().clamp(min=1) for name, each in sums.items()}
+    return {name: each.div(num.clamp(min=1)).mean() for name, each in sums.items()}
 
 
 def spread(prediction: Tensor, rows: Rows) -> Tensor:

@@ -11,6 +11,8 @@ from denoisers.contract import BatchField, FieldKnobs, ModelSpec, ObjectiveSpec,
 from denoisers.processes.gaussian.spec import LinearBetas
 from denoisers.region.mask_spec import MaskRatio, RandomMask, SampledMask
 
+Reduction = Literal["masked_mean", "entry_mean", "zeroed_mean"]
+
 
 class RegionSpec(ModelSpec):
     """A transformer over the regions of a genomic window, modulated by the timestep (GETRegionDiffusion)."""
@@ -85,10 +87,12 @@ class RegionObjectiveSpec(ObjectiveSpec):
 
     mask_ratio: MaskRatio = 0.5
     """Chance of each region, independently, to be masked in training. Held-out metrics always use 0.5."""
-    reduction: Literal["masked_mean", "zeroed_mean"] = "masked_mean"
-    """Divisor of a window's squared errors: `masked_mean`, the entries of its masked regions; `zeroed_mean`,
-    all its entries, those that are not masked counting as zeros (the published code; the loss is then lower by the
-    masked share)."""
+    reduction: Reduction = "masked_mean"
+    """Mean of squared errors. `masked_mean`: in each window over the entries of its masked regions, then over windows,
+    which count alike. `entry_mean`: over the masked entries of all windows of a micro-batch, which count alike: windows
+    with more masked regions count more, and `batch.micro` plays a part. `zeroed_mean`: in each window over all its
+    entries, those that are not masked counting as zeros, then over windows (the published code; the loss is then lower
+    by the masked share). Held-out `masked` is always `masked_mean`, held-out `mse` the mean over entries."""
     noise: LinearBetas = LinearBetas()
     """Noise by timestep. Under `corruption: mask` only its number of timesteps plays a part; under `ddpm` it must end
     in noise: alpha_bar at the last timestep is at most 0.05."""

@@ -1,7 +1,8 @@
-"""The region objective: closed forms, both reductions, keyed draws, metrics, learning."""
+"""The region objective: closed forms, all reductions, keyed draws, metrics, learning."""
 
 import math
 from dataclasses import asdict
+from typing import get_args
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from denoisers.processes.gaussian.spec import LinearBetas
 from denoisers.region.agreement import Agreement
 from denoisers.region.family import FAMILY
 from denoisers.region.objective import RegionObjective, draw_mask
-from denoisers.region.spec import RegionObjectiveSpec, RegionWeights
+from denoisers.region.spec import Reduction, RegionObjectiveSpec, RegionWeights
 
 
 class Zeros(nn.Module):
@@ -59,7 +60,26 @@ def test_reductions_differ_by_the_masked_share(region_spec, windows, keyed_noise
     torch.testing.assert_close(summed, 7 * mean)
 
 
-@pytest.mark.parametrize("reduction", ["masked_mean", "zeroed_mean"])
+def test_entries_count_alike_or_windows_do(region_spec, windows, keyed_noise):
+    """A window with one masked region counts as much as one with nine in `masked_mean`, a ninth in `entry_mean`."""
+    few = (torch.arange(12) < 1).expand(3, 12)
+    many = torch.cat((few, (torch.arange(12) < 9)[None]))
+
+    class Drawn(keyed_noise):
+        def uniform(self, name, shape):
+            return torch.where(many, 0.0, 1.0) if name == "mask" else super().uniform(name, shape)
+
+    x = windows["regions"]
+    of_window = [x[i][many[i]].square().mean().item() for i in range(4)]
+    by_window = objective(region_spec).loss(Zeros(), windows, Drawn())["masked"].item()
+    by_entry = objective(region_spec, reduction="entry_mean").loss(Zeros(), windows, Drawn())["masked"].item()
+    assert by_window == pytest.approx(sum(of_window) / 4)
+    assert by_entry == pytest.approx(x[many].square().mean().item())
+    assert by_entry == pytest.approx((sum(of_window[:3]) + 9 * of_window[3]) / 12)
+    assert abs(by_entry - by_window) > 1e-3
+
+
+@pytest.mark.parametrize("reduction", get_args(Reduction))
 def test_no_region_masked_gives_0_with_a_gradient(region_spec, windows, reduction, perturb, keyed_noise):
     spec = region_spec()
     network = FAMILY.build_network(spec).double()
