@@ -12,8 +12,9 @@ from pathlib import Path
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from ditlab.home import RunFolder
+from ditlab.storage.checksums import add_checksum, has_checksum, is_intact
 from ditlab.storage.files import write_durably
-from ditlab.storage.plain_files import open_for_append, open_plain, read_json
+from ditlab.storage.plain_files import MIB, open_for_append, open_plain, parse_json, read_plain
 from ditlab.tracking.address import redact
 from ditlab.tracking.journal.reader import LONGEST_LINE
 
@@ -61,7 +62,7 @@ class CursorFile:
         """Save a cursor; it is on the disk when this returns."""
         cursor.head = self._head()
         targets = {**self._read(), self._key: asdict(cursor)}
-        write_durably(self._path, json.dumps(targets, indent=1).encode())
+        write_durably(self._path, add_checksum(json.dumps(targets, indent=1).encode()))
 
     @property
     def is_mine(self) -> bool:
@@ -103,8 +104,12 @@ class CursorFile:
         return hashlib.sha256(line).hexdigest()[:16] if line.endswith(b"\n") else ""
 
     def _read(self) -> dict[str, dict]:
+        """The cursors by address; {} where they cannot be read, or their checksum is wrong."""
         try:
-            targets = read_json(self._path)
+            content = read_plain(self._path, MIB)
+            targets = parse_json(content)
         except (OSError, ValueError):
             return {}
-        return targets if isinstance(targets, dict) else {}
+        if not isinstance(targets, dict) or (has_checksum(content) and not is_intact(content)):
+            return {}
+        return {address: cursor for address, cursor in targets.items() if isinstance(cursor, dict)}

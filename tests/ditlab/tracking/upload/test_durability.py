@@ -82,7 +82,7 @@ def test_flushing_waits_for_what_was_appended_before_it(new_run: NewRun, monkeyp
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", '{"URI": 7}', '{"URI": {"offset": "x"}}', '{"URI": {"offset": -5}}', '{"URI": {"of": 1}}',
-     '{"URI": {"offset": 99999999}}'],
+     '{"URI": {"offset": 99999999}}', '{"URI": {"offset": 3000}\n,"crc":"00000000"}'],
 )  # fmt: skip
 def test_a_damaged_cursor_loses_and_doubles_nothing(home: Home, new_run: NewRun, text: str) -> None:
     folder = new_run()
