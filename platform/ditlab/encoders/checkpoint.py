@@ -1,6 +1,5 @@
 """Checkpoints of encoders as transformers saves them: found or fetched, checked, and opened as frozen networks."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from torch import nn
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
+from ditlab.storage.plain_files import MIB, open_plain, parse_json, read_plain
 
 CheckpointPart = Literal["weights", "tokenizer"]
 
@@ -20,6 +20,8 @@ CONFIG = "config.json"
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 """Files of a tokeniser, one of which is enough."""
+MAX_TEXT_FILE = 256 * MIB
+"""Bytes of a configuration, a vocabulary or an index of weights."""
 FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model")
 """Files that are fetched of a repository: no pickled weights, which could run code."""
 
@@ -44,7 +46,8 @@ class EncoderCheckpoint:
         knob = f"{knob}={place}"
         here = Path(place).expanduser()
         folder = here if here.is_dir() else _fetched(place, knob, downloads)
-        missing = list(_missing(folder, needs))
+        _check_files(folder, knob)
+        missing = list(_missing(folder, needs, knob))
         if missing:
             raise UserError(
                 f"{knob} holds no {' and no '.join(missing)}, so it is no whole checkpoint; name a folder that "
@@ -83,12 +86,10 @@ class EncoderCheckpoint:
 
     @contextmanager
     def _reading(self, transformers: ModuleType) -> Iterator[ModuleType]:
-        from safetensors import SafetensorError
-
         try:
             with _quiet(transformers):
                 yield transformers
-        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        except Exception as error:  # a wrong type in a configuration raises whatever its network's constructor raises
             raise UserError(
                 f"{self.knob} cannot be read by transformers {transformers.__version__} "
                 f"({first_line(error)}); name the folder of a whole checkpoint "
@@ -121,13 +122,38 @@ def _quiet(transformers: ModuleType) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _missing(folder: Path, needs: tuple[CheckpointPart, ...]) -> Iterator[str]:
+def _check_files(folder: Path, knob: str) -> None:
+    """Raise UserError for a file that transformers would read, and wait for or never finish: a pipe, a device."""
+    for path in sorted({path for pattern in FETCHED for path in folder.glob(pattern)}):
+        try:
+            # Files in the hub's cache are links.
+            open_plain(path, None if path.suffix == ".safetensors" else MAX_TEXT_FILE, follow=True).close()
+        except OSError as error:
+            raise _unusable(knob, path, first_line(error)) from None
+
+
+def _unusable(knob: str, path: Path, reason: str) -> UserError:
+    return UserError(f"{knob}: {path.name} cannot be read ({reason}); name the folder of a whole checkpoint.")
+
+
+def _shards(index: Path, knob: str) -> set[str]:
+    """Names of the files that hold the weights, by their index."""
+    try:
+        shards = parse_json(read_plain(index, MAX_TEXT_FILE, follow=True))["weight_map"].values()
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _unusable(knob, index, first_line(error)) from None
+    if not all(isinstance(name, str) and Path(name).name == name for name in shards):
+        raise _unusable(knob, index, "it names files in other folders")
+    return set(shards)
+
+
+def _missing(folder: Path, needs: tuple[CheckpointPart, ...], knob: str) -> Iterator[str]:
     if not (folder / CONFIG).exists():
         yield CONFIG
     if "weights" in needs and not (folder / WEIGHTS).exists():
         if (folder / WEIGHTS_INDEX).exists():
-            shards = json.loads((folder / WEIGHTS_INDEX).read_text(encoding="utf-8"))["weight_map"].values()
-            yield from sorted({shard for shard in shards if not (folder / shard).exists()})
+            shards = _shards(folder / WEIGHTS_INDEX, knob)
+            yield from sorted(shard for shard in shards if not (folder / shard).exists())
         else:
             yield f"weights ({WEIGHTS})"
     if "tokenizer" in needs and not any((folder / name).exists() for name in TOKENIZERS):

@@ -52,8 +52,11 @@ class SweepFolder:
         return self.folder.path / "elapsed.json"
 
     def load_sweep(self) -> Sweep:
-        """Read and validate the sweep. Raises UserError if the folder belongs to an ordinary run."""
-        if not self.spec.exists():
+        """Read and validate the sweep. Raises UserError if the folder belongs to an ordinary run.
+
+        Logs a warning where its file was changed since it was written.
+        """
+        if not os.path.lexists(self.spec):
             raise UserError(f"run {self.folder.run_id} is no sweep: it has no {self.spec.name}; give a sweep's id.")
         warn_of_edit(self.spec)
         return load_sweep(self.spec, ())

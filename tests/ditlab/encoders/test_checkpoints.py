@@ -1,6 +1,7 @@
 """Unusable checkpoints are refused in one sentence, before anything starts."""
 
 import builtins
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -11,6 +12,8 @@ from safetensors.torch import load_file, save_file
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.errors import UserError
+from support import special_files
+from support.damage import bit_flips, mutations
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 
 
@@ -42,6 +45,32 @@ def test_a_shard_that_is_missing(text):
     (text / "model.safetensors.index.json").write_text(json.dumps(index))
     (text / "model-00001-of-00002.safetensors").touch()
     refused(text, "holds no model-00002-of-00002.safetensors,")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "circle", "dangling"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
+def test_special_files_are_not_waited_for(text, name, kind):
+    special_files.put(kind, text / name)
+    refused(text, f"encoders.text={text}: {name} cannot be read")
+
+
+INDICES = ("[", "[" * 10**5, "null", "{}", '{"weight_map": 1}', '{"weight_map": {"a": 1}}',
+           '{"weight_map": {"a": "../a"}}')  # fmt: skip
+
+
+@pytest.mark.parametrize("index", INDICES, ids=range(len(INDICES)))
+def test_an_index_of_weights_that_is_damaged(text, index):
+    (text / "model.safetensors").unlink()
+    (text / "model.safetensors.index.json").write_text(index)
+    refused(text, "model.safetensors.index.json cannot be read")
+
+
+def test_damaged_configurations_end_in_a_sentence(text):
+    config = (text / "config.json").read_bytes()
+    for damaged in (*mutations(config, 30), *bit_flips(config, 10)):
+        (text / "config.json").write_bytes(damaged)
+        with contextlib.suppress(UserError):
+            FrozenTextEncoder.open(str(text), None, 16)
 
 
 def test_weights_that_are_cut_off(text):

@@ -25,6 +25,7 @@ from ditlab.quality.images import batches, find_fields, real_images
 from ditlab.quality.measure import QualityReference
 from ditlab.quality.network import SmallClassifier
 from ditlab.spec.data import ArrowData, DigitsData
+from support import special_files
 from support.command import run_here
 from support.trainings.workers import tiny, train_here, train_workers
 
@@ -211,7 +212,14 @@ def test_what_is_not_whole_is_made_again(data, tmp_path):
     for damage in (b"", b"{}"):
         (folder / "classifier.json").write_bytes(damage)
         assert same_bits(keep(data, Home(tmp_path)).network, made.network)
-    (folder / "weights.safetensors").write_bytes((folder / "weights.safetensors").read_bytes()[:-100])
+    weights = folder / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert same_bits(keep(data, Home(tmp_path)).network, made.network)
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    assert same_bits(keep(data, Home(tmp_path)).network, made.network)
+    special_files.put("pipe", weights)
+    assert same_bits(keep(data, Home(tmp_path)).network, made.network)
+    special_files.put("device", folder / "classifier.json")
     assert same_bits(keep(data, Home(tmp_path)).network, made.network)
     beats = []
     assert same_bits(keep(data, Home(tmp_path), lambda: beats.append(1)).network, made.network)
