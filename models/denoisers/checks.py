@@ -19,9 +19,12 @@ def check_multiple(knob: str, value: int, factor: int, reason: str, step: int | 
 def check_mlp_ratio(width: int, ratio: float, knob: str = "model.width") -> None:
     """Raise ValueError unless `ratio` times `width`, the value of `knob`, is a whole number of at least 1, and names
     the nearest ratio."""
+    if width > 10**9 or width * ratio > 1e9:  # above 1e308 there is no float of it
+        raise ValueError(
+            f"{knob}={width} and model.mlp_ratio={ratio:g} make an MLP of more than 1,000,000,000 units; lower one of "
+            "them."
+        )
     wide = width * ratio
-    if wide > 1e9:  # a factor that no network has; beyond 1e308 it is infinite
-        raise ValueError(f"model.mlp_ratio={ratio:g} makes an MLP {wide:g} wide ({knob}={width}); set it to 4, or so.")
     whole = max(1, round(wide))
     if abs(wide - whole) > 1e-3:
         raise ValueError(

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.loading import build_experiment, load_experiment
 from ditlab.spec.reading.files import is_sweep
+from ditlab.spec.reading.overrides import merge, nested, value_at
 from ditlab.spec.reading.yaml_text import dump_yaml, parse_yaml
 from ditlab.spec.sweep.loading import load_sweep
 from ditlab.spec.sweep.space import check_sweep
@@ -110,3 +111,19 @@ def test_every_mutation_loads_or_is_refused(rounds, tmp_path):
         file.write_text(before)
     print(f"{rounds} mutations, {num_refused} refused")
     assert rounds / 2 < num_refused < rounds
+
+
+EXTREMES = [-1, 10**400, 1.7e308]
+
+
+def test_extreme_values_load_or_are_refused():
+    """In every number of a spec of each family, some of whose products are infinite."""
+    for file in ("digits/dit", "digits/unet_class", "region/small", "dlm/uniform", "pixelhdm/small"):
+        mapping = load_experiment(EXPERIMENTS / f"{file}.yaml").to_dict()
+        numbers = [path for path in fields(mapping) if isinstance(value_at(mapping, path.split(".")), int | float)]
+        for path in numbers:
+            for value in EXTREMES:
+                try:
+                    build_experiment(merge(mapping, nested(path.split("."), value)), "spec.yaml").content_hash()
+                except UserError as error:
+                    assert len(str(error)) < 2_000, (file, path)

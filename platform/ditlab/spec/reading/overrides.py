@@ -55,7 +55,7 @@ def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
         path, equals, text = override.partition("=")
         path = path.strip()
         source = f"--set {printable(override if len(override) <= 80 else override[:60] + '...')}"
-        if not equals or not all(path.split(".")):
+        if not equals or not all(path.split(".")) or not path.isprintable():
             raise UserError(f"{source}: write a dotted path and a value, such as --set optimizer.lr=1e-4.")
         yield Assignment(path, parse_yaml(text, source), source)
 

@@ -12,7 +12,7 @@ from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ditlab.errors import UserError
-from ditlab.spec.format_value import format_value, printable, shorten
+from ditlab.spec.format_value import format_value, printable_sentence, shorten
 from ditlab.storage.plain_files import MIB
 
 MAX_BYTES = MIB  # a spec has a few thousand
@@ -23,8 +23,6 @@ MAX_DEPTH = 100
 MAX_DIGITS = 1_000  # Python writes no whole number of more than 4,300
 YAML_TAGS = "tag:yaml.org,2002:"
 SCALARS = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "null": "null"}
-
-NO_KEY = "a list or a mapping is no key; write a name before each colon, and quotes around a text with braces."
 
 
 def parse_yaml(text: str, source: str) -> Any:
@@ -55,10 +53,10 @@ def _yaml_message(error: Exception) -> str:
         problem = str(error.problem or error.context or error).strip().splitlines()[0]
         if problem.startswith("but "):  # the second half of a sentence
             problem = f"{error.context}, {problem}"
-        problem = printable(problem)
+        problem = printable_sentence(problem)
         return where + problem + ("; keep one of the two." if "duplicate key" in problem else "; mend the YAML there.")
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return f"{printable(lines[0])}; mend the YAML there."
+    return f"{printable_sentence(lines[0])}; mend the YAML there."
 
 
 def _check_length(text: str, source: str) -> None:
@@ -104,8 +102,8 @@ def _check(root: Node, yaml: YAML, source: str) -> None:
             stack += [(child, depth + 1) for child in node.value]
         elif isinstance(node, MappingNode):
             for key, value in node.value:
-                if not isinstance(key, ScalarNode):
-                    raise UserError(f"{source}: line {key.start_mark.line + 1}: {NO_KEY}")
+                if not isinstance(key, ScalarNode) or not key.value.isprintable():
+                    raise UserError(f"{source}: line {key.start_mark.line + 1}: {_key_message(key)}")
                 stack += [(key, depth + 1), (value, depth + 1)]
 
 
@@ -130,6 +128,12 @@ def _scalar_problem(node: ScalarNode, tag: str, yaml: YAML) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f"{shorten(node.value)} is refused; write a finite number."
     return ""
+
+
+def _key_message(key: Node) -> str:
+    if isinstance(key, ScalarNode):
+        return f"{format_value(key.value)} is no name, as it holds a character that cannot be printed; rename it."
+    return "a list or a mapping is no key; write a name before each colon, and quotes around a text with braces."
 
 
 def _tag_message(node: Node) -> str:
