@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from denoisers.checks import check_multiple
 from denoisers.contract import Spec
@@ -62,18 +62,31 @@ class GetOptions(Spec):
     """Name of the store and its folder [default: get-CELL_TYPE, or get]."""
 
 
-class ImagesOptions(Spec):
-    """Images with captions, in sizes by aspect ratio.
+SMALLEST_RESOLUTION = 8
+CAPTION_ORIGINS = ("txt", "folder", "stem", "column", "none")
 
-    From a folder of .png, .jpg, .webp and .bmp files with captions in .txt files of the same stem, from WebDataset tars
-    (image and txt of one key), or from Parquet with image bytes and a caption column. Each image is scaled down to
-    cover the size that suits it best and cropped around its centre; none is enlarged, and those smaller than every
-    size are skipped and listed. Transparency turns white, and EXIF's orientation is applied.
+
+class ImagesOptions(Spec):
+    """Images with captions or classes, in sizes by aspect ratio.
+
+    From a folder of .png, .jpg, .webp and .bmp files, from WebDataset tars, or from Parquet with image bytes. Captions
+    come from .txt files of the same stem (in tars, of the same key) or a column, unless --caption-from says otherwise;
+    a folder of class folders is imported with --label-from folder. Each image is scaled down to cover the size that
+    suits it best and cropped around its centre; none is enlarged, and those smaller than every size are skipped and
+    listed. Transparency turns white, and EXIF's orientation is applied.
     """
 
     source: Annotated[Path, FILE_OR_FOLDER]
     """A file, or a folder of files of one kind, searched to its depth and read in the order of their paths."""
-    resolution: Annotated[int, Field(ge=8)] = 256
+    caption_from: Annotated[str, Field(min_length=1)] | None = None
+    """Origin of captions. `txt`: the .txt file of the same stem. `folder`: the folder below --source that the image
+    lies in, `stem`: the file's name, both with `_` as a space. FILE.jsonl: lines {"file_name": "a/b.png",
+    "caption": "..."}. `column`: Parquet's. `none` [default: txt; column of Parquet; none with --label-from]."""
+    label_from: Literal["folder"] | None = None
+    """Origin of classes. `folder`: each folder directly below --source is a class, numbered by name (column label)."""
+    sizes: Literal["aspect", "square"] = "aspect"
+    """`aspect`: several sizes, as the images' shapes need. `square`: all images in one, --resolution by itself."""
+    resolution: Annotated[int, Field(ge=SMALLEST_RESOLUTION)] = 256
     """No size has a larger area than a square of this side, in pixels."""
     patch: Annotated[int, Field(ge=1)] = 16
     """Side of the model's patches (model.patch_size)."""
@@ -86,13 +99,15 @@ class ImagesOptions(Spec):
     image_column: Annotated[str, Field(min_length=1)] = "image"
     """Column of Parquet files that holds images: bytes, or Hugging Face's {bytes, path}."""
     caption_column: Annotated[str, Field(min_length=1)] = "caption"
-    """Column of Parquet files that holds captions."""
+    """Column of Parquet files, or key of JSON lines, that holds captions."""
     caption_length: Annotated[int, Field(ge=4)] = 512
     """Most bytes of a caption; longer ones are cut between two characters, and counted."""
     missing_caption: Literal["refuse", "skip"] = "refuse"
     """Treatment of an image without a caption."""
     unreadable: Literal["skip", "refuse"] = "skip"
     """Treatment of a file that is damaged or no image."""
+    max_pixels: Annotated[int, Field(ge=1)] = 64_000_000
+    """Most pixels of an image; larger ones are skipped and listed. Decoding takes up to 16 bytes a pixel."""
     encode_text: Annotated[str, Field(min_length=1)] | None = None
     """Frozen encoder of captions, a folder or a name on the Hugging Face hub (Qwen3): its features are stored beside
     them, and training needs no encoder."""
@@ -102,6 +117,23 @@ class ImagesOptions(Spec):
     """Processes that decode; the store is the same for any number [default: the cores, fewer for few images]."""
     name: FolderName | None = None
     """Name of the store and its folder [default: images-SOURCE-RESOLUTION]."""
+
+    @field_validator("caption_from")
+    @classmethod
+    def _caption_from_is_known(cls, origin: str | None) -> str | None:
+        if origin is not None and origin not in CAPTION_ORIGINS and not origin.endswith(".jsonl"):
+            raise ValueError(f"is none of {', '.join(CAPTION_ORIGINS)} and no .jsonl file; give one of them.")
+        return origin
+
+    @model_validator(mode="after")
+    def _square_has_one_size(self) -> "ImagesOptions":
+        given = [flag for flag in ("step", "min_side", "max_side") if getattr(self, flag) is not None]
+        if self.sizes == "square" and given:
+            flag = given[0].replace("_", "-")
+            raise ValueError(f"--{flag}={getattr(self, given[0])} is of --sizes aspect; leave it out.")
+        if self.sizes == "square":
+            check_multiple("--resolution", self.resolution, self.patch, f"--patch={self.patch}")
+        return self
 
     @model_validator(mode="after")
     def _steps_are_patches(self) -> "ImagesOptions":

@@ -12,7 +12,7 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from denoisers.contract import Picture
-from ditlab.data.images.decoding import BROKEN, FORMATS, in_rgb
+from ditlab.data.images.decoding import BROKEN, FORMATS, MAX_PIXELS, TooManyPixels, in_rgb, open_picture
 from ditlab.errors import UserError
 from ditlab.storage.files import write_whole
 
@@ -27,8 +27,10 @@ def start_image(path: Path, size: tuple[int, int]) -> Tensor:
     """
     height, width = size
     try:
-        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as image:
+        with warnings.catch_warnings(action="ignore"), open_picture(path) as image:
             fitted = ImageOps.fit(in_rgb(ImageOps.exif_transpose(image)), (width, height), Image.Resampling.LANCZOS)
+    except TooManyPixels as error:
+        raise UserError(f"--start {path} has {error}, and at most {MAX_PIXELS:,} are read; scale it down.") from error
     except BROKEN as error:
         reason = getattr(error, "strerror", None) or f"no picture in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         raise UserError(f"--start {path} cannot be read ({reason}); name another picture.") from error

@@ -6,6 +6,8 @@ The processes that decode import this module, which needs neither torch nor pyar
 import struct
 import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -17,10 +19,12 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from ditlab.data.images.aspect_buckets import AspectBuckets, ImageSize
 from ditlab.data.images.captions import cut
 from ditlab.data.text.documents import not_utf8
-from ditlab.errors import UserError, first_line
+from ditlab.errors import first_line
+from ditlab.storage.plain_files import MIB, open_plain, read_plain
 
 FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
 """Pillow's names of the formats that are read; others are not tried, as some start other programs."""
+IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 ORIENTATION = 0x0112
 """Orientation tag of EXIF; values 5 to 8 turn an image by a quarter."""
 BROKEN = (
@@ -31,11 +35,20 @@ BROKEN = (
     IndexError,
     struct.error,
     zlib.error,
-    Image.DecompressionBombError,
+    MemoryError,
+    ArithmeticError,
 )
-"""Errors of Pillow for files that are no images, damaged, or of more than 179 million pixels."""
+"""Errors of Pillow for files that are no images, or damaged ones."""
+MAX_PIXELS = 64_000_000
+"""Most pixels of a picture, unless --max-pixels says otherwise: decoded, it takes up to 16 bytes a pixel (1 GB)."""
+CAPTION_BYTES = MIB
+"""Most bytes of a caption's file."""
 
-Reason = Literal["missing_caption", "unreadable", "too_small"]
+Reason = Literal["missing_caption", "unreadable", "too_small", "too_large"]
+
+
+class TooManyPixels(ValueError):
+    """A picture has more pixels than are decoded."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,10 @@ class CaptionedImage:
     """Content of a file, or its path; None where the source has none."""
     caption: bytes | Path | None
     """UTF-8 text or the path of its file; None where the source has none."""
+    label: str | None = None
+    """Name of its class; None where the source has no classes."""
+    problem: str = ""
+    """Reason why the source could not read it, if any."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +74,10 @@ class DecodingRules:
     buckets: AspectBuckets
     caption_length: int
     """Most bytes of a caption."""
+    captions: bool = True
+    """False for images that need no captions."""
+    max_pixels: int = MAX_PIXELS
+    """Most pixels of a picture."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +88,9 @@ class DecodedImage:
     pixels: np.ndarray
     """uint8 (3, height, width): red, green, blue."""
     caption: bytes
-    """UTF-8, at least a byte."""
+    """UTF-8, at least a byte; empty where images need no captions."""
     caption_was_cut: bool
+    label: str | None = None
 
 
 @dataclass(frozen=True)
@@ -79,25 +101,39 @@ class SkippedImage:
     reason: Reason
     detail: str
     """Finding that led to it, for people."""
+    label: str | None = None
+    side: int = 0
+    """Shorter side in pixels of an image that is too small."""
 
 
 def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | SkippedImage:
-    """Decode an image and its caption. Raises UserError for a caption that is not UTF-8 or cannot be read."""
-    caption = _caption(item)
-    if not caption:
-        return SkippedImage(item.name, "missing_caption", "no caption" if item.caption is None else "an empty caption")
+    """Decode an image and its caption. Raises UserError for a caption that is not UTF-8."""
+
+    def skipped(reason: Reason, detail: str, side: int = 0) -> SkippedImage:
+        return SkippedImage(item.name, reason, detail, item.label, side)
+
+    if item.problem:
+        return skipped("unreadable", item.problem)
+    try:
+        caption = _caption(item) if rules.captions else b""
+    except OSError as error:
+        return skipped("unreadable", f"its caption: {first_line(error)}")
+    if rules.captions and not caption:
+        return skipped("missing_caption", "no caption" if item.caption is None else "an empty caption")
     if item.image is None:
-        return SkippedImage(item.name, "unreadable", "no image there")
+        return skipped("unreadable", "no image there")
     try:
         with warnings.catch_warnings(action="ignore"):  # of large images and odd metadata: only errors matter
-            fitted = _fitted(item.image, rules.buckets)
+            fitted = _fitted(item.image, rules)
+    except TooManyPixels as error:
+        return skipped("too_large", f"{error}, more than --max-pixels={rules.max_pixels}")
     except BROKEN as error:
-        return SkippedImage(item.name, "unreadable", _problem(error, item))
+        return skipped("unreadable", _problem(error, item))
     if isinstance(fitted, ImageSize):
-        return SkippedImage(item.name, "too_small", f"{fitted.width}x{fitted.height} pixels")
+        return skipped("too_small", f"{fitted.width}x{fitted.height} pixels", min(fitted))
     kept = cut(caption, rules.caption_length)
     pixels = np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
-    return DecodedImage(ImageSize(*pixels.shape[1:]), pixels, kept, len(kept) < len(caption))
+    return DecodedImage(ImageSize(*pixels.shape[1:]), pixels, kept, len(kept) < len(caption), item.label)
 
 
 def _problem(error: Exception, item: CaptionedImage) -> str:
@@ -107,14 +143,14 @@ def _problem(error: Exception, item: CaptionedImage) -> str:
 
 
 def _caption(item: CaptionedImage) -> bytes:
-    """Return the caption without a byte order mark, NULs (which end a caption in its column) and space around it."""
+    """Return the caption without a byte order mark, NULs (which end a caption in its column) and space around it.
+
+    Raises OSError for a file that cannot be read.
+    """
     content, place = item.caption, f"the caption of {item.name}"
     if isinstance(content, Path):
         place = str(content)
-        try:
-            content = content.read_bytes()
-        except OSError as error:
-            raise UserError(f"{place} cannot be read ({error.strerror or error}); check the file.") from error
+        content = read_plain(content, CAPTION_BYTES, follow=True)
     try:
         text = (content or b"").decode()
     except UnicodeDecodeError as error:
@@ -122,9 +158,30 @@ def _caption(item: CaptionedImage) -> bytes:
     return text.removeprefix("\ufeff").replace("\0", "").strip().encode()
 
 
-def _fitted(content: bytes | Path, buckets: AspectBuckets) -> Image.Image | ImageSize:
+@contextmanager
+def open_picture(content: bytes | Path, max_pixels: int = MAX_PIXELS) -> Iterator[Image.Image]:
+    """Open a picture, whose pixels are decoded when they are first used.
+
+    Raises TooManyPixels for one of more pixels, by its header alone, and the errors of `BROKEN` otherwise.
+    """
+    if Image.MAX_IMAGE_PIXELS is not None:  # Pillow refuses twice as many, even where more are wanted
+        Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, max_pixels)
+    most_bytes = 8 * max_pixels + 16 * MIB  # four channels of 16 bits that are not packed
+    with BytesIO(content) if isinstance(content, bytes) else open_plain(content, most_bytes, follow=True) as file:
+        try:
+            opened = Image.open(file, formats=FORMATS)
+        except Image.DecompressionBombError as error:
+            raise TooManyPixels(str(error).partition("(")[2].partition(")")[0] or "too many pixels") from error
+        with opened as image:
+            if image.width * image.height > max_pixels:
+                raise TooManyPixels(f"{image.width:,}x{image.height:,} pixels")
+            yield image
+
+
+def _fitted(content: bytes | Path, rules: DecodingRules) -> Image.Image | ImageSize:
     """Scale an image in RGB to cover its bucket, cropped around its centre; return its size where it has no bucket."""
-    with Image.open(BytesIO(content) if isinstance(content, bytes) else content, formats=FORMATS) as image:
+    buckets = rules.buckets
+    with open_picture(content, rules.max_pixels) as image:
         turned = image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
         width, height = image.size[::-1] if turned else image.size
         size = buckets.choose(height, width)

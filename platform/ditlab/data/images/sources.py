@@ -1,20 +1,24 @@
 """Sources of images with captions: a folder of files, WebDataset tars, Parquet. All are read as streams."""
 
-import tarfile
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
-from ditlab.data.images.decoding import CaptionedImage
-from ditlab.data.parquet import parquet_batches
+from ditlab.data.images.annotations import REMEDIES, Annotations, check_known, read_captions
+from ditlab.data.images.decoding import IMAGE_SUFFIXES, CaptionedImage
+from ditlab.data.images.tar_files import TarFiles
+from ditlab.data.parquet import parquet_batches, parquet_rows
+from ditlab.data.source_files import visible_name
 from ditlab.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
+LINES = ".jsonl"
+"""Ending of files of captions."""
 PARQUET_ROWS = 16
 """Rows read at a time: an image each."""
 
@@ -23,8 +27,8 @@ class ImageSource(Protocol):
     """Iterable over images with captions, in an order that is always the same."""
 
     @property
-    def caption_place(self) -> str:
-        """Place of a caption, for messages: `a .txt file of the same stem`."""
+    def annotations(self) -> Annotations:
+        """Rules for captions and classes."""
         ...
 
     @property
@@ -42,13 +46,26 @@ class ImageSource(Protocol):
         ...
 
 
-def open_image_source(source: Path, image_column: str, caption_column: str) -> ImageSource:
+@dataclass(frozen=True)
+class SourceRules:
+    """Places of images, captions and classes in a source."""
+
+    image_column: str
+    caption_column: str
+    caption_from: str | None = None
+    """`txt`, `folder`, `stem`, `column`, `none` or the path of a .jsonl; None: as the source's kind has it."""
+    label_from: str | None = None
+    """`folder`, or None for no classes."""
+
+
+def open_image_source(source: Path, rules: SourceRules) -> ImageSource:
     """Open the images of a file, or of a folder searched to its depth without names that begin with a dot.
 
-    Raises UserError where there are none, and for a folder of several kinds of files.
+    Links to folders are not followed; links to files are. Raises UserError where there are none, for a folder of
+    several kinds of files, for rules that such files do not have, and for captions of other images.
     """
     root = source if source.is_dir() else source.parent
-    found = [source] if source.is_file() else sorted(file for file in source.rglob("*") if _is_visible(file, source))
+    found = sorted(file for file in source.rglob("*") if _is_visible(file, source)) if source.is_dir() else [source]
     images = [file for file in found if file.suffix.lower() in IMAGE_SUFFIXES]
     tars = [file for file in found if file.suffix == ".tar"]
     tables = [file for file in found if file.suffix == ".parquet"]
@@ -60,22 +77,51 @@ def open_image_source(source: Path, image_column: str, caption_column: str) -> I
         )
     if len(held) > 1:
         raise UserError(f"--source={source} holds {' and '.join(held)}; name a folder of one kind, or a single file.")
-    if images:
-        return ImageFiles(root, images)
-    return TarFiles(root, tars) if tars else ParquetFiles(root, tables, image_column, caption_column)
+    annotations = _annotations(rules, "column" if tables else "txt", source)
+    if tables:
+        return ParquetFiles(root, tables, rules.image_column, rules.caption_column, annotations)
+    if tars:
+        beside = replace(annotations, remedy="write one into a .txt member of the same key beside it")
+        return TarFiles(root, tars, beside if annotations.caption == "txt" else annotations)
+    names = sorted(visible_name(file.relative_to(root).as_posix()) for file in images)
+    for name in names:
+        annotations.label_of(PurePosixPath(name), name)  # refuses images outside all folders before one is decoded
+    if annotations.caption == "lines":
+        check_known(Path(str(rules.caption_from)), annotations.lines, set(names), source)
+    return ImageFiles(root, images, annotations)
+
+
+def _annotations(rules: SourceRules, default: str, source: Path) -> Annotations:
+    """Read the rules for a kind of source, whose captions lie in `default` (`column`, `txt`)."""
+    chosen = rules.caption_from or ("none" if rules.label_from else default)
+    caption = "lines" if chosen.endswith(LINES) else chosen
+    if (caption == "column") != (default == "column") and caption != "none":
+        right = "column, or none" if default == "column" else f"txt, folder, stem, FILE{LINES} or none"
+        what = ".parquet files" if default == "column" else "no .parquet files"
+        raise UserError(f"--caption-from={chosen}: --source={source} holds {what}; give {right}.")
+    if rules.label_from and default == "column":
+        raise UserError(f"--label-from={rules.label_from}: --source={source} holds .parquet files; leave it out.")
+    remedy = REMEDIES.get(caption, "").format(lines=chosen, column=rules.caption_column)
+    lines = read_captions(Path(chosen), rules.caption_column) if caption == "lines" else {}
+    return Annotations(caption, rules.label_from, lines, remedy)
 
 
 def _is_visible(file: Path, root: Path) -> bool:
-    return not any(part.startswith(".") for part in file.relative_to(root).parts) and file.is_file()
+    """Return True for files, special ones among them: these cannot be read, and are counted with the damaged ones."""
+    return not any(part.startswith(".") for part in file.relative_to(root).parts) and not _is_folder(file)
+
+
+def _is_folder(file: Path) -> bool:
+    return not file.is_symlink() and file.is_dir()
 
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Image files with a caption in the .txt file of the same stem; images of one stem share it."""
+    """Image files; the .txt file of a stem is that of all images of this stem."""
 
     root: Path
     files: Sequence[Path]
-    caption_place: str = "a .txt file of the same stem"
+    annotations: Annotations
 
     @property
     def num(self) -> int:
@@ -83,54 +129,10 @@ class ImageFiles:
 
     def __iter__(self) -> Iterator[CaptionedImage]:
         for file in self.files:
-            caption = file.with_suffix(".txt")
-            name = file.relative_to(self.root).as_posix()
-            yield CaptionedImage(name, file, caption if caption.is_file() else None)
-
-
-@dataclass(frozen=True)
-class TarFiles:
-    """WebDataset's tars: neighbouring members whose paths are the same up to the name's first dot belong together."""
-
-    root: Path
-    files: Sequence[Path]
-    caption_place: str = "a .txt member of the same key beside it"
-
-    num = None
-
-    def __iter__(self) -> Iterator[CaptionedImage]:
-        for file in self.files:
-            try:
-                with tarfile.open(file, "r|") as tar:
-                    yield from self._of_tar(tar, file.relative_to(self.root).as_posix())
-            except (tarfile.TarError, OSError, EOFError) as error:
-                raise UserError(f"{file} is no tar that can be read ({error}); copy it again.") from error
-
-    def _of_tar(self, tar: tarfile.TarFile, name: str) -> Iterator[CaptionedImage]:
-        members = (member for member in tar if member.isfile() and _extension(member) in (*IMAGE_SUFFIXES, ".txt"))
-        for _, group in groupby(members, _key):
-            contents = {member.name: _content(tar, member) for member in group}  # in a stream, members are read in turn
-            caption = next((content for path, content in contents.items() if path.endswith(".txt")), None)
-            for path, content in contents.items():
-                if not path.endswith(".txt"):
-                    yield CaptionedImage(f"{name}: {path}", content, caption)
-
-
-def _key(member: tarfile.TarInfo) -> str:
-    path = PurePosixPath(member.name)
-    return str(path.parent / path.name.partition(".")[0])
-
-
-def _extension(member: tarfile.TarInfo) -> str:
-    """Return all behind the name's first dot: `a.seg.png` is no image of its own but something about `a`."""
-    name = PurePosixPath(member.name).name
-    return "." + name.partition(".")[2].lower() if not name.startswith(".") else ""
-
-
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = tar.extractfile(member)
-    assert file is not None, member.name  # it is a regular file
-    return file.read()
+            path = PurePosixPath(visible_name(file.relative_to(self.root).as_posix()))
+            beside = file.with_suffix(".txt")
+            caption = self.annotations.caption_of(path, beside if os.path.lexists(beside) else None)
+            yield CaptionedImage(str(path), file, caption, self.annotations.label_of(path, str(path)))
 
 
 @dataclass(frozen=True)
@@ -141,26 +143,26 @@ class ParquetFiles:
     files: Sequence[Path]
     image_column: str
     caption_column: str
+    annotations: Annotations
 
-    @property
-    def caption_place(self) -> str:
-        return f"column '{self.caption_column}' (--caption-column)"
-
-    @property
+    @cached_property
     def num(self) -> int:
-        from pyarrow.parquet import read_metadata
-
-        return sum(read_metadata(file).num_rows for file in self.files)
+        return sum(map(parquet_rows, self.files))
 
     def __iter__(self) -> Iterator[CaptionedImage]:
-        columns = {"--image-column": self.image_column, "--caption-column": self.caption_column}
+        columns = {"--image-column": self.image_column}
+        if self.annotations.caption != "none":
+            columns["--caption-column"] = self.caption_column
         for file in self.files:
             row = 0
             for batch in parquet_batches(file, columns, PARQUET_ROWS):
-                images = self._images(batch.column(self.image_column), file)
-                captions = self._captions(batch.column(self.caption_column), file)
-                for image, caption in zip(images.to_pylist(), captions.to_pylist(), strict=True):
-                    yield CaptionedImage(f"{file.relative_to(self.root).as_posix()}, row {row}", image, caption)
+                images = self._images(batch.column(self.image_column), file).to_pylist()
+                captions = [None] * len(images)
+                if self.annotations.caption != "none":
+                    captions = self._captions(batch.column(self.caption_column), file).to_pylist()
+                for image, caption in zip(images, captions, strict=True):
+                    name = visible_name(file.relative_to(self.root).as_posix())
+                    yield CaptionedImage(f"{name}, row {row}", image, caption)
                     row += 1
 
     def _images(self, column: "pa.Array", file: Path) -> "pa.Array":

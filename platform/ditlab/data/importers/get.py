@@ -16,6 +16,7 @@ from ditlab.data.genome.region_windows import (
     window_batches,
 )
 from ditlab.data.import_request import ImportProgress, ImportRequest
+from ditlab.data.source_files import visible_name
 from ditlab.data.stores.manifest import Source
 from ditlab.data.stores.plain_names import folder_name
 from ditlab.data.stores.written import WrittenStore, write_store
@@ -159,7 +160,7 @@ def _default_name(cell_type: str | None) -> str:
 
 def _note(source: GetZarrStore, options: GetOptions, kept: KeptPeaks, plan: WindowPlan) -> str:
     num = len(source.peaks)
-    parts = [f"read from {source.path.name} (zarr format {source.format})"]
+    parts = [f"read from {visible_name(source.path.name)} (zarr format {source.format})"]
     if options.cell_type is None:
         known = listed(source.cell_types)
         parts.append(f"accessibility is 1 everywhere; cell types for --cell-type: {known or 'none'}")

@@ -10,16 +10,17 @@ from pathlib import Path
 from ditlab.data.images.aspect_buckets import AspectBuckets
 from ditlab.data.images.decoding import DecodedImage, DecodingRules, Reason, SkippedImage, decode
 from ditlab.data.images.feature_columns import FeatureColumns
-from ditlab.data.images.sources import ImageSource, open_image_source
+from ditlab.data.images.sources import ImageSource, SourceRules, open_image_source
 from ditlab.data.images.spool import ImageSpool
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.processes import fitting_processes, in_processes
+from ditlab.data.source_files import real_path, visible_name
 from ditlab.data.stores.bucket_writer import refuse_plain_store, write_buckets
 from ditlab.data.stores.manifest import Source
 from ditlab.data.stores.plain_names import folder_name
 from ditlab.data.stores.written import WrittenStore
 from ditlab.errors import UserError
-from ditlab.spec.importing import ImagesOptions
+from ditlab.spec.importing import SMALLEST_RESOLUTION, ImagesOptions
 
 OPTIONS = ImagesOptions
 
@@ -30,6 +31,7 @@ REASON_NAMES: dict[Reason, str] = {
     "missing_caption": "missing caption",
     "unreadable": "unreadable",
     "too_small": "too small",
+    "too_large": "too large",
 }
 """Names of the counts in a store's facts."""
 
@@ -53,32 +55,40 @@ class DecodingSummary:
 
 
 def run(request: ImportRequest[ImagesOptions]) -> list[WrittenStore]:
-    """Write one bucketed store: image uint8 (3, height, width) in [0, 255], caption uint8 (bytes of the longest,), and
-    the features of the encoders that the options name (`FeatureColumns`).
+    """Write one bucketed store: image uint8 (3, height, width) in [0, 255], caption uint8 (bytes of the longest,) where
+    they have captions, label int64 where they have classes, and the features of encoders (`FeatureColumns`).
 
     `AspectBuckets` gives each image its size. Images are decoded once, in processes, to pixels of that size, so that
     training decodes nothing; rows of one size keep the source's order, whatever the number of processes. Raises
     UserError for a damaged source, and for images that the options refuse to skip.
     """
     options = request.options
-    rules = DecodingRules(_buckets(options), options.caption_length)
-    source = open_image_source(options.source, options.image_column, options.caption_column)
-    name = options.name or f"images-{folder_name(options.source.resolve().stem)}-{options.resolution}"
+    buckets = _buckets(options)
+    source = open_image_source(
+        options.source,
+        SourceRules(options.image_column, options.caption_column, options.caption_from, options.label_from),
+    )
+    has_captions = source.annotations.caption != "none"
+    if options.encode_text and not has_captions:
+        raise UserError(f"--encode-text={options.encode_text} needs captions; give --caption-from, or leave it out.")
+    rules = DecodingRules(buckets, options.caption_length, has_captions, options.max_pixels)
+    name = options.name or f"images-{folder_name(real_path(options.source).stem)}-{options.resolution}"
     refuse_plain_store(request.out / name)
     # a token has a byte at least, so this length cuts no caption a second time
     features = FeatureColumns.open(options.encode_text, options.encode_images, options.caption_length, options.patch)
-    with ImageSpool(request.out / name, options.caption_length) as spool:
+    with ImageSpool(request.out / name, options.caption_length if has_captions else 0) as spool:
         summary = _decode(source, rules, spool, request)
         if not len(spool):
-            raise _nothing_usable(options.source, summary)
-        features.measure(spool.captions())
+            raise _nothing_usable(options, summary)
+        if has_captions:
+            features.measure(spool.captions())
         lines = list(summary.lines())
         return [
             write_buckets(
                 request.out / name,
                 [spool.part(size, features, request.progress) for size in sorted(spool.rows)],
                 name=name,
-                description=f"{len(spool):,} images with captions in {len(spool.rows)} sizes",
+                description=_description(spool, has_captions),
                 source=Source(kind="images", license="not stated", note=_note(options, spool)),
                 facts=summary.facts,
                 notes=lines[:NOTED],
@@ -96,6 +106,7 @@ def _decode(
         for done, image in enumerate(images, start=1):
             if isinstance(image, SkippedImage):
                 _check_skip(image, source, request.options)
+                spool.see(image.label)
                 summary.skipped.append(image)
             else:
                 spool.add(image)
@@ -105,22 +116,33 @@ def _decode(
 
 
 def _buckets(options: ImagesOptions) -> AspectBuckets:
+    side = options.resolution
+    if options.sizes == "square":
+        return AspectBuckets(side, side, side, side)
     step = options.step or 4 * options.patch
-    longest = options.max_side or min(2 * options.resolution, max(1024, options.resolution))
-    buckets = AspectBuckets(options.resolution, step, options.min_side or step, longest)
+    longest = options.max_side or min(2 * side, max(1024, side))
+    buckets = AspectBuckets(side, step, options.min_side or step, longest)
     if not buckets.sizes:
+        lower = f"lower --step (a multiple of --patch={options.patch})"
+        if options.step is None:
+            lower = f"give --patch {_fitting_patch(side)} (--step is 4 patches)"
         raise UserError(
-            f"--resolution={options.resolution} leaves no size: sides are multiples of --step={step} from "
-            f"--min-side={buckets.min_side} to --max-side={longest}, and no area is above {options.resolution}^2; "
-            "raise --resolution, or lower --step."
+            f"--resolution={side} leaves no size: sides are multiples of --step={step} from "
+            f"--min-side={buckets.min_side} to --max-side={longest}, and no area is above {side}^2; "
+            f"raise --resolution, or {lower}, or give --sizes square."
         )
     return buckets
+
+
+def _fitting_patch(side: int) -> int:
+    """Return a side of patches of which images of `side` pixels have at least eight: 4 for 32 pixels."""
+    return max(patch for patch in (1, 2, 4, 8, 16) if patch == 1 or 8 * patch <= side)
 
 
 def _decoded(
     source: ImageSource, rules: DecodingRules, processes: int | None
 ) -> Generator[DecodedImage | SkippedImage, None, None]:
-    processes = processes or fitting_processes(sum(file.stat().st_size for file in source.files))
+    processes = processes or fitting_processes(sum(map(_size, source.files)))
     work = partial(decode, rules)
     yield from map(work, source) if processes == 1 else in_processes(work, source, processes, "decodes")
 
@@ -129,24 +151,45 @@ def _check_skip(image: SkippedImage, source: ImageSource, options: ImagesOptions
     """Raise UserError where the options refuse to skip such an image."""
     if image.reason == "missing_caption" and options.missing_caption == "refuse":
         raise UserError(
-            f"{image.name} has {image.detail}; write one into {source.caption_place}, or give --missing-caption skip."
+            f"{image.name} has {image.detail}; {source.annotations.remedy}, or give --missing-caption skip."
         )
     if image.reason == "unreadable" and options.unreadable == "refuse":
         raise UserError(f"{image.name} cannot be decoded ({image.detail}); replace it, or give --unreadable skip.")
 
 
-def _nothing_usable(source: Path, summary: DecodingSummary) -> UserError:
+def _size(file: Path) -> int:
+    """Return a file's size in bytes; 0 where it leads nowhere."""
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _nothing_usable(options: ImagesOptions, summary: DecodingSummary) -> UserError:
+    source = options.source
     if not summary.skipped:
         return UserError(f"--source={source} holds no image; name files that hold some.")
     counts = ", ".join(f"{number:,} {word}" for word, number in summary.facts.items())
+    remedy = "name other files"
+    side = max((image.side for image in summary.skipped), default=0)
+    if side >= SMALLEST_RESOLUTION:
+        remedy += f", or give --resolution {side} --patch {_fitting_patch(side)}"
     return UserError(
-        f"--source={source} holds no image that can be used ({counts}), the first being {next(summary.lines())}; name "
-        "other files, or for small images lower --resolution and --step."
+        f"--source={source} holds no image that can be used ({counts}), the first being {next(summary.lines())}; "
+        f"{remedy}."
     )
+
+
+def _description(spool: ImageSpool, has_captions: bool) -> str:
+    parts = [f"{len(spool):,} images", "with captions" if has_captions else ""]
+    if spool.classes:
+        parts.append(f"of {len(spool.classes):,} class{'es' if len(spool.classes) > 1 else ''}")
+    parts.append(f"in {len(spool.rows)} size{'s' if len(spool.rows) > 1 else ''}")
+    return " ".join(filter(None, parts))
 
 
 def _note(options: ImagesOptions, spool: ImageSpool) -> str:
     return (
-        f"read from {options.source.resolve().name}; {spool.pixel_bytes:,} bytes of decoded pixels, areas of at most "
-        f"{options.resolution}x{options.resolution}"
+        f"read from {visible_name(real_path(options.source).name)}; {spool.pixel_bytes:,} bytes of decoded pixels, "
+        f"areas of at most {options.resolution}x{options.resolution}"
     )

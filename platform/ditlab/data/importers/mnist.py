@@ -1,5 +1,6 @@
 """Importer of MNIST (LeCun, Cortes and Burges 1998) and data sets in its format, from a folder or by download."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ class PublishedFile:
         """Find the file in a folder, gzipped or not, under its own name or with the dot of some unpackers."""
         dotted = self.stem.replace("-idx", ".idx")
         names = (f"{self.stem}.gz", self.stem, f"{dotted}.gz", dotted)
-        return next((folder / name for name in names if (folder / name).is_file()), None)
+        return next((folder / name for name in names if os.path.lexists(folder / name)), None)
 
 
 SPLITS = {
@@ -111,10 +112,8 @@ def _download(request: ImportRequest[MnistOptions]) -> dict[str, str]:
 def _import_split(
     split: str, images: Path, labels: Path, urls: dict[str, str], request: ImportRequest[MnistOptions]
 ) -> WrittenStore:
-    files = [read_idx(images, IMAGES_MAGIC), read_idx(labels, LABELS_MAGIC)]
+    files = [read_idx(images, IMAGES_MAGIC, (28, 28)), read_idx(labels, LABELS_MAGIC)]
     pixels, classes = files[0].values, files[1].values
-    if pixels.shape[1:] != (28, 28):
-        raise UserError(f"{images} holds images of {pixels.shape[1:]} pixels, expected (28, 28); choose other files.")
     if len(pixels) != len(classes):
         raise UserError(
             f"{images} holds {len(pixels)} images and {labels} {len(classes)} labels; take both from the same source."

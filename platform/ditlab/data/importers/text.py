@@ -1,6 +1,7 @@
 """Importer of text files, JSON lines and Parquet as rows of tokens."""
 
 from ditlab.data.import_request import ImportRequest
+from ditlab.data.source_files import real_path, visible_name
 from ditlab.data.stores.manifest import Source
 from ditlab.data.stores.plain_names import folder_name
 from ditlab.data.stores.written import WrittenStore
@@ -18,9 +19,10 @@ def run(request: ImportRequest[TextOptions]) -> list[WrittenStore]:
     tokens = TokenStoreRequest(
         options.tokenizer, options.vocabulary or DEFAULT_VOCABULARY, options.length, processes=options.processes
     )
-    path = options.source.resolve()
+    path = real_path(options.source)
     num = len(corpus.files)
-    source = Source(kind="text", note=f"read from {path.name}" + (f" ({num:,} files)" if num > 1 else ""))
+    note = f"read from {visible_name(path.name)}" + (f" ({num:,} files)" if num > 1 else "")
+    source = Source(kind="text", note=f"{note}; {corpus.left_out}" if corpus.left_out else note)
     name = options.name or f"text-{folder_name(path.stem)}-{tokens.label}"
-    description = f"text of {path.name} in rows of {options.length:,} tokens"
+    description = f"text of {visible_name(path.name)} in rows of {options.length:,} tokens"
     return [write_token_store(request.out, name, corpus, tokens, source, description, request.progress)]

@@ -3,13 +3,16 @@
 import codecs
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ditlab.data.parquet import parquet_batches
-from ditlab.errors import UserError, nearest
+from ditlab.data.source_files import file_lines, file_problem, visible_name
+from ditlab.errors import UserError, first_line, nearest
+from ditlab.storage.plain_files import open_plain
 
 READ_BYTES = 2**20
 """Bytes of a text file that are read at a time."""
@@ -17,6 +20,9 @@ PARQUET_ROWS = 64
 """Rows of a Parquet file that are read at a time: a web page each, a few hundred kilobytes together."""
 PIECE_LENGTH = 2**18
 """Most characters of a document that are tokenised at once."""
+
+LISTED = 5
+"""Files that cannot be opened, listed in a store's note."""
 
 Document = Iterable[str]
 """Text of a document, in blocks of any size."""
@@ -79,14 +85,32 @@ class TextFiles:
     @cached_property
     def files(self) -> list[Path]:
         """Files of documents. Raises UserError where there are none."""
-        if self.source.is_file():
+        if not self.source.is_dir():
             if self.source.suffix not in _READERS:
                 raise UserError(f"{self.origin} is no {_KNOWN} file; rename it, or name another.")
             return [self.source]
-        found = sorted(file for file in self.source.rglob("*") if file.suffix in _READERS and file.is_file())
+        found = [file for file in self._named if file not in self._problems]
         if not found:
-            raise UserError(f"{self.origin} holds no {_KNOWN} file; name a file, or a folder that holds some.")
+            listed = f" ({self.left_out})" if self.left_out else ""
+            raise UserError(f"{self.origin} holds no {_KNOWN} file{listed}; name a file, or a folder that holds some.")
         return found
+
+    @property
+    def left_out(self) -> str:
+        """Files of a folder that cannot be opened, with the reasons: pipes, devices, links that lead nowhere."""
+        listed = [f"{file.relative_to(self.source)}: {reason}" for file, reason in self._problems.items()]
+        if not listed:
+            return ""
+        more = f", and {len(listed) - LISTED:,} more" if len(listed) > LISTED else ""
+        return visible_name(f"{len(listed):,} left out: {', '.join(listed[:LISTED])}{more}")
+
+    @cached_property
+    def _named(self) -> list[Path]:
+        return sorted(file for file in self.source.rglob("*") if file.suffix in _READERS and not file.is_dir())
+
+    @cached_property
+    def _problems(self) -> dict[Path, str]:
+        return {file: reason for file in self._named if (reason := file_problem(file))}
 
     def documents(self) -> Iterator[Document]:
         """Iterate over the documents, each in blocks that must be used up before the next.
@@ -94,10 +118,17 @@ class TextFiles:
         Raises UserError for a file that cannot be read, is not UTF-8, or holds anything but documents.
         """
         for file in self.files:
-            try:
+            with _naming(file):
                 yield from _READERS[file.suffix](file, self.column)
-            except OSError as error:
-                raise UserError(f"{file} cannot be read ({error.strerror or error}); check the file.") from error
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Turn the errors of reading a file in the body into UserError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({first_line(error)}); check the file.") from error
 
 
 def _text_file(file: Path, _: str) -> Iterator[Document]:
@@ -107,7 +138,7 @@ def _text_file(file: Path, _: str) -> Iterator[Document]:
 def _decoded(file: Path) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     position, ended = 0, False
-    with file.open("rb") as source:
+    with _naming(file), open_plain(file, follow=True) as source:
         while not ended:
             block = source.read(READ_BYTES)
             ended = not block
@@ -122,17 +153,16 @@ def _decoded(file: Path) -> Iterator[str]:
 
 def _json_lines(file: Path, key: str) -> Iterator[Document]:
     position = 0
-    with file.open("rb") as source:
-        for number, line in enumerate(source, start=1):
-            try:
-                text = line.decode()
-            except UnicodeDecodeError as error:
-                raise not_utf8(file, position, error) from error
-            position += len(line)
-            if number == 1:
-                text = text.removeprefix("\ufeff")
-            if text.strip():
-                yield [_of_line(text, key, f"{file}, line {number}")]
+    for number, line in enumerate(file_lines(file), start=1):
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            raise not_utf8(file, position, error) from error
+        position += len(line)
+        if number == 1:
+            text = text.removeprefix("\ufeff")
+        if text.strip():
+            yield [_of_line(text, key, f"{file}, line {number}")]
 
 
 def _of_line(line: str, key: str, place: str) -> str:

@@ -1,6 +1,9 @@
 """Decoding of one image, whatever its format, mode, orientation and size."""
 
+import dataclasses
 import io
+import re
+import zlib
 
 import numpy as np
 import pytest
@@ -9,7 +12,9 @@ from PIL import Image
 from ditlab.data.images.aspect_buckets import AspectBuckets
 from ditlab.data.images.decoding import CaptionedImage, DecodedImage, DecodingRules, SkippedImage, decode
 from ditlab.errors import UserError
+from support.damage import bit_flips
 from support.datasets.photographs import encoded, smooth
+from support.special_files import KINDS, put
 
 RULES = DecodingRules(AspectBuckets(resolution=64, step=16, min_side=16, max_side=128), caption_length=20)
 
@@ -144,10 +149,50 @@ def test_broken_files_are_skipped_with_a_reason():
     assert skipped(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n").reason == "unreadable"
 
 
-def test_an_image_of_too_many_pixels_is_skipped_without_decoding_it():
-    header = bytearray(encoded(Image.new("1", (8, 8))))
-    header[16:24] = (40_000).to_bytes(4, "big") * 2
-    assert skipped(bytes(header)).reason == "unreadable"
+def of_size(side: int) -> bytes:
+    """Return a PNG whose header says that it has side x side pixels, and whose data are those of 8x8."""
+    content = bytearray(encoded(Image.new("1", (8, 8))))
+    content[16:24] = side.to_bytes(4, "big") * 2
+    content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("side", "words"), [(8001, "8,001x8,001 pixels"), (13_000, "13,000x13,000 pixels"), (40_000, "1600000000 pixels")]
+)
+def test_an_image_of_too_many_pixels_is_skipped_by_its_header(side, words):
+    answer = skipped(of_size(side))
+    assert (answer.reason, answer.detail) == ("too_large", f"{words}, more than --max-pixels=64000000")
+    assert skipped(of_size(8000)).reason == "unreadable", "it was decoded"
+
+
+def test_the_most_pixels_are_a_knob():
+    few, enough = (dataclasses.replace(RULES, max_pixels=pixels) for pixels in (63, 64))
+    content = encoded(smooth(8, 8))
+    assert decode(few, CaptionedImage("here", content, b"a")).reason == "too_large"
+    assert decode(enough, CaptionedImage("here", content, b"a")).reason == "too_small"
+    before = Image.MAX_IMAGE_PIXELS
+    try:  # 196 million pixels, which Pillow refuses by itself
+        answer = decode(dataclasses.replace(RULES, max_pixels=200_000_000), CaptionedImage("x", of_size(14_000), b"a"))
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+    assert answer.reason == "unreadable" and "pixels" not in answer.detail, "it was decoded"
+
+
+@pytest.mark.parametrize(("kind", "problem"), KINDS)
+def test_special_files_are_skipped_with_what_they_are(tmp_path, kind, problem):
+    (tmp_path / "a.txt").write_text("a slope")
+    answer = decode(RULES, CaptionedImage("a.png", put(kind, tmp_path / "a.png"), tmp_path / "a.txt"))
+    assert answer.reason == "unreadable" and re.search(f"{problem}|a device", answer.detail)
+    (tmp_path / "b.png").write_bytes(encoded(smooth(20, 20)))
+    answer = decode(RULES, CaptionedImage("b.png", tmp_path / "b.png", put(kind, tmp_path / "b.txt")))
+    assert answer.reason == "unreadable" and re.search(f"^its caption: .*({problem}|a device)", answer.detail)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP"])
+def test_flipped_bits_cost_an_image_at_most_itself(kind):
+    for damaged in bit_flips(encoded(smooth(20, 24), kind), 150):
+        decode(RULES, CaptionedImage("here", damaged, b"a slope"))
 
 
 def test_small_images_are_skipped_with_their_size():

@@ -1,6 +1,7 @@
 import gzip
 import struct
 import threading
+import tracemalloc
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ditlab.data.remote import download as downloading
 from ditlab.data.remote.download import download
 from ditlab.errors import UserError
 from ditlab.spec.importing import MnistOptions
+from support.special_files import KINDS, put
 
 REAL = Path(__file__).parents[5] / "shared" / "data" / "mnist"
 
@@ -60,12 +62,15 @@ def test_idx_files_read_back(folder, write_idx, suffix):
             struct.pack(">4I", 2051, 2, 2, 2) + bytes(7),
             r"x is truncated: 7 bytes of data, and its sizes \[2, 2, 2\] need 8",
         ),
-        (struct.pack(">4I", 2051, 2, 2, 2) + bytes(9), "x is longer than it says: 9 bytes"),
+        (struct.pack(">4I", 2051, 2, 2, 2) + bytes(9), "x is longer than it says: more than 8 bytes"),
         (struct.pack(">3I", 2051, 2, 2), "x is truncated: 12 bytes cannot hold the header"),
         (b"", "x is truncated: 0 bytes"),
         (struct.pack(">4I", 2049, 2, 2, 2) + bytes(8), "magic number 2049, which is idx labels; the two files may be"),
         (b"<!DOCTYPE html><html>...", r"magic number 1008813135; expected idx images \(magic number 2051\)"),
-        (gzip.compress(bytes(500), mtime=0)[:-9], "x is a damaged or truncated gzip file of"),
+        (
+            gzip.compress(struct.pack(">4I", 2051, 20, 5, 5) + bytes(500), mtime=0)[:-9],
+            "x is a damaged or truncated gzip file of",
+        ),
         (b"\x1f\x8b" + bytes(30), "x is a damaged or truncated gzip file of 32 bytes"),
     ],
 )
@@ -73,6 +78,33 @@ def test_idx_files_that_are_not_whole_are_refused_with_their_sizes(folder, conte
     (folder / "x").write_bytes(content)
     with pytest.raises(UserError, match=message):
         read_idx(folder / "x", IMAGES_MAGIC)
+
+
+def test_no_more_is_unpacked_than_the_header_says(folder):
+    bomb = gzip.compress(struct.pack(">4I", 2051, 2, 2, 2) + bytes(2**26), compresslevel=1)
+    (folder / "x.gz").write_bytes(bomb)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=r"x\.gz is longer than it says: more than 8 bytes"):
+            read_idx(folder / "x.gz", IMAGES_MAGIC)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_header_that_says_too_much_is_refused_before_the_data(folder):
+    (folder / "x").write_bytes(struct.pack(">4I", 2051, 2**31, 28, 28) + bytes(99))
+    with pytest.raises(UserError, match=r"says that it holds 1,683,627,180,032 bytes .* at most 1,073,741,824"):
+        read_idx(folder / "x", IMAGES_MAGIC)
+    with pytest.raises(UserError, match=r"holds images of \(28, 28\) pixels, expected \(8, 8\)"):
+        read_idx(folder / "x", IMAGES_MAGIC, (8, 8))
+
+
+@pytest.mark.parametrize(("kind", "problem"), KINDS)
+def test_special_files_among_the_idx_files_are_named(request_from, look_alike, folder, kind, problem):
+    put(kind, folder / "t10k-labels-idx1-ubyte")
+    with pytest.raises(UserError, match=rf"t10k-labels-idx1-ubyte cannot be read \(.*({problem}|a device).*\); name"):
+        run_import("mnist", request_from())
 
 
 def test_labels_are_not_images(folder, write_idx):

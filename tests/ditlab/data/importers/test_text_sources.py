@@ -5,7 +5,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from ditlab.data.text.documents import TextFiles
+from ditlab.errors import UserError
 from support.datasets.text_corpus import DOCUMENTS, stored, stream, write_corpus
+from support.special_files import KINDS, put
 
 
 def test_sources_without_text_are_refused(importing, tmp_path):
@@ -102,3 +104,39 @@ def test_another_column_and_documents_without_text(importing, tmp_path):
         store = importing(write_corpus(tmp_path / kind, kind, texts, column="body"), column="body").store
         assert stored(store) == stream(DOCUMENTS)[: len(store) * 16], "an empty document has no end token either"
         assert store.manifest.text.documents == 5
+
+
+@pytest.mark.parametrize("suffix", ["txt", "jsonl", "parquet"])
+def test_special_files_among_the_documents_are_left_out_and_named(importing, tmp_path, suffix):
+    source = write_corpus(tmp_path / "corpus", "txt", DOCUMENTS)
+    expected = importing(source).store
+    for kind, _ in KINDS:
+        put(kind, source / f"{kind}.{suffix}")
+    (source / "again").symlink_to(source)
+    store = importing(source).store
+    assert store.fingerprint == expected.fingerprint
+    assert store.manifest.source.note == (
+        f"{expected.manifest.source.note}; 5 left out: circle.{suffix}: a link in a circle, dangling.{suffix}: No such "
+        f"file or directory, device.{suffix}: a device, no plain file, pipe.{suffix}: a named pipe, no plain file, "
+        f"socket.{suffix}: no plain file"
+    )
+
+
+@pytest.mark.parametrize("suffix", ["txt", "jsonl", "parquet"])
+@pytest.mark.parametrize(("kind", "problem"), KINDS[:-1])
+def test_a_special_file_as_the_source_is_named(importing, tmp_path, suffix, kind, problem):
+    with pytest.raises(UserError, match=rf"x\.{suffix} .*({problem}|a device)"):
+        importing(put(kind, tmp_path / f"x.{suffix}"))
+
+
+def test_a_folder_of_special_files_alone_is_named(importing, tmp_path):
+    put("pipe", tmp_path / "in" / "a.txt")
+    importing.refused(
+        tmp_path / "in", "holds no .jsonl, .parquet, .txt file (1 left out: a.txt: a named pipe, no plain"
+    )
+
+
+def test_a_line_without_end_is_refused_before_it_fills_memory(importing, tmp_path, monkeypatch):
+    monkeypatch.setattr("ditlab.data.source_files.LINE_BYTES", 1000)
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "one"}\n' + b'{"text": "' + b"x" * 5000)
+    importing.refused(tmp_path / "a.jsonl", "a.jsonl, line 2: has more than 1,000 bytes", "longer ones into .txt files")
