@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ditlab.errors import RunFailed, UserError
     from ditlab.interface.analysis import compare, figures, load_export
+    from ditlab.interface.removal import remove_runs
     from ditlab.interface.run import Run, find_runs, open_run
     from ditlab.interface.specs import count_parameters, load, load_sweep, trace_shapes
     from ditlab.interface.sweeps import plan_sweep, tune
@@ -38,6 +39,7 @@ __all__ = [
     "open_run",
     "plan_sweep",
     "plan_training",
+    "remove_runs",
     "trace_shapes",
     "train",
     "tune",
@@ -60,6 +62,7 @@ _MODULES = {
     "open_run": "ditlab.interface.run",
     "plan_sweep": "ditlab.interface.sweeps",
     "plan_training": "ditlab.interface.training",
+    "remove_runs": "ditlab.interface.removal",
     "trace_shapes": "ditlab.interface.specs",
     "train": "ditlab.interface.training",
     "tune": "ditlab.interface.sweeps",

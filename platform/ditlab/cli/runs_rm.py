@@ -63,7 +63,8 @@ def _print(plan: RemovalPlan, mlflow: bool, as_json: bool) -> None:
     console(as_json).print(table)
     for run in plan.runs:
         if run.unsent:
-            say(f"run {run.folder.run_id}: {run.unsent:,} records that MLflow has not received will be lost.")
+            records = "1 record" if run.unsent == 1 else f"{run.unsent:,} records"
+            say(f"run {run.folder.run_id}: {records} that MLflow has not received will be lost.")
         if run.checkpoints:
             say(f"run {run.folder.run_id}: its checkpoints at {run.checkpoints} stay.")
     if not mlflow:

@@ -72,7 +72,7 @@ def _print(found: RunDescription, as_json: bool) -> None:
     print_line("", as_json)
     out.print(table)
     if left := len(found.metrics) - len(names[:_MOST_METRICS]):
-        print_line(f"and {left} more metrics, which --json shows", as_json)
+        print_line(f"and {left} more metric{'s' if left > 1 else ''}, which --json shows", as_json)
 
 
 def _facts(found: RunDescription) -> dict[str, str]:
@@ -90,7 +90,7 @@ def _facts(found: RunDescription) -> dict[str, str]:
     steps = ", ".join(f"{step:,}" for step in kept.steps[-8:]) or "none"
     checkpoints = kept.fault or f"{'... ' if len(kept.steps) > 8 else ''}{steps} ({kept.place})"
     parts = ", ".join(f"{name} {size_text(size)}" for name, size in found.sizes.items() if name != "total" and size)
-    unsent = {None: "", 0: "MLflow has every record"}.get(found.unsent, f"{found.unsent} records wait for MLflow")
+    queued = {None: "", 0: "nothing: MLflow has every record", 1: "1 record waits for MLflow"}
     facts = {
         "kind": kind,
         "status": status,
@@ -103,7 +103,8 @@ def _facts(found: RunDescription) -> dict[str, str]:
         "checkpoints": "" if record.trials else checkpoints,
         "folder": str(found.folder.path),
         "size": f"{size_text(found.sizes['total'])} ({parts})" if parts else size_text(found.sizes["total"]),
-        "tracking": f"{found.tracking_uri}{'; ' + unsent if unsent else ''}",
+        "tracking": found.tracking_uri,
+        "queued": queued.get(found.unsent, f"{found.unsent:,} records wait for MLflow"),
         "next": _next(found),
     }
     return {name: text for name, text in facts.items() if text}

@@ -22,6 +22,7 @@ _EVALUATIONS = ("eval/", "held_out/", "quality/", "assessed/")
 """Prefixes of the metrics whose points are events; those of single steps are none."""
 _MOST_VALUES = 3
 """Metrics of an evaluation that are named."""
+_RANKS = {"start": 0, "params": 0, "tags": 0, "dataset": 0, "metrics": 1, "artifact": 2, "table": 2, "end": 3}
 _FAULT_TAGS = ("ditlab.error", "ditlab.failure_message", "ditlab.checkpoint_error")
 _SHOWN_TAGS = ("ditlab.failure", "ditlab.skipped_steps", "ditlab.left_out_steps", "ditlab.out_of_memory",
                "ditlab.exploits", "ditlab.nodes", "ditlab.best_run")  # fmt: skip
@@ -69,7 +70,8 @@ class EventReader:
         for row, values in rows.items():
             found = {"kind": "metrics", "time": content.times[row], "step": content.steps[row], "values": values}
             records.append(found)
-        records.sort(key=lambda record: int(record["time"]))  # stable: records of one moment stay in their order
+        # Of one moment, an evaluation stands between starts and tags before it, and its files and the end after it.
+        records.sort(key=lambda record: (record["time"], _RANKS.get(record["kind"], 1)))
         events = [*_joined(filter(None, map(self._event, records))), *_checkpoints(self.folder.checkpoints)]
         return sorted(events, key=lambda event: event.time)
 

@@ -125,6 +125,9 @@ def _changed_files(folder: RunFolder, mapping: PathMap, left: list[str]) -> Iter
             after = mapping.relocated_value(before)
             if path == folder.spec and record and record.spec_hash == _content_hash(before):
                 changes["spec_hash"] = _content_hash(after)
+            if changes:  # before the spec, whose hash would not be the record's after a crash in between
+                yield folder.record, partial(update_record, folder, **changes)
+                changes = {}
             yield path, partial(_write_yaml, path, after)
     for name in _LINES_FILES:
         path = folder.path / name

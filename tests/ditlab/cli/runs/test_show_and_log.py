@@ -1,0 +1,194 @@
+"""`ditlab runs show` and `ditlab runs log`: one run, and its events."""
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ditlab as api
+from ditlab.home import Home, RunFolder
+from ditlab.runs.events import EventReader
+from ditlab.runs.locks import lock_run
+from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.records import create_run, update_record
+
+SPEC: dict[str, Any] = {"name": "small", "seed": 3, "data": {"kind": "digits"}, "optimizer": {"lr": 0.01}}
+
+
+@pytest.fixture
+def run(home: Path) -> RunFolder:
+    """A run that failed once, went on, was evaluated and finished; MLflow has none of it."""
+    folder = create_run(Home(home), "small", family="dit", spec_hash="abc", total_steps=600)
+    folder.spec.write_text(dump_yaml(SPEC))
+    journal = JournalWriter(folder)
+    begin = {"run_id": folder.run_id, "name": "small", "experiment": "digits", "family": "dit"}
+    journal.append("start", **begin)
+    counts = {"train": 1617, "held_out": 180}
+    journal.append("dataset", name="digits", fingerprint="f", source="digits", counts=counts, context="training")
+    for step in range(1, 301):
+        journal.log_metrics(step, {"train/loss": 1 / step, "system/cpu": 50.0})
+    journal.append("tags", values={"ditlab.failure": "lost_worker", "ditlab.error": "worker 1 was killed\nand more"})
+    journal.append("start", **begin)
+    journal.append("tags", values={"ditlab.resume.training.steps": "600", "ditlab.resume.seed": "4"})
+    journal.log_metrics(400, {"eval/a": 0.5, "eval/b": 0.25, "eval/c": float("nan"), "eval/d": 1.0})
+    for name in ("one.png", "two.png"):
+        journal.append("artifact", path=f"media/{name}", artifact_path="figures")
+    journal.append("end", status="finished")
+    journal.close()
+    checkpoint = folder.checkpoints / "step-00000400"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}")
+    (checkpoint / "shard").write_bytes(b"x" * (3 << 20))
+    (folder.checkpoints / "step-00000500").mkdir()  # not committed
+    update_record(folder, status="finished", step=400)
+    return folder
+
+
+def test_a_run_is_shown(run, ditlab, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    said = ditlab("runs", "show", "small")
+    assert said.code == 0 and said.err == ""
+    lines = [line.rstrip() for line in said.out.splitlines()]
+    assert lines[0] == f"run {run.run_id}: small" and max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    for expected in (
+        "kind         dit",
+        "status       finished, step 400 of 600",
+        "spec         seed: 3\n             data.kind: digits\n             optimizer.lr: 0.01\n",
+        "checkpoints  400",
+        "size         3.0 MiB (checkpoints 3.0 MiB, journal ",
+        "queued       309 records wait for MLflow",
+        f"next         ditlab runs sync {run.run_id}",
+        "metric      last value  step\neval/a             0.5   400",
+        "train/loss   0.0033333   300",
+        "and 1 more metric, which --json shows",
+    ):
+        assert expected in text, expected
+
+
+def test_all_of_it_is_in_the_json(run, ditlab, home):
+    shown = ditlab("runs", "show", run.run_id, "--json").json
+    assert shown["metrics"]["system/cpu"] == {"step": 300, "value": 50.0}
+    assert shown["metrics"]["eval/c"] == {"step": 400, "value": None}
+    assert shown["checkpoints"] == {"place": str(run.checkpoints), "steps": [400]}
+    assert (shown["unsent"], shown["is_locked"], shown["status"]) == (309, False, "finished")
+    assert shown["bytes"]["total"] > shown["bytes"]["checkpoints"] > 3 << 20
+    assert shown["tracking_uri"] == f"sqlite:///{home}/mlflow.db" and not (home / "mlflow.db").exists()
+    with lock_run(run):
+        assert ditlab("runs", "show", run.run_id, "--json").json["is_locked"]
+
+
+def test_a_sweep_is_shown_with_its_trials(run, ditlab, home):
+    sweep = create_run(Home(home), "sweep", family="dit", spec_hash="", trials=2)
+    (sweep.path / "sweep.yaml").write_text(dump_yaml({"base": SPEC, "search": {"kind": "grid"}, "metric": "eval/a"}))
+    update_record(run, parent=sweep.run_id, trial=0)
+    out = ditlab("runs", "show", "sweep").out
+    for expected in ("sweep of 2 trials over dit", "1 finished", "search.kind: grid", f"tune --resume {sweep.run_id}"):
+        assert expected in out, expected
+    assert "running; no process trains it on this machine" in out and "checkpoints" not in out
+    assert f"0 of sweep {sweep.run_id}" in ditlab("runs", "show", run.run_id).out
+
+
+def test_files_that_cannot_be_read_are_said(run, ditlab):
+    """None hangs and none ends in a traceback."""
+    run.spec.unlink()
+    os.mkfifo(run.spec)
+    with run.journal.open("a") as file:
+        file.write("{torn\n")
+    said = ditlab("runs", "show", "small")
+    assert said.code == 0 and "spec.yaml cannot be read (a named pipe, no plain file)." in said.err
+    assert "has 1 damaged lines" in said.err or "1 damaged line" in said.err
+    run.journal.unlink()
+    os.mkfifo(run.journal)
+    said = ditlab("runs", "show", "small")
+    assert said.code == 0 and "journal.jsonl cannot be read (a named pipe, no plain file)." in said.err
+    said = ditlab("runs", "log", "small")
+    assert said.code == 2 and "journal.jsonl cannot be read (a named pipe, no plain file); restore it" in said.err
+
+
+@pytest.mark.parametrize("command", [("show",), ("log",), ("rm", "--yes")])
+def test_runs_that_are_links_or_of_a_later_version(run, ditlab, home, tmp_path, command):
+    later = json.loads(run.record.read_text())
+    run.record.write_text(json.dumps({**later, "format": 99}))
+    (home / "train" / "cafe0000").symlink_to(run.path)
+    if command[0] != "rm":  # an unreadable run may be deleted
+        said = ditlab("runs", *command, run.run_id)
+        assert said.code == 2 and said.err.count("\n") == 1 and "a later version of DiTLab wrote it" in said.err
+    said = ditlab("runs", *command, "cafe0000")
+    assert said.code == 2 and said.err.count("\n") == 1 and "a link" in said.err
+    assert run.record.is_file()
+
+
+def test_events_stand_in_their_order(run, ditlab):
+    said = ditlab("runs", "log", "small")
+    times, texts = zip(*(line.split("  ", 1) for line in said.out.splitlines()), strict=True)
+    assert list(times) == sorted(times) and said.err == ""
+    assert sorted(texts) == sorted([
+        "started: small, MLflow experiment digits",
+        "data: digits (1,617 train, 180 held out)",
+        "failed: lost_worker: worker 1 was killed",
+        "started again (1): small, MLflow experiment digits",
+        "resumed with training.steps=600, seed=4",
+        "evaluated at step 400: eval/a 0.5, eval/b 0.25, eval/c nan and 1 more",
+        "logged figures (2 files)",
+        "ended: finished",
+        "checkpoint of step 400 (3.0 MiB)",
+    ])  # fmt: skip
+    order = [text.split()[0] for text in texts if not text.startswith("checkpoint")]
+    assert order == ["started:", "data:", "failed:", "started", "resumed", "evaluated", "logged", "ended:"]
+
+
+def test_the_last_events_and_json(run, ditlab):
+    whole = ditlab("runs", "log", "small", "--json").json["events"]
+    assert ditlab("runs", "log", "small", "--tail", "2", "--json").json["events"] == whole[-2:]
+    assert {event["kind"] for event in whole} == {
+        "start", "data", "failure", "evaluation", "files", "end", "checkpoint"
+    }  # fmt: skip
+    assert all(event["time"].endswith("+00:00") for event in whole)
+
+
+def test_new_events_are_followed_to_the_end_of_the_run(run):
+    reader = EventReader(run)
+    assert len(reader.read_all()) == 9
+    found: list[str] = []
+    with lock_run(run):
+        follower = threading.Thread(target=lambda: found.extend(each.text for each in reader.follow(0.02)))
+        follower.start()
+        journal = JournalWriter(run)
+        journal.log_metrics(500, {"eval/a": 0.125, "train/loss": 0.1})
+        with run.journal.open("ab") as file:
+            file.write(b'{"kind":"tags"')  # in writing: it is read once it is whole
+        deadline = time.monotonic() + 20
+        while not found and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert found == ["evaluated at step 500: eval/a 0.125"]
+        with run.journal.open("ab") as file:
+            file.write(b"\n")
+        journal.append("end", status="interrupted")
+        journal.close()
+    follower.join(20)
+    assert found[1:] == ["ended: interrupted"] and reader.num_damaged == 1
+
+
+def test_a_run_without_events(home, ditlab):
+    folder = create_run(Home(home), "new", family="dit", spec_hash="abc", total_steps=600)
+    said = ditlab("runs", "log", "new")
+    assert (said.code, said.out, said.err) == (0, "", f"run {folder.run_id} has no events yet.\n")
+
+
+def test_control_characters_of_a_journal_reach_no_terminal(run, ditlab):
+    journal = JournalWriter(run)
+    journal.append("tags", values={"ditlab.failure": "\x1b[2J[red]x"})
+    journal.close()
+    said = ditlab("runs", "log", "small")
+    assert "\x1b" not in said.out and "failed: \\x1b[2J[red]x" in said.out
+
+
+def test_the_python_interface(run):
+    opened = api.open_run("small")
+    assert opened.describe().unsent == 309 and opened.events()[0].kind == "start"
