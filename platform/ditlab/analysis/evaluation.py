@@ -13,6 +13,7 @@ from torch import nn
 
 from denoisers.contract import EvaluationResult
 from ditlab.analysis.family_evaluation import FOLDER, evaluate_by_family, short_tables, store_evaluation
+from ditlab.analysis.logged_records import logged_records
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.sampling.overrides import sampling_changes
 from ditlab.analysis.saved_run import SavedRun, default_device
@@ -48,6 +49,8 @@ class CheckpointEvaluation:
     """Number of drawn samples behind `quality/...`; None: none."""
     files: list[Path] = field(default_factory=list)
     """Files in the run's folder, where the evaluation was added to the run."""
+    num_unsent: int | None = None
+    """Records that wait for MLflow, 0 where all have arrived; None: nothing was added to the run."""
 
     def terminal_tables(self) -> Iterator[Table]:
         """Metrics and short tables for a terminal."""
@@ -102,21 +105,24 @@ def evaluate_run(
     network, inputs = saved.network(device), saved.inputs(data, device, changes)
     parts = [] if resampled else [held_out_evaluation(saved, network, data, inputs, num, batch_size)]
     if quality:
-        evaluator = QualityEvaluator(experiment, data, saved.home, device, saved.warn, inputs=inputs)
+        evaluator = QualityEvaluator(
+            experiment, data, saved.home, device, saved.warn, progress=saved.progress, inputs=inputs
+        )
         parts.append(quality_evaluation(evaluator, network, quality, batch_size))
     found = merged(parts)
-    files = [] if rows or changes else _add_to_run(saved, found)
-    return _evaluation(saved, num, found, changes, quality, files)
+    evaluation = _evaluation(saved, num, found, changes, quality)
+    return evaluation if rows or changes else _add_to_run(saved, found, evaluation)
 
 
-def _add_to_run(saved: SavedRun, found: EvaluationResult) -> list[Path]:
-    """Log the evaluation's metrics and files; return the files."""
+def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: CheckpointEvaluation) -> CheckpointEvaluation:
+    """Log the evaluation's metrics and files, and send them."""
     files = store_evaluation(found, saved.folder) if found.figures or found.tables else []
-    with saved.tracker() as tracker:
-        tracker.journal.log_metrics(saved.step, found.metrics)
+    saved.progress("sending the metrics to MLflow", 0, None, "")
+    with logged_records(saved.tracker()) as records:
+        records.tracker.journal.log_metrics(saved.step, found.metrics)
         for file in files:
-            tracker.log_artifact(file, FOLDER)
-    return files
+            records.tracker.log_artifact(file, FOLDER)
+    return replace(evaluation, files=files, num_unsent=records.num_unsent)
 
 
 def _evaluation(
@@ -125,7 +131,6 @@ def _evaluation(
     found: EvaluationResult,
     changes: Sequence[Assignment],
     quality: int | None,
-    files: list[Path],
 ) -> CheckpointEvaluation:
     return CheckpointEvaluation(
         run_id=saved.folder.run_id,
@@ -136,7 +141,6 @@ def _evaluation(
         plots={name: Plot(figure) for name, figure in found.figures.items()},
         changes=[change.source for change in changes],
         quality=quality,
-        files=files,
     )
 
 
@@ -148,9 +152,10 @@ def held_out_evaluation(
     objective = saved.objective(inputs.device, data.text)
     with torch.no_grad():
         found = held_out_metrics(
-            network, objective, data.held_out, inputs, batch_size, num, rank, ControlChannel(rank)
+            network, objective, data.held_out, inputs, batch_size, num, rank, ControlChannel(rank), saved.progress
         )  # fmt: skip
     held_out = EvaluationResult({f"held_out/{name}": value for name, value in found.items()}, {}, {})
+    saved.progress("evaluating as the family does", 0, None, "")
     own = evaluate_by_family(saved.experiment(), network, data, num, batch_size, inputs)
     if own is None:
         return held_out
@@ -160,6 +165,7 @@ def held_out_evaluation(
 def quality_evaluation(evaluator: QualityEvaluator, network: nn.Module, num: int, batch_size: int) -> EvaluationResult:
     """`quality/...` of `num` samples, with a figure of recognised by requested classes."""
     drawn = evaluator.draw(network, num, batch_size)
+    evaluator.progress("measuring the quality of samples", 0, None, "")
     confusion = evaluator.confusion(drawn)
     return EvaluationResult(evaluator.measure(drawn), {}, {"caption_agreement": confusion} if confusion else {})
 

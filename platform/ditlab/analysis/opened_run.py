@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ditlab.analysis.saved_run import SavedRun
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
+from ditlab.progress import Progress, ignore_progress
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugin_packages import check_installed
@@ -27,6 +28,8 @@ class OpenedRun:
     experiment: Experiment
     warn: Callable[[str], None]
     """Called with each remark for people."""
+    progress: Progress = ignore_progress
+    """Receives the progress of long work."""
 
     def saved(self) -> SavedRun:
         """The run with its newest whole checkpoint. Raises UserError where it has none yet."""
@@ -42,7 +45,9 @@ class OpenedRun:
         """The run with its newest whole checkpoint; None where it has none yet."""
         spec = self.experiment.to_dict()
         checkpoint = checkpoint_store(self.folder, self.experiment.checkpoint.storage).newest(self.warn)
-        return None if checkpoint is None else SavedRun(self.home, self.folder, spec, checkpoint, self.warn)
+        return (
+            None if checkpoint is None else SavedRun(self.home, self.folder, spec, checkpoint, self.warn, self.progress)
+        )
 
     def tracker(self) -> RunTracker:
         """The run's tracker, reopened."""
@@ -58,7 +63,9 @@ def open_training_run(text: str, home: Home, warn: Callable[[str], None]) -> Ope
     return open_found(find_training_run(home, text), home, warn)
 
 
-def open_found(found: FoundRun, home: Home, warn: Callable[[str], None]) -> OpenedRun:
+def open_found(
+    found: FoundRun, home: Home, warn: Callable[[str], None], progress: Progress = ignore_progress
+) -> OpenedRun:
     """Open a run that was found. `warn` is called with the finder's note, if any.
 
     Raises UserError where a package of the run's parts is not installed here.
@@ -66,4 +73,4 @@ def open_found(found: FoundRun, home: Home, warn: Callable[[str], None]) -> Open
     if found.note:
         warn(found.note)
     check_installed(found.record.plugins, f"run {found.folder.run_id}")
-    return OpenedRun(home, found.folder, found.record, load_recorded_experiment(found.folder.spec), warn)
+    return OpenedRun(home, found.folder, found.record, load_recorded_experiment(found.folder.spec), warn, progress)

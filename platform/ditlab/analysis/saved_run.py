@@ -19,6 +19,7 @@ from ditlab.data.text.tokenizer_files import open_tokenizer
 from ditlab.home import Home, RunFolder
 from ditlab.inputs.conditions import rows_for_samples
 from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.loading import build_experiment
 from ditlab.spec.reading.overrides import Assignment, assign
@@ -37,6 +38,8 @@ class SavedRun:
     checkpoint: CheckpointReader
     warn: Callable[[str], None]
     """Called with each remark for people."""
+    progress: Progress = ignore_progress
+    """Receives the progress of long work."""
 
     @property
     def step(self) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ditlab.home import Home
 from ditlab.interface.run import Run
+from ditlab.progress import Progress, ignore_progress
 
 if TYPE_CHECKING:
     import torch
@@ -29,12 +30,14 @@ def compare(
     batch: int = 64,
     log: bool = True,
     warn: Callable[[str], None] | None = None,
+    on_progress: Progress = ignore_progress,
 ) -> RunComparison:
     """Compare two to eight runs: spec differences, parameters, curves, speed, samples and their quality.
 
     Writes `comparison.html`, `comparison.md` and pictures into `out` (None: `comparisons/` below DITLAB_HOME).
     `samples` are drawn from each run for quality metrics (0: none), `grid` are shown, `batch` at once; with `log` the
-    page becomes an artifact of every run. `warn` receives warnings and progress; None: the logger `ditlab`.
+    page becomes an artifact of every run. `warn` receives warnings; None: the logger `ditlab`. `on_progress` is called
+    with (task, done, total or None, unit).
 
     Raises UserError for runs that cannot be compared.
     """
@@ -43,8 +46,9 @@ def compare(
     home, names = Home.from_environment(), [run.id if isinstance(run, Run) else run for run in runs]
     folder = None if out is None else Path(out)
     return compare_runs(
-        names, home, warn or _log.warning, out=folder, samples=samples, grid=grid, seed=seed, batch=batch, log=log
-    )
+        names, home, warn or _log.warning, on_progress,
+        out=folder, samples=samples, grid=grid, seed=seed, batch=batch, log=log,
+    )  # fmt: skip
 
 
 def figures() -> FigureSet:

@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home, RunFolder
+from ditlab.interface.exported_weights import ExportedWeights
+from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugin_packages import check_installed
 from ditlab.spec.recorded import load_recorded_experiment
@@ -34,22 +36,6 @@ _log = logging.getLogger("ditlab")
 
 
 @dataclass(frozen=True)
-class ExportedWeights:
-    """Files of an export; `load_export(folder)` reads them."""
-
-    run_id: str
-    step: int
-    """Optimiser step of the weights."""
-    folder: Path
-    files: list[Path]
-    """`weights.safetensors`, `spec.yaml`, and `tokenizer.json` for a model of text."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The export in JSON's types, for `--json`."""
-        return {"run_id": self.run_id, "step": self.step, "files": [str(file) for file in self.files]}
-
-
-@dataclass(frozen=True)
 class Run:
     """A training run. Find one with `open_run` or `find_runs`; `train` returns one."""
 
@@ -60,6 +46,8 @@ class Run:
     home: Home = field(repr=False)
     warn: Callable[[str], None] = field(default=_log.warning, repr=False, compare=False)
     """Receives warnings and remarks."""
+    on_progress: Progress = field(default=ignore_progress, repr=False, compare=False)
+    """Receives the progress of work with the run's weights."""
 
     @property
     def id(self) -> str:
@@ -89,7 +77,7 @@ class Run:
 
     def refresh(self) -> Run:
         """The run with its record as it is now. Raises UserError where the record is gone."""
-        return Run(self.folder, read_record(self.folder), self.home, self.warn)
+        return Run(self.folder, read_record(self.folder), self.home, self.warn, self.on_progress)
 
     def metrics(self, *names: str) -> pa.Table:
         """Metrics from the run's journal, one row a step, in the order of the steps.
@@ -164,12 +152,18 @@ class Run:
 
         return run_figures(saved, seed)
 
-    def log_figures(self, files: Sequence[Path]) -> None:
-        """Log files as the run's artifacts, under `figures`. Raises UserError as `check_writable` does."""
+    def log_figures(self, files: Sequence[Path]) -> int:
+        """Log files as the run's artifacts, under `figures`; return how many of its records wait for MLflow.
+
+        Raises UserError as `check_writable` does.
+        """
         self.check_writable()
-        with self._opened().tracker() as tracker:
+        from ditlab.analysis.logged_records import logged_records
+
+        with logged_records(self._opened().tracker()) as records:
             for file in files:
-                tracker.log_artifact(file, "figures")
+                records.tracker.log_artifact(file, "figures")
+        return records.num_unsent
 
     def export(self, folder: str | Path, *, averaged: bool = True) -> ExportedWeights:
         """Write the weights as safetensors, with the spec that rebuilds the network and its tokeniser if it has one.
@@ -214,20 +208,21 @@ class Run:
     def _opened(self) -> OpenedRun:
         from ditlab.analysis.opened_run import OpenedRun
 
-        return OpenedRun(self.home, self.folder, self.record, self.spec, self.warn)
+        return OpenedRun(self.home, self.folder, self.record, self.spec, self.warn, self.on_progress)
 
 
-def open_run(name: str, *, warn: Callable[[str], None] | None = None) -> Run:
+def open_run(name: str, *, warn: Callable[[str], None] | None = None, on_progress: Progress = ignore_progress) -> Run:
     """Open the run that `name` names: an id, a unique prefix of one, or a run's name (its newest run).
 
-    `warn` receives warnings and remarks on the run and on work with it; None: the logger `ditlab`.
+    `warn` receives warnings and remarks on the run and on work with it; None: the logger `ditlab`. `on_progress` is
+    called with (task, done, total or None, unit) all along that work.
     Raises UserError for an unknown run, naming the nearest, for a prefix of several, and for a sweep.
     """
     home = Home.from_environment()
     found, warn = find_training_run(home, name), warn or _log.warning
     if found.note:
         warn(found.note)
-    return Run(found.folder, found.record, home, warn)
+    return Run(found.folder, found.record, home, warn, on_progress)
 
 
 def find_runs(*, name: str | None = None, status: str | None = None, family: str | None = None) -> list[Run]:

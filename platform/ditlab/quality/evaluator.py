@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from denoisers.batched_sampling import draw_samples
 from denoisers.figures import Figure
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
@@ -17,8 +16,10 @@ from ditlab.home import Home
 from ditlab.inputs.conditions import SampleConditions, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
+from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.agreement import Classes, classes_of, confusion_figure
 from ditlab.quality.basis import QualityBasis
+from ditlab.quality.drawing import draw_reported
 from ditlab.quality.eligibility import quality_basis, quality_sampler
 from ditlab.quality.measure import QualityReference, ignore
 from ditlab.spec.experiment import Experiment
@@ -45,6 +46,8 @@ class QualityEvaluator:
     warn: Callable[[str], None] = ignore
     tick: Callable[[], None] = ignore
     """Called all along a measurement: the first one trains a classifier, which takes a while."""
+    progress: Progress = ignore_progress
+    """Receives the number of samples drawn."""
     inputs: ModelInputs | None = None
     """Inputs that encode held-out captions for the sampler; None: opened at the first use."""
     _reference: QualityReference | None = field(default=None, init=False)
@@ -71,7 +74,9 @@ class QualityEvaluator:
         self.basis.check()
         generator = torch.Generator(self.device).manual_seed(derived_seed(self.experiment.seed, "quality"))
         conditions = self.conditions(num)
-        drawn = draw_samples(self.sampler, network, conditions.tensors, conditions.num, generator, batch_size)
+        drawn = draw_reported(
+            self.progress, self.sampler, network, conditions.tensors, conditions.num, generator, batch_size
+        )
         return DrawnSamples(drawn.values.float(), self.expected(num))
 
     def conditions(self, num: int) -> SampleConditions:

@@ -12,6 +12,7 @@ from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.inputs.conditions import rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed, fixed_noise
+from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.evaluator import QualityEvaluator
 from ditlab.spec.experiment import Experiment
 from ditlab.training.plan import TrainingRun
@@ -28,7 +29,7 @@ class RunEvaluation:
         self._experiment, self._data, self._rank = run.experiment, run.data, rank
         self._channel, self._inputs, self._reporter = channel, inputs, reporter
         self._quality = QualityEvaluator(
-            run.experiment, run.data, run.home, rank.device, reporter.warn, reporter.marker.tick, inputs
+            run.experiment, run.data, run.home, rank.device, reporter.warn, reporter.marker.tick, inputs=inputs
         )
 
     def evaluate(self, state: TrainingState, batch_size: int) -> dict[str, float]:
@@ -66,6 +67,7 @@ def held_out_metrics(
     limit: int,
     rank: Rank,
     channel: ControlChannel,
+    progress: Progress = ignore_progress,
 ) -> dict[str, float]:
     """Return the objective's metrics by name, over the first `limit` held-out samples.
 
@@ -86,6 +88,7 @@ def held_out_metrics(
         size = len(rows.indices)
         noise = fixed_noise(rows.first, rank.device, rows.bucket)
         values = objective.metrics(network, batch, noise)
+        progress("measuring held-out samples", min(turn + rank.world_size, len(batches)), len(batches), "batches")
         if counts:
             count += size
             for name, value in values.items():

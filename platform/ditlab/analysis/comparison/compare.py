@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ditlab.analysis.comparison.runs import open_runs, summarise
 from ditlab.analysis.comparison.samples import SampleSettings, add_samples
+from ditlab.analysis.logged_records import logged_records
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.analysis.saved_run import default_device
 from ditlab.analysis.user_errors import output_folder, writing
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.names import QUALITY_NOTE
 from ditlab.reports.comparison.page import write_comparison
 from ditlab.reports.comparison.records import ComparedRun, Comparison
@@ -33,12 +35,15 @@ class RunComparison:
     """The compared runs: parameters, curves, speed, samples and their quality."""
     summary: str
     """The result in a sentence or two."""
+    unsent: dict[str, int] = field(default_factory=dict)
+    """Records that wait for MLflow, by each run that the page was added to: 0 where it has arrived."""
 
 
 def compare_runs(
     names: Sequence[str],
     home: Home,
     warn: Callable[[str], None],
+    progress: Progress = ignore_progress,
     *,
     out: Path | None,
     samples: int,
@@ -54,22 +59,27 @@ def compare_runs(
     """
     if 0 < samples < FEWEST_SAMPLES:
         raise UserError(f"--samples {samples} are too few for quality metrics; give {FEWEST_SAMPLES} or more, or 0.")
-    opened = open_runs(names, home, warn)
+    opened = open_runs(names, home, warn, progress)
     for run in opened if log else ():
         check_run_place(home, run.folder)
     name = "-".join(run.folder.run_id for run in opened)
     folder = output_folder(out or home.root / "comparisons" / name)
     settings = SampleSettings(samples, grid, seed, batch, default_device())
     compared = add_samples(opened, [summarise(run) for run in opened], settings)
+    progress("drawing the page", 0, None, "")
     with writing(folder):
         comparison = Comparison(compared, seed, batch, settings.device.type, QUALITY_NOTE)
         files = write_comparison(comparison, folder)
-    if log:
-        _log(opened, files[0], name)
-    return RunComparison(files, compared, summary_text(comparison))
+    unsent = _log(opened, files[0], name, progress) if log else {}
+    return RunComparison(files, compared, summary_text(comparison), unsent)
 
 
-def _log(opened: Sequence[OpenedRun], page: Path, name: str) -> None:
+def _log(opened: Sequence[OpenedRun], page: Path, name: str, progress: Progress) -> dict[str, int]:
+    """Add the page to every run; return the numbers of records that have not reached MLflow, by run."""
+    unsent: dict[str, int] = {}
     for run in opened:
-        with run.tracker() as tracker:
-            tracker.log_artifact(page, f"comparisons/{name}")
+        progress("sending the page to MLflow", len(unsent), len(opened), "runs")
+        with logged_records(run.tracker()) as records:
+            records.tracker.log_artifact(page, f"comparisons/{name}")
+        unsent[run.folder.run_id] = records.num_unsent
+    return unsent

@@ -13,6 +13,7 @@ from ditlab.analysis.opened_run import OpenedRun, open_found
 from ditlab.analysis.user_errors import building
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.progress import Progress, ignore_progress
 from ditlab.reports.comparison.curves import run_curve, training_clock
 from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, ComparedRun
 from ditlab.spec.experiment import Experiment
@@ -26,7 +27,9 @@ MAX_RUNS = 8
 """Most runs of a comparison: the number of colours that can be told apart."""
 
 
-def open_runs(texts: Sequence[str], home: Home, warn: Callable[[str], None]) -> list[OpenedRun]:
+def open_runs(
+    texts: Sequence[str], home: Home, warn: Callable[[str], None], progress: Progress = ignore_progress
+) -> list[OpenedRun]:
     """Open the runs that `texts` name (ids, prefixes or names). Raises UserError for any that cannot be compared."""
     if len(texts) < 2:
         raise UserError(f"RUN names {len(texts) or 'no'} run: a comparison needs two; `ditlab runs` lists them.")
@@ -38,7 +41,7 @@ def open_runs(texts: Sequence[str], home: Home, warn: Callable[[str], None]) -> 
         run_id = found.folder.run_id
         if run_id in opened:
             raise UserError(f"RUN {text} is run {run_id}, which is named already; name each run once, by its id.")
-        opened[run_id] = open_found(found, home, warn)
+        opened[run_id] = open_found(found, home, warn, progress)
     return list(opened.values())
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from denoisers.batched_sampling import draw_samples
 from denoisers.contract import Samples
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.analysis.saved_run import SavedRun
 from ditlab.errors import UserError
 from ditlab.inputs.conditions import SampleConditions, rows_for_samples, sample_conditions
 from ditlab.inputs.noise import derived_seed
+from ditlab.progress import Progress
+from ditlab.quality.drawing import draw_reported
 from ditlab.quality.eligibility import quality_ineligibility
 from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator
 from ditlab.reports.comparison.records import ComparedRun, RunSamples
@@ -45,7 +46,7 @@ def add_samples(
     found = []
     for one, run in zip(opened, runs, strict=True):
         if settings.samples or settings.grid:
-            one.warn(f"{run.name} ({run.run_id}): drawing samples")
+            one.progress(f"opening run {run.run_id} ({run.name})", 0, None, "")
             try:
                 saved = one.saved_if_any()
                 drawn = None if saved is None else draw(saved, settings)
@@ -78,10 +79,11 @@ def draw(saved: SavedRun, settings: SampleSettings) -> RunSamples | None:
     num = conditions.num
     evaluated = _count_evaluations(network)
     begun = time.perf_counter()
-    samples = _draw(sampler, network, conditions, settings)
+    samples = _draw(sampler, network, conditions, settings, saved.progress)
     seconds = time.perf_counter() - begun
     metrics: Mapping[str, float] = {}
     if evaluator:
+        saved.progress("measuring the quality of samples", 0, None, "")
         try:
             metrics = evaluator.measure(DrawnSamples(samples.values, evaluator.expected(num)))
         except UserError as error:
@@ -130,10 +132,13 @@ def _count_evaluations(network: nn.Module) -> list[int]:
     return count
 
 
-def _draw(sampler: Any, network: nn.Module, conditions: SampleConditions, settings: SampleSettings) -> Samples:
+def _draw(
+    sampler: Any, network: nn.Module, conditions: SampleConditions, settings: SampleSettings, progress: Progress
+) -> Samples:
     """Draw samples in batches; the first ones are those of `ditlab sample` with the same seed."""
     generator = torch.Generator(settings.device).manual_seed(derived_seed(settings.seed, "samples"))
-    return draw_samples(sampler, network, conditions.tensors, conditions.num, generator, settings.batch)
+    tensors, num = conditions.tensors, conditions.num
+    return draw_reported(progress, sampler, network, tensors, num, generator, settings.batch)
 
 
 def _first(samples: Samples, num: int) -> Samples:

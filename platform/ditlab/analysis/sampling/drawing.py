@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from denoisers.batched_sampling import draw_samples
 from denoisers.contract import Samples
 from ditlab.analysis.sampling.options import SampleOptions
 from ditlab.analysis.sampling.overrides import sampling_changes
@@ -21,6 +20,8 @@ from ditlab.errors import UserError
 from ditlab.inputs.conditions import SampleConditions, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
+from ditlab.progress import Progress, ignore_progress
+from ditlab.quality.drawing import draw_reported
 from ditlab.spec.reading.overrides import Assignment
 
 
@@ -44,7 +45,7 @@ def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
             saved.warn(remark)
         facts = scales(view, fields)
     seed = experiment.seed if options.seed is None else options.seed
-    drawn = draw_all(sampler, saved.network(device), conditions, seed, options)
+    drawn = draw_all(sampler, saved.network(device), conditions, seed, options, saved.progress)
     name = folder_name(saved.step, experiment.to_dict()["sampling"], options.data, request, seed, options.noise)
     folder = saved.folder.path / "samples" / name
     origin = origin_of(saved.folder.run_id, saved.step, options.start)
@@ -52,7 +53,12 @@ def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
 
 
 def draw_all(
-    sampler: Any, network: nn.Module, conditions: SampleConditions, seed: int, options: SampleOptions
+    sampler: Any,
+    network: nn.Module,
+    conditions: SampleConditions,
+    seed: int,
+    options: SampleOptions,
+    progress: Progress = ignore_progress,
 ) -> Samples:
     """Draw all samples in batches of `options.batch`, on the network's device.
 
@@ -62,7 +68,7 @@ def draw_all(
     generator = torch.Generator(device).manual_seed(derived_seed(seed, "samples"))
     given = (conditions.tensors, conditions.num, generator, options.batch, options.trajectory, options.noise)
     try:
-        return draw_samples(sampler, network, *given)
+        return draw_reported(progress, sampler, network, *given)
     except ValueError as error:
         if options.noise is None:
             raise
