@@ -1,13 +1,26 @@
 """Engine, checkpoints, evaluation and tracking of a run."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from denoisers.contract import Spec
 from ditlab.spec.format_value import format_value
 from ditlab.spec.optimisation import Count
 from ditlab.spec.uris import refuse_storage
+
+
+def _zero_for_null(value: Any) -> Any:
+    return 0 if value is None else value
+
+
+_GridSamples = Annotated[int, Field(ge=0, le=10**6)]
+_QualitySamples = Annotated[int, Field(ge=0, le=50_000)]
+# Null is 0, as null switches the other fields of the section off.
+GridSamples = Annotated[_GridSamples, BeforeValidator(_zero_for_null, json_schema_input_type=_GridSamples | None)]
+QualitySamples = Annotated[
+    _QualitySamples, BeforeValidator(_zero_for_null, json_schema_input_type=_QualitySamples | None)
+]
 
 
 class Zero(Spec):
@@ -104,13 +117,13 @@ class Evaluation(Spec):
 
     every: Count | None = 1000
     """Steps between evaluations; the last step is evaluated always. Null: never."""
-    samples: Annotated[int, Field(ge=0, le=10**6)] = 64
-    """Samples drawn for the grid at each evaluation; 0 for none."""
+    samples: GridSamples = 64
+    """Samples drawn for the grid at each evaluation; 0 or null for none."""
     limit: Count = 2048
     """Held-out samples used, the first ones in a fixed order."""
-    quality: Annotated[int, Field(ge=0, le=50_000)] = 0
+    quality: QualitySamples = 0
     """Samples drawn for the quality figures at each evaluation (`quality/...`: distances to the run's own real images,
-    on features of a small classifier that DiTLab trains on them once); at least 100, 0 for none."""
+    on features of a small classifier that DiTLab trains on them once); at least 100, 0 or null for none."""
 
     @field_validator("quality")
     @classmethod

@@ -124,7 +124,7 @@ class Experiment(Spec):
         if self.training.steps is not None and warmup >= self.training.steps and warmup:
             raise ValueError(
                 f"schedule.warmup={warmup} leaves nothing of training.steps={self.training.steps}; "
-                f"set schedule.warmup below {self.training.steps}."
+                f"set schedule.warmup to {self.training.steps // 10}, or training.steps above {warmup}."
             )
         return self
 

@@ -179,8 +179,8 @@ class Training(Spec):
             raise ValueError("training.steps and training.epochs are both null; give one of them.")
         if self.steps is not None and self.epochs is not None:
             raise ValueError(
-                f"training.steps={self.steps} and training.epochs={self.epochs} exclude each other; "
-                "remove one, or set it to null."
+                f"training.steps={self.steps} and training.epochs={self.epochs} exclude each other; remove one: set "
+                "training.epochs to null for a run of so many steps, or training.steps to null."
             )
         return self
 

@@ -62,8 +62,11 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
         length = schedule.warmup_steps(epoch_steps)
         if length and length >= total:
             given = f"warmup_epochs={schedule.warmup_epochs:g}" if schedule.warmup_epochs else f"warmup={length}"
-            most = f"warmup_epochs below {total / epoch_steps:g}" if schedule.warmup_epochs else f"warmup below {total}"
-            raise UserError(f"schedule.{given} leaves nothing of the run's {total} steps; set schedule.{most}.")
+            epochs = f"warmup_epochs to {total / epoch_steps / 10:.1g}"
+            less = epochs if schedule.warmup_epochs else f"warmup to {total // 10}"
+            raise UserError(
+                f"schedule.{given} leaves nothing of the run's {total} steps; set schedule.{less}, or to 0."
+            )
     note = _never_trained(data.train, experiment.batch.size)
     return RunPlan(total, epoch_steps, len(data.train), len(data.held_out), order.left_out, note)
 

@@ -1,10 +1,12 @@
 """Shipped files are valid: experiments, which build the networks that they name, and sweeps."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from denoisers.parameter_counts import count_parameters
+from ditlab.errors import UserError
 from ditlab.spec.experiment import class_for
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading.files import is_sweep
@@ -53,6 +55,32 @@ def test_sweeps_are_checked_through(path):
     jsonschema = pytest.importorskip("jsonschema")
     check_sweep(load_sweep(path), label(path))
     jsonschema.Draft202012Validator(sweep_schema()).validate(parse_yaml(path.read_text(encoding="utf-8"), path.name))
+
+
+def refusal(path: Path, overrides: list[str]) -> str:
+    with pytest.raises(UserError) as error:
+        load_experiment(path, overrides)
+    return str(error.value)
+
+
+def test_a_shorter_run_names_what_else_to_set():
+    """Of every shipped experiment: what the messages say to set, set one after the other, makes 30 steps of it."""
+    for path in FILES:
+        overrides = ["training.steps=30"]
+        for _ in range(3):
+            try:
+                experiment = load_experiment(path, overrides)
+            except UserError as error:
+                remedy = re.search(r"set ([a-z_.]+) to ([\w.]+)", str(error))
+                assert remedy, str(error)
+                overrides.append(f"{remedy[1]}={remedy[2]}")
+        assert experiment.training.steps == 30, label(path)
+    assert "set schedule.warmup to 3, or training.steps above 50." in refusal(FOLDER / "digits/dit.yaml", overrides[:1])
+
+
+def test_null_samples_are_none():
+    experiment = load_experiment(FOLDER / "digits/dit.yaml", ["evaluation.quality=null", "evaluation.samples=null"])
+    assert (experiment.evaluation.quality, experiment.evaluation.samples) == (0, 0)
 
 
 def test_names_are_unique():

@@ -47,8 +47,10 @@ def test_less_than_a_batch_is_refused():
 
 def test_a_warmup_as_long_as_the_run_is_refused():
     spec = {"training": {"epochs": 2}, "schedule": {"kind": "warmup_cosine", "warmup": 24}}
-    with pytest.raises(UserError, match=r"schedule\.warmup=24 leaves nothing of the run's 24 steps"):
+    with pytest.raises(UserError, match=r"warmup=24 leaves nothing .* 24 steps; set schedule\.warmup to 2, or to 0\."):
         plan_run(tiny(batch={"size": 128}, **spec), data(1617))
+    spec["schedule"]["warmup"] = 2
+    assert plan_run(tiny(batch={"size": 128}, **spec), data(1617)).total_steps == 24
 
 
 def test_a_warmup_in_epochs_follows_the_data():
@@ -56,7 +58,7 @@ def test_a_warmup_in_epochs_follows_the_data():
     experiment = tiny(batch={"size": 128}, **spec)
     assert experiment.schedule.warmup_steps(plan_run(experiment, data(1617)).epoch_steps) == 18
     spec["schedule"]["warmup_epochs"] = 3.0
-    with pytest.raises(UserError, match=r"schedule\.warmup_epochs=3 leaves nothing .*36 steps; .* below 3\."):
+    with pytest.raises(UserError, match=r"warmup_epochs=3 leaves nothing .*36 steps; set .*_epochs to 0\.3, or to 0\."):
         plan_run(tiny(batch={"size": 128}, **spec), data(1617))
 
 

@@ -74,7 +74,8 @@ def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mappin
         return _selector_sentence(path, context, annotation_at(cls, mapping, keys), added_names(cls, keys))
     if kind in BOUNDS:
         bound = next(value for value in context.values())
-        return f"{path}={value} must be {BOUNDS[kind]} {format_bound(bound)}."
+        off = ", or null for none" if detail.get("input") == 0 and _null_is_off(cls, mapping, keys) else ""
+        return f"{path}={value} must be {BOUNDS[kind]} {format_bound(bound)}{off}."
     if kind == "literal_error":
         return f"{path}={value} must be {context['expected']}."
     if kind in MAPPING_WANTED:
@@ -83,6 +84,13 @@ def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mappin
         return f"{path}={value} must be {WANTED[kind]}."
     wording = detail["msg"].removeprefix("Input should be ")
     return f"{path}={value} must be {wording}." if wording != detail["msg"] else f"{path}={value}: {wording}."
+
+
+def _null_is_off(cls: type[Spec], mapping: Mapping[str, Any], keys: Sequence[str]) -> bool:
+    """Return True for a field that null switches off: it may be null and is a number by default."""
+    parent = spec_at(cls, mapping, keys[:-1])
+    field = parent.model_fields.get(keys[-1]) if parent else None
+    return field is not None and type(None) in members(field.annotation) and isinstance(field.default, int)
 
 
 def _selector_sentence(path: str, context: Mapping[str, Any], annotation: Any, added: Sequence[str]) -> str:
