@@ -90,7 +90,9 @@ def _facts(found: RunDescription) -> dict[str, str]:
     steps = ", ".join(f"{step:,}" for step in kept.steps[-8:]) or "none"
     checkpoints = kept.fault or f"{'... ' if len(kept.steps) > 8 else ''}{steps} ({kept.place})"
     parts = ", ".join(f"{name} {size_text(size)}" for name, size in found.sizes.items() if name != "total" and size)
-    queued = {None: "", 0: "nothing: MLflow has every record", 1: "1 record waits for MLflow"}
+    queued = "" if found.unsent is None else f"{found.unsent:,} records wait for MLflow"
+    if found.unsent in (0, 1):
+        queued = "1 record waits for MLflow" if found.unsent else "nothing: MLflow has every record"
     facts = {
         "kind": kind,
         "status": status,
@@ -104,7 +106,7 @@ def _facts(found: RunDescription) -> dict[str, str]:
         "folder": str(found.folder.path),
         "size": f"{size_text(found.sizes['total'])} ({parts})" if parts else size_text(found.sizes["total"]),
         "tracking": found.tracking_uri,
-        "queued": queued.get(found.unsent, f"{found.unsent:,} records wait for MLflow"),
+        "queued": queued,
         "next": _next(found),
     }
     return {name: text for name, text in facts.items() if text}

@@ -56,6 +56,17 @@ def connect(uri: str, home: Home) -> Any:
     return mlflow.MlflowClient(uri)
 
 
+def forget_artifact_folder(mlflow_run_id: str) -> None:
+    """Make MLflow's client ask again where a run's artifacts lie.
+
+    It remembers that for the life of the process, by the run's id alone: a home copied meanwhile has the same ids, and
+    its files would go into the original.
+    """
+    from mlflow.tracking._tracking_service import utils
+
+    getattr(utils, "_artifact_repos_cache", {}).pop(mlflow_run_id, None)
+
+
 def _make_database(path: Path, home: Home) -> None:
     """Make all tables or no file: MLflow could not go on from a database cut short among its fifty migrations."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore

@@ -19,8 +19,8 @@ def delete_mlflow_run(run_id: str, address: str, home: Home) -> bool:
         if address.startswith("sqlite:"):
             return False
         raise UserError(
-            f"tracking.uri={redact(address)} does not answer ({reason}), so run {run_id} cannot be deleted there; start "
-            "that server, or delete the run without --mlflow."
+            f"tracking.uri={redact(address)} does not answer ({reason}), so run {run_id} cannot be deleted there; "
+            "start that server, or delete the run without --mlflow."
         )
     if refusal := check_access(address):
         raise UserError(f"{refusal}.")

@@ -19,7 +19,7 @@ from ditlab.tracking.journal.format import JournalRecord
 from ditlab.tracking.journal.reader import count_lines, read_journal, read_lines, read_record_at
 from ditlab.tracking.journal.side_index import damaged_lines
 from ditlab.tracking.upload.batch import BATCHED_KINDS, LogBatch
-from ditlab.tracking.upload.connection import connect
+from ditlab.tracking.upload.connection import connect, forget_artifact_folder
 from ditlab.tracking.upload.cursor import Cursor, CursorFile
 from ditlab.tracking.upload.lost_start import lost_start
 from ditlab.tracking.upload.mlflow_errors import RunGoneError, is_missing
@@ -120,6 +120,7 @@ class JournalTransfer:
             check_alive(client, self.cursor.mlflow_run_id)
             self.cursor_file.save(self.cursor)
         self._parent = start.get("parent") if start and self.node == 0 else None
+        forget_artifact_folder(self.cursor.mlflow_run_id)
         return RecordSender(client, self.cursor.mlflow_run_id, self.folder, self.warn, self.node)
 
     def _find_start(self) -> JournalRecord | None:
