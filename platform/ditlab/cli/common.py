@@ -52,6 +52,16 @@ def print_line(text: object, as_json: bool = False) -> None:
     click.echo(shown(str(text)), err=as_json)
 
 
+def delivery_text(what: str, run_id: str, num_unsent: int) -> str:
+    """Describe what has become of records that a command added to a run: sent to MLflow, or queued for it."""
+    if not num_unsent:
+        return f"{what} sent to MLflow, run {run_id}"
+    return (
+        f"{what} queued for MLflow, which does not take them now ({num_unsent:,} records wait); "
+        f"`ditlab runs sync {run_id}` sends them"
+    )
+
+
 def console(as_json: bool) -> "TerminalConsole":
     """Console of a command's tables, which reads no markup: standard output, or standard error for `--json`."""
     from ditlab.cli.terminal import TerminalConsole

@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from ditlab.cli.common import emit, json_option, print_line, say
+from ditlab.cli.common import delivery_text, emit, json_option, print_line, say
+from ditlab.cli.hints import hint
 
 
 @click.command()
@@ -27,10 +28,18 @@ def compare(runs: tuple[str, ...], as_json: bool, **options: Any) -> None:
 
     RUN is an id, a prefix of one, or a name. Writes comparison.html (one file), comparison.md and the pictures.
     """
-    from ditlab.interface.analysis import compare as compare_runs
+    from ditlab.cli.progress_bars import ProgressBars
 
-    found = compare_runs(*runs, **options, warn=say)
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.interface.analysis import compare as compare_runs
+
+        progress.stage("opening the runs")
+        found = compare_runs(*runs, **options, warn=progress.say, on_progress=progress)
     for file in found.files:
         print_line(file, as_json)
     say(found.summary)
+    for run_id, num_unsent in found.unsent.items():
+        if num_unsent:
+            say(delivery_text("the page is", run_id, num_unsent))
     emit({"files": [str(file) for file in found.files], "runs": [run.as_dict() for run in found.runs]}, as_json)
+    hint(as_json, "ui")

@@ -2,7 +2,8 @@
 
 import click
 
-from ditlab.cli.common import console, emit, json_option, print_line, run_argument, say, set_option
+from ditlab.cli.common import console, delivery_text, emit, json_option, print_line, run_argument, say, set_option
+from ditlab.cli.hints import hint
 
 
 @click.command()
@@ -41,10 +42,18 @@ def evaluate(
     is measured alone, to be compared with that under others; `--set encoders.KEY=PLACE` says where the run's encoders
     are now. With either nothing is added to the run.
     """
-    from ditlab.interface.run import open_run
+    from ditlab.cli.progress_bars import ProgressBars
 
-    found = open_run(run, warn=say).evaluate(quality=quality, rows=rows, batch=batch, overrides=overrides)
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.interface.run import open_run
+
+        progress.stage("opening the run")
+        opened = open_run(run, warn=progress.say, on_progress=progress)
+        found = opened.evaluate(quality=quality, rows=rows, batch=batch, overrides=overrides)
     console(as_json).print(*found.terminal_tables())
     for file in found.files:
         print_line(file, as_json)
+    if found.num_unsent is not None:
+        say(delivery_text("metrics", found.run_id, found.num_unsent))
+    hint(as_json, "figures", found.run_id)
     emit(found.to_dict(), as_json)

@@ -1,10 +1,13 @@
 """`ditlab export`."""
 
+import shlex
+import sys
 from pathlib import Path
 
 import click
 
-from ditlab.cli.common import emit, json_option, print_line, run_argument, say
+from ditlab.cli.common import emit, json_option, print_line, run_argument
+from ditlab.cli.hints import hint_text, relative, short_path
 
 
 @click.command()
@@ -14,9 +17,17 @@ from ditlab.cli.common import emit, json_option, print_line, run_argument, say
 @json_option
 def export(run: str, out: Path, raw: bool, as_json: bool) -> None:
     """Write RUN's weights as safetensors, with the spec that rebuilds the network, and its tokeniser if it has one."""
-    from ditlab.interface.run import open_run
+    from ditlab.cli.progress_bars import ProgressBars
 
-    exported = open_run(run, warn=say).export(out, averaged=not raw)
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.interface.run import open_run
+
+        progress.stage("opening the run")
+        opened = open_run(run, warn=progress.say, on_progress=progress)
+        progress.stage("writing the weights")
+        exported = opened.export(out, averaged=not raw)
     for file in exported.files:
         print_line(file, as_json)
     emit(exported.to_dict(), as_json)
+    code = f"import ditlab; print(ditlab.load_export({str(relative(exported.folder))!r}).network)"
+    hint_text(as_json, f"{short_path(Path(sys.executable))} -c {shlex.quote(code)}")

@@ -1,10 +1,16 @@
 """`ditlab figures`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ditlab.cli.common import emit, json_option, print_line, say
+from ditlab.cli.common import delivery_text, emit, json_option, print_line, say
+from ditlab.cli.hints import hint
+
+if TYPE_CHECKING:
+    from ditlab.analysis.figures import FigureSet
+    from ditlab.cli.progress_bars import ProgressBars
 
 
 @click.command()
@@ -23,22 +29,52 @@ def figures(
 
     Without RUN: figures that need no weights (embeddings, schedules, each family's fixed tables).
     """
-    from ditlab.errors import UserError
-    from ditlab.interface.analysis import figures as general_figures
-    from ditlab.interface.run import open_run
+    from ditlab.cli.progress_bars import ProgressBars
 
-    opened = open_run(run, warn=say) if run else None
-    if opened and not only_list:
-        opened.check_writable()
-    found = opened.figures(seed) if opened else general_figures()
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.interface.analysis import figures as general_figures
+        from ditlab.interface.run import open_run
+
+        progress.stage("opening the run" if run else "preparing the figures")
+        opened = open_run(run, warn=progress.say, on_progress=progress) if run else None
+        if opened and not only_list:
+            opened.check_writable()
+        found = opened.figures(seed) if opened else general_figures()
+        if only_list:
+            files = []
+        else:
+            found.check(kinds)
+            files = _draw(found, kinds, out, run, progress, as_json)
+        num_unsent = 0
+        if opened and files:
+            progress.stage("sending the figures to MLflow")
+            num_unsent = opened.log_figures(files)
     if only_list:
         for kind in found.kinds:
             print_line(kind, as_json)
         emit({"kinds": found.kinds}, as_json)
+        hint(as_json, "figures", *([opened.id] if opened else []), "--kind", found.kinds[0])
         return
-    found.check(kinds)
-    files = []
-    for kind in kinds or found.kinds:
+    if opened and files:
+        say(delivery_text(f"{len(files)} figure{'s' if len(files) > 1 else ''}", opened.id, num_unsent))
+    emit({"files": [str(file) for file in files]}, as_json)
+    if opened:
+        hint(as_json, "export", opened.id, "--out", f"export-{opened.id}")
+    else:
+        hint(as_json, "runs")
+
+
+def _draw(
+    found: "FigureSet", kinds: tuple[str, ...], out: Path | None, run: str | None, progress: "ProgressBars",
+    as_json: bool,
+) -> list[Path]:  # fmt: skip
+    """Draw the figures and print their files. Raises UserError for a kind by name that the run has nothing for."""
+    from ditlab.errors import UserError
+
+    files: list[Path] = []
+    chosen = kinds or found.kinds
+    for number, kind in enumerate(chosen):
+        progress("drawing figures", number, len(chosen), "figures")
         file = found.save_kind(kind, out)
         if file is not None:
             files.append(file)
@@ -46,8 +82,5 @@ def figures(
         elif kinds:
             raise UserError(f"--kind {kind}: run {run} has nothing to draw it from; leave it out.")
         else:
-            say(f"no {kind}: the run has nothing to draw it from.")
-    if opened:
-        opened.log_figures(files)
-        say(f"logged {len(files)} figures to run {opened.id}")
-    emit({"files": [str(file) for file in files]}, as_json)
+            progress.say(f"no {kind}: the run has nothing to draw it from.")
+    return files

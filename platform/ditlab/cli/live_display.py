@@ -1,5 +1,6 @@
 """Display of a command at work: rewritten in place on a terminal, plain lines anywhere else."""
 
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -48,8 +49,10 @@ class LiveDisplay(ABC):
 
     def __enter__(self) -> Self:
         if self._is_live:
+            # Live redirects what is printed meanwhile to its own console: right for a terminal, wrong for `> FILE`.
             self._live = Live(
-                console=self._console, get_renderable=self.render, transient=True, refresh_per_second=4
+                console=self._console, get_renderable=self.render, transient=True, refresh_per_second=4,
+                redirect_stdout=sys.stdout.isatty(),
             )  # fmt: skip
             self._live.__enter__()
         else:

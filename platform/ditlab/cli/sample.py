@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from ditlab.analysis.sampling.options import SAMPLES_PER_PROMPT, STRENGTH
-from ditlab.cli.common import emit, json_option, print_line, run_argument, say, set_option
+from ditlab.cli.common import emit, json_option, print_line, run_argument, set_option
+from ditlab.cli.hints import hint
 
 
 @click.command()
@@ -89,11 +90,17 @@ def sample(run: str, num: int | None, out: Path | None, as_json: bool, **options
     holds its prompt, its seed and the settings. `--set sampling.KEY=VALUE` reaches every sampling setting of a family,
     and `--set encoders.text=FOLDER` says where the text encoder is.
     """
-    from ditlab.interface.run import open_run
+    from ditlab.cli.progress_bars import ProgressBars
 
-    opened = open_run(run, warn=say)
-    drawn = opened.sample(num, **options)
-    files = drawn.save(out)
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.interface.run import open_run
+
+        progress.stage("opening the run")
+        opened = open_run(run, warn=progress.say, on_progress=progress)
+        drawn = opened.sample(num, **options)
+        progress.stage("writing the files")
+        files = drawn.save(out)
     for file in files:
         print_line(file, as_json)
     emit({"run_id": opened.id, "step": drawn.step, "files": [str(file) for file in files]}, as_json)
+    hint(as_json, "evaluate", opened.id)

@@ -17,6 +17,7 @@ from ditlab.analysis.saved_run import SavedRun
 from ditlab.home import Home
 from ditlab.quality import classifier as classifiers
 from ditlab.reports.comparison.figures import MetricRow
+from ditlab.runs.relocation import relocate_home
 from support.command import Said, run_here, run_inside
 
 SECOND = """\
@@ -31,7 +32,7 @@ ALL = ("eval/velocity", "train/loss")
 def both(finished, tmp_path_factory) -> Path:
     """A home with a DiT, `small`, and a U-Net, `second`. Read it only; `mine` is a copy."""
     folder = tmp_path_factory.mktemp("both")
-    shutil.copytree(finished.home, folder / "home")
+    relocate_home(Home(shutil.copytree(finished.home, folder / "home")))
     shutil.copy(finished.spec, folder / "small.yaml")
     (folder / "second.yaml").write_text(SECOND)
     said = run_inside("train", folder / "second.yaml", "--local", "--json", home=folder / "home", cwd=folder)
@@ -40,7 +41,9 @@ def both(finished, tmp_path_factory) -> Path:
 
 
 def copied(home: Path, place: Path) -> Path:
-    return shutil.copytree(home, place, ignore=shutil.ignore_patterns("mlflow.db*", "caches"))
+    shutil.copytree(home, place, ignore=shutil.ignore_patterns("mlflow.db*", "caches"))
+    relocate_home(Home(place))
+    return place
 
 
 @pytest.fixture

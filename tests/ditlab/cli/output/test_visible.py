@@ -12,6 +12,8 @@ from rich.text import Text
 from ditlab.cli.terminal import TerminalConsole, status_text
 from ditlab.cli.visible import shown, shown_line
 from ditlab.home import Home
+from ditlab.spec.loading import load_experiment
+from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.tracking.records import create_run, update_record
 from support.sweeps import BASE, LR, sweep_of
 
@@ -50,9 +52,10 @@ def test_console_prints_names_as_they_are(monkeypatch):
 
 
 @pytest.fixture
-def hostile_run(home):
-    """The id of a run whose name is markup and an escape sequence."""
+def hostile_run(home, spec):
+    """The id of a run without a checkpoint, whose name is markup and an escape sequence."""
     folder = create_run(Home.from_environment(), HOSTILE, family=HOSTILE, spec_hash="")
+    folder.spec.write_text(dump_yaml(load_experiment(spec).to_dict()))
     update_record(folder, status="failed", message=HOSTILE)
     return folder.run_id
 
