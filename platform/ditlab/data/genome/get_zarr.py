@@ -1,6 +1,7 @@
 """Zarr stores of GET (Fu et al. 2025), formats 2 and 3: checked, and read a block of peaks at a time."""
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from ditlab.errors import UserError
 
 BLOCK_BYTES = 8 * 2**20
 """Bytes of scores read at a time, unless one of the store's chunks is larger."""
+MOST_MOTIFS = 100_000
 NAMES_AT_A_TIME = 65_536
 """Names of peaks read at a time."""
 KEYS = ("data", "peak_names", "motif_names")
@@ -139,6 +141,10 @@ def open_get_zarr(path: Path, progress: ImportProgress) -> GetZarrStore:
             f"{path}: data has shape {data.shape} of {data.dtype}; it needs (peaks, motifs) of numbers, one of each at "
             "least."
         )
+    if data.shape[1] > MOST_MOTIFS:
+        raise UserError(
+            f"{path}: data has {data.shape[1]:,} motifs, and at most {MOST_MOTIFS:,} are read; leave some out."
+        )
     motifs = _motif_names(path, motif_names, data.shape[1])
     peaks = data.shape[0]
     if names.shape not in ((peaks,), (peaks, 1)):
@@ -155,7 +161,8 @@ def _motif_names(path: Path, array: Any, num: int) -> tuple[str, ...]:
         )
     values = read_array(path, "motif_names", array, slice(None)).reshape(-1).tolist()
     names = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in values)
-    twice = next((name for name in names if names.count(name) > 1 or name == "accessibility"), None)
+    times = Counter(names)
+    twice = next((name for name in names if times[name] > 1 or name == "accessibility"), None)
     if twice is not None:
         problem = "names a motif accessibility" if twice == "accessibility" else f"holds '{twice}' more than once"
         raise UserError(f"{path}: motif_names {problem}; each feature needs a name of its own, so rename it.")

@@ -14,6 +14,9 @@ from support.datasets.get_sources import FORMATS, GetSource
 pytestmark = pytest.mark.filterwarnings("ignore")  # zarr: fixed-length text has no specification in format 3
 
 
+LOST = "codec 'lost' is not among those that are read (blosc"
+
+
 def put(position: tuple[int, int], value: float) -> Callable[[GetSource], None]:
     return lambda source: source.data.__setitem__(position, value)
 
@@ -101,7 +104,11 @@ def test_a_damaged_chunk_is_named(refused, tmp_path, zarr_format):
     path = GetSource().write(tmp_path / "damaged.zarr", zarr_format)
     chunk = path / "data" / ("3.0" if zarr_format == 2 else "c/3/0")
     chunk.write_bytes(b"no chunk of any kind")
-    refused(path, "data cannot be read from row 0", "copy the store again")
+    words = {
+        2: "data is not read: 3.0 is damaged, or unpacks to more than a chunk's",
+        3: "data cannot be read from row 0",
+    }
+    refused(path, words[zarr_format], "copy")
 
 
 def without(*keys: str) -> Callable[[dict], dict]:
@@ -114,8 +121,12 @@ def without(*keys: str) -> Callable[[dict], dict]:
     [
         (2, lambda m: {**m, "dtype": "nonsense"}, "nonsense"),
         (3, lambda m: {**m, "data_type": "nonsense"}, "nonsense"),
-        (2, lambda m: {**m, "compressor": {"id": "lost"}}, "codec not available: ''lost''"),
-        (3, lambda m: {**m, "codecs": [*m["codecs"], {"name": "lost", "configuration": {}}]}, "Unknown codec: 'lost'"),
+        (2, lambda m: {**m, "compressor": {"id": "lost"}}, LOST),
+        (
+            3,
+            lambda m: {**m, "codecs": [*m["codecs"], {"name": "lost", "configuration": {}}]},
+            LOST,
+        ),
         (2, without("shape"), "is no array"),
         (3, without("shape"), "'shape'"),
         (2, None, "Expecting property name"),
@@ -126,7 +137,7 @@ def test_metadata_that_cannot_be_read_are_named(refused, tmp_path, zarr_format, 
     path = GetSource().write(tmp_path / "source.zarr", zarr_format)
     file = path / key / (".zarray" if zarr_format == 2 else "zarr.json")
     file.write_text(json.dumps(change(json.loads(file.read_text()))) if change else "{")
-    refused(path, f"{path}: {key} ", reason, "copy the store again", cell_type="fetal_heart")
+    refused(path, f"{path}: {key} ", reason, "copy ", cell_type="fetal_heart")
 
 
 def test_unused_arrays_may_be_broken(get, tmp_path):
