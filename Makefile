@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# Compiling all of the 120 packages took 58% of an installation's processor time; a fresh environment compiles what it
+# imports, once, unless it may not.
+COMPILE := $(if $(PYTHONDONTWRITEBYTECODE),--compile,--no-compile)
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(COMPILE) --constraint constraints.txt
 # Processes that share the tests, a file at a time; those on Ray stay together.
 WORKERS ?= 2
 # The README's first run; `make demo SPEC=experiments/digits/unet.yaml` trains another.
