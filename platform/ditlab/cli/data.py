@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from ditlab.cli.common import console, emit, json_option, say
+from ditlab.cli.hints import hint_text
 from ditlab.cli.importing import import_
 from ditlab.cli.uploading import upload
 
@@ -48,6 +49,7 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
         terminal.print(table)
     if remote:
         emit({**store_facts(store, place, None), "texts": {}}, as_json)
+        hint_text(as_json, f"in a spec, data: {{kind: arrow, path: {place}}}")
         return
     texts = sample_text(store, num or 4)
     if texts:
@@ -64,3 +66,4 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
         picture = Plot(figure).save(out)
         say(f"picture: {picture}")
     emit({**store_facts(store, place, picture), "texts": texts}, as_json)
+    hint_text(as_json, f"in a spec, data: {{kind: arrow, path: {place}}}")

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ditlab.cli.common import console, emit, json_option, print_line, say
+from ditlab.cli.common import console, emit, json_option, print_line
+from ditlab.cli.hints import command_line, hint, hint_text, repeated_arguments
 
 if TYPE_CHECKING:
     from ditlab.doctor.findings import Finding
@@ -25,9 +27,12 @@ def doctor(cluster: bool, address: str | None, storage: str | None, as_json: boo
         findings = _check_cluster(address, storage)
     else:
         _refuse_cluster_options(address, storage)
-        from ditlab.doctor.machine import check_machine
+        from ditlab.cli.progress_bars import ProgressBars
 
-        findings = check_machine()
+        with ProgressBars("checking this machine"):
+            from ditlab.doctor.machine import check_machine
+
+            findings = check_machine()
     _show(findings, as_json)
     missing = [finding.what for finding in findings if finding.verdict == "missing"]
     result = {"missing": missing, "findings": [asdict(finding) for finding in findings]}
@@ -35,6 +40,14 @@ def doctor(cluster: bool, address: str | None, storage: str | None, as_json: boo
         print_line(last_sentence(findings), as_json)
         result["verdict"] = last_sentence(findings)
     emit(result, as_json)
+    example = Path("experiments/digits/dit.yaml")
+    if missing:
+        again = command_line("doctor", *repeated_arguments("as_json"))
+        hint_text(as_json, f"mend what is missing ({', '.join(missing)}), then {again}")
+    elif example.is_file():
+        hint(as_json, "train", example, *(["--address", address] if cluster and address else []))
+    else:
+        hint(as_json, "train", "--help")
     return 1 if missing else 0
 
 
@@ -51,10 +64,13 @@ def _check_cluster(address: str | None, storage: str | None) -> "list[Finding]":
     where = cluster_address(address)
     if where is None:
         raise UserError("--cluster needs a cluster; name one with --address HOST:PORT, or run this as a Ray job.")
-    with ray_session(where, 0):
+    from ditlab.cli.progress_bars import ProgressBars
+
+    with ProgressBars(f"connecting to the cluster at {where}") as progress, ray_session(where, 0):
         from ditlab.doctor.cluster import check_cluster
 
-        return check_cluster(storage, say)
+        progress.stage("checking the cluster")
+        return check_cluster(storage, progress.say)
 
 
 def _refuse_cluster_options(address: str | None, storage: str | None) -> None:

@@ -5,6 +5,9 @@ import shutil
 import sys
 from pathlib import Path
 
+import click
+from click.core import ParameterSource
+
 from ditlab.cli.common import say
 
 
@@ -41,3 +44,22 @@ def short_path(path: Path) -> str:
 def relative(path: Path) -> Path:
     """Path relative to the working directory where it lies below it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def repeated_arguments(*without: str) -> list[str]:
+    """Arguments of the running command as they were typed, but for the parameters of these names."""
+    context = click.get_current_context()
+    found: list[str] = []
+    for parameter in context.command.get_params(context):
+        name = parameter.name or ""
+        if name in without or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        value = context.params[name]
+        values = list(value) if isinstance(value, tuple) else [value]
+        if not isinstance(parameter, click.Option):
+            found += map(str, values)
+        elif parameter.is_flag:
+            found.append(parameter.opts[0] if value else (parameter.secondary_opts or parameter.opts)[0])
+        else:
+            found += [part for each in values for part in (parameter.opts[0], str(each))]
+    return found

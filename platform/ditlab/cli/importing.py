@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 import click
 
 from ditlab.cli.common import emit, json_option, say
+from ditlab.cli.hints import hint, relative
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -122,3 +123,5 @@ def _run(kind: str, options: Spec, out: Path | None, as_json: bool) -> None:
         text = store.manifest.text and store.manifest.text.model_dump(mode="json")
         stores.append({**facts, "outcome": one.outcome, "note": store.manifest.source.note, "text": text})
     emit({"kind": kind, "stores": stores}, as_json)
+    if imported:
+        hint(as_json, "data inspect", imported[0].store.name if out is None else relative(imported[0].store.path))

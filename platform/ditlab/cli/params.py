@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ditlab.cli.common import console, emit, json_option, set_option, spec_argument
+from ditlab.cli.hints import hint, repeated_arguments
 
 
 @click.command()
@@ -31,3 +32,4 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
         terminal.print(shape_table(rows, batch))
         result["shapes"] = [asdict(row) for row in rows]
     emit(result, as_json)
+    hint(as_json, "train", *repeated_arguments("shapes", "batch", "as_json"), "--dry-run")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ditlab.cli.common import console, emit, json_option, print_line, say
+from ditlab.cli.hints import hint
 from ditlab.cli.runs_log import log
 from ditlab.cli.runs_relocate import relocate
 from ditlab.cli.runs_rm import rm
@@ -38,6 +39,8 @@ def runs(ctx: click.Context, num: int, tracking: str | None, as_json: bool) -> N
     for remark in remarks:
         say(remark)
     emit({"runs": rows}, as_json)
+    if rows and not tracking:
+        hint(as_json, "runs show", rows[0]["run_id"])
 
 
 for _command in (show, log, rm, relocate):
@@ -50,6 +53,7 @@ for _command in (show, log, rm, relocate):
 @json_option
 def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
     """Send records that MLflow has not received, of the runs named or of all."""
+    from ditlab.cli.progress_bars import ProgressBars
     from ditlab.errors import UserError
     from ditlab.home import Home
     from ditlab.tracking.records import find_run, record_remarks, scan_runs
@@ -66,13 +70,18 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
         records = scanned.records
         for remark in record_remarks(scanned):
             say(remark)
-    results = sync_runs(records, home, tracking, warn=say)
+    with ProgressBars(
+        f"sending what MLflow has missed of {len(records):,} run{'s' if len(records) > 1 else ''}"
+    ) as progress:
+        results = sync_runs(records, home, tracking, warn=progress.say)
     for result in results:
         if result.sent or result.left or which:
             say(f"{result.run_id}: {result.sent:,} records sent, {result.left:,} left")
     faults = [result.fault for result in results if result.fault]
     if faults:
         raise UserError("\n".join(dict.fromkeys(faults)))
+    if not any(result.left for result in results):
+        hint(as_json, "ui")
     emit({"synced": [{"run_id": r.run_id, "sent": r.sent, "left": r.left} for r in results]}, as_json)
 
 
@@ -82,9 +91,12 @@ def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
     from ditlab.tracking.records import record_remarks, scan_runs
 
     rows, damaged, runs = [], 0, scan_runs(home)
+    faults: list[str] = []
     for record in runs.records[:num]:
         recent = recent_metrics(home.run(record.run_id))
         loss, damaged = recent.latest.get("train/loss"), damaged + recent.num_damaged
+        if recent.fault:
+            faults.append(f"the journal of run {record.run_id} cannot be read ({recent.fault}).")
         rows.append(
             {
                 "run_id": record.run_id,
@@ -98,7 +110,7 @@ def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
                 "message": record.message,
             }
         )
-    remarks = record_remarks(runs)
+    remarks = [*record_remarks(runs), *faults]
     if damaged:
         remarks.append(
             f"{damaged} damaged line{'s' if damaged > 1 else ''} at the end of these runs' journals passed over."

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from ditlab.cli.common import emit, json_option, set_option, spec_argument
+from ditlab.cli.hints import hint, repeated_arguments
 
 
 @click.command()
@@ -24,3 +25,4 @@ def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
         shown, hashes = experiment.to_dict(), {"spec_hash": experiment.content_hash()}
     click.echo(dump_yaml(shown), nl=False, err=as_json)
     emit({"spec": shown, **hashes}, as_json)
+    hint(as_json, "train" if hashes else "tune", *repeated_arguments("as_json"), "--dry-run")

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from ditlab.cli.common import emit, json_option, say, set_option, spec_argument
+from ditlab.cli.common import emit, json_option, print_line, say, set_option, spec_argument
+from ditlab.cli.hints import hint_text
 
 
 @click.command()
@@ -44,16 +45,19 @@ def submit(
     The working directory is sent along, without the files that .gitignore and .rayignore name. Ctrl-C leaves the job
     running; `ray job stop` ends it after a final checkpoint.
     """
+    from ditlab.cli.progress_bars import ProgressBars
     from ditlab.cluster.job_package import package_files
     from ditlab.cluster.jobs import DEFAULT_ADDRESS, JobServer
 
     root, name, command = _command(spec, overrides, working_dir, resume, as_json)
     package_files(root).check()
     with JobServer(address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS) as jobs:
-        job = jobs.submit(name, command, root)
+        with ProgressBars(f"sending {root} to {jobs.address}"):
+            job = jobs.submit(name, command, root)
         say(f"job {job} at {jobs.address} · stop it: ray job stop {job} --address {jobs.address}")
         if no_wait:
             emit({"job": job, "status": "SUBMITTED"}, as_json)
+            hint_text(as_json, f"ray job logs --follow {job} --address {jobs.address}")
             return 0
         output = _JobOutput(as_json)
         try:
@@ -113,7 +117,7 @@ class _JobOutput:
             if self._as_json and line.startswith("{"):
                 self._last = line
             else:
-                click.echo(line, err=self._as_json)
+                print_line(line, self._as_json)
 
     def result(self) -> dict[str, Any]:
         """The command's JSON result, empty without one."""

@@ -1,14 +1,12 @@
 """`ditlab train`."""
 
-import shlex
-import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ditlab.cli.common import emit, json_option, print_line, say, set_option, spec_argument
+from ditlab.cli.hints import command_line, hint, repeated_arguments, short_path
 
 if TYPE_CHECKING:
     from ditlab.interface.training import TrainingResult
@@ -54,15 +52,22 @@ def train(
     for text in _summary(result):
         print_line(text, as_json)
     emit(result.to_dict(), as_json)
+    if result.status == "interrupted":
+        hint(as_json, "train", *repeated_arguments("resume", "as_json"), "--resume", result.run_id)
+    else:
+        hint(as_json, "sample", result.run_id)
     return 130 if result.status == "interrupted" else 0
 
 
 def _show_plan(experiment: "Experiment", address: str | None, local: bool, resume: str | None, as_json: bool) -> None:
     """Print what would be trained."""
-    from ditlab.interface.training import plan_training
+    from ditlab.cli.progress_bars import ProgressBars
     from ditlab.spec.reading.yaml_text import dump_yaml
 
-    plan = plan_training(experiment, local=local, address=address, resume=resume)
+    with ProgressBars("loading PyTorch"):
+        from ditlab.interface.training import plan_training
+
+        plan = plan_training(experiment, local=local, address=address, resume=resume)
     for line in plan.notes:
         say(line)
     click.echo(dump_yaml(experiment.to_dict()), nl=False, err=as_json)
@@ -70,6 +75,7 @@ def _show_plan(experiment: "Experiment", address: str | None, local: bool, resum
         {"status": "dry-run", "spec_hash": plan.spec_hash, "steps": plan.total_steps, "total": plan.num_parameters},
         as_json,
     )
+    hint(as_json, "train", *repeated_arguments("dry_run", "as_json"))
 
 
 def _summary(result: "TrainingResult") -> list[str]:
@@ -78,10 +84,10 @@ def _summary(result: "TrainingResult") -> list[str]:
     if result.status == "interrupted":
         return [
             f"run {run} interrupted at step {result.step} of {result.total_steps} · checkpoint: "
-            f"{_place(result.checkpoint)} · go on: ditlab train SPEC --resume {run}"
+            f"{_place(result.checkpoint)}"
         ]
     pictures = sorted((result.folder / "media").glob("samples-*.png"))
-    places = [f"samples: {_short(pictures[-1])}"] if pictures else []
+    places = [f"samples: {short_path(pictures[-1])}"] if pictures else []
     places.append(f"MLflow: {_tracking_place(result.tracking_uri)}")
     loss = result.metrics.get("train/loss", float("nan"))
     return [f"run {run} finished: {result.step} steps, loss {loss:.4f}", f"  {' · '.join(places)}"]
@@ -94,17 +100,9 @@ def _tracking_place(uri: str) -> str:
     database = Home.from_environment().mlflow_database
     if uri != f"sqlite:///{database}":
         return uri
-    command = "ditlab" if shutil.which("ditlab") else _short(Path(sys.executable).with_name("ditlab"))
-    return f"{_short(database)} ({command} ui)"
+    return f"{short_path(database)} ({command_line('ui')})"
 
 
 def _place(checkpoint: str | None) -> str:
     """Place of a checkpoint: a URI, or a path as a shell takes it."""
-    return checkpoint if checkpoint and "://" in checkpoint else _short(Path(checkpoint or "-"))
-
-
-def _short(path: Path) -> str:
-    """Path quoted for a shell, relative to the working directory where it lies below it."""
-    if path.is_relative_to(Path.cwd()):
-        path = path.relative_to(Path.cwd())
-    return shlex.quote(str(path))
+    return checkpoint if checkpoint and "://" in checkpoint else short_path(Path(checkpoint or "-"))

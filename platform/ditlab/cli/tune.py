@@ -1,12 +1,12 @@
 """`ditlab tune`."""
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ditlab.cli.common import console, emit, json_option, print_line, say, set_option
+from ditlab.cli.hints import hint, relative, repeated_arguments, short_path
 
 if TYPE_CHECKING:
     from ditlab.sweeps.finish import SweepResult
@@ -49,6 +49,10 @@ def tune(
     for line in summary_lines(result):
         print_line(line, as_json)
     emit(result.to_dict(), as_json)
+    if result.status != "finished":
+        hint(as_json, "tune", "--resume", result.sweep_id)
+    elif (best := result.report.parent / "best.yaml").exists():
+        hint(as_json, "train", relative(best))
     return result.exit_code
 
 
@@ -56,9 +60,13 @@ def _show_plan(
     sweep: Path | None, overrides: tuple[str, ...], address: str | None, resume: str | None, as_json: bool
 ) -> None:
     """Print the trials, and how long they will take."""
-    from ditlab.interface.sweeps import plan_sweep
+    from ditlab.cli.progress_bars import ProgressBars
 
-    plan = plan_sweep(sweep, overrides, address=address, resume=resume, say=say)
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.interface.sweeps import plan_sweep
+
+        progress.stage("checking the trials, and timing a few steps")
+        plan = plan_sweep(sweep, overrides, address=address, resume=resume, say=progress.say)
     from ditlab.cli.forecast_table import forecast_table
 
     for line in plan.notes:
@@ -67,6 +75,7 @@ def _show_plan(
     for line in plan.forecast.lines:
         print_line(line, as_json)
     emit(plan.to_dict(), as_json)
+    hint(as_json, "tune", *repeated_arguments("dry_run", "as_json"))
 
 
 def summary_lines(result: "SweepResult") -> list[str]:
@@ -83,17 +92,9 @@ def summary_lines(result: "SweepResult") -> list[str]:
         values = ", ".join(f"{path}={describe_value(value)}" for path, value in found.values.items())
         metrics = ", ".join(f"{name} {found.metrics[name]:.5g}" for name in summary.metrics)
         lines.append(f"  best: trial {found.number} (run {found.run_id}), {metrics}: {values}")
-        lines.append(f"  ditlab train {_short(result.report.parent / 'best.yaml')}")
-    lines.append(f"  report: {_short(result.report)}")
+    lines.append(f"  report: {short_path(result.report)}")
     for trial in summary.trials:
         if trial.status == "failed":
             reason = trial.note.partition("\n")[0]
             lines.append(f"  trial {trial.number} (run {trial.run_id}) failed: {reason[:200]}")
-    if result.status != "finished":
-        lines.append(f"  go on: ditlab tune --resume {result.sweep_id}")
     return lines
-
-
-def _short(path: Path) -> str:
-    """Quote a path for a shell, relative to the working directory where it lies below it."""
-    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from ditlab.cli.common import emit, json_option, set_option
+from ditlab.cli.common import emit, json_option, print_line, set_option
+from ditlab.cli.hints import hint, repeated_arguments
 
 
 @click.command()
@@ -32,7 +33,9 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
             mistakes.append(str(error))
         else:
             valid.append(str(path))
-            click.echo(f"{path}: valid{remark}", err=as_json)
+            print_line(f"{path}: valid{remark}", as_json)
     if mistakes:
         raise UserError("\n".join(mistakes))
     emit({"valid": valid, "spec_hash": hashes}, as_json)
+    command, settings = "tune" if is_sweep(specs[0]) else "train", repeated_arguments("specs", "as_json")
+    hint(as_json, command, specs[0], *settings, "--dry-run")

@@ -78,7 +78,7 @@ def test_interrupted_sweep(sweep_with, home):
     lines = summary_lines(result)
     assert lines[0] == f"sweep {result.sweep_id} interrupted: 1 finished of 3 trials"
     assert lines[1].startswith(f"  best: trial 0 (run {planned(one)[0].run_id}), {METRIC} 1: optimizer.lr=")
-    assert lines[-1] == f"  go on: ditlab tune --resume {result.sweep_id}"
+    assert not any("ditlab tune" in line for line in lines)  # that is the command's last line, on standard error
 
 
 def test_sweep_out_of_time(sweep_with):
@@ -102,7 +102,6 @@ def test_summary_names_failed_trials(sweep_with):
     lines = summary_lines(finish(one, "finished"))
     (line,) = [line for line in lines if "failed: " in line]
     assert line == f"  trial 1 (run {planned(one)[1].run_id}) failed: lost worker: worker 1 died"
-    assert not any("go on" in line for line in lines)
 
 
 def test_report_that_cannot_be_written_costs_a_warning_and_not_the_result(sweep_with):

@@ -1,0 +1,133 @@
+"""The last line of commands for people: the next command, which works as it stands."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from ditlab.cli import hints
+from ditlab.cli.main import cli
+from ditlab.data.named_stores import open_named_store
+from ditlab.home import Home
+from support.sweeps import written_sweep
+
+
+def next_line(said):
+    """The line that begins with `next: `, which is the last one on standard error."""
+    assert said.code == 0, said.err
+    (line,) = [line for line in said.err.splitlines() if line.startswith("next: ")]
+    assert said.err.splitlines()[-1] == line
+    return line.removeprefix("next: ")
+
+
+def next_command(said):
+    """The words of the next command after `ditlab`, once click has taken them."""
+    words = shlex.split(next_line(said))
+    assert words[0].endswith("ditlab"), words
+    command, rest, context = cli, words[1:], click.Context(cli)
+    while isinstance(command, click.Group) and rest:
+        _, command, rest = command.resolve_command(context, rest)
+        context = click.Context(command, parent=context)
+    if "--help" not in rest:
+        command.make_context("ditlab", list(rest))  # raises for what it does not take
+    return words[1:]
+
+
+@pytest.fixture
+def run_id(finished):
+    return finished.run_id
+
+
+def test_run_to_sample_to_evaluation_to_figures_to_export(blank_pictures, run_id, with_run, tmp_path, monkeypatch):
+    """Each command names the next one, by the run's id, until its weights stand in a folder that Python opens."""
+    monkeypatch.chdir(tmp_path)
+    assert next_command(with_run("runs")) == ["runs", "show", run_id]
+    assert next_command(with_run("sample", "small", "--num", "1", "--out", "x")) == ["evaluate", run_id]
+    assert next_command(with_run("evaluate", "small", "--rows", "4")) == ["figures", run_id]
+    listed = next_command(with_run("figures", "small", "--list"))
+    assert listed[:3] == ["figures", run_id, "--kind"] and len(listed) == 4
+    drawn = next_command(with_run("figures", "small", "--kind", "loss", "--out", "y"))
+    assert drawn == ["export", run_id, "--out", f"export-{run_id}"]
+    words = shlex.split(next_line(with_run(*drawn)))
+    assert words[0] == sys.executable and words[1] == "-c" and f"export-{run_id}" in words[2]
+    exec(words[2], {"print": lambda network: network.eval()})
+
+
+def test_figures_without_a_run(ditlab, tmp_path):
+    assert next_command(ditlab("figures", "--kind", "schedules", "--out", tmp_path)) == ["runs"]
+
+
+def test_specs(ditlab, spec, tmp_path):
+    settings = ["--set", "training.steps=3"]
+    for command in (["validate"], ["params"], ["show"]):
+        said = ditlab(*command, spec, *settings)
+        assert next_command(said) == ["train", str(spec), *settings, "--dry-run"], command
+    assert next_command(ditlab("train", spec, *settings, "--local", "--dry-run")) == [
+        "train", str(spec), *settings, "--local"
+    ]  # fmt: skip
+    sweep = written_sweep(tmp_path)
+    assert next_command(ditlab("validate", sweep)) == ["tune", str(sweep), "--dry-run"]
+    assert next_command(ditlab("show", sweep)) == ["tune", str(sweep), "--dry-run"]
+
+
+def test_sweep_that_is_planned(ditlab, tmp_path, monkeypatch):
+    monkeypatch.setattr("ditlab.sweeps.forecast._time_steps", lambda *_: 64.0)
+    sweep = written_sweep(tmp_path)
+    assert next_command(ditlab("tune", sweep, "--dry-run", "--set", "trials=2")) == [
+        "tune", str(sweep), "--set", "trials=2"
+    ]  # fmt: skip
+
+
+def test_training_and_its_resume(ditlab, spec, monkeypatch):
+    from ditlab.interface import training
+
+    said = ditlab("train", spec, "--local", "--set", "evaluation.every=null", "--set", "training.steps=2")
+    command = next_command(said)
+    assert command[0] == "sample" and ditlab("runs", "--json").json["runs"][0]["run_id"] == command[1]
+
+    def interrupted(*_, **__):
+        return training.TrainingResult("1a2b3c4d", "interrupted", 1, 2, {}, "x", "sqlite:///x", Path("x"))
+
+    monkeypatch.setattr(training, "train", interrupted)
+    said = ditlab("train", spec, "--local", "--resume", "auto", "--set", "seed=3")
+    assert said.err.splitlines()[-1].endswith(f" train {spec} --set seed=3 --local --resume 1a2b3c4d")
+
+
+def test_data(ditlab, tmp_path):
+    (tmp_path / "text.txt").write_text("some text, " * 200)
+    imported = ditlab("data", "import", "text", "--source", tmp_path / "text.txt", "--length", "16")
+    command = next_command(imported)
+    assert command[:2] == ["data", "inspect"]
+    said = ditlab(*command)
+    store = open_named_store("PATH", command[2], Home.from_environment())
+    assert next_line(said) == f"in a spec, data: {{kind: arrow, path: {store.path}}}"
+
+
+def test_doctor(ditlab):
+    said = ditlab("doctor")
+    assert said.err.splitlines()[-1].startswith("next: ")
+
+
+def test_none_under_json(blank_pictures, run_id, with_run, ditlab, spec, tmp_path):
+    for command in (
+        ["runs"], ["sample", run_id, "--num", "1", "--out", tmp_path / "x"], ["evaluate", run_id, "--rows", "4"],
+        ["figures", run_id, "--list"], ["export", run_id, "--out", tmp_path / "z"], ["validate", spec], ["show", spec],
+        ["params", spec], ["train", spec, "--dry-run", "--local"], ["doctor"],
+    ):  # fmt: skip
+        said = with_run(*command, "--json")
+        assert "next: " not in said.out + said.err, command
+        assert said.out.count("\n") == 1, command
+
+
+def test_command_as_the_shell_finds_it(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/ditlab")
+    assert hints.command_line("export", "a b", "--out", "x") == "ditlab export 'a b' --out x"
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    assert hints.command_line("ui") == "bin/python -m ditlab ui"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ditlab").touch()
+    assert hints.command_line("ui") == "bin/ditlab ui"
