@@ -1,6 +1,7 @@
 """`ditlab runs` on the command line."""
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -54,3 +55,34 @@ def test_sync_of_an_unknown_run_is_the_users_error(home: Home, new_run: NewRun) 
     new_run()
     with pytest.raises(UserError, match="is unknown"):
         invoke("sync", "nothing-like-it")
+
+
+def test_what_cannot_be_read_is_said_below_the_list(home: Home, new_run: NewRun) -> None:
+    whole, torn, edited, odd = (new_run(name) for name in ("whole", "torn", "edited", "odd"))
+    torn.record.write_text('{"run_id": ')
+    edited.record.write_text(edited.record.read_text().replace('"edited"', '"better"'))
+    os.mkfifo(odd.journal)
+    whole.journal.write_text("no line of a journal\n")
+    done = invoke()
+    said = " ".join(done.stderr.split())
+    assert f"1 run's run.json cannot be read: {torn.run_id} (no JSON" in said
+    assert f"run.json of {edited.run_id} was changed by something other than DiTLab, or damaged." in said
+    assert f"the journal of run {odd.run_id} cannot be read (a named pipe, no plain file)." in said
+    assert "1 damaged line at the end of these runs' journals passed over." in said
+    assert "better" in done.stdout and "whole" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"name": 7}, {"name": None}, {"status": "odd"}, {"step": "3"}, {"step": -1}, {"created": "soon"}, {"plugins": [1]},
+     {"created": "2026-01-01T00:00:00"}, {"trial": True}, {"format": 99}, {"format": "2"}, {"step": 10**30}],
+)  # fmt: skip
+def test_a_record_of_the_wrong_shape_costs_its_run_alone(home: Home, new_run: NewRun, change: Any) -> None:
+    whole, odd = new_run("whole"), new_run("odd")
+    record = json.loads(odd.record.read_text())
+    odd.record.write_text(json.dumps({**record, **change}))
+    done = invoke()
+    assert whole.run_id in done.stdout and odd.run_id not in done.stdout
+    assert f"1 run's run.json cannot be read: {odd.run_id} (" in " ".join(done.stderr.split())
+    if change == {"format": 99}:
+        assert "a later version of DiTLab wrote it, in format 99; this one reads 2" in " ".join(done.stderr.split())

@@ -11,7 +11,7 @@ import numpy as np
 from denoisers.parameter_counts import count_parameters
 from ditlab.analysis.opened_run import OpenedRun, open_found
 from ditlab.analysis.user_errors import building
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
 from ditlab.reports.comparison.curves import run_curve, training_clock
@@ -90,7 +90,10 @@ class _Events:
 def _read_journal(run: OpenedRun) -> JournalContent:
     try:
         content = read_content(run.folder.journal)
-    except OSError:
+    except FileNotFoundError:
+        return JournalContent()
+    except OSError as error:
+        run.warn(f"{run.folder.journal} cannot be read ({first_line(error)}), so the run has no curves here")
         return JournalContent()
     if content.num_damaged:
         run.warn(f"journal of run {run.folder.run_id}: {damaged_lines(content.num_damaged)}")

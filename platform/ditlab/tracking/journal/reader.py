@@ -75,24 +75,22 @@ class JournalTail(NamedTuple):
 
 
 def read_tail(path: Path, num_bytes: int) -> JournalTail:
-    """The records among the last bytes; none where there is no journal."""
-    try:
-        with open_plain(path) as file:
-            begin = max(0, file.seek(0, os.SEEK_END) - num_bytes)
-            if begin:  # to the beginning of a line
-                file.seek(begin - 1)
-                begin += len(file.readline(num_bytes + 1)) - 1
-            lines = list(read_journal(file, begin))
-    except OSError:
-        return JournalTail([], 0)
+    """The records among the last bytes. Raises OSError where there is no journal."""
+    with open_plain(path) as file:
+        begin = max(0, file.seek(0, os.SEEK_END) - num_bytes)
+        if begin:  # to the beginning of a line
+            file.seek(begin - 1)
+            begin += len(file.readline(num_bytes + 1)) - 1
+        lines = list(read_journal(file, begin))
     records = [line.record for line in lines if line.record is not None]
     return JournalTail(records, sum(line.record is None and line.is_whole for line in lines))
 
 
 def count_lines(path: Path, begin: int) -> int:
-    """Number of whole lines from an offset on; 0 where there is no journal."""
-    if not path.exists():
+    """Number of whole lines from an offset on; 0 where there is no journal, or none that can be read."""
+    try:
+        with open_plain(path) as file:
+            file.seek(begin)
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(MIB), b""))
+    except OSError:
         return 0
-    with open_plain(path) as file:
-        file.seek(begin)
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(MIB), b""))

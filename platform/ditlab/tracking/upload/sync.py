@@ -6,7 +6,9 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
+from ditlab.storage.plain_files import check_plain
 from ditlab.tracking.access import check_access, check_reachable, outage_reason
 from ditlab.tracking.address import redact, resolve_tracking_uri
 from ditlab.tracking.relocation.places import check_place
@@ -43,6 +45,9 @@ def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, 
     for record in records:
         address = resolve_tracking_uri(uri or record.tracking_uri or None, home)
         folder = home.run(record.run_id)
+        if reason := _journal_fault(folder):
+            results.append(SyncResult(record.run_id, 0, 0, reason))
+            continue
         left = _num_left(folder, address, home, warn)
         if left and address not in faults:
             faults[address] = _fault(address)
@@ -56,6 +61,18 @@ def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, 
 def num_unsent(folder: RunFolder, address: str, home: Home) -> int:
     """Number of a run's records that an address has not received. Contacts nothing."""
     return _num_left(folder, address, home, _log.debug)
+
+
+def _journal_fault(folder: RunFolder) -> str:
+    """Reason why one of a run's journals cannot be read, and the remedy; empty where all can."""
+    for journal in (folder.journal, *folder.path.glob("journal.node-*.jsonl")):
+        try:
+            check_plain(journal)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            return f"{journal} cannot be read ({first_line(error)}); bring the file back, or delete the run."
+    return ""
 
 
 def _fault(address: str) -> str | None:

@@ -88,3 +88,11 @@ def test_files_that_are_none_are_said_and_left(home: Home, folder: RunFolder) ->
     _, warnings = synced(home)
     for name in ("pipe.png", "torn.png", "folder"):
         assert [text for text in warnings if f"media/{name}" in text and "MLflow does not get it" in text]
+
+
+def test_a_journal_that_is_a_pipe_costs_its_run_alone(home: Home, folder: RunFolder, new_run: NewRun) -> None:
+    odd = new_run("odd")
+    os.mkfifo(odd.journal)
+    results = {result.run_id: result for result in sync_runs(list_runs(home), home, warn=pytest.fail)}
+    assert "a named pipe, no plain file" in results[odd.run_id].fault
+    assert results[folder.run_id].sent == 12 and results[folder.run_id].left == 0
