@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Unpack
 
 import torch
-from safetensors import safe_open
 from torch import nn
 
 from denoisers.contract import Sampler, TextCodec
@@ -26,7 +26,7 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.loading import build_experiment
 from ditlab.spec.reading.overrides import assign
-from ditlab.training.export import load_export
+from ditlab.training.export import SPEC_NAME, WEIGHTS_NAME, check_export, load_checked
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,14 @@ class ExportedModel:
             return spec.family.build_sampler(spec.sampling, spec.model, spec.objective, self.text)
 
 
-def open_export(folder: Path, device: torch.device) -> ExportedModel:
-    """Load an export onto `device`. Raises UserError for a folder that holds none."""
-    for name in ("spec.yaml", "weights.safetensors"):
-        if not (folder / name).is_file():
+def open_export(folder: Path, device: torch.device, warn: Callable[[str], None]) -> ExportedModel:
+    """Load an export onto `device`.
+
+    `warn` is called for files changed since it was written. Raises UserError for a folder that holds no export, and for
+    a damaged one.
+    """
+    for name in (SPEC_NAME, WEIGHTS_NAME):
+        if not (folder / name).exists():
             raise UserError(f"{folder} holds no {name}, so it is no export; write one with `ditlab export`.")
-    spec, network = load_export(folder, device)
-    return ExportedModel(folder, spec, network, _step(folder / "weights.safetensors"))
-
-
-def _step(weights: Path) -> int:
-    with safe_open(weights, framework="pt") as file:
-        return int((file.metadata() or {}).get("step", 0))
+    facts = check_export(folder, warn)
+    return ExportedModel(folder, *load_checked(folder, device), facts.step)

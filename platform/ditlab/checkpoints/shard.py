@@ -21,7 +21,7 @@ CHUNK = 8 << 20
 TensorKey = tuple[str, str, int]
 """(field, name, start)."""
 
-_NAMES = {
+DTYPE_NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
@@ -33,7 +33,7 @@ def encode_header(tensors: Sequence[tuple[TensorKey, Tensor]]) -> bytes:
     for (field, name, start), tensor in tensors:
         end = offset + tensor.nbytes
         key = f"{field}/{name}/{start}"
-        entries[key] = {"dtype": _NAMES[tensor.dtype], "shape": [tensor.numel()], "data_offsets": [offset, end]}
+        entries[key] = {"dtype": DTYPE_NAMES[tensor.dtype], "shape": [tensor.numel()], "data_offsets": [offset, end]}
         offset = end
     assert len(entries) == len(tensors), "two tensors of one name"
     text = json.dumps(entries, separators=(",", ":")).encode()

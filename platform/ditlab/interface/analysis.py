@@ -58,14 +58,18 @@ def figures() -> FigureSet:
     return general_figures()
 
 
-def load_export(folder: str | Path, device: str | torch.device | None = None) -> ExportedModel:
+def load_export(
+    folder: str | Path, device: str | torch.device | None = None, *, warn: Callable[[str], None] | None = None
+) -> ExportedModel:
     """Load a folder that `Run.export` or `ditlab export` wrote: its spec, its network and its sampler.
 
-    `device` None: the GPU where there is one, else the CPU. Raises UserError for a folder that holds no export.
+    `device` None: the GPU where there is one, else the CPU. `warn` is called where spec.yaml was changed since; None:
+    the logger `ditlab`. Raises UserError for a folder that holds no export, and for damaged or altered weights.
     """
     import torch
 
     from ditlab.analysis.exported import open_export
     from ditlab.analysis.saved_run import default_device
 
-    return open_export(Path(folder), default_device() if device is None else torch.device(device))
+    place = default_device() if device is None else torch.device(device)
+    return open_export(Path(folder), place, warn or _log.warning)

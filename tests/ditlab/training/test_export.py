@@ -1,5 +1,8 @@
 """Exports: safetensors weights and the spec that rebuilds the network around them."""
 
+import hashlib
+import json
+
 import pytest
 import torch
 from safetensors import safe_open
@@ -57,7 +60,11 @@ def test_the_spec_is_an_experiment_without_private_places(checkpoint, tmp_path):
 def test_the_file_says_what_it_is(checkpoint, tmp_path):
     weights, _ = export_weights(checkpoint, tmp_path)
     with safe_open(weights, framework="pt") as file:
-        assert file.metadata() == {"format": "pt", "family": "dit", "step": "6"}
+        metadata = file.metadata()
+    hashes = json.loads(metadata.pop("sha256"))
+    assert metadata == {"format": "pt", "family": "dit", "step": "6"}
+    assert hashes.keys() == {"content", "spec.yaml"}
+    assert hashes["spec.yaml"] == hashlib.sha256((tmp_path / "spec.yaml").read_bytes()).hexdigest()
 
 
 def test_a_run_without_an_average_exports_its_weights(tmp_path):

@@ -1,0 +1,213 @@
+"""Files of an export: the same bytes for the same weights, and no changed byte that is not noticed."""
+
+import json
+import os
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ditlab.data.text.tokenizer import TOKENIZER_NAME, ByteTokenizer
+from ditlab.errors import UserError
+from ditlab.training.export import export_weights, load_export
+from ditlab.training.weights_file import read_facts, write_weights
+from support.trainings.workers import tiny, train_here
+
+CPU = torch.device("cpu")
+EXPORT = """
+import sys
+from pathlib import Path
+from ditlab.training.export import export_weights
+export_weights(sys.argv[1], Path(sys.argv[2]), tokenizer=Path(sys.argv[3]))
+"""
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    train_here(tiny(), folder / "home", folder / "checkpoints")
+    (folder / TOKENIZER_NAME).write_bytes(ByteTokenizer().content)
+    return folder / "checkpoints" / "step-00000006"
+
+
+@pytest.fixture(scope="module")
+def exported(checkpoint, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported")
+    export_weights(checkpoint, folder, tokenizer=checkpoint.parents[1] / TOKENIZER_NAME)
+    return folder
+
+
+@pytest.fixture
+def copy(exported, tmp_path):
+    return Path(shutil.copytree(exported, tmp_path / "copy"))
+
+
+def load(folder: Path) -> list[str]:
+    """Load an export; returns the warnings."""
+    warnings: list[str] = []
+    load_export(folder, CPU, warnings.append)
+    return warnings
+
+
+def change_header(weights: Path, change) -> None:
+    """Rewrite the header of a file that has no hash of its own."""
+    content = weights.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header["__metadata__"].pop("sha256")
+    change(header)
+    text = json.dumps(header).encode()
+    weights.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + size :])
+
+
+def test_two_exports_are_equal_byte_for_byte(checkpoint, exported, tmp_path):
+    export_weights(checkpoint, tmp_path / "again", tokenizer=checkpoint.parents[1] / TOKENIZER_NAME)
+    for name in ("weights.safetensors", "spec.yaml", TOKENIZER_NAME):
+        assert (tmp_path / "again" / name).read_bytes() == (exported / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_exports_in_two_processes_are_equal_byte_for_byte(checkpoint, exported, tmp_path):
+    """The library's own writer orders metadata by a random hash, in each process another one."""
+    tokenizer = checkpoint.parents[1] / TOKENIZER_NAME
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", EXPORT, str(checkpoint), str(tmp_path / seed), str(tokenizer)]
+        subprocess.run(command, env=environment, check=True, timeout=300)
+    for name in ("weights.safetensors", "spec.yaml", TOKENIZER_NAME):
+        contents = [(folder / name).read_bytes() for folder in (exported, tmp_path / "1", tmp_path / "2")]
+        assert contents[0] == contents[1] == contents[2]
+
+
+def test_metadata_and_tensors_have_one_order(tmp_path):
+    tensors = {"b": torch.arange(3.0), "half": torch.ones(3).bfloat16(), "a": torch.zeros(2, 0), "n": torch.tensor(7)}
+    metadata = {name: name for name in "zyxwvutsrqponm"}
+    write_weights(tmp_path / "one", tensors, metadata, [])
+    write_weights(tmp_path / "two", dict(reversed(tensors.items())), dict(reversed(metadata.items())), [])
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    found = load_file(tmp_path / "one")
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], each) and found[name].dtype == each.dtype for name, each in tensors.items())
+
+
+@pytest.mark.parametrize("num", [300, pytest.param(None, marks=pytest.mark.slow)])
+def test_every_flipped_bit_of_the_weights_is_refused(copy, num):
+    """One sentence each, for 300 bits of the header and as many of the tensors; in the long test, for every bit of the
+    header and 5,000 of the tensors."""
+    weights = copy / "weights.safetensors"
+    content = weights.read_bytes()
+    header = 8 * (8 + int.from_bytes(content[:8], "little"))
+    generator = random.Random(0)
+    bits = range(header) if num is None else generator.sample(range(header), num)
+    bits = [*bits, *generator.sample(range(header, 8 * len(content)), num or 5000)]
+    silent = []
+    for bit in bits:
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        weights.write_bytes(damaged)
+        try:
+            read_facts(weights)
+        except UserError as error:
+            assert str(error).startswith(f"{weights} is damaged (") and "\n" not in str(error)
+        else:
+            silent.append(bit)
+    assert silent == []
+
+
+@pytest.mark.parametrize("cut", [0, 4, 100, -1])
+def test_torn_weights_are_refused(copy, cut):
+    weights = copy / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:cut])
+    with pytest.raises(UserError, match=r"weights\.safetensors is damaged .*; export the run again\."):
+        load(copy)
+
+
+def test_a_spec_that_a_person_edited_is_said_and_used(copy):
+    spec = copy / "spec.yaml"
+    assert load(copy) == []
+    spec.write_text(spec.read_text().replace("name: tiny", "name: edited"))
+    (warning,) = load(copy)
+    assert warning.startswith(f"{spec} was changed after the export") and "as it says now" in warning
+    assert load_export(copy, CPU, print).experiment.name == "edited"
+    text = spec.read_text()
+    for knob, value, message in (
+        ("depth", 9, r"does not fit the network of spec\.yaml beside it \(it holds no blocks\.[0-9.]*attention"),
+        (
+            "width",
+            1 << 24,
+            r"\(patch_embedding\.projection\.weight has the shape \(.*\) and not \(.*16777216",
+        ),  # 4 PiB, never allocated
+    ):
+        spec.write_text(re.sub(f"{knob}: [0-9]+", f"{knob}: {value}", text))
+        with pytest.raises(UserError, match=message):
+            load(copy)
+    spec.write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match=r"spec\.yaml.* UTF-8"):
+        load(copy)
+
+
+def test_an_altered_tokeniser_is_refused(copy):
+    tokenizer = copy / TOKENIZER_NAME
+    tokenizer.write_bytes(tokenizer.read_bytes() + b" ")
+    with pytest.raises(UserError, match=r"tokenizer\.json was altered: its SHA-256 is not the export's"):
+        load(copy)
+    tokenizer.unlink()
+    with pytest.raises(UserError, match=r"tokenizer\.json cannot be read \(No such file or directory\)"):
+        load(copy)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "spec.yaml", TOKENIZER_NAME])
+def test_special_files_are_refused_without_waiting(copy, name):
+    file = copy / name
+    for make, reason in (
+        (lambda: os.mkfifo(file), "a named pipe, no plain file"),
+        (lambda: file.symlink_to("/dev/zero"), "a device, no plain file"),
+        (lambda: file.symlink_to(name), "a link in a circle"),
+        (file.mkdir, "a folder, no plain file"),
+    ):
+        file.unlink()
+        make()
+        with pytest.raises(UserError, match=rf"{name} cannot be read \({reason}\); export the run again\."):
+            load(copy)
+        if file.is_dir():
+            file.rmdir()
+            file.touch()
+
+
+def test_exports_of_earlier_versions_load_without_a_word(copy):
+    weights = copy / "weights.safetensors"
+    tensors = load_file(weights)
+    save_file(tensors, weights, metadata={"format": "pt", "family": "dit", "step": "6"})
+    assert load(copy) == [] and read_facts(weights).step == 6
+    save_file(tensors, weights)
+    (warning,) = load(copy)
+    assert "was not written by DiTLab" in warning
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda header: header.update(__metadata__=[]), "its header is no mapping of tensors"),
+        (lambda header: header["__metadata__"].update(family=3), "its metadata are no texts"),
+        (lambda header: header["__metadata__"].update(step="6e3"), "its step is no whole number"),
+        (lambda header: header["__metadata__"].update(plugins="[1]"), "its metadata hold no mapping of texts"),
+        (lambda header: header["__metadata__"].update(sha257="{}"), "its metadata hold sha257"),
+        (lambda header: header["__metadata__"].update(sha256="{}"), "it was altered"),
+        (lambda header: header["head.bias"].update(data_offsets=[0, 1 << 60]), ""),
+        (lambda header: header["head.bias"].update(dtype="Q7"), ""),
+        (lambda header: header.update(head={"shape": [1]}), "its header describes something else than tensors"),
+    ],
+)
+def test_headers_of_the_wrong_form_are_one_sentence(copy, change, message):
+    weights = copy / "weights.safetensors"
+    change_header(weights, change)
+    with pytest.raises(UserError, match=rf"weights\.safetensors is damaged \({message}") as found:
+        load(copy)
+    assert "\n" not in str(found.value)
