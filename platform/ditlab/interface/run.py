@@ -89,7 +89,7 @@ class Run:
         chosen = self._history(names)
         times: dict[int, int] = {}
         for series in chosen.values():
-            for step, time in zip(series.steps, series.times, strict=True):
+            for step, time in zip(series.steps.tolist(), series.times.tolist(), strict=True):
                 times[step] = min(time, times.get(step, time))
         steps = sorted(times)
         columns = {
@@ -97,7 +97,7 @@ class Run:
             "time": pa.array([times[step] for step in steps], pa.timestamp("ms", tz="UTC")),
         }
         for name, series in chosen.items():
-            values = dict(zip(series.steps, series.values, strict=True))
+            values = dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
             columns[name] = pa.array([values.get(step) for step in steps], pa.float64())
         return pa.table(columns)
 

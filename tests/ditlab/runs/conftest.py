@@ -7,6 +7,7 @@ import pytest
 
 from ditlab.home import Home
 from ditlab.interface.training import train
+from ditlab.runs.relocation import relocate_home
 from support import databases
 from support.trainings.workers import tiny
 
@@ -27,4 +28,5 @@ def run_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_home: Pat
     root = tmp_path / "home"
     shutil.copytree(finished_home, root)
     monkeypatch.setenv("DITLAB_HOME", str(root))
+    relocate_home(Home(root))
     return Home(root)

@@ -48,7 +48,7 @@ def test_whatever_writes_is_refused_with_the_remedy(finished, copied, capfd, mon
 
 
 @pytest.mark.parametrize("is_moved", [False, True])
-def test_a_relocated_home_is_one_of_its_own(finished, copied, capfd, monkeypatch, tmp_path, blank_pictures, is_moved):
+def test_a_relocated_home_is_one_of_its_own(finished, copied, capfd, monkeypatch, tmp_path, is_moved):
     """All that reads and writes acts on the home that is given; the other one's bytes are unchanged."""
     if is_moved:
         copied = copied.rename(tmp_path / "moved")
