@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ditlab.cli.completing import complete_run
 from ditlab.cli.visible import shown
 
 if TYPE_CHECKING:
@@ -21,8 +22,13 @@ json_option: Decorator = click.option(
 set_option: Decorator = click.option(
     "--set", "overrides", multiple=True, metavar="P=V", help="Override a field by its dotted path: optimizer.lr=1e-4."
 )
+quick_option: Decorator = click.option(
+    "--quick",
+    is_flag=True,
+    help="About a minute of it: few steps, small batches, a narrow evaluation. Prints what it changes; --set wins.",
+)
 spec_argument: Decorator = click.argument("spec", type=click.Path(path_type=Path))
-run_argument: Decorator = click.argument("run")
+run_argument: Decorator = click.argument("run", shell_complete=complete_run)
 
 
 def emit(result: Mapping[str, Any], as_json: bool) -> None:

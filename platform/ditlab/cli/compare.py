@@ -6,11 +6,12 @@ from typing import Any
 import click
 
 from ditlab.cli.common import delivery_text, emit, json_option, print_line, say
+from ditlab.cli.completing import complete_run
 from ditlab.cli.hints import hint
 
 
 @click.command()
-@click.argument("runs", metavar="RUN RUN ...", nargs=-1)
+@click.argument("runs", metavar="RUN RUN ...", nargs=-1, shell_complete=complete_run)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder; default: comparisons/ below DITLAB_HOME.")
 @click.option(
     "--samples", metavar="NUM", default=500, show_default=True, type=click.IntRange(0, 50_000),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ditlab.cli.common import delivery_text, emit, json_option, print_line, say
+from ditlab.cli.completing import complete_run
 from ditlab.cli.hints import hint
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=complete_run)
 @click.option("--kind", "kinds", multiple=True, help="Only this kind (repeatable); --list names them.")
 @click.option("--list", "only_list", is_flag=True, help="List the kinds and draw nothing.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the samples in the figures.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 import click
 
 from ditlab.cli.common import emit, json_option, say
+from ditlab.cli.examples import with_examples
 from ditlab.cli.hints import hint, relative
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Importers(click.Group):
         """Make the command of a kind. Raises UserError for an unknown one."""
         from ditlab.data.importing import options_class
 
-        return _command(cmd_name, options_class(cmd_name))
+        return with_examples(_command(cmd_name, options_class(cmd_name)), f"data import {cmd_name}")
 
 
 @click.group("import", cls=Importers)

@@ -9,7 +9,9 @@ import warnings
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
+from ditlab.cli.examples import with_examples
 from ditlab.cli.visible import shown
 from ditlab.secrets import hide, hide_tracebacks
 
@@ -31,6 +33,7 @@ COMMANDS = {
     "runs": ("runs", "List, show and delete runs; send MLflow what it missed; relocate a moved home."),
     "ui": ("ui", "Open the MLflow UI on the runs in DITLAB_HOME."),
     "doctor": ("doctor", "Check this machine, or a cluster."),
+    "completion": ("completion", "Print a script that completes commands and runs in a shell."),
 }
 
 
@@ -50,8 +53,14 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"ditlab.cli.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
-        return command
+        return with_examples(getattr(module, cmd_name), cmd_name)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete commands' names from `COMMANDS` alone, and options."""
+        commands = [
+            CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of `--help` from `COMMANDS` alone."""

@@ -1,0 +1,123 @@
+"""Examples at the end of each command's `--help`."""
+
+import click
+
+# By the words that follow `ditlab`. A test takes each apart as the command would, and loads the specs that it names.
+EXAMPLES = {
+    "train": (
+        "ditlab train experiments/digits/dit.yaml --local",
+        "ditlab train experiments/digits/dit.yaml --set training.steps=2500",
+        "ditlab train experiments/digits/dit.yaml --resume auto",
+        "ditlab train experiments/digits/dit.yaml --dry-run",
+    ),
+    "tune": (
+        "ditlab tune experiments/digits/sweep_schedule.yaml --dry-run",
+        "ditlab tune experiments/digits/sweep_schedule.yaml --set trials=4",
+        "ditlab tune --resume 1a2b3c4d",
+    ),
+    "submit": (
+        "ditlab submit experiments/digits/dit.yaml --resume auto",
+        "ditlab submit experiments/digits/sweep_schedule.yaml --no-wait",
+    ),
+    "sample": (
+        "ditlab sample digits-dit --num 16",
+        "ditlab sample 1a2b3c4d --solver heun --steps 25 --seed 3 --out samples",
+        "ditlab sample mnist-class --label 7 --guidance 2",
+        'ditlab sample captions --prompt "a red circle" --size 32x48',
+    ),
+    "evaluate": (
+        "ditlab evaluate digits-dit",
+        "ditlab evaluate 1a2b3c4d --quality 2000",
+        "ditlab evaluate 1a2b3c4d --quality 500 --set sampling.steps=10",
+    ),
+    "compare": (
+        "ditlab compare digits-dit digits-unet",
+        "ditlab compare 1a2b3c4d 5e6f7a8b --samples 0 --out comparison",
+    ),
+    "params": (
+        "ditlab params experiments/digits/dit.yaml --shapes",
+        "ditlab params experiments/digits/dit.yaml --set model.depth=9",
+    ),
+    "figures": (
+        "ditlab figures --list",
+        "ditlab figures digits-dit --kind loss --out figures",
+    ),
+    "validate": (
+        "ditlab validate experiments/digits/dit.yaml",
+        "ditlab validate experiments/digits/*.yaml",
+    ),
+    "show": (
+        "ditlab show experiments/digits/dit.yaml --set model.depth=9",
+        "ditlab show experiments/digits/sweep_schedule.yaml > resolved.yaml",
+    ),
+    "schema": (
+        "ditlab schema --out experiment.schema.json",
+        "ditlab schema --sweep",
+    ),
+    "data": (
+        "ditlab data import mnist",
+        "ditlab data inspect mnist-train",
+        "ditlab data upload mnist-train s3://BUCKET/stores/mnist-train",
+    ),
+    "data import": (
+        "ditlab data import mnist --help",
+        "ditlab data import text --source book.txt",
+    ),
+    "data import digits": ("ditlab data import digits",),
+    "data import mnist": (
+        "ditlab data import mnist",
+        "ditlab data import mnist --source idx --no-checksum",
+    ),
+    "data import images": ("ditlab data import images --source photos",),
+    "data import text": (
+        "ditlab data import text --source book.txt --length 256",
+        "ditlab data import text --source book.txt --tokenizer bpe --name book",
+    ),
+    "data import get": ("ditlab data import get --source pbmc.zarr --regions 200",),
+    "data inspect": (
+        "ditlab data inspect mnist-train --num 64",
+        "ditlab data inspect s3://BUCKET/stores/mnist-train --json",
+    ),
+    "data upload": ("ditlab data upload mnist-train s3://BUCKET/stores/mnist-train",),
+    "export": (
+        "ditlab export digits-dit --out weights",
+        "ditlab export 1a2b3c4d --out weights --raw",
+    ),
+    "runs": (
+        "ditlab runs --num 50",
+        "ditlab runs show digits-dit",
+        "ditlab runs --tracking http://127.0.0.1:5000",
+    ),
+    "runs show": ("ditlab runs show digits-dit",),
+    "runs log": ("ditlab runs log 1a2b3c4d",),
+    "runs rm": ("ditlab runs rm 1a2b3c4d --dry-run",),
+    "runs relocate": ("ditlab runs relocate --dry-run",),
+    "runs sync": (
+        "ditlab runs sync",
+        "ditlab runs sync 1a2b3c4d --tracking http://127.0.0.1:5000",
+    ),
+    "ui": (
+        "ditlab ui",
+        "ditlab ui --port 5001 --wait 600",
+        "ditlab ui --host 0.0.0.0 --auth --allowed-hosts mlflow.example.org",
+    ),
+    "doctor": (
+        "ditlab doctor",
+        "ditlab doctor --cluster --address 10.0.0.5:6379",
+        "ditlab doctor --cluster --storage s3://BUCKET/checkpoints",
+    ),
+    "completion": (
+        'eval "$(ditlab completion bash)"',
+        "ditlab completion fish > ~/.config/fish/completions/ditlab.fish",
+    ),
+}
+
+
+def with_examples(command: click.Command, name: str) -> click.Command:
+    """Put the examples of a command, and of the commands below it, at the end of their help; `name` may have words."""
+    if lines := EXAMPLES.get(name):
+        command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+    if isinstance(command, click.Group):
+        for below, each in command.commands.items():
+            with_examples(each, f"{name} {below}")
+    return command
