@@ -58,7 +58,7 @@ def _hook(frame: FrameType, event: str, _: object) -> None:
     if (
         (is_ahead or 2 <= _steps < NUM_STEPS)
         and ("batch", name) not in _seen
-        and any(map(_is_batch, _arguments(frame)))
+        and any(_is_batch(value, has_metrics=_steps >= 2) for value in _arguments(frame))
     ):
         _note("batch", name, code.co_name)
     if _steps == 0:
@@ -100,12 +100,16 @@ def _is_spec(value: Any) -> bool:
     return any(kind.__name__ in SPEC for kind in type(value).__mro__)
 
 
-def _is_batch(value: Any) -> bool:
-    """True for numbers of a batch: tensors, arrays, tables, metrics by name, and collections of these."""
+def _is_batch(value: Any, has_metrics: bool) -> bool:
+    """True for numbers of a batch: tensors, arrays, tables, and collections of these; with `has_metrics`, once steps
+    give some, also metrics by name (before, a manifest's numbers look alike)."""
     if isinstance(value, Mapping):
-        return any(_is_batch(one) or (isinstance(key, str) and isinstance(one, float)) for key, one in value.items())
+        return any(
+            _is_batch(one, has_metrics) or (has_metrics and isinstance(key, str) and isinstance(one, float))
+            for key, one in value.items()
+        )
     if isinstance(value, list | tuple):
-        return any(_is_batch(one) for one in value[:3])
+        return any(_is_batch(one, has_metrics) for one in value[:3])
     return type(value).__name__ in BATCH
 
 
