@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ditlab.interface.analysis import compare, figures, load_export
     from ditlab.interface.removal import remove_runs
     from ditlab.interface.run import Run, find_runs, open_run
-    from ditlab.interface.specs import count_parameters, load, load_sweep, trace_shapes
+    from ditlab.interface.specs import count_parameters, load, load_sweep, quick, trace_shapes
     from ditlab.interface.sweeps import plan_sweep, tune
     from ditlab.interface.training import TrainingResult, plan_training, train
     from ditlab.spec.experiment import Experiment
@@ -39,6 +39,7 @@ __all__ = [
     "open_run",
     "plan_sweep",
     "plan_training",
+    "quick",
     "remove_runs",
     "trace_shapes",
     "train",
@@ -62,6 +63,7 @@ _MODULES = {
     "open_run": "ditlab.interface.run",
     "plan_sweep": "ditlab.interface.sweeps",
     "plan_training": "ditlab.interface.training",
+    "quick": "ditlab.interface.specs",
     "remove_runs": "ditlab.interface.removal",
     "trace_shapes": "ditlab.interface.specs",
     "train": "ditlab.interface.training",

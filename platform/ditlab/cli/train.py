@@ -1,11 +1,12 @@
 """`ditlab train`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ditlab.cli.common import emit, json_option, print_line, say, set_option, spec_argument
+from ditlab.cli.common import emit, json_option, print_line, quick_option, say, set_option, spec_argument
+from ditlab.cli.completing import complete_resume
 from ditlab.cli.hints import command_line, hint, repeated_arguments, short_path
 
 if TYPE_CHECKING:
@@ -16,16 +17,21 @@ if TYPE_CHECKING:
 @click.command()
 @spec_argument
 @set_option
+@quick_option
 @click.option("--address", help="Ray cluster to train on (default: RAY_ADDRESS, else this machine alone).")
 @click.option("--local", is_flag=True, help="One process, without Ray: for debuggers and machines without Ray.")
 @click.option(
-    "--resume", metavar="RUN|auto", help="Continue a run; `auto`: the newest unfinished one of this spec, if any."
+    "--resume",
+    metavar="RUN|auto",
+    shell_complete=complete_resume,
+    help="Continue a run; `auto`: the newest unfinished one of this spec, if any.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the resolved spec, parameters, steps and devices; start nothing.")
 @json_option
 def train(
     spec: Path,
     overrides: tuple[str, ...],
+    quick: bool,
     address: str | None,
     local: bool,
     resume: str | None,
@@ -33,11 +39,9 @@ def train(
     as_json: bool,
 ) -> int:
     """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume continues."""
-    from ditlab.spec.loading import load_experiment
-
-    experiment = load_experiment(spec, overrides)  # before torch and Ray are imported: a mistake shows at once
+    experiment, changes = _load(spec, overrides, quick)  # before torch and Ray are imported: a mistake shows at once
     if dry_run:
-        _show_plan(experiment, address, local, resume, as_json)
+        _show_plan(experiment, changes, address, local, resume, as_json)
         return 0
     from ditlab.cli.progress_line import ProgressLine
 
@@ -51,7 +55,7 @@ def train(
         )  # fmt: skip
     for text in _summary(result):
         print_line(text, as_json)
-    emit(result.to_dict(), as_json)
+    emit({**result.to_dict(), **changes}, as_json)
     if result.status == "interrupted":
         hint(as_json, "train", *repeated_arguments("resume", "as_json"), "--resume", result.run_id)
     else:
@@ -59,7 +63,28 @@ def train(
     return 130 if result.status == "interrupted" else 0
 
 
-def _show_plan(experiment: "Experiment", address: str | None, local: bool, resume: str | None, as_json: bool) -> None:
+def _load(spec: Path, overrides: tuple[str, ...], quick: bool) -> "tuple[Experiment, dict[str, Any]]":
+    """Load the experiment, made short for `--quick`, and the changes for `--json`; prints them for people."""
+    from ditlab.spec.loading import load_experiment
+
+    if not quick:
+        return load_experiment(spec, overrides), {}
+    from ditlab.spec.quick import load_quick_experiment
+
+    short = load_quick_experiment(spec, overrides)
+    for line in short.lines():
+        say(line)
+    return short.spec, short.to_dict()
+
+
+def _show_plan(
+    experiment: "Experiment",
+    changes: dict[str, Any],
+    address: str | None,
+    local: bool,
+    resume: str | None,
+    as_json: bool,
+) -> None:
     """Print what would be trained."""
     from ditlab.cli.progress_bars import ProgressBars
     from ditlab.spec.reading.yaml_text import dump_yaml
@@ -71,10 +96,8 @@ def _show_plan(experiment: "Experiment", address: str | None, local: bool, resum
     for line in plan.notes:
         say(line)
     click.echo(dump_yaml(experiment.to_dict()), nl=False, err=as_json)
-    emit(
-        {"status": "dry-run", "spec_hash": plan.spec_hash, "steps": plan.total_steps, "total": plan.num_parameters},
-        as_json,
-    )
+    numbers = {"spec_hash": plan.spec_hash, "steps": plan.total_steps, "total": plan.num_parameters}
+    emit({"status": "dry-run", **numbers, **changes}, as_json)
     hint(as_json, "train", *repeated_arguments("dry_run", "as_json"))
 
 

@@ -1,14 +1,16 @@
 """`ditlab tune`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ditlab.cli.common import console, emit, json_option, print_line, say, set_option
+from ditlab.cli.common import console, emit, json_option, print_line, quick_option, say, set_option
+from ditlab.cli.completing import complete_resume
 from ditlab.cli.hints import hint, relative, repeated_arguments, short_path
 
 if TYPE_CHECKING:
+    from ditlab.spec.sweep.spec import Sweep
     from ditlab.sweeps.finish import SweepResult
 
 STATUS_TEXTS = {"finished": "finished", "interrupted": "interrupted", "stopped": "out of time"}
@@ -17,10 +19,12 @@ STATUS_TEXTS = {"finished": "finished", "interrupted": "interrupted", "stopped":
 @click.command()
 @click.argument("sweep", required=False, type=click.Path(path_type=Path))
 @set_option
+@quick_option
 @click.option("--address", help="Ray cluster to train on (default: RAY_ADDRESS, else this machine alone).")
 @click.option(
     "--resume",
     metavar="SWEEP_ID|auto",
+    shell_complete=complete_resume,
     help="Continue a sweep: trials that have ended are not run again; `auto`: the newest unfinished one, if any.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the trials, their resources, parameters and time; start nothing.")
@@ -28,14 +32,16 @@ STATUS_TEXTS = {"finished": "finished", "interrupted": "interrupted", "stopped":
 def tune(
     sweep: Path | None,
     overrides: tuple[str, ...],
+    quick: bool,
     address: str | None,
     resume: str | None,
     dry_run: bool,
     as_json: bool,
 ) -> int:
     """Run the trials of a sweep, rank them, and write a report. Ctrl-C ends it after a checkpoint of each trial."""
+    source, overrides, changes = _shorten(sweep, overrides) if quick else (sweep, overrides, {})
     if dry_run:
-        _show_plan(sweep, overrides, address, resume, as_json)
+        _show_plan(source, overrides, changes, address, resume, as_json)
         return 0
     from ditlab.cli.sweep_table import SweepTable
 
@@ -43,12 +49,12 @@ def tune(
         from ditlab.interface import sweeps
 
         result = sweeps.tune(
-            sweep, overrides, address=address, resume=resume,
+            source, overrides, address=address, resume=resume,
             on_progress=table.update, say=table.say, warn=table.warn,
         )  # fmt: skip
     for line in summary_lines(result):
         print_line(line, as_json)
-    emit(result.to_dict(), as_json)
+    emit({**result.to_dict(), **changes}, as_json)
     if result.status != "finished":
         hint(as_json, "tune", "--resume", result.sweep_id)
     elif (best := result.report.parent / "best.yaml").exists():
@@ -56,8 +62,29 @@ def tune(
     return result.exit_code
 
 
+def _shorten(sweep: Path | None, overrides: tuple[str, ...]) -> "tuple[Sweep, tuple[str, ...], dict[str, Any]]":
+    """Load the sweep, made short for `--quick`: the sweep, no overrides, and the changes for `--json`.
+
+    Prints the changes for people. Raises UserError where no file is named.
+    """
+    from ditlab.errors import UserError
+    from ditlab.spec.sweep.quick import load_quick_sweep
+
+    if sweep is None:
+        raise UserError("--quick shortens a sweep's file, and none is given; name the sweep's YAML as well.")
+    short = load_quick_sweep(sweep, overrides)
+    for line in short.lines():
+        say(line)
+    return short.spec, (), short.to_dict()
+
+
 def _show_plan(
-    sweep: Path | None, overrides: tuple[str, ...], address: str | None, resume: str | None, as_json: bool
+    sweep: "Path | Sweep | None",
+    overrides: tuple[str, ...],
+    changes: dict[str, Any],
+    address: str | None,
+    resume: str | None,
+    as_json: bool,
 ) -> None:
     """Print the trials, and how long they will take."""
     from ditlab.cli.progress_bars import ProgressBars
@@ -74,7 +101,7 @@ def _show_plan(
     console(as_json).print(forecast_table(plan.prepared, plan.forecast))
     for line in plan.forecast.lines:
         print_line(line, as_json)
-    emit(plan.to_dict(), as_json)
+    emit({**plan.to_dict(), **changes}, as_json)
     hint(as_json, "tune", *repeated_arguments("dry_run", "as_json"))
 
 

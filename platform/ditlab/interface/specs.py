@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
+from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
+from ditlab.spec.quick import Quick, load_quick_experiment, shorten_experiment
+from ditlab.spec.reading.files import is_sweep
 from ditlab.spec.sweep.loading import load_sweep as read_sweep
+from ditlab.spec.sweep.quick import load_quick_sweep, shorten_sweep
 from ditlab.spec.sweep.space import check_sweep
 from ditlab.spec.sweep.spec import Sweep
 
@@ -33,6 +37,26 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     sweep = read_sweep(Path(path), overrides)
     check_sweep(sweep, str(path))
     return sweep
+
+
+@overload
+def quick(spec: Experiment) -> Quick[Experiment]: ...
+@overload
+def quick(spec: Sweep) -> Quick[Sweep]: ...
+@overload
+def quick(spec: str | Path, overrides: Sequence[str] = ()) -> Quick[Any]: ...
+def quick(spec: Experiment | Sweep | str | Path, overrides: Sequence[str] = ()) -> Quick[Any]:
+    """Make a run of about a minute out of an experiment, or out of each of a few trials of a sweep, as `--quick` does.
+
+    `spec` is a validated one or the path of its YAML, whose `overrides` stay as they are. The result's `spec` is the
+    short one, its `changes` are the values before and after by path. Raises UserError for a spec that is wrong.
+    """
+    if isinstance(spec, Experiment | Sweep):
+        if overrides:
+            raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
+        return shorten_experiment(spec) if isinstance(spec, Experiment) else shorten_sweep(spec)
+    path = Path(spec)
+    return load_quick_sweep(path, overrides) if is_sweep(path) else load_quick_experiment(path, overrides)
 
 
 def count_parameters(spec: Experiment) -> ParameterCount:

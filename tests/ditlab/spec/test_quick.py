@@ -1,0 +1,130 @@
+"""A run of about a minute out of every shipped spec, and what it leaves as it was set."""
+
+from pathlib import Path
+
+import pytest
+
+import ditlab
+from ditlab.errors import UserError
+from ditlab.spec.quick import BATCH, STEPS, load_quick_experiment, shorten_experiment
+from ditlab.spec.reading.files import is_sweep
+from ditlab.spec.sweep.quick import RHYTHM, load_quick_sweep
+from ditlab.spec.sweep.space import check_sweep, enumerate_trials, experiment_for
+
+FOLDER = Path(__file__).parents[3] / "experiments"
+SWEEPS = [path for path in sorted(FOLDER.glob("*/*.yaml")) if is_sweep(path)]
+FILES = [path for path in sorted(FOLDER.glob("*/*.yaml")) if path not in SWEEPS]
+DIGITS = FOLDER / "digits/dit.yaml"
+
+
+def test_every_shipped_experiment_is_made_short():
+    for path in FILES:
+        short = load_quick_experiment(path).spec
+        training, evaluation = short.training, short.evaluation
+        assert (training.steps, training.epochs) == (STEPS, None), path
+        assert short.batch.size <= BATCH and evaluation.samples <= 4 and evaluation.limit <= 64
+        assert evaluation.every >= STEPS and short.checkpoint.every >= STEPS and evaluation.quality == 0
+        assert getattr(short.schedule, "warmup", 0) <= 3 and short.sampling.steps <= 10 and not short.engine.compile
+        assert short.model == ditlab.load(path).model and short.name.endswith("-quick")
+
+
+def test_every_shipped_sweep_is_made_short():
+    for path in SWEEPS:
+        sweep = load_quick_sweep(path).spec
+        check_sweep(sweep, str(path))
+        assert sweep.trials == 2 and len(enumerate_trials(sweep) or [0, 0]) == 2, path
+        assert set(sweep.space) == set(ditlab.load_sweep(path).space) and sweep.name.endswith("-quick")
+        trial = experiment_for(sweep, {})
+        assert trial.training.steps == STEPS and trial.batch.size <= BATCH
+        assert trial.evaluation.every == (
+            RHYTHM if sweep.scheduler.kind == "asha" else max(STEPS, trial.evaluation.every)
+        )
+        assert trial.evaluation.quality == (100 if sweep.metric.startswith("quality/") else 0)
+
+
+def test_what_is_set_stays():
+    sets = ["evaluation.samples=16", "batch.size=64", "sampling={solver: euler, steps: 25}", "name=mine"]
+    short = load_quick_experiment(DIGITS, sets).spec
+    assert (short.evaluation.samples, short.batch.size, short.sampling.steps, short.name) == (16, 64, 25, "mine")
+    assert (short.training.steps, short.evaluation.limit) == (STEPS, 64)
+
+
+@pytest.mark.parametrize("override", ["training.steps=10", "training={steps: 10}"])
+def test_a_length_that_is_set_shortens_the_warmup(override):
+    found = load_quick_experiment(DIGITS, [override])
+    assert (found.spec.training.steps, found.spec.schedule.warmup) == (10, 1)
+    assert "training.steps" not in found.changes and found.changes["schedule.warmup"] == (50, 1)
+
+
+def test_a_length_in_epochs_stays():
+    short = load_quick_experiment(FOLDER / "mnist/dit.yaml", ["training.epochs=1"]).spec
+    assert (short.training.steps, short.training.epochs, short.batch.size) == (None, 1, BATCH)
+
+
+def test_workers_share_the_batch():
+    for workers, micro, expected in (("4", "8", (16, 4)), ("{min: 2, max: 8}", "32", (16, 2)), ("32", "4", (32, 1))):
+        before = ditlab.load(DIGITS, [f"resources.workers={workers}", "batch.size=256", f"batch.micro={micro}"])
+        short = shorten_experiment(before).spec
+        assert (short.batch.size, short.batch.micro) == expected
+    assert load_quick_experiment(DIGITS, ["batch.micro=4", "resources.workers=2"]).spec.batch.size == 128
+
+
+def test_mistakes_are_those_of_the_spec():
+    for override, message in (
+        ("trainign.steps=3", "did you mean 'training'?"),
+        ("training.steps=abc", "training.steps='abc' must be a whole number"),
+        ("schedule.warmup=50", "leaves nothing of training.steps=30; set schedule.warmup to 3"),
+    ):
+        with pytest.raises(UserError, match=message.replace("?", r"\\?")):
+            load_quick_experiment(DIGITS, [override])
+
+
+def test_twice_changes_nothing():
+    short = load_quick_experiment(DIGITS).spec
+    again = shorten_experiment(short)
+    assert again.spec == short and again.lines() == ["--quick changes nothing."]
+    sweep = load_quick_sweep(SWEEPS[0]).spec
+    assert ditlab.quick(sweep).spec == sweep
+
+
+def test_sweeps_keep_what_is_set():
+    path = FOLDER / "digits/sweep_schedule.yaml"
+    sets = ["trials=4", "fixed.training.steps=10", "fixed.evaluation.limit=128"]
+    sweep = load_quick_sweep(path, sets).spec
+    trial = experiment_for(sweep, {})
+    assert (sweep.trials, trial.training.steps, trial.evaluation.limit, trial.schedule.warmup) == (4, 10, 128, 1)
+
+
+def varied(**changes):
+    return ditlab.Sweep.model_validate(ditlab.load_sweep(FOLDER / "digits/sweep_schedule.yaml").to_dict() | changes)
+
+
+def test_a_grid_keeps_two_combinations():
+    axes = {"model.num_heads": {"kind": "grid", "values": [1, 2, 4]}, "seed": {"kind": "int", "low": 0, "high": 9}}
+    short = ditlab.quick(varied(space=axes, search={"kind": "grid"}, trials=None))
+    assert enumerate_trials(short.spec) == [{"model.num_heads": 1, "seed": 0}, {"model.num_heads": 2, "seed": 0}]
+    assert short.changes["space.seed.values"] == (list(range(10)), [0])
+
+
+def test_axes_of_lengths_are_left_out():
+    rates = {"optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-2}}
+    lengths = {"batch.size": {"kind": "choice", "values": [64, 128]}}
+    short = ditlab.quick(varied(space=rates | lengths))
+    assert list(short.spec.space) == ["optimizer.lr"] and short.changes["space.batch.size"][1] is None
+    assert experiment_for(short.spec, {}).batch.size == BATCH
+    assert list(ditlab.quick(varied(space=lengths)).spec.space) == ["batch.size"]
+
+
+def test_a_population_keeps_its_size_and_its_rhythm():
+    axes = {"optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-2}}
+    short = ditlab.quick(varied(space=axes, scheduler={"kind": "pbt", "interval": 100}, concurrent=None)).spec
+    assert (short.trials, short.scheduler.interval, experiment_for(short, {}).evaluation.every) == (4, RHYTHM, RHYTHM)
+
+
+def test_every_change_is_a_line_of_a_terminal():
+    for path in [*FILES, *SWEEPS]:
+        found = ditlab.quick(path)
+        lines = found.lines()
+        assert lines[0] == f"--quick makes {len(found.changes)} changes:" and len(lines) == len(found.changes) + 1
+        assert all(line.isprintable() and len(line) <= 90 for line in lines), lines
+    assert "  training.steps=30 (was 2400)" in ditlab.quick(DIGITS).lines()
