@@ -1,6 +1,9 @@
-"""A store's manifest as tables for a terminal and as JSON."""
+"""A store's manifest as tables for a terminal and as JSON.
 
-from collections.abc import Iterator, Mapping
+No table breaks a number or a word in 80 columns; what is the same in all rows of one stands in its title.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,11 @@ from ditlab.data.stores.manifest import StoredColumn
 
 TEXT_SHOWN = 600
 """Characters of a row of text in a table."""
+LONGEST_WORD = 40
+"""Characters from which a word, such as a name or a URL, may be broken."""
+WIDTH = 76
+"""Characters of a table's cells in a line."""
+CLASSES_SHOWN = 30
 
 
 def store_tables(store: AnyStore, place: str) -> Iterator[Table]:
@@ -22,6 +30,7 @@ def store_tables(store: AnyStore, place: str) -> Iterator[Table]:
     if isinstance(store, BucketedStore):
         yield _buckets(store)
     yield _columns(store)
+    yield _statistics(store)
     if any(column.names and column.num_classes is None for column in store.columns.values()):
         yield _entries(store)
     for name, column in store.columns.items():
@@ -53,15 +62,15 @@ def _facts(store: AnyStore, place: str) -> Table:
         "path": place,
         "holds": manifest.description,
         "rows": f"{manifest.rows:,}",
-        "shards": f"{len(shards)} ({sum(shard.bytes for shard in shards) / 2**20:.1f} MiB)",
+        "shards": f"{len(shards):,} ({_format_bytes(sum(shard.bytes for shard in shards))})",
         "fingerprint": manifest.fingerprint,
         "source": manifest.source.citation or manifest.source.kind,
         "license": manifest.source.license,
         "note": manifest.source.note,
         "text": text_line(store),
-        "left out or cut": left_out(store),
+        "left out": left_out(store),
     }
-    table = Table(title=store.name, title_justify="left", box=box.SIMPLE, show_header=False)
+    table = Table(title=store.name, title_justify="left", box=box.SIMPLE, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column(overflow="fold")
     for key, value in facts.items():
@@ -107,29 +116,59 @@ def text_table(samples: Mapping[int, str]) -> Table:
 
 def _buckets(store: BucketedStore) -> Table:
     """Image sizes with aspect ratio, share and row numbers."""
-    table = Table(title="image sizes", title_justify="left", box=box.SIMPLE)
-    for heading in ("height x width", "width / height", "rows", "share", "numbers"):
-        table.add_column(heading, justify="right")
-    first = 0
+    rows, first = [], 0
     for bucket in store.manifest.buckets:
-        share, numbers = f"{bucket.rows / len(store):.1%}", f"{first:,} to {first + bucket.rows - 1:,}"
-        table.add_row(bucket.size, f"{bucket.width / bucket.height:.3g}", f"{bucket.rows:,}", share, numbers)
+        rows.append(
+            {
+                "height x width": bucket.size,
+                "width / height": f"{bucket.width / bucket.height:.3g}",
+                "rows": f"{bucket.rows:,}",
+                "share": f"{bucket.rows / len(store):.1%}",
+                "numbers": f"{first:,} to {first + bucket.rows - 1:,}",
+            }
+        )
         first += bucket.rows
-    return table
+    return _table("image sizes", rows)
 
 
 def _columns(store: AnyStore) -> Table:
-    table = Table(title="columns", title_justify="left", box=box.SIMPLE)
-    for heading in ("column", "shape", "type", "range", "unit"):
-        table.add_column(heading, overflow="fold", no_wrap=heading in ("column", "shape"))
-    for heading in ("min", "max", "mean", "std"):
-        table.add_column(heading, justify="right")
-    for name, column in store.columns.items():
-        span = "" if column.value_range is None else "{:g} to {:g}".format(*column.value_range)
-        seen = column.statistics
-        numbers = (f"{value:.5g}" for value in (seen.min, seen.max, seen.mean, seen.std))
-        shape = str(column.shape).replace(str(ANY), "any")
-        table.add_row(name, shape, column.dtype, span, column.unit, *numbers)
+    rows = [
+        {
+            "column": name,
+            "shape": str(column.shape).replace(str(ANY), "any"),
+            "type": column.dtype,
+            "range": "" if column.value_range is None else "{:g} to {:g}".format(*column.value_range),
+            "unit": column.unit,
+        }
+        for name, column in store.columns.items()
+    ]
+    return _table("columns", rows, left=rows[0])
+
+
+def _statistics(store: AnyStore) -> Table:
+    """Extrema, means and standard deviations of the columns."""
+    rows = [
+        {"column": name, **{key: f"{getattr(column.statistics, key):.5g}" for key in ("min", "max", "mean", "std")}}
+        for name, column in store.columns.items()
+    ]
+    return _table("values", rows, left=("column",))
+
+
+def _table(title: str, rows: Sequence[Mapping[str, str]], left: Collection[str] = ()) -> Table:
+    """Table of rows by heading, `left` of which are texts, the others numbers."""
+    first, *heads = rows[0]
+    same = {head: rows[0][head] for head in heads if len({row[head] for row in rows}) == 1} if len(rows) > 1 else {}
+    listed = ", ".join(f"{head} {text}" for head, text in same.items() if text)
+    title = f"{title} (all: {listed})" if listed else title
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, min_width=min(len(title), WIDTH))
+    for head in (first, *(head for head in heads if head not in same)):
+        words = [word for row in rows for word in (head, *row[head].split())]
+        is_text = head in left
+        width = min(LONGEST_WORD, max(map(len, words)))
+        justify: Any = "left" if is_text else "right"
+        table.add_column(head, justify=justify, min_width=width, overflow="fold", no_wrap=not is_text)
+    for row in rows:
+        table.add_row(*(row[head] for head in (first, *heads) if head not in same))
     return table
 
 
@@ -148,29 +187,43 @@ def _entries(store: AnyStore) -> Table:
 
 
 def _classes(name: str, column: StoredColumn) -> Table:
-    """Rows by class: one class a column, or one a line where classes have names."""
+    """Rows by class: a few numbered classes beside each other, others below each other."""
     counts = column.statistics.class_counts or ()
     title = f"{name}: rows by class"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, min_width=len(title))
-    shown = counts[: 30 if column.names else 20]  # as many as fit a tall or a wide terminal
-    if column.names:
-        table.add_column("class", overflow="fold")
-        table.add_column("rows", justify="right")
-        for label, count in zip(column.names, shown, strict=False):
-            table.add_row(label, f"{count:,}")
-    else:
+    shown = counts[:CLASSES_SHOWN]  # as many as fit a tall terminal
+    caption = (
+        f"the first {len(shown)} of {len(counts):,} classes; --json gives all" if len(counts) > len(shown) else None
+    )
+    width = max(len(title), len(caption or ""))
+    table = Table(title=title, title_justify="left", caption=caption or None, box=box.SIMPLE, min_width=width)
+    texts = [f"{count:,}" for count in shown]
+    if not column.names and sum(len(text) + 3 for text in texts) <= WIDTH:
         for number in range(len(shown)):
-            table.add_column(str(number), justify="right")
-        table.add_row(*(f"{count:,}" for count in shown))
-    if len(counts) > len(shown):
-        table.caption = f"the first {len(shown)} of {len(counts)} classes; --json gives all"
+            table.add_column(str(number), justify="right", no_wrap=True)
+        table.add_row(*texts)
+    else:
+        table.add_column("class", overflow="fold", justify="left" if column.names else "right")
+        table.add_column("rows", justify="right", no_wrap=True)
+        for label, text in zip(column.names or map(str, range(len(texts))), texts, strict=False):
+            table.add_row(label, text)
     return table
 
 
 def _files(store: AnyStore) -> Table:
-    table = Table(title="read from", title_justify="left", box=box.SIMPLE)
-    for heading in ("file", "MD5", "check", "from"):
-        table.add_column(heading, overflow="fold")
-    for file in store.manifest.source.files:
-        table.add_row(file.name, file.md5, file.check, file.url or "local")
-    return table
+    rows = [
+        {
+            "file": file.name,
+            "MD5": file.md5,
+            "check": file.check,
+            "from": file.url.removesuffix(file.name) if file.url else "this machine",
+        }
+        for file in store.manifest.source.files
+    ]
+    return _table("read from", rows, left=rows[0])
+
+
+def _format_bytes(size: int) -> str:
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"

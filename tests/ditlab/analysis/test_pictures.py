@@ -1,5 +1,7 @@
 """Image files that sampling starts from, and image files of samples."""
 
+import zlib
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from PIL import Image
 from denoisers.contract import Picture
 from ditlab.analysis.sampling.pictures import save_pictures, start_image
 from ditlab.errors import UserError
+from support.special_files import KINDS, put
 
 
 def test_a_start_is_cropped_around_its_centre_and_scaled(tmp_path):
@@ -35,6 +38,23 @@ def test_a_start_that_is_no_picture(tmp_path):
         expected = rf"--start .*start\.png cannot be read \({reason}\); name another picture\."
         with pytest.raises(UserError, match=expected):
             start_image(file, (8, 8))
+
+
+@pytest.mark.parametrize(("kind", "problem"), KINDS)
+def test_a_special_file_as_a_start_is_named(tmp_path, kind, problem):
+    with pytest.raises(UserError, match=rf"--start .*a\.png cannot be read \(.*({problem}|a device).*\); name another"):
+        start_image(put(kind, tmp_path / "a.png"), (8, 8))
+
+
+def test_a_start_of_too_many_pixels_is_refused_by_its_header(tmp_path):
+    file = tmp_path / "a.png"
+    Image.new("1", (8, 8)).save(file)
+    content = bytearray(file.read_bytes())
+    content[16:24] = (13_300).to_bytes(4, "big") * 2
+    content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"a\.png has 13,300x13,300 pixels, and at most 64,000,000 are read; scale it"):
+        start_image(file, (8, 8))
 
 
 def test_a_damaged_start_is_refused(tmp_path):

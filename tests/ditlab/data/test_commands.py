@@ -63,7 +63,7 @@ def test_importers_are_listed_with_a_line_each_and_their_own_options(ditlab):
     for line in (
         r"digits +The 1,797 real",
         r"get +Motif scores of genomic regions",
-        r"images +Images with captions, in sizes",
+        r"images +Images with captions or classes",
         r"mnist +MNIST, from its four",
         r"text +Text as rows",
     ):
@@ -107,7 +107,6 @@ def test_import_and_inspect_regions(ditlab, regions, tmp_path):
     (store,) = last_line(done)["stores"]
     assert (store["name"], store["rows"]) == ("get-CD4_T_cell", 4)
     assert "note: read from regions.zarr (zarr format 2); 1 of 12 peaks dropped" in done.err
-    assert "11/12" not in done.err and "12/12 peaks" in done.err and "4/4 windows" in done.err
     seen = last_line(ditlab("inspect", store["name"], "--json"))
     assert seen["columns"]["regions"]["names"] == [*(f"M{n}" for n in range(14)), "accessibility"]
     assert seen["columns"]["chromosome"]["names"] == ["chr3", "chr11"]
@@ -155,7 +154,7 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
     (store,) = last_line(done)["stores"]
     assert (store["name"], store["rows"], store["outcome"]) == ("images-photos-128", 3, "written")
     assert re.search(r"left out or cut: 1 too small, 1 unreadable; listed in .*skipped-[0-9a-f]+\.txt", done.err)
-    assert "5/5 images" in done.err and "bytes of decoded pixels" in done.err
+    assert "bytes of decoded pixels" in done.err
     seen = last_line(ditlab("inspect", "images-photos-128", "--json"))
     assert [(bucket["height"], bucket["width"], bucket["rows"]) for bucket in seen["buckets"]] == [
         (64, 64, 2),

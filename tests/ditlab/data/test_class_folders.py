@@ -1,0 +1,72 @@
+"""Class folders, from the import to a class-conditional model that is trained and sampled."""
+
+from pathlib import Path
+
+import pytest
+
+from support.command import Said, run_inside
+from support.datasets.photographs import captioned_folder, smooth
+
+SPEC = """
+name: pets
+model:
+  {family: dit, image_size: 16, channels: 3, patch_size: 4, width: 16, depth: 1, num_heads: 2, num_classes: CLASSES}
+data: {kind: arrow, path: images-pets-16}
+batch: {size: 8}
+optimizer: {kind: adamw, lr: 1.0e-3}
+training: {steps: 3}
+evaluation: {every: 3, samples: 4, quality: 0}
+checkpoint: {every: 3}
+sampling: {steps: 2}
+"""
+
+
+@pytest.fixture
+def pets(tmp_path) -> Path:
+    """Three class folders of eight pictures each."""
+    names = [f"{folder}/{n}.png" for folder in ("cat", "dog", "golden_retriever") for n in range(8)]
+    return captioned_folder(tmp_path / "pets", {name: (smooth(20, 24, n), None) for n, name in enumerate(names)})
+
+
+def ditlab(tmp_path: Path, *arguments: object) -> Said:
+    return run_inside(*arguments, home=tmp_path / "home", cwd=tmp_path)
+
+
+def imported(tmp_path: Path, *arguments: str) -> Said:
+    options = ("--source", "pets", "--resolution", "16", "--patch", "4", "--sizes", "square")
+    return ditlab(tmp_path, "data", "import", "images", *options, *arguments)
+
+
+def test_the_command_writes_classes_and_its_mistakes_are_sentences(tmp_path, pets):
+    done = imported(tmp_path, "--label-from", "folder", "--json")
+    assert done.code == 0, done.err
+    assert done.json["stores"][0]["rows"] == 24
+    seen = ditlab(tmp_path, "data", "inspect", "images-pets-16", "--json").json
+    assert seen["columns"]["label"]["names"] == ["cat", "dog", "golden_retriever"]
+    (tmp_path / "c.jsonl").write_text('{"file_name": "cow/0.png", "caption": "a cow"}\n')
+    for arguments, words in (
+        (("--caption-from", "c.jsonl"), "--caption-from=c.jsonl names cow/0.png, which --source=pets does not hold;"),
+        (
+            ("--caption-from", "names"),
+            "--caption-from='names': is none of txt, folder, stem, column, none and no .jsonl",
+        ),
+        (("--label-from", "stem"), "'stem' is not 'folder'"),
+        (("--max-side", "32"), "--max-side=32 is of --sizes aspect; leave it out."),
+        ((), "cat/0.png has no caption; write one into a .txt file of the same stem, or give --missing-caption skip."),
+    ):
+        done = imported(tmp_path, *arguments)
+        assert done.code == 2 and words in done.err and "Traceback" not in done.err, done.err
+
+
+@pytest.mark.slow
+def test_a_model_learns_and_draws_the_classes_of_folders(tmp_path, pets):
+    assert imported(tmp_path, "--label-from", "folder").code == 0
+    spec = tmp_path / "pets.yaml"
+    spec.write_text(SPEC.replace("CLASSES", "2"))
+    refused = ditlab(tmp_path, "train", spec, "--local")
+    assert refused.code == 2 and "set model.num_classes to 3" in refused.err, refused.err
+    spec.write_text(SPEC.replace("CLASSES", "3"))
+    trained = ditlab(tmp_path, "train", spec, "--local", "--json")
+    assert trained.code == 0 and trained.json["step"] == 3, trained.err
+    drawn = ditlab(tmp_path, "sample", trained.json["run_id"], "--label", "2", "--num", "2", "--json")
+    assert drawn.code == 0 and len(drawn.json["files"]) >= 2, drawn.err

@@ -1,0 +1,111 @@
+"""Tables of stores in 80 columns: no number and no word is broken or cut, and what all rows share stands above them."""
+
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from ditlab.analysis.store_tables import store_tables, text_table
+from ditlab.data.stores.bucketed_store import AnyStore
+from ditlab.data.stores.manifest import Column, Source, SourceFile, TextFacts
+from ditlab.data.stores.store import Store
+from ditlab.data.stores.writer import StoreWriter
+from support.datasets.bucketed import write
+
+MIRROR = "https://mirror.example/data/mnist/"
+
+
+def text_of(store: AnyStore, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    for table in store_tables(store, str(store.path)):
+        console.print(table)
+    return console.file.getvalue()
+
+
+def words_of(text: str) -> set[str]:
+    return set(re.split(r"\s+", text))
+
+
+def plain(path: Path, columns: dict[str, Column], rows: int = 4, source: Source | None = None, **about) -> Store:
+    generator = np.random.default_rng(0)
+    with StoreWriter(path, columns, name=path.name, source=source or Source(kind="test"), **about) as writer:
+        batch = {}
+        for name, column in columns.items():
+            high = column.num_classes or 2
+            drawn = generator.integers(0, high, (rows, *column.shape)) * (1 if column.num_classes else 0.123456789)
+            batch[name] = drawn.astype(column.dtype)
+        writer.append(batch)
+        if "tokens" in columns:
+            writer.text = TextFacts(tokenizer="bytes", documents=2, bytes=10**9, tokens=10**9 + 1, dropped=5)
+    return Store.open(path)
+
+
+@pytest.fixture
+def genome(tmp_path) -> Store:
+    base = {"dtype": "int64", "shape": (900,), "unit": "base pairs"}
+    names = (*(f"MOTIF_{n}" for n in range(282)), "accessibility")
+    return plain(
+        tmp_path / "get-fetal_heart",
+        {
+            "regions": Column(dtype="float32", shape=(900, 283), value_range=(0, 1), unit="score", names=names),
+            "present": Column(dtype="bool", shape=(900,)),
+            "chromosome": Column(dtype="int64", num_classes=2, names=("chr1", "chr10"), unit="class index"),
+            "start": Column(**base),
+            "end": Column(**base),
+            "largest_accessibility": Column(dtype="float64", unit="atpm"),
+        },
+    )
+
+
+def test_a_store_of_regions(genome):
+    text = text_of(genome)
+    assert "…" not in text and max(map(len, text.splitlines())) <= 80
+    assert words_of("largest_accessibility float32 float64 int64 bool score atpm base pairs class index") <= words_of(
+        text
+    )
+    assert genome.fingerprint in words_of(text)
+    for column in genome.columns.values():
+        assert f"{column.statistics.mean:.5g}" in words_of(text)
+    assert {"(900,", "283)", "accessibility", "chr10"} <= words_of(text)
+
+
+def test_a_store_of_text_and_one_of_buckets(tmp_path):
+    tokens = Column(dtype="uint16", shape=(1024,), num_classes=65536, unit="token")
+    text = text_of(plain(tmp_path / "books", {"tokens": tokens}))
+    assert "…" not in text and {"uint16", "token", "1,000,000,000", "(1024,)"} <= words_of(text)
+    store = write(tmp_path / "photos", files={"skipped.txt": b""}, facts={"unreadable": 2, "too small": 1234}).store
+    text = text_of(store)
+    assert "…" not in text and {"16x4", "55.6%"} <= words_of(text)
+    assert re.search(r"height x width +width / height +rows +share +numbers", text)
+    assert "uint8" in words_of(text) and "float16" in words_of(text) and "1,234" in words_of(text)
+
+
+def test_what_all_rows_share_stands_above_them(tmp_path):
+    files = tuple(
+        SourceFile(name=name, md5=letter * 32, check="md5", url=MIRROR + name)
+        for name, letter in (("train-images-idx3-ubyte.gz", "a"), ("train-labels-idx1-ubyte.gz", "b"))
+    )
+    columns = {name: Column(dtype="uint8", value_range=(0, 255), unit="pixel intensity") for name in "ab"}
+    text = text_of(plain(tmp_path / "s", columns, source=Source(kind="mnist", files=files)))
+    assert "read from (all: check md5, from https://mirror.example/data/mnist/)" in text
+    assert re.search(r"train-labels-idx1-ubyte\.gz +b{32}\s", text) and "md5" not in text.partition("MD5")[2]
+    assert "columns (all: shape (), type uint8, range 0 to 255, unit pixel intensity)" in " ".join(text.split())
+    one = text_of(plain(tmp_path / "one", {"a": columns["a"]}))
+    assert re.search(r"column +shape +type +range +unit", one), "one row shares nothing"
+
+
+@pytest.mark.parametrize(("classes", "beside"), [(10, True), (15, False), (1000, False)])
+def test_numbered_classes_stand_beside_each_other_where_they_fit(tmp_path, classes, beside):
+    column = Column(dtype="int64", num_classes=classes)
+    text = text_of(plain(tmp_path / "s", {"label": column}, rows=2000))
+    assert "…" not in text and bool(re.search(r"class +rows", text)) is not beside
+    assert ("the first 30 of 1,000 classes" in text) is (classes == 1000)
+
+
+def test_rows_of_text_are_shown_whole():
+    console = Console(file=io.StringIO(), width=80)
+    console.print(text_table({0: "It was a dark and stormy night. " * 4, 120_000: "[red]x"}))
+    assert "120,000" in console.file.getvalue() and "[red]x" in console.file.getvalue()
