@@ -120,6 +120,8 @@ def _changed_files(folder: RunFolder, mapping: PathMap, left: list[str]) -> Iter
         left.append(str(error))
     for name in _YAML_FILES:
         path = folder.path / name
+        if not _may_hold_paths(path, mapping):
+            continue
         if (before := _read_yaml(path, left)) is not None and (paths := sorted({*found_paths(before, mapping)})):
             left += filter(None, (_missing(path, found, mapping) for found in paths))
             after = mapping.relocated_value(before)
@@ -137,6 +139,18 @@ def _changed_files(folder: RunFolder, mapping: PathMap, left: list[str]) -> Iter
         yield folder.record, partial(update_record, folder, **changes)
     for move in cursor_moves(folder, record.tracking_uri if record else "", mapping):
         yield move.path, move.apply
+
+
+def _may_hold_paths(path: Path, mapping: PathMap) -> bool:
+    """Return False for a YAML file that is missing, or holds no former place: parsing one takes 15 ms, reading 0.1."""
+    try:
+        content = read_plain(path, MAX_BYTES)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    places = [str(place) for place in mapping.former]
+    return any(not place.isascii() or place.encode() in content for place in places)
 
 
 def _read_yaml(path: Path, left: list[str] | None = None) -> dict[str, Any] | None:

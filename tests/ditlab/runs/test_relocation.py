@@ -181,7 +181,7 @@ def test_a_linked_run_and_damaged_files_are_left_and_said(original: Home, tmp_pa
     copy.run("aaaa0001").record.write_text("{")
     with (copy.run("bbbb0001").path / "trials.jsonl").open("a") as ledger:
         ledger.write("{torn\n")
-    (copy.run("bbbb0001").path / "report" / "best.yaml").write_text("a: [")
+    (copy.run("bbbb0001").path / "report" / "best.yaml").write_text(f"a: [{original.stores}")
     shutil.rmtree(copy.stores)
     before = contents(original.root)
     left = "\n".join(relocate_home(copy).left)

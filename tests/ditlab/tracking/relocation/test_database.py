@@ -1,5 +1,6 @@
 """Paths in MLflow's database: every column that MLflow writes them to, one transaction, a backup."""
 
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -134,10 +135,12 @@ def test_a_database_in_use_is_refused(database: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
-    text, link = tmp_path / "text.db", tmp_path / "link.db"
+    text, link, pipe = (tmp_path / name for name in ("text.db", "link.db", "pipe.db"))
     text.write_text("no database " * 500)
     link.symlink_to(text)
-    for path, message in ((text, "file is not a database"), (link, "a link"), (tmp_path, "a folder")):
+    os.mkfifo(pipe)
+    kinds = ((text, "file is not a database"), (link, "a link"), (tmp_path, "a folder"), (pipe, "a named pipe"))
+    for path, message in kinds:
         with pytest.raises(UserError, match=f"cannot be relocated .*{message}"), relocating(path, MOVED):
             pass
         assert first_home(path) is None and not refers_to_former_places(path, MOVED)

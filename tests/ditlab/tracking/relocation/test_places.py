@@ -1,6 +1,7 @@
 """Places of a home: recorded, and a moved or copied home noticed."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -63,6 +64,11 @@ def test_a_home_that_refers_to_nothing_there_may_move(home: Home, tmp_path: Path
     record_place(moved)
     assert json.loads(moved.places.read_text())["places"] == [str(home.root), str(moved.root)]
     assert former_places(moved) == (home.root,)
+
+
+def test_a_pipe_in_the_record_s_place_is_not_waited_for(home: Home) -> None:
+    os.mkfifo(home.places)
+    assert former_places(home) == ()
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"places": 3}', '{"places": [3, "x", null]}', "[" * 100_000])
