@@ -45,6 +45,14 @@ def test_the_readme_names_what_exists():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+def test_the_readme_s_spec_is_the_file():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"\[(experiments/[\w/]+\.yaml)\][^`]*```yaml\n(.*?)```", text, re.DOTALL)
+    assert shown
+    lines = (ROOT / shown[1]).read_text(encoding="utf-8").splitlines(keepends=True)
+    assert shown[2] == "".join(line for line in lines if not line.startswith("#"))
+
+
 def test_the_readme_s_commands_exist():
     from ditlab.cli.main import COMMANDS
 
