@@ -1,16 +1,19 @@
 """Specs that are kept with a run: their last line is their hash, so that an edit by hand is noticed, and said."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading.yaml_text import dump_yaml
-from ditlab.storage.checksums import is_edited, stamped
-from ditlab.storage.plain_files import MIB, read_plain
+from ditlab.storage.checksums import is_as_stamped, is_edited, stamped
+from ditlab.storage.plain_files import MIB, UnusableFile, read_plain
+
+SpecT = TypeVar("SpecT")
 
 _log = logging.getLogger("ditlab.spec")
 _said: set[Path] = set()
@@ -22,9 +25,33 @@ def encode_recorded(mapping: Mapping[str, Any]) -> bytes:
 
 
 def load_recorded_experiment(path: Path) -> Experiment:
-    """The experiment in a run's `spec.yaml`. Raises UserError as `load_experiment`; logs a warning after an edit."""
+    """The experiment in a run's `spec.yaml`. Raises UserError as `load_recorded`; logs a warning after an edit."""
+    return load_recorded(path, load_experiment)
+
+
+def load_recorded(path: Path, load: Callable[[Path], SpecT]) -> SpecT:
+    """Load a spec of a run with `load`. Logs a warning after an edit.
+
+    Raises UserError as `load` does, for a link in the file's place, and with the reason for a file that is as DiTLab
+    wrote it and cannot be loaded: a newer version wrote it.
+    """
     warn_of_edit(path)
-    return load_experiment(path)
+    try:
+        content = read_plain(path, MIB)
+    except UnusableFile as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); put the run's own file there.") from None
+    except OSError:
+        return load(path)  # says what is wrong
+    try:
+        return load(path)
+    except UserError as error:
+        if not is_as_stamped(content):
+            raise
+        mistake = str(error).splitlines()[0].removeprefix(f"{path}: ").split(";")[0].rstrip(".")
+        raise UserError(
+            f"{path}: was written by a DiTLab, or with packages, newer than those here ({mistake}); open the run with "
+            "them."
+        ) from None
 
 
 def warn_of_edit(path: Path) -> None:

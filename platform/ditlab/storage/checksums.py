@@ -41,5 +41,10 @@ def stamped(text: str) -> str:
 
 def is_edited(content: bytes) -> bool:
     """Return True if a file was changed since `stamped`; False also for one without that last line, which is older."""
+    return _STAMP.encode() in content and not is_as_stamped(content)
+
+
+def is_as_stamped(content: bytes) -> bool:
+    """Return True if a file is as `stamped` made it."""
     text, found, stamp = content.rpartition(_STAMP.encode())
-    return bool(found) and stamp.rstrip(b"\n").decode(errors="replace") != sha256(text).hexdigest()
+    return bool(found) and stamp.rstrip(b"\n").decode(errors="replace") == sha256(text).hexdigest()

@@ -9,7 +9,7 @@ from typing import Any
 
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.spec.recorded import warn_of_edit
+from ditlab.spec.recorded import load_recorded
 from ditlab.spec.sweep.loading import load_sweep
 from ditlab.spec.sweep.spec import Sweep
 from ditlab.storage.files import encode_json_line, parse_json_line, write_durably
@@ -58,8 +58,7 @@ class SweepFolder:
         """
         if not os.path.lexists(self.spec):
             raise UserError(f"run {self.folder.run_id} is no sweep: it has no {self.spec.name}; give a sweep's id.")
-        warn_of_edit(self.spec)
-        return load_sweep(self.spec, ())
+        return load_recorded(self.spec, load_sweep)
 
     def planned_trials(self) -> list[PlannedTrial]:
         """Read the ledger: every planned trial, by number, without torn and damaged lines."""

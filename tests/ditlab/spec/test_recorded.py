@@ -5,11 +5,15 @@ from typing import Any
 
 import pytest
 
+from ditlab.errors import UserError
+from ditlab.home import RunFolder
 from ditlab.spec import recorded
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.recorded import encode_recorded, load_recorded_experiment
+from ditlab.spec.sweep.loading import load_sweep
 from ditlab.storage.checksums import is_edited
+from ditlab.sweeps.folder import SweepFolder
 
 
 @pytest.fixture
@@ -49,3 +53,47 @@ def test_every_changed_bit_above_the_hash_is_noticed(spec: Path) -> None:
         content = bytearray(whole)
         content[bit // 8] ^= 1 << bit % 8
         assert is_edited(bytes(content))
+
+
+def refusal(file: Path) -> str:
+    with pytest.raises(UserError) as error:
+        load_recorded_experiment(file)
+    return str(error.value)
+
+
+def test_fields_of_a_newer_version_are_refused_as_such(spec: Path) -> None:
+    written = load_experiment(spec).to_dict()
+    for section, change in (
+        ("training", {"looks_ahead": 3}),
+        ("schedule", {"kind": "spiral"}),
+        ("engine", {"zero": {"stage": 4}}),
+        ("model", {"family": "dit9"}),
+    ):
+        spec.write_bytes(encode_recorded({**written, section: {**written[section], **change}}))
+        said = refusal(spec)
+        assert said.startswith(f"{spec}: was written by a DiTLab, or with packages, newer than those here ("), said
+        assert next(iter(change)) in said and said.endswith("); open the run with them."), said
+    assert "model.family='dit9' is no known family" in said
+
+
+def test_a_mistake_of_a_hand_is_that_of_any_spec(spec: Path) -> None:
+    spec.write_text(spec.read_text().replace("\ntraining:\n", "\ntraining:\n  stepz: 3\n"))
+    assert "did you mean 'steps'?" in refusal(spec)
+
+
+def test_no_link_is_read_in_its_place(spec: Path) -> None:
+    spec.rename(spec.with_name("elsewhere.yaml"))
+    spec.symlink_to("elsewhere.yaml")
+    assert refusal(spec) == f"{spec}: cannot be read (a link, no plain file); put the run's own file there."
+    spec.unlink()
+    assert "no such file" in refusal(spec)
+
+
+def test_a_sweep_of_a_newer_version_is_refused_as_such(tmp_path: Path) -> None:
+    written = load_sweep(Path("experiments/digits/sweep_schedule.yaml")).to_dict()
+    folder = SweepFolder(RunFolder(tmp_path))
+    folder.spec.write_bytes(encode_recorded(written))
+    assert folder.load_sweep().name == "digits-schedule"
+    folder.spec.write_bytes(encode_recorded({**written, "scheduler": {"kind": "hyperband"}}))
+    with pytest.raises(UserError, match=r"newer than those here \(scheduler\.kind='hyperband' is unknown\)"):
+        folder.load_sweep()

@@ -75,7 +75,8 @@ def test_a_shorter_run_names_what_else_to_set():
                 assert remedy, str(error)
                 overrides.append(f"{remedy[1]}={remedy[2]}")
         assert experiment.training.steps == 30, label(path)
-    assert "set schedule.warmup to 3, or training.steps above 50." in refusal(FOLDER / "digits/dit.yaml", overrides[:1])
+    said = refusal(FOLDER / "dlm/uniform.yaml", ["training.steps=30"])
+    assert said.endswith("set schedule.warmup to 3, or training.steps above 100.")
 
 
 def test_null_samples_are_none():
