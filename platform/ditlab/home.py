@@ -4,6 +4,7 @@ import os
 import secrets
 import stat
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,22 @@ def writable_folder(path: Path, knob: str, remedy: str) -> Path:
     except OSError as error:
         raise UserError(f"{knob} cannot be written ({error.strerror}); {remedy}.") from error
     return path
+
+
+def followed(path: str | Path) -> Path:
+    """Absolute path of a folder that a person names, its links followed.
+
+    Raises UserError for links in a circle, and for a name that no file can have. The home of an unknown user stays as
+    it is written.
+    """
+    try:
+        found = Path(os.path.realpath(os.path.expanduser(path)))  # noqa: PTH111 (Path's own raise RuntimeError)
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            found.stat()
+    except (OSError, ValueError) as error:  # a circle, a name that is too long; a name with a zero byte
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{str(path)[:200]!r} is no path ({reason}); correct it.") from None
+    return found
 
 
 def private_folder(path: Path) -> Path:
@@ -47,7 +64,7 @@ class Home:
     @classmethod
     def from_environment(cls) -> "Home":
         """The home of the variable `DITLAB_HOME`."""
-        return cls(Path(os.environ.get("DITLAB_HOME", "runs")).expanduser().resolve())
+        return cls(followed(os.environ.get("DITLAB_HOME", "runs")))
 
     @property
     def mlflow_database(self) -> Path:
@@ -98,7 +115,7 @@ class Home:
     def node_cache(self) -> Path:
         """Copies of remote data: `DITLAB_CACHE`, a folder on the node's own disk, else `caches`. Safe to delete."""
         own = os.environ.get("DITLAB_CACHE")
-        return Path(own).expanduser().resolve() if own else self.caches
+        return followed(own) if own else self.caches
 
     def cache_variables(self) -> dict[str, str]:
         """Environment variables that keep compilers' caches below `caches`, in a folder that only this user can write.

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 from ditlab.checkpoints.manifest import MANIFEST, DamagedCheckpoint, committed, folder_of, is_step, step_of
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.errors import UserError
+from ditlab.home import followed
 from ditlab.spec.uris import is_uri, refuse_storage
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.remote import RemoteFiles
@@ -30,7 +31,7 @@ class CheckpointStore:
         except ValueError as error:
             raise UserError(str(error)) from None
         if isinstance(location, Path) or not is_uri(location):
-            return cls(LocalFiles(Path(location).expanduser().absolute(), _KNOB))
+            return cls(LocalFiles(followed(location), _KNOB))
         files = RemoteFiles.open(_KNOB, location)
         if files.filesystem.type_name == "local":  # file://: it can be fsynced
             return cls(LocalFiles(Path(files.path), _KNOB))

@@ -80,11 +80,12 @@ def _command(
     Raises UserError for a spec that is wrong or lies elsewhere: better here than after the upload.
     """
     from ditlab.errors import UserError
+    from ditlab.home import followed
     from ditlab.spec.loading import load_experiment
     from ditlab.spec.reading.files import is_sweep, spec_files
     from ditlab.spec.sweep.loading import load_sweep
 
-    root = working_dir.expanduser().resolve()
+    root = followed(working_dir)
     if not root.is_dir():
         raise UserError(f"--working-dir {working_dir} is no folder; name the one that holds {spec}.")
     sweep = is_sweep(spec)
@@ -95,7 +96,7 @@ def _command(
                 f"{file} does not lie below --working-dir {root}, the only folder that is sent along; name a folder "
                 "that holds it."
             )
-    command = ["python", "-m", "ditlab", "tune" if sweep else "train", str(spec.resolve().relative_to(root))]
+    command = ["python", "-m", "ditlab", "tune" if sweep else "train", str(followed(spec).relative_to(root))]
     for override in overrides:
         command += ["--set", override]
     command += ["--resume", resume] if resume else []

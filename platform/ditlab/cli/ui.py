@@ -54,7 +54,7 @@ def ui(
 
     from ditlab.cli.plain_lines import waiting_lines
     from ditlab.errors import UserError
-    from ditlab.home import Home
+    from ditlab.home import Home, followed
     from ditlab.tracking.server.accounts import Administrator
     from ditlab.tracking.server.hosts import is_loopback
     from ditlab.tracking.server.process import MlflowServer, ServerOptions
@@ -68,7 +68,7 @@ def ui(
     typed = ctx.get_parameter_source("database") == ParameterSource.COMMANDLINE
     database = database_address(database, typed) if database else None
     options = ServerOptions(administrator, allowed_hosts, database, artifact_location(artifacts) if artifacts else None)
-    home = (Home(root.expanduser().resolve()) if root else Home.from_environment()).ensure()
+    home = (Home(followed(root)) if root else Home.from_environment()).ensure()
     with MlflowServer(home, host, port, options) as server:
         if not server.is_private and not administrator:
             say(f"host={host}: everyone who reaches port {port} of this machine can read and delete every run.")

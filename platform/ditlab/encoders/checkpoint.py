@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ditlab.errors import UserError, first_line
-from ditlab.home import Home
+from ditlab.home import Home, followed
 from ditlab.storage.plain_files import MIB, open_plain, parse_json, read_plain
 
 CheckpointPart = Literal["weights", "tokenizer"]
@@ -44,7 +44,7 @@ class EncoderCheckpoint:
         DITLAB_HOME's caches). Raises UserError for one that is not there, cannot be fetched, or lacks a file.
         """
         knob = f"{knob}={place}"
-        here = Path(place).expanduser()
+        here = followed(place)
         folder = here if here.is_dir() else _fetched(place, knob, downloads)
         _check_files(folder, knob)
         missing = list(_missing(folder, needs, knob))

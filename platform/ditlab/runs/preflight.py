@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from denoisers.parameter_counts import ParameterCount, count_parameters
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.named_stores import store_folder
 from ditlab.errors import UserError
-from ditlab.home import Home, RunFolder
+from ditlab.home import Home, RunFolder, followed
 from ditlab.runs.network_interface import interface_names, missing_interface
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.experiment import NOT_CONTENT, Experiment
@@ -53,12 +52,12 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
     for section, key in (("data", "path"), ("checkpoint", "storage")):
         part = found.get(section)
         if isinstance(part, Mapping) and isinstance(value := part.get(key), str) and "://" not in value:
-            place = store_folder(value, home) if section == "data" else Path(value).expanduser().resolve()
+            place = store_folder(value, home) if section == "data" else followed(value)
             found[section] = {**part, key: str(place)}
     if isinstance(encoders := found.get("encoders"), Mapping):
-        folders = {key: Path(encoders[key] or "").expanduser() for key in ("text", "image") if encoders.get(key)}
+        folders = {key: followed(encoders[key]) for key in ("text", "image") if encoders.get(key)}
         # the rest are names on the Hugging Face hub
-        found["encoders"] = {**encoders, **{key: str(path.resolve()) for key, path in folders.items() if path.is_dir()}}
+        found["encoders"] = {**encoders, **{key: str(path) for key, path in folders.items() if path.is_dir()}}
     return found
 
 

@@ -115,7 +115,8 @@ def append_json_line(path: Path, record: Mapping[str, Any]) -> None:
 def parse_json_line(line: bytes) -> dict[str, Any] | None:
     """The record of a line, without its checksum; None for a line that is torn or damaged.
 
-    A line without a checksum, as earlier versions wrote it, is taken as it is.
+    A line without a checksum, as earlier versions wrote it, is taken as it is; one whose checksum is written otherwise
+    is not, as something else than DiTLab wrote it.
     """
     text = line.rstrip(b"\n")
     if has_checksum(text):
@@ -126,7 +127,7 @@ def parse_json_line(line: bytes) -> dict[str, Any] | None:
         record = parse_json(text)
     except ValueError:
         return None
-    return record if isinstance(record, dict) else None
+    return record if isinstance(record, dict) and "crc" not in record else None
 
 
 def parse_json_lines(content: bytes) -> JsonLines:

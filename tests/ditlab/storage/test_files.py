@@ -1,6 +1,7 @@
 """Durable files: old or new content and nothing between, and JSON lines that outlive a torn write."""
 
 import errno
+import json
 import os
 import zlib
 from pathlib import Path
@@ -111,6 +112,12 @@ def test_lines_of_an_earlier_version_are_read_before_those_with_checksums(tmp_pa
     with path.open("ab") as file:
         file.write(b'{"step": 4}\n')
     assert read_json_lines(path) == JsonLines([{"step": 0}, *RECORDS], 1, True)
+
+
+def test_a_line_that_another_tool_wrote_anew_is_damaged(tmp_path):
+    written(tmp_path / "lines")
+    (tmp_path / "lines").write_text(json.dumps(json.loads((tmp_path / "lines").read_text().splitlines()[0])))
+    assert read_json_lines(tmp_path / "lines") == JsonLines([], 1)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/full")])

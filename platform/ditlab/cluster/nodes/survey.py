@@ -11,7 +11,7 @@ from ditlab.cluster.nodes.report import node_report, versions
 from ditlab.cluster.nodes.tasks import NodeRow, TaskResult, run_on_nodes
 from ditlab.cluster.nodes.verdict import NodeReport, NodeRequirements, judge_nodes
 from ditlab.errors import UserError
-from ditlab.home import Home, writable_folder
+from ditlab.home import Home, followed, writable_folder
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugin_packages import plugin_packages
 from ditlab.spec.uris import is_uri
@@ -77,7 +77,7 @@ def can_train(node: NodeRow) -> bool:
 
 def absolute(storage: str) -> str:
     """Storage as every node finds it: a folder by its absolute path, a URI unchanged."""
-    return storage if is_uri(storage) else str(Path(storage).expanduser().resolve())
+    return storage if is_uri(storage) else str(followed(storage))
 
 
 @contextmanager

@@ -1,10 +1,10 @@
 """Storage of an MLflow server outside DITLAB_HOME: its database and its artifacts."""
 
 import importlib.util
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from ditlab.errors import UserError
+from ditlab.home import followed
 from ditlab.secrets import hide_in_urls
 from ditlab.spec.uris import refuse_secret
 from ditlab.tracking.address import validate_tracking_uri
@@ -46,7 +46,7 @@ def artifact_location(location: str) -> str:
     except ValueError as error:
         raise UserError(str(error)) from None
     if "://" not in location:
-        return str(Path(location).expanduser().resolve())
+        return str(followed(location))
     module = _LIBRARIES.get(urlsplit(location).scheme, "os")
     try:
         is_there = importlib.util.find_spec(module) is not None
