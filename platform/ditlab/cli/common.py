@@ -63,7 +63,7 @@ def delivery_text(what: str, run_id: str, num_unsent: int) -> str:
     if not num_unsent:
         return f"{what} sent to MLflow, run {run_id}"
     return (
-        f"{what} queued for MLflow, which does not take them now ({num_unsent:,} records wait); "
+        f"{what} queued for MLflow, which does not take them now ({num_unsent:,} to send); "
         f"`ditlab runs sync {run_id}` sends them"
     )
 

@@ -102,7 +102,7 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
             if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) > width:
                 lines.append(f"  {word}")
             else:
-                lines[-1] = f"{lines[-1]} {word}".lstrip() if lines[-1].strip() else word
+                lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
     return lines
 
 

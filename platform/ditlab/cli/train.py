@@ -48,7 +48,7 @@ def train(
     with ProgressLine("loading PyTorch") as line:
         from ditlab.interface import training
 
-        line.stage("starting workers")
+        line.stage("preparing the run" if local else "preparing the run and its workers")
         result = training.train(
             experiment, local=local, address=address, resume=resume,
             on_progress=line.update, say=line.say, warn=line.warn,

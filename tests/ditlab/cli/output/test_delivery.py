@@ -1,0 +1,67 @@
+"""Metrics, figures and pages that are added to a run after its training: sent before the command ends, or queued."""
+
+import shutil
+
+import mlflow
+import pytest
+
+from ditlab.home import Home
+from ditlab.runs.relocation import relocate_home
+from ditlab.tracking.upload.transfer import JournalTransfer
+from support.command import run_here
+
+
+@pytest.fixture
+def mine(finished, tmp_path, monkeypatch, capfd, blank_pictures):
+    """`mine(*arguments)` in a copy of the home of the finished run."""
+    home = Home(tmp_path / "mine")
+    shutil.copytree(finished.home, home.root, ignore=shutil.ignore_patterns("caches"))
+    relocate_home(home)
+    monkeypatch.setenv("DITLAB_HOME", str(home.root))
+    return lambda *arguments: run_here(capfd, monkeypatch, *arguments)
+
+
+def in_mlflow(home, run_id):
+    """MLflow's run of a run's id."""
+    client = mlflow.MlflowClient(f"sqlite:///{home}/mlflow.db")
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    (found,) = client.search_runs(experiments, f"tags.`ditlab.run` = '{run_id}'")
+    return client, found
+
+
+@pytest.fixture
+def no_answer(monkeypatch):
+    """MLflow takes nothing, whatever its address."""
+
+    def refuse(*_, **__):
+        raise ConnectionError("Connection refused")
+
+    monkeypatch.setattr(JournalTransfer, "send_pending", refuse)
+
+
+def test_what_a_server_takes_is_there_when_the_command_ends(finished, mine, tmp_path):
+    run_id = finished.run_id
+    said = mine("evaluate", run_id)
+    assert f"metrics sent to MLflow, run {run_id}\n" in said.err, said.err
+    client, found = in_mlflow(tmp_path / "mine", run_id)
+    assert any(name.startswith("held_out/") for name in found.data.metrics)
+    said = mine("figures", run_id, "--kind", "loss", "--kind", "schedule")
+    assert f"2 figures sent to MLflow, run {run_id}\n" in said.err, said.err
+    assert {file.path for file in client.list_artifacts(found.info.run_id, "figures")} == {
+        "figures/loss.png", "figures/schedule.png"
+    }  # fmt: skip
+
+
+def test_what_no_server_takes_is_queued(finished, mine, no_answer):
+    run_id = finished.run_id
+    said = mine("evaluate", run_id)
+    assert said.code == 0
+    assert "metrics queued for MLflow, which does not take them now (1 to send)" in said.err, said.err
+    said = mine("figures", run_id, "--kind", "loss")
+    assert "1 figure queued for MLflow, which does not take them now (2 to send); " in said.err, said.err
+    assert f"`ditlab runs sync {run_id}` sends them" in said.err and "logged" not in said.err
+
+
+def test_nothing_is_said_of_an_evaluation_that_is_not_added(finished, mine, no_answer):
+    said = mine("evaluate", finished.run_id, "--rows", "4")
+    assert "MLflow" not in said.err, said.err
