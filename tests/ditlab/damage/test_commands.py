@@ -1,0 +1,73 @@
+"""Whole commands on damaged homes: an exit code of the documents and a sentence, and no other run is touched."""
+
+import random
+
+import pytest
+
+from support.damaged import readers
+from support.damaged.cases import cases, flips, shares, typed
+from support.damaged.commands import commands_of, fault_of, kept, run_watched
+from support.sweeps import prepared, sweep_of
+
+NUM_FLIPS, NUM_TYPED, NUM_RESUMES = 100, 20, 20
+
+
+def damages(one, num_flips, num_typed, seed):
+    """(Case, label, content) of damaged files, by the weights of their kinds."""
+    every = cases(readers.ledger(prepared(sweep_of())))
+    for case, num in shares(every, num_flips):
+        for label, damaged in flips(case, case.place(one).read_bytes(), num, seed):
+            yield case, label, damaged
+    for case, num in shares(every, num_typed):
+        for label, damaged, _ in typed(case, case.place(one).read_bytes(), num, seed):
+            yield case, label, damaged
+
+
+def files_of(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".lock"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_commands_on_damaged_homes(one, tmp_path):
+    faults, num = [], 0
+    for number, (case, label, damaged) in enumerate(damages(one, NUM_FLIPS, NUM_TYPED, seed=1)):
+        choices = commands_of(case.name, one, tmp_path / "out")
+        arguments = choices[number % len(choices)]
+        with kept(one):
+            case.place(one).write_bytes(damaged)
+            said, num = run_watched(*arguments, one=one, cwd=tmp_path), num + 1
+            if fault := fault_of(said):
+                faults.append(f"{case.name}, {label}, {' '.join(map(str, arguments))}: {fault}")
+    print(f"{num} commands, {len(faults)} faults")
+    assert not faults, "\n\n".join(faults)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_resumes_on_damaged_homes(one, finished, tmp_path):
+    """A run goes on to its end, or says why not; the other run's files keep every byte."""
+    names = ("journal", "run.json", "spec.yaml", "cursor", "checkpoint's manifest", "checkpoint's shard", "store.json")
+    every = [case for case in cases(readers.ledger(prepared(sweep_of()))) if case.name in names]
+    faults, ended = [], []
+    for number in range(NUM_RESUMES):
+        case = random.Random(number).choices(every, [case.weight for case in every])[0]
+        content = case.place(one).read_bytes()
+        label, damaged = next(flips(case, content, 1, seed=number))
+        if number % 2:
+            label, damaged, _ = next(typed(case, content, 1, seed=number))
+        with kept(one):
+            before = files_of(one.other.path)
+            case.place(one).write_bytes(damaged)
+            said = run_watched(
+                "train", finished.spec, "--local", "--resume", one.first.run_id, "--set", "training.steps=6",
+                one=one, cwd=tmp_path,
+            )  # fmt: skip
+            ended.append(said.code)
+            if fault := fault_of(said):
+                faults.append(f"{case.name}, {label}: {fault}")
+            if files_of(one.other.path) != before:
+                faults.append(f"{case.name}, {label}: another run was changed")
+    print(f"{NUM_RESUMES} resumes, exit codes {sorted(ended)}")
+    assert not faults, "\n\n".join(faults)
+    assert 0 in ended, "no damage was passed over"

@@ -1,0 +1,41 @@
+"""Folders that a person names: links are followed once, and those that lead nowhere end in a sentence."""
+
+import pytest
+
+from ditlab.errors import UserError
+from ditlab.home import Home, followed
+from support.command import run_inside
+
+
+def test_links_to_a_folder_are_followed(tmp_path, monkeypatch):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "link"))
+    assert followed(tmp_path / "link") == Home.from_environment().root == tmp_path / "disk"
+    monkeypatch.chdir(tmp_path)
+    assert followed("link/below") == tmp_path / "disk/below"
+
+
+def test_a_name_that_no_folder_can_have(tmp_path):
+    with pytest.raises(UserError, match="is no path"):
+        followed("a\0b")
+    with pytest.raises(UserError, match="is no path .File name too long"):
+        followed("a" * 300)
+    assert followed("~nobody-of-this-name/x").name == "x"
+
+
+@pytest.mark.parametrize("command", [("runs",), ("runs", "show", "small"), ("sample", "small"), ("runs", "sync")])
+def test_a_home_that_is_a_link_to_itself(tmp_path, command):
+    (tmp_path / "home").symlink_to("home")
+    said = run_inside(*command, home=tmp_path / "home", cwd=tmp_path)
+    assert said.code == 2
+    assert said.err == f"ditlab: '{tmp_path / 'home'}' is no path (Too many levels of symbolic links); correct it.\n"
+
+
+@pytest.mark.parametrize("knob", ["checkpoint.storage", "data.path"])
+def test_a_folder_of_a_spec_that_is_a_link_to_itself(tmp_path, knob, finished):
+    (tmp_path / "circle").symlink_to("circle")
+    changes = ["--set", f"{knob}={tmp_path / 'circle'}"]
+    changes += ["--set", "data.kind=arrow"] if knob == "data.path" else []
+    said = run_inside("train", finished.spec, "--local", *changes, home=tmp_path / "home", cwd=tmp_path)
+    assert said.code == 2 and f"{tmp_path / 'circle'}" in said.err and said.err.strip().count("\n") == 0, said.err

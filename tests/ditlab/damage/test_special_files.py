@@ -1,0 +1,140 @@
+"""Pipes, devices, links in a circle, folders and terabytes of nothing, in every place that is read: none hangs."""
+
+import os
+import resource
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support import special_files
+from support.damaged import readers
+from support.damaged.cases import Judge, Verdicts, cases, watchdog
+from support.damaged.commands import fault_of, kept, path_parameters, run_watched
+from support.damaged.home import OTHER
+from support.sweeps import prepared, sweep_of
+
+KINDS = ("pipe", "device", "circle", "dangling", "socket", "folder", "terabyte")
+LARGEST = 2 << 30
+"""Bytes of memory that reading any file of a small home may take."""
+
+
+def put(kind, path):
+    if kind != "terabyte":
+        return special_files.put(kind, path)
+    special_files.remove(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    return path
+
+
+@contextmanager
+def little_memory():
+    """Limit this process to the memory that it has and `LARGEST` more."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE") + LARGEST, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize(
+    "kinds", [pytest.param(KINDS, marks=pytest.mark.slow), ("pipe", "device")], ids=["all kinds", "a pipe and a device"]
+)
+def test_readers_neither_wait_nor_read_without_end(one, kinds):
+    verdicts = Verdicts()
+    judge = Judge(one, verdicts)
+    with little_memory():
+        for case in cases(readers.ledger(prepared(sweep_of()))):
+            for kind in kinds:
+                judge.judge_place(case, lambda place, kind=kind: put(kind, place), kind)
+    print(verdicts.table())
+    assert not verdicts.faults, "\n\n".join(verdicts.faults)
+
+
+PLACES = {
+    "run.json": lambda one: one.first.record,
+    "its lock": lambda one: one.first.path / "run.json.lock",
+    "the run's lock": lambda one: one.first.path / "run.lock",
+    "spec.yaml": lambda one: one.first.spec,
+    "the journal": lambda one: one.first.journal,
+    "the journal's lock": lambda one: one.first.journal.with_suffix(".lock"),
+    "the journal of node 1": lambda one: one.first.node_journal(1),
+    "the side index": lambda one: one.first.journal.with_suffix(".index"),
+    "the cursor": lambda one: one.first.journal.with_suffix(".cursor.json"),
+    "the cursor's lock": lambda one: one.first.journal.with_suffix(".cursor.json.lock"),
+    "a picture": lambda one: next(path for path in sorted(one.first.media.rglob("*")) if path.is_file()),
+    "the manifest": lambda one: one.checkpoint / "manifest.json",
+    "a shard": lambda one: next(one.checkpoint.glob("shard-*")),
+    "store.json": lambda one: one.home.stores / "digits/store.json",
+    "rows": lambda one: next((one.home.stores / "digits").glob("*.arrow")),
+    "the home's places": lambda one: one.home.root / "places.json",
+    "MLflow's database": lambda one: one.home.mlflow_database,
+    "its lock file": lambda one: Path(f"{one.home.mlflow_database}.lock"),
+    "the tokeniser": lambda one: one.first.tokenizer,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["pipe", "device", "circle"])
+def test_commands_in_a_home_with_special_files(one, finished, tmp_path, kind):
+    run, faults, num = one.first.run_id, [], 0
+    commands = [
+        ("runs",),
+        ("runs", "show", run),
+        ("runs", "sync"),
+        ("sample", run, "--num", "1", "--out", tmp_path / "out"),
+        ("compare", run, OTHER, "--samples", "0", "--grid", "0", "--no-log", "--out", tmp_path / "compared"),
+        ("train", finished.spec, "--local", "--resume", run, "--set", "training.steps=5"),
+    ]
+    for name, place in PLACES.items():
+        for arguments in commands:
+            with kept(one):
+                put(kind, place(one))
+                said, num = run_watched(*arguments, one=one, cwd=tmp_path), num + 1
+                if fault := fault_of(said):
+                    faults.append(f"{name} is a {kind}, {' '.join(map(str, arguments))}: {fault}")
+                if arguments == ("runs",) and OTHER not in said.out:
+                    faults.append(f"{name} is a {kind}: another run is not listed")
+    print(f"{num} commands, {len(faults)} faults")
+    assert not faults, "\n\n".join(faults)
+
+
+LEFT_OUT = {("ui", "--home"), ("schema", "--out"), ("inspect", "--out")}
+"""A server that goes on until Ctrl-C; files that are written, one of which may be a pipe that a person reads."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["pipe", "device", "circle", "terabyte"])
+def test_special_files_as_arguments_of_every_command(one, finished, tmp_path, kind):
+    values = {
+        "run": one.first.run_id, "spec": finished.spec, "store": "digits", "uri": "file:///nowhere", "path": "digits",
+        "--out": tmp_path / "out", "--source": tmp_path,
+    }  # fmt: skip
+    faults, num = [], 0
+    for names, parameter, required in path_parameters():
+        if (names[-1], parameter) in LEFT_OUT or (kind == "terabyte" and "import" in names):
+            continue
+        special = put(kind, tmp_path / f"special-{kind}.yaml")
+        arguments = [*names, *_given(parameter, special)]
+        for name in required:
+            arguments += _given(name, values[name])
+        with kept(one), watchdog(60):
+            said, num = run_watched(*arguments, one=one, cwd=tmp_path), num + 1
+        if fault := fault_of(said):
+            faults.append(f"{' '.join(map(str, arguments))}: {fault}")
+        elif said.code != 2 and not (kind == "terabyte" and parameter == "--out"):
+            faults.append(f"{' '.join(map(str, arguments))}: exit code {said.code}, {said.err[-300:]}")
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    print(f"{num} commands, {len(faults)} faults")
+    assert not faults, "\n\n".join(faults)
+
+
+def _given(parameter, value):
+    return [parameter, value] if parameter.startswith("--") else [value]

@@ -1,0 +1,250 @@
+"""Files of a home with the readers of each, their damage from a seed, and the verdict on what the readers did."""
+
+import json
+import random
+import signal
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from ditlab.errors import RunFailed, UserError
+from ditlab.storage.checksums import has_checksum, without_checksum
+from support.damage import mutations
+from support.damaged import readers
+from support.damaged.home import DamagedHome
+from support.damaged.readers import Reader, spoken
+from support.special_files import remove
+
+WATCHDOG = 30.0
+"""Seconds of one reading, on a busy machine."""
+LONGEST_SENTENCE = 2000
+
+Form = Literal["lines", "json", "yaml", "bytes"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file of a home, and what reads it."""
+
+    name: str
+    place: Callable[[DamagedHome], Path]
+    readers: tuple[Reader, ...]
+    form: Form
+    weight: int
+    """Share of the damage that it gets."""
+
+
+def cases(ledger: Reader) -> tuple[Case, ...]:
+    """Every kind of file. `ledger` reads the trials of a sweep (`readers.ledger`)."""
+    journal = (readers.runs, readers.resume, readers.compare, readers.sync)
+    return (
+        Case("journal", lambda one: one.first.journal, journal, "lines", 20),
+        Case("journal of node 1", lambda one: one.first.node_journal(1), (readers.resume, readers.sync), "lines", 8),
+        Case("run.json", lambda one: one.first.record, (readers.runs, readers.show, readers.resume_auto), "json", 15),
+        Case("spec.yaml", lambda one: one.first.spec, (readers.spec, readers.compare), "yaml", 8),
+        Case("cursor", lambda one: one.first.journal.with_suffix(".cursor.json"), (readers.cursor, readers.sync),
+             "json", 5),
+        Case("checkpoint's manifest", lambda one: one.checkpoint / "manifest.json", (readers.sample,), "json", 5),
+        Case("checkpoint's shard", lambda one: next(one.checkpoint.glob("shard-*")), (readers.sample,), "bytes", 2),
+        Case("store.json", lambda one: one.home.stores / "digits/store.json", (readers.digits,), "json", 5),
+        Case("store's rows", lambda one: next((one.home.stores / "digits").glob("*.arrow")), (readers.digits,),
+             "bytes", 1),
+        Case("buckets.json", lambda one: one.bucketed / "buckets.json", (readers.buckets,), "json", 4),
+        Case("bucket's store.json", lambda one: next(one.bucketed.glob("*/store.json")), (readers.buckets,), "json", 3),
+        Case("export's weights", lambda one: one.export / "weights.safetensors", (readers.export,), "bytes", 3),
+        Case("export's spec.yaml", lambda one: one.export / "spec.yaml", (readers.export,), "yaml", 2),
+        Case("tokenizer.json", lambda one: one.tokenizer, (readers.tokenizer,), "json", 2),
+        Case("classifier.json", lambda one: one.classifier / "classifier.json", (readers.classifier,), "json", 2),
+        Case("classifier's weights", lambda one: one.classifier / "weights.safetensors", (readers.classifier,),
+             "bytes", 1),
+        Case("trials.jsonl", lambda one: one.sweep.ledger, (ledger,), "lines", 6),
+        Case("exploits.jsonl", lambda one: one.trial.path / "exploits.jsonl", (ledger,), "lines", 3),
+        Case("elapsed.json", lambda one: one.sweep.clock, (ledger,), "json", 2),
+        Case("sweep.yaml", lambda one: one.sweep.spec, (readers.stored_sweep,), "yaml", 3),
+    )  # fmt: skip
+
+
+@dataclass
+class Verdicts:
+    """Counts of what readers did with damaged files, and every fault."""
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By file and outcome: `same`, `said`, `silent`, `crash`, `hang`."""
+    faults: list[str] = field(default_factory=list)
+
+    def add(self, case: str, outcome: str, fault: str = "") -> None:
+        self.counts[case, outcome] += 1
+        if fault:
+            self.faults.append(fault)
+
+    def table(self) -> str:
+        """A line for each kind of file."""
+        outcomes = ("same", "said", "silent", "crash", "hang")
+        names = list(dict.fromkeys(name for name, _ in self.counts))
+        rows = [f"{name:22}" + "".join(f"{self.counts[name, each]:8}" for each in outcomes) for name in names]
+        return "\n".join([f"{'':22}" + "".join(f"{each:>8}" for each in outcomes), *rows])
+
+
+class Hang(BaseException):
+    """A reader took longer than the watchdog allows."""
+
+
+@contextmanager
+def watchdog(seconds: float = WATCHDOG) -> Iterator[None]:
+    """Raise `Hang` in the main thread where the block takes longer."""
+
+    def bark(*_: object) -> None:
+        raise Hang(f"no end after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, bark)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def read(reader: Reader, one: DamagedHome) -> tuple[str, list[str]]:
+    """(What a reader finds, as text; what it says): a UserError is a sentence and finds nothing."""
+    said: list[str] = []
+    with spoken() as logged, watchdog():
+        try:
+            found = repr(reader(one, said.append))
+        except (UserError, RunFailed) as error:
+            found = "nothing"
+            said.append(str(error))
+    return found, [*said, *logged]
+
+
+class Judge:
+    """Puts damage in the place of files of one home, and judges every reader by what it does without."""
+
+    def __init__(self, one: DamagedHome, verdicts: Verdicts) -> None:
+        self.one, self.verdicts = one, verdicts
+        self._expected: dict[Reader, str] = {}
+
+    def expected(self, reader: Reader) -> str:
+        """What a reader finds in the undamaged home, in which it says nothing."""
+        if reader not in self._expected:
+            found, said = read(reader, self.one)
+            assert not said, f"{reader.__name__} of the undamaged home: {said}"
+            self._expected[reader] = found
+        return self._expected[reader]
+
+    def judge(self, case: Case, damaged: bytes, label: str, may_be_silent: bool = False) -> None:
+        """Read the file of a case with other content, by all its readers; the content is put back."""
+        self.judge_place(case, lambda place: place.write_bytes(damaged), label, may_be_silent)
+
+    def judge_place(
+        self, case: Case, damage: Callable[[Path], object], label: str, may_be_silent: bool = False
+    ) -> None:
+        """Read the file of a case after `damage` of it, by all its readers; the file is put back."""
+        place = case.place(self.one)
+        for reader in case.readers:
+            self.expected(reader)
+        original = place.read_bytes()
+        try:
+            damage(place)
+            for reader in case.readers:
+                self._judge(case, reader, f"{case.name}, {label}, read by {reader.__name__}", may_be_silent)
+        finally:
+            remove(place)
+            place.write_bytes(original)
+
+    def _judge(self, case: Case, reader: Reader, label: str, may_be_silent: bool) -> None:
+        try:
+            found, said = read(reader, self.one)
+        except Hang as error:
+            self.verdicts.add(case.name, "hang", f"{label}: {error}")
+        except BaseException as error:
+            text = "".join(traceback.format_exception(error)[-4:])
+            self.verdicts.add(case.name, "crash", f"{label}: {type(error).__name__}\n{text}")
+        else:
+            if any(len(sentence) > LONGEST_SENTENCE or not sentence.strip() for sentence in said):
+                self.verdicts.add(case.name, "crash", f"{label}: no sentence: {said[0][:300]!r}")
+            elif said:
+                self.verdicts.add(case.name, "said")
+            elif found == self.expected(reader):
+                self.verdicts.add(case.name, "same")
+            else:
+                self.verdicts.add(
+                    case.name, "silent", f"{label}: another content in silence" if not may_be_silent else ""
+                )
+
+
+def flips(case: Case, content: bytes, num: int, seed: int) -> Iterator[tuple[str, bytes]]:
+    """(Label, content with one bit flipped).
+
+    Of a journal, the last newline stays: a last line without one is a line that is being written.
+    """
+    draws = random.Random(f"{seed}/{case.name}")
+    for _ in range(num):
+        bit = draws.randrange(8 * (len(content) - (case.form == "lines")))
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        yield f"bit {bit % 8} of byte {bit // 8}", bytes(damaged)
+
+
+def typed(case: Case, content: bytes, num: int, seed: int) -> Iterator[tuple[str, bytes, bool]]:
+    """(Label, content with a key or value of another name, type, size or number; whether it may pass in silence).
+
+    Half of them keep the checksum, which is then wrong; half have none, as files of an earlier version.
+    """
+    for number in range(num):
+        draw = random.Random(f"{seed}/{case.name}/{number}")
+        keeps = draw.random() < 0.5
+        yield (
+            f"mutation {number} ({'with' if keeps else 'without'} checksum)",
+            _mutated(case, content, draw, keeps),
+            not keeps,
+        )
+
+
+def _mutated(case: Case, content: bytes, draw: random.Random, keeps: bool) -> bytes:
+    if case.form == "lines":
+        lines = content.splitlines(keepends=True)
+        place = draw.randrange(len(lines))
+        lines[place] = _mutated_json(lines[place].rstrip(b"\n"), draw, keeps) + b"\n"
+        return b"".join(lines)
+    if case.form == "json":
+        return _mutated_json(content.rstrip(b"\n"), draw, keeps) + content[len(content.rstrip(b"\n")) :]
+    if case.form == "yaml":
+        mapping = yaml.safe_load(content)
+        changed = next(mutations(json.dumps(mapping).encode(), 1, draw.randrange(1 << 30)))
+        stamp = content.splitlines()[-1] if content.splitlines()[-1].startswith(b"#") else b""
+        return changed + b"\n" + (stamp + b"\n" if keeps else b"")
+    cut = draw.randrange(len(content))
+    return draw.choice(
+        (content[:cut], content[cut:], content + content[:9], b"", content[:cut] + b"\0" + content[cut:])
+    )
+
+
+def _mutated_json(text: bytes, draw: random.Random, keeps: bool) -> bytes:
+    checksum = text[-18:] if has_checksum(text) else b""
+    body = without_checksum(text) if checksum else text
+    changed = next(mutations(body, 1, draw.randrange(1 << 30)))
+    return changed[:-1] + checksum if checksum and keeps else changed
+
+
+def shares(every: Sequence[Case], num: int) -> Iterator[tuple[Case, int]]:
+    """Share out a number of damages by the weight of each case, at least one each."""
+    total = sum(case.weight for case in every)
+    for case in every:
+        yield case, max(1, round(num * case.weight / total))
+
+
+def run_all(judge: Judge, every: Sequence[Case], num_flips: int, num_typed: int, seed: int = 0) -> None:
+    """Judge every case with its share of flips and typed mutations."""
+    for case, num in shares(every, num_flips):
+        for label, damaged in flips(case, case.place(judge.one).read_bytes(), num, seed):
+            judge.judge(case, damaged, label)
+    for case, num in shares(every, num_typed):
+        for label, damaged, may_be_silent in typed(case, case.place(judge.one).read_bytes(), num, seed):
+            judge.judge(case, damaged, label, may_be_silent)

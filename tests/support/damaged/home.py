@@ -1,0 +1,126 @@
+"""A small DITLAB_HOME with a file of every kind: two runs, a sweep with trials, stores, an export, a classifier."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from denoisers.contract import BatchField
+from ditlab.data.text.tokenizer import ByteTokenizer
+from ditlab.home import Home, RunFolder
+from ditlab.quality.classifier import TrainedClassifier
+from ditlab.quality.classifier_cache import RECORD, WEIGHTS, _save
+from ditlab.quality.images import ImageFields
+from ditlab.quality.network import SmallClassifier
+from ditlab.sweeps.folder import SweepFolder
+from ditlab.sweeps.takeovers import Takeover, record_takeover
+from ditlab.sweeps.trials import trial_experiment
+from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.records import update_record
+from support.command import run_inside
+from support.datasets import bucketed
+from support.sweeps import planned, started, sweep_of, trial_run
+
+OTHER = "0123abcd"
+"""Id of a second run, which no damage of the first may touch."""
+FIELDS = ImageFields(
+    BatchField("image", (1, 8, 8), "float32", value_range=(-1, 1)), BatchField("label", (), "int64", num_classes=10)
+)
+
+
+@dataclass(frozen=True)
+class DamagedHome:
+    """Places in such a home. `first` is the run that is damaged."""
+
+    home: Home
+    first: RunFolder
+    sweep: SweepFolder
+
+    @property
+    def other(self) -> RunFolder:
+        """The run that stays whole."""
+        return self.home.run(OTHER)
+
+    @property
+    def trial(self) -> RunFolder:
+        """A trial that took over a checkpoint."""
+        return self.home.run(self.sweep.planned_trials()[0].run_id)
+
+    @property
+    def checkpoint(self) -> Path:
+        """Folder of the first run's newest checkpoint."""
+        return max(self.first.checkpoints.iterdir())
+
+    @property
+    def bucketed(self) -> Path:
+        """A store of images of several sizes."""
+        return self.home.stores / "buckets"
+
+    @property
+    def export(self) -> Path:
+        """An export of the first run."""
+        return self.home.root / "export"
+
+    @property
+    def tokenizer(self) -> Path:
+        """A tokeniser's file."""
+        return self.home.root / "tokenizer.json"
+
+    @property
+    def classifier(self) -> Path:
+        """Folder of a small classifier, which was not trained."""
+        return self.home.classifiers / "digits-1"
+
+
+def copied_home(source: Path, root: Path) -> Home:
+    """Copy a home and make the copy one of its own."""
+    shutil.copytree(source, root)
+    said = run_inside("runs", "relocate", home=root)
+    assert said.code == 0, said.err
+    return Home(root)
+
+
+def complete(root: Path, run_id: str) -> DamagedHome:
+    """Add to a home with one finished run all that other commands leave."""
+    home = Home(root)
+    with mock.patch.dict(os.environ, {"DITLAB_HOME": str(root)}):
+        first = home.run(run_id)
+        said = run_inside("export", run_id, "--out", root / "export", home=root)
+        assert said.code == 0, said.err
+        second_node = JournalWriter(first, node=1)
+        second_node.log_metrics(2, {"system/cpu": 0.5, "system/memory": 1e9})
+        second_node.close()
+        shutil.copytree(first.path, home.run(OTHER).path)
+        update_record(home.run(OTHER), name="other", status="interrupted")
+        sweep = _sweep(home)
+        bucketed.write(home.stores / "buckets")
+        (root / "tokenizer.json").write_bytes(ByteTokenizer().content)
+        home.classifiers.mkdir(exist_ok=True)
+        network = SmallClassifier(FIELDS.shape, FIELDS.num_classes, torch.Generator().manual_seed(0))
+        found = DamagedHome(home, first, sweep)
+        _save(found.classifier, TrainedClassifier(network, 0.9, 0.1, 100))
+        assert {path.name for path in found.classifier.iterdir()} == {RECORD, WEIGHTS}
+    return found
+
+
+def copied(made: DamagedHome, root: Path) -> DamagedHome:
+    """Copy a home; the copy's files may be damaged."""
+    home = copied_home(made.home.root, root)
+    return DamagedHome(home, home.run(made.first.run_id), SweepFolder(home.run(made.sweep.sweep_id)))
+
+
+def _sweep(home: Home) -> SweepFolder:
+    """A sweep of four trials: two ended, one interrupted, one to come."""
+    one = started(sweep_of())
+    for trial, status in zip(planned(one), ("finished", "stopped", "interrupted"), strict=False):
+        run = trial_run(home, one.sweep, trial, status, {2: 0.5, 4: 0.25 + trial.number}, parent=one.folder.sweep_id)
+        update_record(run, trial=trial.number)
+    first = planned(one)[0]
+    takeover = Takeover(2, planned(one)[1].run_id, 2, {"optimizer.lr": 0.05}, "a key")
+    record_takeover(home.run(first.run_id), takeover, trial_experiment(one.sweep, first))
+    one.folder.save_elapsed(12.5)
+    update_record(one.folder.folder, status="interrupted")
+    return one.folder

@@ -1,0 +1,212 @@
+"""Readers of a home's files: what commands learn from them. Each returns what it found, and says what is wrong."""
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ditlab.analysis.comparison.runs import summarise
+from ditlab.analysis.exported import open_export
+from ditlab.analysis.opened_run import open_training_run
+from ditlab.data.stores.bucketed_store import open_store
+from ditlab.data.text.tokenizer_files import open_tokenizer
+from ditlab.home import RunFolder
+from ditlab.quality.classifier_cache import _load
+from ditlab.runs.description import describe_run
+from ditlab.spec import recorded
+from ditlab.sweeps.prepare import PreparedSweep
+from ditlab.sweeps.start import find_stored_sweep, read_past_trials
+from ditlab.sweeps.takeovers import read_takeovers
+from ditlab.tracking.address import resolve_tracking_uri
+from ditlab.tracking.journal.reader import read_lines
+from ditlab.tracking.journal.recent import recent_metrics
+from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.records import find_run, find_unfinished, read_record, record_remarks, scan_runs
+from ditlab.tracking.upload.cursor import CursorFile
+from ditlab.tracking.upload.sync import _journal_fault, num_unsent
+from support.damaged.home import FIELDS, OTHER, DamagedHome
+
+END_OF_JOURNAL = 60_000
+"""Bytes of a journal that `ditlab runs` reads at least: metrics before are not in its list."""
+
+Say = Callable[[str], None]
+Reader = Callable[[DamagedHome, Say], Any]
+
+
+@contextmanager
+def spoken() -> Iterator[list[str]]:
+    """Collect the warnings that are logged within the block, each as often as it is logged."""
+    found: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(record.getMessage())
+
+    logger, handler = logging.getLogger("ditlab"), Handler(logging.WARNING)
+    before = logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    recorded._said.clear()
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before
+
+
+def runs(one: DamagedHome, say: Say) -> Any:
+    """`ditlab runs`: the records, and the end of each journal. The other run is listed whatever happens."""
+    found = scan_runs(one.home)
+    for remark in record_remarks(found):
+        say(remark)
+    assert OTHER in {record.run_id for record in found.records}, "another run is lost"
+    rows = []
+    for record in found.records:
+        recent = recent_metrics(one.home.run(record.run_id))
+        if recent.num_damaged:
+            say(f"{recent.num_damaged} damaged lines")
+        if recent.fault:
+            say(recent.fault)
+        journal = one.home.run(record.run_id).journal
+        if os.path.lexists(journal) and journal.stat(follow_symlinks=False).st_size > END_OF_JOURNAL:
+            say("an older value than those at the end of the journal")
+        rows.append((record, recent.latest))
+    return rows
+
+
+def show(one: DamagedHome, say: Say) -> Any:
+    """`ditlab runs show`."""
+    described = describe_run(one.home, find_run(one.home, one.first.run_id))
+    for note in described.notes:
+        say(note)
+    found = described.to_dict()
+    return {key: found[key] for key in found.keys() - {"bytes", "notes"}}
+
+
+def resume_auto(one: DamagedHome, say: Say) -> Any:
+    """`ditlab train --resume auto`: which run goes on."""
+    found = find_unfinished(one.home, "other", read_record(one.other).spec_hash)
+    assert found is not None, "another run is lost"
+    return found
+
+
+def resume(one: DamagedHome, say: Say) -> Any:
+    """`ditlab train --resume`: what the writers of both nodes' journals take from them."""
+    scratch = one.home.root / "scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    found = []
+    for node in (0, 1):
+        journal = one.first.node_journal(node)
+        if journal.is_file() and not journal.is_symlink():
+            shutil.copyfile(journal, scratch / journal.name)
+        elif os.path.lexists(journal) and not journal.is_dir():
+            os.link(journal, scratch / journal.name, follow_symlinks=False)
+        elif journal.is_dir():
+            (scratch / journal.name).mkdir()
+        writer = JournalWriter(RunFolder(scratch), node, budget=None)  # a journal that it cannot open is said
+        writer.close()
+        index = writer._index
+        found.append((index.params, index.last_steps, index.images))
+    return found
+
+
+def compare(one: DamagedHome, say: Say) -> Any:
+    """`ditlab compare`, without its samples and pictures."""
+    return summarise(open_training_run(one.first.run_id, one.home, say))
+
+
+def sync(one: DamagedHome, say: Say) -> Any:
+    """`ditlab runs sync`, up to the calls of MLflow."""
+    if fault := _journal_fault(one.first):  # which the command says of each run in turn
+        say(fault)
+        return None
+    found: list[Any] = [cursor(one, say), num_unsent(one.first, resolve_tracking_uri(None, one.home), one.home)]
+    for node in (0, 1):
+        journal = one.first.node_journal(node)
+        lines = list(read_lines(journal, 0, journal.stat().st_size))
+        if damaged := sum(line.record is None for line in lines):
+            say(f"{damaged} damaged lines")
+        found.append([line.record for line in lines])
+    return found
+
+
+def cursor(one: DamagedHome, say: Say) -> Any:
+    """The position up to which MLflow has the journals. From the beginning all is sent again, and nothing is lost."""
+    address = resolve_tracking_uri(None, one.home)
+    found = [CursorFile(one.first, address, node).load() for node in (0, 1)]
+    if not found[0].offset:
+        say("sent again from the beginning")
+    return found
+
+
+def sample(one: DamagedHome, say: Say) -> Any:
+    """`ditlab sample`, `evaluate`, `export`: the spec and the newest whole checkpoint."""
+    saved = open_training_run(one.first.run_id, one.home, say).saved()
+    weights = saved.checkpoint.weights()
+    return saved.step, saved.spec, {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
+
+
+def spec(one: DamagedHome, say: Say) -> Any:
+    """A run's spec alone."""
+    return open_training_run(one.first.run_id, one.home, say).experiment.to_dict()
+
+
+def digits(one: DamagedHome, say: Say) -> Any:
+    """The store of the run's data, its shards hashed."""
+    return _store(one.home.stores / "digits")
+
+
+def buckets(one: DamagedHome, say: Say) -> Any:
+    """A store of images of several sizes."""
+    return _store(one.bucketed)
+
+
+def _store(path: Any) -> Any:
+    store = open_store(path)
+    return store.fingerprint, len(store), store.name
+
+
+def tokenizer(one: DamagedHome, say: Say) -> Any:
+    """A tokeniser."""
+    found = open_tokenizer(one.tokenizer)
+    return found.kind, found.content
+
+
+def export(one: DamagedHome, say: Say) -> Any:
+    """`ditlab.load_export`."""
+    found = open_export(one.export, torch.device("cpu"), say)
+    weights = {name: tensor.numpy().tobytes() for name, tensor in found.network.state_dict().items()}
+    return found.spec.to_dict(), found.step, weights
+
+
+def classifier(one: DamagedHome, say: Say) -> Any:
+    """The classifier of an evaluation; a damaged one is trained again, which is as good as saying so."""
+    found = _load(one.classifier, FIELDS)
+    if found is None:
+        say("trained again")
+        return None
+    weights = {name: tensor.numpy().tobytes() for name, tensor in found.network.state_dict().items()}
+    return found.accuracy, found.chance, found.samples, weights
+
+
+def stored_sweep(one: DamagedHome, say: Say) -> Any:
+    """`ditlab tune --resume`: the sweep's spec."""
+    return find_stored_sweep(one.home, one.sweep.sweep_id, None).sweep.to_dict()
+
+
+def ledger(prepared: PreparedSweep) -> Reader:
+    """`ditlab tune --resume`: its trials, whose checks were done before."""
+
+    def read(one: DamagedHome, say: Say) -> Any:
+        past = read_past_trials(prepared, one.sweep)
+        for note in past.notes:
+            say(note)
+        takeovers = [read_takeovers(one.home.run(trial.trial.run_id)) for trial in past.trials]
+        return past.trials, takeovers, one.sweep.load_elapsed()
+
+    return read
