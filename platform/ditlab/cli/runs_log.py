@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ditlab.runs.events import RunEvent
 
 
-@click.command()
+@click.command(short_help="Print the events of one run.")
 @run_argument
 @click.option("--tail", metavar="N", type=click.IntRange(min=1), help="Only the last N events.")
 @click.option("--follow", is_flag=True, help="Go on with new events as they come, until the run ends or Ctrl-C.")

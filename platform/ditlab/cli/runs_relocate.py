@@ -5,7 +5,7 @@ import click
 from ditlab.cli.common import emit, json_option, print_line, say
 
 
-@click.command()
+@click.command(short_help="Make a moved or copied DITLAB_HOME one of its own.")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
 @json_option
 def relocate(dry_run: bool, as_json: bool) -> None:

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from ditlab.interface.removal import RemovalPlan
 
 
-@click.command()
+@click.command(short_help="Delete runs, with their checkpoints and journals.")
 @click.argument("which", metavar="RUN...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="List what would be deleted, and delete nothing.")
 @click.option("--mlflow", is_flag=True, help="Delete the runs in MLflow as well, which keeps them until `mlflow gc`.")
 @json_option
-def rm(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, as_json: bool) -> None:
+def rm(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, as_json: bool) -> int:
     """Delete runs with their checkpoints, journals and pictures; a sweep with its trials.
 
     RUN is an id, a unique prefix of one, or a name that one run has. A run that a process trains stays, and so does
@@ -35,10 +35,13 @@ def rm(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, as_json: 
         if not yes:
             if not sys.stdin.isatty():
                 raise UserError(f"nobody can be asked whether to delete {_runs(plan)}; add --yes, or --dry-run.")
-            click.confirm(f"Delete {_runs(plan)}?", abort=True, err=True)
+            if not click.confirm(f"Delete {_runs(plan)}?", err=True):
+                say("nothing was deleted.")
+                return 130
         plan.remove(mlflow=mlflow)
         say(f"deleted {_runs(plan)}, {size_text(plan.size)}")
     emit({"dry_run": dry_run, "bytes": plan.size, "runs": [run.to_dict() for run in plan.runs]}, as_json)
+    return 0
 
 
 def _runs(plan: RemovalPlan) -> str:

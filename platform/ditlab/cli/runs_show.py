@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MOST_METRICS = 24
 
 
-@click.command()
+@click.command(short_help="Show one run.")
 @run_argument
 @json_option
 def show(run: str, as_json: bool) -> None:

@@ -83,6 +83,7 @@ def test_a_person_is_asked(runs, new_run, ditlab, monkeypatch, answer, code, is_
     said = ditlab("runs", "rm", "one")
     assert said.code == code and f"Delete run {one.run_id}? [y/N]" in said.err
     assert (left(runs) == {one.run_id}) is is_left
+    assert ("nothing was deleted.\n" in said.err) is (answer == "n\n")
 
 
 def test_a_run_that_trains_stays(runs, new_run, ditlab):
