@@ -46,7 +46,10 @@ def _captions(store: Store, rows: np.ndarray) -> Sequence[str]:
     if CAPTION in store.columns:
         return decode_captions(store.gather(CAPTION, rows).numpy())
     label = next((name for name, column in store.columns.items() if column.num_classes and not column.shape), None)
-    return () if label is None else tuple(str(int(n)) for n in store.gather(label, rows))
+    if label is None:
+        return ()
+    names = store.columns[label].names
+    return tuple(names[int(n)] if names else str(int(n)) for n in store.gather(label, rows))
 
 
 def _shrunk(images: np.ndarray) -> np.ndarray:

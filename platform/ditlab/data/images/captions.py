@@ -38,5 +38,5 @@ def encode_captions(captions: Sequence[bytes], length: int) -> np.ndarray:
 
 
 def decode_captions(rows: np.ndarray) -> list[str]:
-    """Decode rows of a caption column, (num, length), to texts."""
-    return [row.tobytes().rstrip(b"\0").decode() for row in rows]
+    """Decode rows of a caption column, (num, length), to texts; bytes that are no UTF-8 become U+FFFD."""
+    return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]

@@ -140,3 +140,14 @@ def test_a_line_without_end_is_refused_before_it_fills_memory(importing, tmp_pat
     monkeypatch.setattr("ditlab.data.source_files.LINE_BYTES", 1000)
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "one"}\n' + b'{"text": "' + b"x" * 5000)
     importing.refused(tmp_path / "a.jsonl", "a.jsonl, line 2: has more than 1,000 bytes", "longer ones into .txt files")
+
+
+def test_a_dictionary_that_unpacks_to_far_more_is_refused(importing, tmp_path):
+    """4 kB of Parquet would be 64 documents of 20 MB, all of them in memory at a time."""
+    file = tmp_path / "a.parquet"
+    options = {"compression": "zstd", "dictionary_pagesize_limit": 2**31 - 1, "store_schema": False}
+    copies = pa.DictionaryArray.from_arrays(pa.array([0] * 64), pa.array(["a " * (10 * 2**20)]))
+    pq.write_table(pa.table({"text": copies}), file, **options)
+    importing.refused(file, "a.parquet: 'text' holds a dictionary of", "to 20,971,524 and is copied into every row")
+    pq.write_table(pa.table({"text": DOCUMENTS}), file, **options)
+    assert len(importing(file).store)
