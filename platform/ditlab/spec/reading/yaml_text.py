@@ -108,7 +108,7 @@ def _check(root: Node, yaml: YAML, source: str) -> None:
 
 
 def _problem(node: Node, yaml: YAML) -> str:
-    """What is wrong with a node by itself, empty for nothing."""
+    """Describe what is wrong with a node by itself; empty for nothing."""
     tag = str(node.tag).removeprefix(YAML_TAGS)
     if isinstance(node, ScalarNode):
         return _scalar_problem(node, tag, yaml) if tag in SCALARS else _tag_message(node)
