@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from denoisers.figures import Figure
 from ditlab.data.text.store_tokenizer import copy_tokenizer
 from ditlab.errors import UserError
@@ -66,6 +68,7 @@ class TrackedReporter(SilentReporter):
         parameters |= {"parameters.total": str(counts.total), "parameters.trainable": str(counts.trainable)}
         parameters["spec_hash"] = experiment.content_hash()
         tags = {**request.tags, "ditlab.workers": str(self._num_workers), "ditlab.numerics": str(NUMERICS_VERSION)}
+        tags["ditlab.threads"] = str(torch.get_num_threads())  # on which the order of sums depends
         if self._nodes:
             tags["ditlab.nodes"] = ", ".join(self._nodes)
         tracker.start(experiment.name, experiment.tracking.experiment, experiment.model.family, parameters, tags)

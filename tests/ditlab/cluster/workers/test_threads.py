@@ -1,0 +1,35 @@
+"""The same spec with the same number of threads: the same bits on Ray and in one process."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ditlab.home import Home
+from ditlab.interface.training import train
+from ditlab.tracking.journal.reader import read_records
+from support.clusters.unbroken import checkpoint_of
+from support.trainings.workers import same_state, tiny
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_ray_and_one_process_compute_the_same_bits(ray: Any, at_home: Path, threads: int) -> None:
+    """60 steps of a network that is wide enough for sums to be split among threads."""
+    if threads > (os.cpu_count() or 1):
+        pytest.skip("this machine has one core")
+    model = {"family": "dit", "image_size": 8, "patch_size": 2, "width": 64, "depth": 2, "num_heads": 4}
+    fixed = {"batch": {"size": 128}, "training__steps": 60, "resources__cpus_per_worker": threads}
+    states = []
+    for local in (True, False):
+        result = train(tiny(name=f"threads-{threads}-{local}", model=model, **fixed), local=local)
+        (tags,) = [
+            record["values"]
+            for record in read_records(Home(at_home).run(result.run_id).journal)
+            if record["kind"] == "tags" and "ditlab.threads" in record["values"]
+        ]
+        assert tags["ditlab.threads"] == str(threads)
+        states.append(checkpoint_of(at_home, result.run_id))
+    assert same_state(*states)
