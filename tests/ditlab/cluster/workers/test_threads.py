@@ -17,11 +17,11 @@ from support.trainings.workers import same_state, tiny
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ray_and_one_process_compute_the_same_bits(ray: Any, at_home: Path, threads: int) -> None:
-    """60 steps of a network that is wide enough for sums to be split among threads."""
+    """30 steps of a network that is wide enough for sums to be split among threads."""
     if threads > (os.cpu_count() or 1):
         pytest.skip("this machine has one core")
     model = {"family": "dit", "image_size": 8, "patch_size": 2, "width": 64, "depth": 2, "num_heads": 4}
-    fixed = {"batch": {"size": 128}, "training__steps": 60, "resources__cpus_per_worker": threads}
+    fixed = {"batch": {"size": 128}, "training__steps": 30, "resources__cpus_per_worker": threads}
     states = []
     for local in (True, False):
         result = train(tiny(name=f"threads-{threads}-{local}", model=model, **fixed), local=local)
