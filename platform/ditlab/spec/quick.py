@@ -11,7 +11,7 @@ from ditlab.spec.format_value import format_value
 from ditlab.spec.loading import build_experiment, load_experiment
 from ditlab.spec.reading.overrides import Assignment, apply_overrides, assign, nested, parse_overrides, value_at
 
-STEPS = 30
+STEPS = 20
 BATCH = 16
 NAME_ENDING = "-quick"
 
@@ -95,7 +95,7 @@ def _changes(
         False,
         {
             "evaluation.samples": min(evaluation["samples"], 4),
-            "evaluation.limit": min(evaluation["limit"], 64),
+            "evaluation.limit": min(evaluation["limit"], 32),
             "evaluation.quality": min(evaluation["quality"], quality),
         },
     )

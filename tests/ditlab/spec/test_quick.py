@@ -22,9 +22,9 @@ def test_every_shipped_experiment_is_made_short():
         short = load_quick_experiment(path).spec
         training, evaluation = short.training, short.evaluation
         assert (training.steps, training.epochs) == (STEPS, None), path
-        assert short.batch.size <= BATCH and evaluation.samples <= 4 and evaluation.limit <= 64
+        assert short.batch.size <= BATCH and evaluation.samples <= 4 and evaluation.limit <= 32
         assert evaluation.every >= STEPS and short.checkpoint.every >= STEPS and evaluation.quality == 0
-        assert getattr(short.schedule, "warmup", 0) <= 3 and short.sampling.steps <= 10 and not short.engine.compile
+        assert getattr(short.schedule, "warmup", 0) <= 2 and short.sampling.steps <= 10 and not short.engine.compile
         assert short.model == ditlab.load(path).model and short.name.endswith("-quick")
 
 
@@ -46,7 +46,7 @@ def test_what_is_set_stays():
     sets = ["evaluation.samples=16", "batch.size=64", "sampling={solver: euler, steps: 25}", "name=mine"]
     short = load_quick_experiment(DIGITS, sets).spec
     assert (short.evaluation.samples, short.batch.size, short.sampling.steps, short.name) == (16, 64, 25, "mine")
-    assert (short.training.steps, short.evaluation.limit) == (STEPS, 64)
+    assert (short.training.steps, short.evaluation.limit) == (STEPS, 32)
 
 
 @pytest.mark.parametrize("override", ["training.steps=10", "training={steps: 10}"])
@@ -73,7 +73,7 @@ def test_mistakes_are_those_of_the_spec():
     for override, message in (
         ("trainign.steps=3", "did you mean 'training'?"),
         ("training.steps=abc", "training.steps='abc' must be a whole number"),
-        ("schedule.warmup=50", "leaves nothing of training.steps=30; set schedule.warmup to 3"),
+        ("schedule.warmup=50", "leaves nothing of training.steps=20; set schedule.warmup to 2"),
     ):
         with pytest.raises(UserError, match=message.replace("?", r"\\?")):
             load_quick_experiment(DIGITS, [override])
@@ -127,4 +127,4 @@ def test_every_change_is_a_line_of_a_terminal():
         lines = found.lines()
         assert lines[0] == f"--quick makes {len(found.changes)} changes:" and len(lines) == len(found.changes) + 1
         assert all(line.isprintable() and len(line) <= 90 for line in lines), lines
-    assert f"  training.steps=30 (was {ditlab.load(DIGITS).training.steps})" in ditlab.quick(DIGITS).lines()
+    assert f"  training.steps=20 (was {ditlab.load(DIGITS).training.steps})" in ditlab.quick(DIGITS).lines()
