@@ -32,7 +32,7 @@ EARLIER_KEYS = {"format", "family", "step", "plugins"}
 
 @dataclass(frozen=True)
 class ExportFacts:
-    """What an export's weights say of themselves."""
+    """Metadata of an export's weights."""
 
     step: int
     """Optimiser step of the weights."""
