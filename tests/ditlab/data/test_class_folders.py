@@ -52,7 +52,10 @@ def test_the_command_writes_classes_and_its_mistakes_are_sentences(tmp_path, pet
         ),
         (("--label-from", "stem"), "'stem' is not 'folder'"),
         (("--max-side", "32"), "--max-side=32 is of --sizes aspect; leave it out."),
-        ((), "cat/0.png has no caption; write one into a .txt file of the same stem, or give --missing-caption skip."),
+        (
+            (),
+            "cat/0.png has no caption; write one into a .txt file of the same stem, give --caption-from (or --label",
+        ),
     ):
         done = imported(tmp_path, *arguments)
         assert done.code == 2 and words in done.err and "Traceback" not in done.err, done.err

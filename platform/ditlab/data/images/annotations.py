@@ -11,7 +11,7 @@ from ditlab.errors import UserError, first_line, nearest
 FILE_NAME = "file_name"
 """Key of a line that holds an image's path below the source, as in Hugging Face's metadata.jsonl."""
 REMEDIES = {
-    "txt": "write one into a .txt file of the same stem",
+    "txt": "write one into a .txt file of the same stem, give --caption-from (or --label-from folder, for classes)",
     "folder": "put it into a folder below --source that its caption names",
     "stem": "name the file by its caption",
     "lines": "add a line for it to {lines}",
