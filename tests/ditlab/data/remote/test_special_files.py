@@ -1,0 +1,78 @@
+"""Strange files behind a URI, in a copy on a node and in a mirror's answer: named, and read no further than a bound."""
+
+import http.client
+import os
+import re
+import urllib.request
+
+import pytest
+
+from ditlab.data.import_request import ignore_progress
+from ditlab.data.named_stores import open_named_store
+from ditlab.data.remote.download import download
+from ditlab.data.remote.manifests import describe_store
+from ditlab.errors import UserError
+from support.special_files import KINDS, put, remove
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """Folder of this node's copies."""
+    monkeypatch.setenv("DITLAB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "stores"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_a_manifest_or_shard_that_is_no_file(make_store, home, kind):
+    store = make_store(rows=5)
+    uri = f"file://{store.path}"
+    for name in (store.manifest.shards[0].file, "store.json"):
+        content = (store.path / name).read_bytes()
+        put(kind, store.path / name)
+        with pytest.raises(
+            UserError, match=rf"data\.path=file://.*{re.escape(name)} is no plain file; delete the files"
+        ):
+            open_named_store("data.path", uri, home)
+        if name == "store.json":
+            with pytest.raises(UserError, match=r"PATH=file://.*store\.json is no plain file"):
+                describe_store("PATH", uri)
+        remove(store.path / name)
+        (store.path / name).write_bytes(content)
+    assert open_named_store("data.path", uri, home).fingerprint == store.fingerprint
+
+
+def test_a_manifest_beyond_its_bound_is_not_fetched_whole(make_store, home, monkeypatch):
+    monkeypatch.setattr("ditlab.data.remote.manifests.MANIFEST_BYTES", 2**20)
+    store = make_store(rows=5)
+    os.truncate(store.path / "store.json", 2**40)  # a file with holes
+    with pytest.raises(UserError, match=r"store\.json has more than 1,048,576 bytes, which no manifest has"):
+        open_named_store("data.path", f"file://{store.path}", home)
+
+
+@pytest.mark.parametrize(("kind", "problem"), KINDS[:-1])
+def test_special_files_in_a_nodes_copy_are_replaced(make_store, home, cache, kind, problem):
+    store = make_store(rows=5)
+    uri = f"file://{store.path}"
+    copy = open_named_store("data.path", uri, home).path
+    for name in ("store.json", store.manifest.shards[0].file):
+        put(kind, copy / name)
+        assert open_named_store("data.path", uri, home, notify=lambda message: None).fingerprint == store.fingerprint
+        assert (copy / name).is_file() and not (copy / name).is_symlink()
+
+
+@pytest.mark.parametrize(("kind", "problem"), KINDS[:-1])
+def test_a_download_does_not_wait_for_special_files_and_ends(tmp_path, monkeypatch, kind, problem):
+    class Endless:
+        status, headers = http.client.OK, {}
+        __enter__ = lambda self: self  # noqa: E731
+        __exit__ = lambda self, *_: None  # noqa: E731
+
+        def read(self, size: int) -> bytes:
+            return bytes(size)
+
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: Endless())
+    for name in ("x.gz", "x.gz.part"):
+        put(kind, tmp_path / name)
+    with pytest.raises(UserError, match=r"x\.gz could not be downloaded \(.*it sends more than 100,000 bytes\)"):
+        download("x.gz", "0" * 32, ["http://mirror.example/"], tmp_path, ignore_progress, most=100_000)
+    assert not (tmp_path / "x.gz.part").exists()
