@@ -15,7 +15,7 @@ from ditlab.runs.locks import is_locked
 from ditlab.storage.plain_files import open_plain
 from ditlab.storage.sizes import folder_size
 from ditlab.tracking.journal.format import JournalRecord, all_metrics
-from ditlab.tracking.journal.reader import read_journal
+from ditlab.tracking.journal.reader import LARGEST_JOURNAL, read_journal
 from ditlab.tracking.journal.side_index import read_content
 
 _EVALUATIONS = ("eval/", "held_out/", "quality/", "assessed/")
@@ -79,7 +79,7 @@ class EventReader:
         """Events of the journal's lines since the last call, in their order."""
         found = []
         try:
-            with open_plain(self.folder.journal) as file:
+            with open_plain(self.folder.journal, LARGEST_JOURNAL) as file:
                 for line in read_journal(file, self._end):
                     if not line.is_whole:
                         break

@@ -21,10 +21,12 @@ from torch import Tensor
 from ditlab.checkpoints.shard import CHUNK, DTYPE_NAMES, raw_bytes
 from ditlab.errors import UserError, first_line
 from ditlab.storage.files import replacing
-from ditlab.storage.plain_files import open_plain, parse_json
+from ditlab.storage.plain_files import MIB, open_plain, parse_json
 
 MAX_HEADER = 100 << 20
 """Most bytes of a header, as in the library."""
+MAX_TEXT_FILE = 256 * MIB
+"""Most bytes of a file beside the weights: the largest published tokenisers have about 40 MB."""
 METADATA, HASHES, CONTENT = "__metadata__", "sha256", "content"
 EARLIER_KEYS = {"format", "family", "step", "plugins"}
 """Metadata of files without hashes."""
@@ -123,8 +125,8 @@ def check_fit(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], pat
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal digits. Raises OSError for one that is no plain file."""
-    with open_plain(path, follow=True) as file:
+    """SHA-256 of a spec or a tokeniser, in hexadecimal digits. Raises OSError as `open_plain` does."""
+    with open_plain(path, MAX_TEXT_FILE, follow=True) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -102,7 +102,7 @@ def resume(one: DamagedHome, say: Say) -> Any:
     found = []
     for node in (0, 1):
         journal = one.first.node_journal(node)
-        if journal.is_file() and not journal.is_symlink():
+        if journal.is_file() and not journal.is_symlink() and journal.stat().st_size < 1 << 30:
             shutil.copyfile(journal, scratch / journal.name)
         elif os.path.lexists(journal) and not journal.is_dir():
             os.link(journal, scratch / journal.name, follow_symlinks=False)

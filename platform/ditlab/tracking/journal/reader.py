@@ -12,6 +12,8 @@ from ditlab.tracking.journal.format import JournalRecord, parse_record
 
 LONGEST_LINE = 4 * MIB
 """Bytes; the longest line of a real run, its parameters, has some 20 KB."""
+LARGEST_JOURNAL = 64 << 30
+"""Bytes: a hundred million steps."""
 
 
 class JournalLine(NamedTuple):
@@ -45,7 +47,7 @@ def read_journal(file: BinaryIO, begin: int = 0) -> Iterator[JournalLine]:
 
 def read_records(path: Path) -> Iterator[JournalRecord]:
     """Every whole record, in order. Raises OSError where there is no journal."""
-    with open_plain(path) as file:
+    with open_plain(path, LARGEST_JOURNAL) as file:
         for line in read_journal(file):
             if line.record is not None:
                 yield line.record
@@ -53,7 +55,7 @@ def read_records(path: Path) -> Iterator[JournalRecord]:
 
 def read_lines(path: Path, begin: int, end: int) -> Iterator[JournalLine]:
     """Every whole line between two offsets, in bytes."""
-    with open_plain(path) as file:
+    with open_plain(path, LARGEST_JOURNAL) as file:
         for line in read_journal(file, begin):
             if not line.is_whole or line.end > end:
                 return
@@ -62,7 +64,7 @@ def read_lines(path: Path, begin: int, end: int) -> Iterator[JournalLine]:
 
 def read_record_at(path: Path, offset: int) -> JournalRecord | None:
     """The record of the line that begins at an offset; None for a damaged line."""
-    with open_plain(path) as file:
+    with open_plain(path, LARGEST_JOURNAL) as file:
         return next((line.record for line in read_journal(file, offset)), None)
 
 
@@ -76,7 +78,7 @@ class JournalTail(NamedTuple):
 
 def read_tail(path: Path, num_bytes: int) -> JournalTail:
     """The records among the last bytes. Raises OSError where there is no journal."""
-    with open_plain(path) as file:
+    with open_plain(path, LARGEST_JOURNAL) as file:
         begin = max(0, file.seek(0, os.SEEK_END) - num_bytes)
         if begin:  # to the beginning of a line
             file.seek(begin - 1)
@@ -89,7 +91,7 @@ def read_tail(path: Path, num_bytes: int) -> JournalTail:
 def count_lines(path: Path, begin: int) -> int:
     """Number of whole lines from an offset on; 0 where there is no journal, or none that can be read."""
     try:
-        with open_plain(path) as file:
+        with open_plain(path, LARGEST_JOURNAL) as file:
             file.seek(begin)
             return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(MIB), b""))
     except OSError:

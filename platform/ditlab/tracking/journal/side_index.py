@@ -21,7 +21,7 @@ from ditlab.storage.checksums import add_checksum, is_intact, without_checksum
 from ditlab.storage.files import replacing
 from ditlab.storage.plain_files import MIB, open_plain
 from ditlab.tracking.journal.content import JournalContent, MetricPoints
-from ditlab.tracking.journal.reader import read_journal
+from ditlab.tracking.journal.reader import LARGEST_JOURNAL, read_journal
 
 MIN_GROWTH = 4 * MIB
 """Bytes of a journal that are parsed without an index: a tenth of a second."""
@@ -50,7 +50,7 @@ def side_index_path(journal: Path) -> Path:
 
 def read_content(path: Path) -> JournalContent:
     """Read a journal's content, and index it where much of it had to be parsed. Raises OSError where there is none."""
-    with open_plain(path) as file:
+    with open_plain(path, LARGEST_JOURNAL) as file:
         content = _load(path, file) or JournalContent()
         begin, is_whole = content.end, True
         for line in read_journal(file, begin):

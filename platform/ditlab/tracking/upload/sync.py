@@ -11,6 +11,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.storage.plain_files import check_plain
 from ditlab.tracking.access import check_access, check_reachable, outage_reason
 from ditlab.tracking.address import redact, resolve_tracking_uri
+from ditlab.tracking.journal.reader import LARGEST_JOURNAL
 from ditlab.tracking.relocation.places import check_place
 from ditlab.tracking.run_record import RunRecord
 from ditlab.tracking.upload.mlflow_errors import RunGoneError
@@ -67,7 +68,7 @@ def _journal_fault(folder: RunFolder) -> str:
     """Reason why one of a run's journals cannot be read, and the remedy; empty where all can."""
     for journal in (folder.journal, *folder.path.glob("journal.node-*.jsonl")):
         try:
-            check_plain(journal)
+            check_plain(journal, LARGEST_JOURNAL)
         except FileNotFoundError:
             continue
         except OSError as error:

@@ -16,7 +16,13 @@ from ditlab.home import Home, RunFolder
 from ditlab.storage.files import sync_file
 from ditlab.storage.plain_files import open_plain
 from ditlab.tracking.journal.format import JournalRecord
-from ditlab.tracking.journal.reader import count_lines, read_journal, read_lines, read_record_at
+from ditlab.tracking.journal.reader import (
+    LARGEST_JOURNAL,
+    count_lines,
+    read_journal,
+    read_lines,
+    read_record_at,
+)
 from ditlab.tracking.journal.side_index import damaged_lines
 from ditlab.tracking.upload.batch import BATCHED_KINDS, LogBatch
 from ditlab.tracking.upload.connection import connect, forget_artifact_folder
@@ -125,7 +131,7 @@ class JournalTransfer:
 
     def _find_start(self) -> JournalRecord | None:
         num_damaged = 0
-        with open_plain(self.path) as journal:
+        with open_plain(self.path, LARGEST_JOURNAL) as journal:
             for line in read_journal(journal):
                 if line.record is None:
                     num_damaged += line.is_whole
