@@ -85,7 +85,7 @@ def check_run(experiment: Experiment, resume: str | None, *, local: bool, remote
     check_inputs(experiment, data, home)
     check_quality(experiment, data)
     plan = plan_run(experiment, data)
-    record_place(home.ensure())
+    home.ensure()
     return CheckedRun(experiment, data, plan, counts, home, tracking_uri, resumed)
 
 
@@ -94,6 +94,7 @@ def prepare_run(checked: CheckedRun) -> PreparedRun:
 
     Raises UserError where DITLAB_HOME cannot be written.
     """
+    record_place(checked.home)
     folder = checked.resumed or _create_folder(checked)
     tags = {**source_tags(), **plugin_tags(checked.experiment.to_dict())}
     request = RunRequest(

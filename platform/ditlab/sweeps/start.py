@@ -59,7 +59,7 @@ class PastTrials:
     """Trials of the earlier sessions of a sweep."""
 
     trials: list[PastTrial]
-    """By number."""
+    """The past trials, sorted by number."""
     notes: list[str]
     """Sentences about damaged files."""
     needs_ledger: bool

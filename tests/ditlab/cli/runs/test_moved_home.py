@@ -30,14 +30,14 @@ def copied(finished, tmp_path, monkeypatch) -> Path:
     return copy
 
 
-def test_whatever_writes_is_refused_with_the_remedy(finished, copied, capfd, monkeypatch):
+def test_whatever_writes_is_refused_with_the_remedy(finished, copied, capfd, monkeypatch, tmp_path):
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(
+        f"name: s\nbase: {finished.spec}\nspace: {{optimizer.lr: {{kind: grid, values: [0.1]}}}}\n"
+        "metric: eval/velocity\nmode: min\nsearch: {kind: grid}\n"
+    )
     before, original = digests(copied), digests(finished.home)
-    for arguments in (*WRITING, ("train", finished.spec, "--local"), ("tune", finished.spec.parent / "sweep.yaml")):
-        if arguments[0] == "tune":
-            sweep = (
-                "name: s\nbase: small.yaml\nspace: {optimizer.lr: {kind: grid, values: [0.1]}}\nmetric: eval/velocity\n"
-            )
-            arguments[1].write_text(sweep + "mode: min\nsearch: {kind: grid}\n")
+    for arguments in (*WRITING, ("train", finished.spec, "--local"), ("tune", sweep)):
         said = run_here(capfd, monkeypatch, *arguments)
         assert said.code == 2, arguments
         assert said.err.splitlines()[-1] == (
