@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def folder_size(path: Path) -> int:
-    """Bytes of the files below a folder, or of a file; links count as themselves, and what goes meanwhile as nothing."""
+    """Bytes of the files below a folder, or of a file. Links count as themselves, what goes meanwhile not at all."""
     try:
         if not path.is_dir() or path.is_symlink():
             return path.lstat().st_size
