@@ -17,7 +17,7 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import RowNoise
 from ditlab.reports.formatting import format_duration
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
 from ditlab.sweeps.trials import PastTrial
 from ditlab.tracking.journal.history import metric_history
@@ -103,7 +103,7 @@ def _speed(experiment: Experiment, home: Home, concurrent: int) -> tuple[float |
         if record.family == experiment.model.family and folder.spec.exists():
             found = metric_history(folder).get("train/samples_per_second")
             with suppress(UserError):  # a spec of another version
-                if found and _speed_key(load_experiment(folder.spec)) == _speed_key(experiment):
+                if found and _speed_key(load_recorded_experiment(folder.spec)) == _speed_key(experiment):
                     resources = experiment.resources
                     has_own = record.parent or resources.gpus_per_worker or resources.cpus_per_worker
                     shared = 1 if has_own else concurrent  # a run alone had all of a machine's cores

@@ -12,8 +12,8 @@ from typing import Any
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
-from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading.overrides import value_at
+from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.spec.sweep.axes import Axis, LogUniform, Uniform
 from ditlab.spec.sweep.space import draw_values, experiment_for, written
 from ditlab.spec.sweep.spec import Sweep
@@ -165,7 +165,7 @@ def _trial_of(
         is_one = 0 <= number < len(enumerated)
         return PlannedTrial(number, run.run_id, dict(enumerated[number])) if is_one else None
     try:
-        spec = load_experiment(run.spec).to_dict()
+        spec = load_recorded_experiment(run.spec).to_dict()
         values = draw_values(sweep.space, lambda path, _: value_at(spec, path.split(".")))
     except (UserError, KeyError, TypeError):
         return None

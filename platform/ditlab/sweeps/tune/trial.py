@@ -21,9 +21,8 @@ from ditlab.runs.locks import lock_run
 from ditlab.runs.request import RunRequest, checkpoint_store
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
 from ditlab.spec.plugin_packages import plugin_packages, plugin_tags
-from ditlab.spec.recorded import encode_recorded
+from ditlab.spec.recorded import encode_recorded, load_recorded_experiment
 from ditlab.spec.sweep.spec import NoScheduler, Sweep
 from ditlab.storage.files import write_durably
 from ditlab.sweeps.takeovers import Takeover, read_takeovers, record_takeover
@@ -173,9 +172,9 @@ class TrialThread(threading.Thread):
 
     def _take_over(self, experiment: Experiment, takeover: TakeoverRequest) -> None:
         """Replace the trial's checkpoints by another trial's, once that is on the disk."""
-        before, reached = load_experiment(self._folder.spec), read_record(self._folder).step
+        before, reached = load_recorded_experiment(self._folder.spec), read_record(self._folder).step
         donor = self._shared.home.run(takeover.run_id)
-        donor_store = checkpoint_store(donor, load_experiment(donor.spec).checkpoint.storage)
+        donor_store = checkpoint_store(donor, load_recorded_experiment(donor.spec).checkpoint.storage)
         deadline = time.monotonic() + DONOR_TIMEOUT
         while donor_store.last_step() < takeover.step and time.monotonic() < deadline:
             time.sleep(POLL_INTERVAL)

@@ -6,7 +6,8 @@ from datetime import datetime
 
 from ditlab.errors import UserError
 from ditlab.home import RunFolder
-from ditlab.spec.loading import build_experiment, load_experiment
+from ditlab.spec.loading import build_experiment
+from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.spec.sweep.loading import load_sweep
 from ditlab.tracking.journal.format import JournalRecord
 from ditlab.tracking.run_record import UnreadableRecord, read_run_record
@@ -20,7 +21,7 @@ def lost_start(folder: RunFolder) -> JournalRecord | None:
             base = load_sweep(folder.path / "sweep.yaml", ()).base
             experiment = build_experiment(base, str(folder.path)).tracking.experiment
         else:
-            experiment = load_experiment(folder.spec).tracking.experiment
+            experiment = load_recorded_experiment(folder.spec).tracking.experiment
     except (UnreadableRecord, UserError):
         return None
     started = int(datetime.fromisoformat(record.created).timestamp() * 1000)
