@@ -50,7 +50,9 @@ class Ledger:
         lines = f"{self.num_damaged} damaged line{'s' if self.num_damaged > 1 else ''} passed over"
         what = f"cannot be read ({self.fault})" if self.fault else lines if self.num_damaged else "lines are missing"
         numbers = ", ".join(map(str, self.found[:8])) + (", ..." if len(self.found) > 8 else "")
-        known = f"; the runs of trials {numbers} were found, and go on" if self.found else ""
+        known = f"; trials {numbers} are known by their runs" if len(self.found) > 1 else ""
+        if len(self.found) == 1:
+            known = f"; trial {numbers} is known by its run"
         return [f"{path}: {what}{known}."]
 
 

@@ -41,7 +41,7 @@ def test_trial_whose_line_is_damaged_is_found_by_its_run(home):
     damage(one, 2)
     found = read_past_trials(one.prepared, one.folder)
     ledger = one.folder.ledger
-    assert found.notes == [f"{ledger}: 1 damaged line passed over; the runs of trials 2 were found, and go on."]
+    assert found.notes == [f"{ledger}: 1 damaged line passed over; trial 2 is known by its run."]
     assert [past.trial for past in found.trials] == before and found.trials[2].status == "finished"
 
     again = resume_sweep(prepared(one.sweep), one.folder)
@@ -119,7 +119,7 @@ def test_trials_of_a_search_are_checked_by_their_axes_and_known_by_their_runs(ho
     ran(home, one, 1)
     damage(one, 1)
     found = read_past_trials(one.prepared, one.folder)
-    assert [past.trial for past in found.trials] == trials and "the runs of trials 1 were found" in found.notes[0]
+    assert [past.trial for past in found.trials] == trials and "trial 1 is known by its run" in found.notes[0]
     bad = {"number": 3, "run_id": "abcdabcd", "values": {"optimizer.lr": "0.01"}}
     one.folder.ledger.write_text(json.dumps(bad) + "\n")
     assert [past.trial for past in read_past_trials(one.prepared, one.folder).trials] == [trials[1]]
@@ -133,7 +133,7 @@ def test_special_file_as_ledger_is_said_and_replaced(home, make):
     one.folder.ledger.unlink()
     make(one.folder.ledger)
     again = resume_sweep(prepared(one.sweep), one.folder)
-    assert "cannot be read (" in again.notes[0] and "no plain file); the runs of trials 0 were found" in again.notes[0]
+    assert "cannot be read (" in again.notes[0] and "no plain file); trial 0 is known by its run" in again.notes[0]
     assert planned(again)[0] == before[0] and len(planned(again)) == 4
 
 
@@ -144,7 +144,7 @@ def test_lost_ledger_is_made_anew_from_the_runs(home):
     one.folder.ledger.unlink()
     again = resume_sweep(prepared(one.sweep), one.folder)
     assert planned(again)[1] == before[1] and again.notes[0].endswith(
-        "trials.jsonl: lines are missing; the runs of trials 1 were found, and go on."
+        "trials.jsonl: lines are missing; trial 1 is known by its run."
     )
 
 
