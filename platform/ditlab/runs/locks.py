@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import RunFolder
+from ditlab.storage.plain_files import UnusableFile, open_for_append
 
 LOCK_LEASE = 120.0  # seconds: a file server releases a lost node's locks after a minute or two, 90 s on Linux
 JOURNAL_TIMEOUT = 180.0  # seconds for a worker of an earlier launch to end, its node's lease included
@@ -65,8 +66,12 @@ def _locked(path: Path, timeout: float, waiting: str, warn: Warn | None) -> Iter
     """Yield True once the lock is held, False if it is not to be had within `timeout` seconds.
 
     A file system without locks always yields True. `warn` gets the message `waiting` once, after `WARN_AFTER` seconds.
+    Raises UserError where a pipe, a link or the like lies in the file's place.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        descriptor = open_for_append(path)
+    except UnusableFile as error:
+        raise UserError(f"{path} is no lock ({error.strerror}); delete it.") from None
     start = time.monotonic()
     try:
         while True:

@@ -58,6 +58,8 @@ def _open(path: Path, flags: int, follow: bool = False) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UnusableFile("a link in a circle" if follow else "a link, no plain file", path) from None
+        if error.errno == errno.EISDIR:
+            raise UnusableFile("a folder, no plain file", path) from None
         if error.errno in (errno.ENXIO, errno.ENODEV):
             raise UnusableFile("no plain file", path) from None
         raise

@@ -19,7 +19,7 @@ from ditlab.data.stores.manifest_parsing import MANIFEST_BYTES
 from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
 from ditlab.storage.files import write_durably
-from ditlab.storage.plain_files import MIB, read_plain
+from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append, read_plain
 from ditlab.storage.remote import RemoteFiles
 
 Notify = Callable[[str], None]
@@ -96,7 +96,11 @@ class NodeCopies:
     @contextmanager
     def _locked(self, copy: Path, place: str) -> Iterator[None]:
         """Hold a copy's lock among the processes of a node; the lock of a killed process ends with it."""
-        descriptor = os.open(self.folder / f".{copy.name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        lock = self.folder / f".{copy.name}.lock"
+        try:
+            descriptor = open_for_append(lock)
+        except UnusableFile as error:
+            raise UserError(f"{lock} is no lock ({error.strerror}); delete it.") from None
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

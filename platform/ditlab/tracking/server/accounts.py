@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.storage.plain_files import check_plain
 from ditlab.tracking.access import basic_authorization, probe_status
 
 NAME, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
@@ -107,6 +108,12 @@ def _secret_key(path: Path) -> str:
 
 def _private_file(path: Path, text: str | None) -> None:
     """Make a file that only its owner reads or writes, with a new text or as it is; raises UserError for any other."""
+    try:
+        check_plain(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise UserError(f"{path} cannot be used ({error.strerror}); remove it.") from None
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "r+", encoding="utf-8") as file:
         state = os.fstat(file.fileno())

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ditlab.home import Home
+from ditlab.storage.plain_files import open_for_append
 from ditlab.tracking.address import is_server, sqlite_path
 
 _SETTINGS = {
@@ -87,6 +88,9 @@ def _database_lock(uri: str) -> Iterator[None]:
         return
     path = sqlite_path(uri)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with Path(f"{path}.lock").open("w") as lock:
+    lock = open_for_append(Path(f"{path}.lock"))
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
