@@ -216,7 +216,8 @@ def test_a_wrong_token_none_and_another_server_are_one_sentence_each(here, tmp_p
     arguments = [here.nodes.address, json.dumps([case[:2] for case in cases])]
     done = subprocess.run(
         [sys.executable, "-c", REFUSALS, *arguments], cwd=CHECKOUT, capture_output=True, text=True, timeout=200,
-        env={**here.client, "HOME": str(tmp_path), "DITLAB_HOME": str(tmp_path / "home")}, check=True,
+        env={**here.client, "HOME": str(tmp_path), "DITLAB_HOME": str(tmp_path / "home"), "DITLAB_PROGRESS_SECONDS": "0"},
+        check=True,
     )  # fmt: skip
     answers = json.loads(done.stdout.splitlines()[-1])
     for (_, command, words), (code, err, refusal) in zip(cases, answers, strict=True):

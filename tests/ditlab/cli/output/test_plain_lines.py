@@ -28,6 +28,12 @@ def clock():
     return FakeClock()
 
 
+@pytest.fixture(autouse=True)
+def with_lines(monkeypatch):
+    """The lines are on: the tests' settings turn them off."""
+    monkeypatch.delenv(INTERVAL_VARIABLE, raising=False)
+
+
 def log_of(kind, *arguments, clock):
     return kind(*arguments, console=TerminalConsole(file=io.StringIO()), clock=clock)
 
