@@ -8,8 +8,8 @@ COMPILE := $(if $(PYTHONDONTWRITEBYTECODE),--compile,--no-compile)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(COMPILE) --constraint constraints.txt
 # Processes that share the tests, a file at a time; those on Ray stay together.
 WORKERS ?= 2
-# The README's first run; `make demo SPEC=experiments/digits/unet.yaml` trains another.
-SPEC ?= experiments/digits/dit.yaml
+# The README's first run; `make demo SPEC=experiments/digits/dit.yaml` trains another.
+SPEC ?= experiments/digits/demo.yaml
 
 .PHONY: help install demo test test-all check format benchmarks clean
 

@@ -201,7 +201,7 @@ its own, as a Ray session of this one would lose its token."""
 
 def test_a_wrong_token_none_and_another_server_are_one_sentence_each(here, tmp_path):
     """Nothing is begun: neither a job nor a run in a home."""
-    path, token, spec = str(tmp_path / "none"), here.nodes.token, "experiments/digits/dit.yaml"
+    home, path, token, spec = tmp_path / "home", str(tmp_path / "none"), here.nodes.token, "experiments/digits/dit.yaml"
     wrong = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "f" * 32}
     submit = ["submit", spec, "--address", here.nodes.jobs]
     cases = [
@@ -216,12 +216,11 @@ def test_a_wrong_token_none_and_another_server_are_one_sentence_each(here, tmp_p
     arguments = [here.nodes.address, json.dumps([case[:2] for case in cases])]
     done = subprocess.run(
         [sys.executable, "-c", REFUSALS, *arguments], cwd=CHECKOUT, capture_output=True, text=True, timeout=200,
-        env={**here.client, "HOME": str(tmp_path), "DITLAB_HOME": str(tmp_path / "home"), "DITLAB_PROGRESS_SECONDS": "0"},
-        check=True,
+        env=here.client | {"HOME": str(tmp_path), "DITLAB_HOME": str(home), "DITLAB_PROGRESS_SECONDS": "0"}, check=True,
     )  # fmt: skip
     answers = json.loads(done.stdout.splitlines()[-1])
     for (_, command, words), (code, err, refusal) in zip(cases, answers, strict=True):
         assert code == 2 and words in err, (command, err)
         assert words in refusal or here.mlflow.url in command, refusal
         assert len(err.strip().splitlines()) == 1 and "f" * 32 not in err + refusal
-    assert not (tmp_path / "home").exists() and len(here.nodes.get("/api/jobs/")) == before
+    assert not home.exists() and len(here.nodes.get("/api/jobs/")) == before

@@ -9,8 +9,9 @@ from typing import Any
 
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.storage.checksums import add_checksum, has_checksum, is_intact
 from ditlab.storage.files import write_durably
-from ditlab.storage.plain_files import read_json
+from ditlab.storage.plain_files import MIB, parse_json, read_plain
 from ditlab.tracking.relocation.database import first_home, refers_to_former_places
 from ditlab.tracking.relocation.path_map import PathMap, found_paths
 
@@ -66,8 +67,11 @@ def check_place(home: Home, *written_to: Any) -> None:
 def _recorded(home: Home) -> list[Path]:
     """Places of `places.json`; [] where it is missing or damaged."""
     try:
-        content = read_json(home.places)
+        text = read_plain(home.places, MIB)
+        content = parse_json(text)
     except (OSError, ValueError):
+        return []
+    if has_checksum(text) and not is_intact(text):
         return []
     places = content.get("places") if isinstance(content, dict) else None
     if not isinstance(places, list):
@@ -76,7 +80,8 @@ def _recorded(home: Home) -> list[Path]:
 
 
 def _write(home: Home, places: list[Path]) -> None:
-    write_durably(home.places, json.dumps({"places": [str(place) for place in places]}, indent=1).encode())
+    text = json.dumps({"places": [str(place) for place in places]}, indent=1)
+    write_durably(home.places, add_checksum(text.encode()))
 
 
 def _is_same(place: Path, root: Path) -> bool:
