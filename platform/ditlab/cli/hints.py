@@ -17,6 +17,11 @@ def hint(as_json: bool, command: str, *arguments: object) -> None:
         say(f"next: {command_line(command, *arguments)}")
 
 
+def say_resume(command: str, *arguments: object) -> None:
+    """Print the command that an interrupted run goes on with on standard error, also under `--json`: logs keep it."""
+    hint(False, command, *arguments)
+
+
 def hint_text(as_json: bool, text: str) -> None:
     """Print what is useful next where that is no command of DiTLab's."""
     if not as_json:

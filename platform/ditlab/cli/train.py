@@ -7,7 +7,7 @@ import click
 
 from ditlab.cli.common import emit, json_option, print_line, quick_option, say, set_option, spec_argument
 from ditlab.cli.completing import complete_resume
-from ditlab.cli.hints import command_line, hint, repeated_arguments, short_path
+from ditlab.cli.hints import command_line, hint, repeated_arguments, say_resume, short_path
 
 if TYPE_CHECKING:
     from ditlab.interface.training import TrainingResult
@@ -57,7 +57,7 @@ def train(
         print_line(text, as_json)
     emit({**result.to_dict(), **changes}, as_json)
     if result.status == "interrupted":
-        hint(as_json, "train", *repeated_arguments("resume", "as_json"), "--resume", result.run_id)
+        say_resume("train", *repeated_arguments("resume", "as_json"), "--resume", result.run_id)
     else:
         hint(as_json, "sample", result.run_id)
     return 130 if result.status == "interrupted" else 0

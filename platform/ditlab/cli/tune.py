@@ -7,7 +7,7 @@ import click
 
 from ditlab.cli.common import console, emit, json_option, print_line, quick_option, say, set_option
 from ditlab.cli.completing import complete_resume
-from ditlab.cli.hints import hint, relative, repeated_arguments, short_path
+from ditlab.cli.hints import hint, relative, repeated_arguments, say_resume, short_path
 
 if TYPE_CHECKING:
     from ditlab.spec.sweep.spec import Sweep
@@ -56,7 +56,7 @@ def tune(
         print_line(line, as_json)
     emit({**result.to_dict(), **changes}, as_json)
     if result.status != "finished":
-        hint(as_json, "tune", "--resume", result.sweep_id)
+        say_resume("tune", "--resume", result.sweep_id)
     elif (best := result.report.parent / "best.yaml").exists():
         hint(as_json, "train", relative(best))
     return result.exit_code
