@@ -73,7 +73,10 @@ def _open(path: Path, flags: int, follow: bool = False) -> int:
 def read_plain(path: Path, limit: int, *, follow: bool = False) -> bytes:
     """Read a regular file of at most `limit` bytes. Raises as `open_plain` does, also for one that grows beyond it."""
     with open_plain(path, limit, follow=follow) as file:
-        content: bytes | None = file.read(limit + 1)
+        size = os.fstat(file.fileno()).st_size
+        content: bytes | None = file.read(min(size, limit) + 1)  # as much is allocated, a megabyte were it `limit`
+        if content is not None and len(content) > size:  # it grows meanwhile
+            content += file.read(limit + 1 - len(content)) or b""
     if content is None:  # some of /proc's files have nothing at first, and would be waited for
         raise UnusableFile("nothing to read yet, no plain file", path)
     if len(content) > limit:

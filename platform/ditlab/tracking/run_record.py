@@ -103,6 +103,8 @@ def read_run_record(folder: RunFolder) -> RunRecord:
         raise UnreadableRecord(f"{'.'.join(map(str, problem['loc']))[:80]}: {problem['msg']}") from None
     # The folder's name is the id; a copied folder is a run of its own.
     is_altered = (version > 1 or has_checksum(content)) and not is_intact(content)
+    if record.run_id == folder.run_id and record.is_altered == is_altered:
+        return record  # `replace` takes longer than the parsing
     return replace(record, run_id=folder.run_id, is_altered=is_altered)
 
 
