@@ -1,9 +1,11 @@
 """The command `ditlab`. Commands are imported when they are called; `--help` imports nothing heavy."""
 
+import atexit
 import errno
 import importlib
 import json
 import os
+import signal
 import sys
 import warnings
 from typing import Any
@@ -92,6 +94,9 @@ def main() -> None:
     from ditlab.errors import RunFailed, UserError
 
     hide_tracebacks()
+    # At its end Python gives the signal back to the system: one Ctrl-C more, while Ray and torch are being unloaded,
+    # would end the process by the signal, without its exit code.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     warnings.showwarning = _show_warning
     try:
         code = cli.main(prog_name="ditlab", standalone_mode=False)

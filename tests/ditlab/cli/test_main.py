@@ -106,3 +106,20 @@ def test_doctor_lists_its_findings(ditlab, home):
 def test_errors_as_json_hold_on_one_line(ditlab, spec):
     said = ditlab("validate", spec, spec.with_name("none.yaml"), "--json", "--set", "model.depth=0")
     assert len(json.loads(said.out.splitlines()[-1])["message"].splitlines()) == 2
+
+
+ENDING = """
+import atexit, os, signal, sys, time
+def last_of_all():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.1)
+atexit.register(last_of_all)
+from ditlab.cli.main import main
+sys.argv = ["ditlab", "show", "none.yaml"]
+main()
+"""
+
+
+def test_ctrl_c_while_the_process_ends_changes_no_exit_code(tmp_path):
+    done = subprocess.run([sys.executable, "-c", ENDING], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr and "KeyboardInterrupt" not in done.stderr

@@ -97,7 +97,7 @@ def test_ctrl_c_twice_ends_a_run_whose_worker_is_stopped(spec, tmp_path):
     process.send_signal(signal.SIGINT)
     wait_until(lambda: process.poll() is not None or _again(process), 60, "the end")
     _, _, err = finish(process)
-    assert process.returncode == 130 and "Traceback" not in err
+    assert process.returncode == 130 and "Traceback" not in err, err
     nobody_is_left(tmp_path)
 
 
