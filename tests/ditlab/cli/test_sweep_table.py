@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from ditlab.cli.plain_lines import FIRST_LINE
+from ditlab.cli.plain_lines import FIRST_LINE, INTERVAL_VARIABLE
 from ditlab.cli.sweep_table import MAX_ROWS, SweepTable, describe_sweep, trial_table
 from ditlab.cli.terminal import TerminalConsole
 from ditlab.reports.formatting import describe_value
@@ -136,7 +136,8 @@ def test_values_are_not_interpreted_as_markup():
     assert "[red]" in line and "[/x]" in line
 
 
-def test_log_counts_trials_and_names_those_that_train(capsys):
+def test_log_counts_trials_and_names_those_that_train(capsys, monkeypatch):
+    monkeypatch.delenv(INTERVAL_VARIABLE, raising=False)  # the tests' settings turn the lines off
     now = [0.0]
     table = SweepTable(TerminalConsole(file=io.StringIO()), clock=lambda: now[0])
     table.update(progress([trial(0, "running"), trial(1, "waiting")]))

@@ -35,7 +35,7 @@ def test_a_home_that_is_a_link_to_itself(tmp_path, command):
 @pytest.mark.parametrize("knob", ["checkpoint.storage", "data.path"])
 def test_a_folder_of_a_spec_that_is_a_link_to_itself(tmp_path, knob, finished):
     (tmp_path / "circle").symlink_to("circle")
-    changes = ["--set", f"{knob}={tmp_path / 'circle'}"]
-    changes += ["--set", "data.kind=arrow"] if knob == "data.path" else []
+    changes = ["--set", "data.kind=arrow"] if knob == "data.path" else []
+    changes += ["--set", f"{knob}={tmp_path / 'circle'}"]
     said = run_inside("train", finished.spec, "--local", *changes, home=tmp_path / "home", cwd=tmp_path)
     assert said.code == 2 and f"{tmp_path / 'circle'}" in said.err and said.err.strip().count("\n") == 0, said.err

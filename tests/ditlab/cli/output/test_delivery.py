@@ -6,18 +6,29 @@ import mlflow
 import pytest
 
 from ditlab.home import Home
-from ditlab.runs.relocation import relocate_home
+from ditlab.tracking.records import read_record
+from ditlab.tracking.upload.sync import sync_runs
 from ditlab.tracking.upload.transfer import JournalTransfer
+from support import databases
 from support.command import run_here
 
 
 @pytest.fixture
-def mine(finished, tmp_path, monkeypatch, capfd, blank_pictures):
-    """`mine(*arguments)` in a copy of the home of the finished run."""
+def mine(finished, mlflow_template, tmp_path, monkeypatch, capfd, blank_pictures):
+    """`mine(*arguments)` in a home with the finished run as its training left it: other tests add to that run."""
     home = Home(tmp_path / "mine")
-    shutil.copytree(finished.home, home.root, ignore=shutil.ignore_patterns("caches"))
-    relocate_home(home)
+    databases.seed(home.root, mlflow_template)
+    home.runs.mkdir()
+    added = shutil.ignore_patterns("*.cursor.json*", "journal.index", "figures", "assessment")
+    folder = home.run(finished.run_id)
+    shutil.copytree(Home(finished.home).run(finished.run_id).path, folder.path, ignore=added)
+    shutil.copytree(Home(finished.home).stores, home.stores)
+    lines = folder.journal.read_bytes().splitlines(keepends=True)
+    end = next(number for number, line in enumerate(lines) if line.startswith(b'{"kind":"end"'))
+    folder.journal.write_bytes(b"".join(lines[: end + 1]))
     monkeypatch.setenv("DITLAB_HOME", str(home.root))
+    (synced,) = sync_runs([read_record(folder)], home, warn=pytest.fail)
+    assert synced.sent == end + 1 and synced.left == 0
     return lambda *arguments: run_here(capfd, monkeypatch, *arguments)
 
 
