@@ -209,7 +209,7 @@ def test_an_export_is_a_network_ready_to_use(small, tmp_path):
 
 
 def test_samples_begin_with_given_noise(small, tmp_path):
-    """Of a run and of its export, however many are drawn at once; in float64 all the way."""
+    """Samples of a run and of its export are equal, however many are drawn at once; computed in float64."""
     model = ditlab.load_export(small.export(tmp_path / "export").folder, device="cpu")
     drawn = small.sample(3, seed=7, trajectory=True)
     noise = drawn.samples.trajectory[0]

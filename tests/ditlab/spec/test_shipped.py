@@ -64,7 +64,7 @@ def refusal(path: Path, overrides: list[str]) -> str:
 
 
 def test_a_shorter_run_names_what_else_to_set():
-    """Of every shipped experiment: what the messages say to set, set one after the other, makes 30 steps of it."""
+    """Setting what the messages say, one after the other, makes 30 steps of every shipped experiment."""
     for path in FILES:
         overrides = ["training.steps=30"]
         for _ in range(3):

@@ -75,7 +75,7 @@ class Verdicts:
     """Counts of what readers did with damaged files, and every fault."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By file and outcome: `same`, `said`, `silent`, `crash`, `hang`."""
+    """Number of readings by file and outcome: `same`, `said`, `silent`, `crash`, `hang`."""
     faults: list[str] = field(default_factory=list)
 
     def add(self, case: str, outcome: str, fault: str = "") -> None:
@@ -131,7 +131,7 @@ class Judge:
         self._expected: dict[Reader, str] = {}
 
     def expected(self, reader: Reader) -> str:
-        """What a reader finds in the undamaged home, in which it says nothing."""
+        """Content that a reader finds in the undamaged home, in which it says nothing."""
         if reader not in self._expected:
             found, said = read(reader, self.one)
             assert not said, f"{reader.__name__} of the undamaged home: {said}"
