@@ -2,23 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from denoisers.contract import Spec
+from ditlab.progress import Progress, ignore_progress
 
 Options = TypeVar("Options", bound=Spec, covariant=True)
-
-
-class ImportProgress(Protocol):
-    """Progress callback of an import."""
-
-    def __call__(self, what: str, done: int, total: int | None, unit: str = "bytes") -> None:
-        """Report that `done` of `total` (None: unknown) units are done; `unit` in the plural: `peaks`."""
-        ...
-
-
-def ignore_progress(what: str, done: int, total: int | None, unit: str = "bytes") -> None:
-    """Ignore a progress report."""
 
 
 @dataclass(frozen=True)
@@ -31,4 +20,4 @@ class ImportRequest(Generic[Options]):
     """Folder for downloads."""
     options: Options
     """Instance of the importer's `OPTIONS`."""
-    progress: ImportProgress = ignore_progress
+    progress: Progress = ignore_progress

@@ -47,7 +47,7 @@ def commands_of(case: str, one: DamagedHome, out: Path) -> list[tuple[object, ..
 
 
 def fault_of(said: Said) -> str:
-    """What is wrong with a command's end; empty for an exit code of the documents, and words without a traceback."""
+    """Fault of a command's end: empty for an exit code of the documents, and words without a traceback."""
     if said.code not in (0, 1, 2):
         return f"exit code {said.code}"
     if "Traceback" in said.err + said.out:

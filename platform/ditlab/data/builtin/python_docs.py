@@ -3,11 +3,11 @@
 import platform
 
 from ditlab.data.builtin.python_corpus import PythonDocs
-from ditlab.data.import_request import ignore_progress
 from ditlab.data.stores.manifest import MANIFEST_NAME, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.text.token_store import TokenStoreRequest, write_token_store
 from ditlab.home import Home
+from ditlab.progress import ignore_progress
 from ditlab.spec.data import TextData
 
 

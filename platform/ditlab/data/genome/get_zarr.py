@@ -11,8 +11,8 @@ import numpy as np
 
 from ditlab.data.genome.peak_names import Peaks, parse_peaks
 from ditlab.data.genome.zarr_arrays import members, missing_files, open_array, open_group, read_array
-from ditlab.data.import_request import ImportProgress
 from ditlab.errors import UserError
+from ditlab.progress import Progress
 
 BLOCK_BYTES = 8 * 2**20
 """Bytes of scores read at a time, unless one of the store's chunks is larger."""
@@ -105,7 +105,7 @@ class GetZarrStore:
             )
         return values
 
-    def blocks(self, what: str, progress: ImportProgress) -> Iterator[tuple[int, np.ndarray]]:
+    def blocks(self, what: str, progress: Progress) -> Iterator[tuple[int, np.ndarray]]:
         """Iterate over all scores in blocks, with the number of each block's first peak."""
         num = len(self.peaks)
         for first in range(0, num, self.block_rows):
@@ -121,7 +121,7 @@ class GetZarrStore:
         return f"it has {listed(known)}." if known else "it has none at all; leave --cell-type out."
 
 
-def open_get_zarr(path: Path, progress: ImportProgress) -> GetZarrStore:
+def open_get_zarr(path: Path, progress: Progress) -> GetZarrStore:
     """Open the GET store in a folder.
 
     Raises UserError where zarr is not installed, the folder is no zarr group, a key is missing or cannot be opened,
@@ -169,7 +169,7 @@ def _motif_names(path: Path, array: Any, num: int) -> tuple[str, ...]:
     return names
 
 
-def _names(path: Path, array: Any, progress: ImportProgress) -> Iterator[Sequence[str | bytes]]:
+def _names(path: Path, array: Any, progress: Progress) -> Iterator[Sequence[str | bytes]]:
     num = array.shape[0]
     for first in range(0, num, NAMES_AT_A_TIME):
         yield read_array(path, "peak_names", array, slice(first, first + NAMES_AT_A_TIME)).reshape(-1).tolist()

@@ -12,10 +12,10 @@ from ditlab.data.images.aspect_buckets import ImageSize
 from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
 from ditlab.data.images.decoding import DecodedImage
 from ditlab.data.images.feature_columns import FeatureColumns
-from ditlab.data.import_request import ImportProgress
 from ditlab.data.stores.bucket_writer import PARTIAL, BucketPart
 from ditlab.data.stores.manifest import Column
 from ditlab.errors import UserError
+from ditlab.progress import Progress
 
 LABEL = "label"
 """Name of the column of classes."""
@@ -95,7 +95,7 @@ class ImageSpool:
         for size in self.rows:
             yield from (batch[CAPTION] for batch in self._batches(size))
 
-    def part(self, size: ImageSize, features: FeatureColumns, progress: ImportProgress) -> BucketPart:
+    def part(self, size: ImageSize, features: FeatureColumns, progress: Progress) -> BucketPart:
         """Return the images of one size in the order of `add`: columns image and caption, and those of features."""
 
         def batches() -> Iterator[dict[str, np.ndarray]]:

@@ -15,12 +15,13 @@ from ditlab.data.genome.region_windows import (
     region_columns,
     window_batches,
 )
-from ditlab.data.import_request import ImportProgress, ImportRequest
+from ditlab.data.import_request import ImportRequest
 from ditlab.data.source_files import visible_name
 from ditlab.data.stores.manifest import Source
 from ditlab.data.stores.plain_names import folder_name
 from ditlab.data.stores.written import WrittenStore, write_store
 from ditlab.errors import UserError
+from ditlab.progress import Progress
 from ditlab.spec.importing import GetOptions
 
 OPTIONS = GetOptions
@@ -89,7 +90,7 @@ def _keep(source: GetZarrStore, options: GetOptions) -> KeptPeaks:
     return KeptPeaks(rows, None if options.accessibility == "ones" else atpm[rows])
 
 
-def _divisors(source: GetZarrStore, rows: np.ndarray, progress: ImportProgress) -> np.ndarray:
+def _divisors(source: GetZarrStore, rows: np.ndarray, progress: Progress) -> np.ndarray:
     """Return each motif's largest score over the peaks `rows`, float32 (motifs,); 1 for a motif that is always zero."""
     keep = np.zeros(len(source.peaks), bool)
     keep[rows] = True
@@ -127,7 +128,7 @@ class _ScoreBlocks:
 
 
 def _batches(
-    plan: WindowPlan, source: GetZarrStore, kept: KeptPeaks, divisors: np.ndarray, progress: ImportProgress
+    plan: WindowPlan, source: GetZarrStore, kept: KeptPeaks, divisors: np.ndarray, progress: Progress
 ) -> Iterator[dict[str, np.ndarray]]:
     scores = _ScoreBlocks(source, kept.rows, divisors)
     offsets = np.cumsum([0, *(len(along) for along in plan.peaks)])

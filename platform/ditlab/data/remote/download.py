@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ditlab.data.import_request import ImportProgress
 from ditlab.errors import UserError
+from ditlab.progress import Progress
 from ditlab.storage.plain_files import MIB, open_plain
 
 MIRROR_TIMEOUT = 20.0
@@ -20,7 +20,7 @@ MOST_BYTES = 64 * MIB
 
 
 def download(
-    name: str, md5: str, mirrors: Sequence[str], folder: Path, progress: ImportProgress, most: int = MOST_BYTES
+    name: str, md5: str, mirrors: Sequence[str], folder: Path, progress: Progress, most: int = MOST_BYTES
 ) -> str | None:
     """Download `folder/name`, whose MD5 is known, from the first of the mirrors (URL prefixes ending in /) that has it.
 
@@ -52,7 +52,7 @@ def download(
     raise UserError(f"{name} could not be downloaded ({'; '.join(reasons)}).")
 
 
-def _fetch(url: str, part: Path, progress: ImportProgress, most: int) -> None:
+def _fetch(url: str, part: Path, progress: Progress, most: int) -> None:
     """Append the missing rest of the file at `url` to `part`."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})

@@ -6,7 +6,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
-from ditlab.data.import_request import ImportProgress
 from ditlab.data.processes import fitting_processes
 from ditlab.data.stores.manifest import Column, Source, TextFacts
 from ditlab.data.stores.plain_names import folder_name
@@ -17,6 +16,7 @@ from ditlab.data.text.tokenizer import TOKENIZER_NAME, ByteTokenizer, Tokenizer
 from ditlab.data.text.tokenizer_files import open_tokenizer
 from ditlab.data.text.tokenizing import Packer, encode
 from ditlab.errors import UserError
+from ditlab.progress import Progress
 
 DEFAULT_VOCABULARY = 4096
 """Vocabulary of a BPE, the default in `spec.importing` and `spec.data`."""
@@ -78,7 +78,7 @@ def write_token_store(
     request: TokenStoreRequest,
     source: Source,
     description: str,
-    progress: ImportProgress,
+    progress: Progress,
 ) -> WrittenStore:
     """Write `out/name`: column `tokens` (length,), uint8, uint16 or int32, as the vocabulary needs; and the tokeniser.
 
@@ -128,7 +128,7 @@ def _pieces(corpus: Corpus) -> Iterator[TextPiece]:
     return chain.from_iterable(map(pieces, corpus.documents()))
 
 
-def _scan(corpus: Corpus, progress: ImportProgress) -> CorpusSize:
+def _scan(corpus: Corpus, progress: Progress) -> CorpusSize:
     documents = size = 0
     for piece in _with_progress(_pieces(corpus), "reading", None, progress):
         documents += piece.last
@@ -138,7 +138,7 @@ def _scan(corpus: Corpus, progress: ImportProgress) -> CorpusSize:
     return CorpusSize(documents, size)
 
 
-def _tokenizer(corpus: Corpus, scan: CorpusSize, request: TokenStoreRequest, progress: ImportProgress) -> Tokenizer:
+def _tokenizer(corpus: Corpus, scan: CorpusSize, request: TokenStoreRequest, progress: Progress) -> Tokenizer:
     name = request.tokenizer
     if name == "bytes":
         return ByteTokenizer()
@@ -152,9 +152,7 @@ def _tokenizer(corpus: Corpus, scan: CorpusSize, request: TokenStoreRequest, pro
     return fetch_tokenizer(name)
 
 
-def _with_progress(
-    read: Iterable[TextPiece], what: str, total: int | None, progress: ImportProgress
-) -> Iterator[TextPiece]:
+def _with_progress(read: Iterable[TextPiece], what: str, total: int | None, progress: Progress) -> Iterator[TextPiece]:
     """Iterate over pieces, with a progress report of their bytes after each."""
     done = 0
     for piece in read:

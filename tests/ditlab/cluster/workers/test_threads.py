@@ -1,4 +1,4 @@
-"""The same spec with the same number of threads: the same bits on Ray and in one process."""
+"""Ray and one process compute the same bits from one spec with equal numbers of threads."""
 
 import os
 from pathlib import Path

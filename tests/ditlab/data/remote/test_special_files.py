@@ -7,11 +7,11 @@ import urllib.request
 
 import pytest
 
-from ditlab.data.import_request import ignore_progress
 from ditlab.data.named_stores import open_named_store
 from ditlab.data.remote.download import download
 from ditlab.data.remote.manifests import describe_store
 from ditlab.errors import UserError
+from ditlab.progress import ignore_progress
 from support.special_files import KINDS, put, remove
 
 
