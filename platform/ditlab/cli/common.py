@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,15 @@ def print_line(text: object, as_json: bool = False) -> None:
     Secrets and control characters are left out, as in `say`.
     """
     click.echo(shown(str(text)), err=as_json)
+
+
+def print_yaml(mapping: Mapping[str, Any], as_json: bool = False) -> None:
+    """Print a mapping as YAML: as it is in a file or pipe, with visible control characters on a terminal."""
+    from ditlab.spec.reading.yaml_text import dump_yaml
+
+    text = dump_yaml(mapping)
+    out = sys.stderr if as_json else sys.stdout
+    click.echo(shown(text) if out.isatty() else text, nl=False, err=as_json)
 
 
 def delivery_text(what: str, run_id: str, num_unsent: int) -> str:

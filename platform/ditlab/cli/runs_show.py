@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ditlab.cli.common import console, emit, json_option, print_line, run_argument, say
+from ditlab.cli.hints import hint, relative
 
 if TYPE_CHECKING:
     from ditlab.runs.description import RunDescription
@@ -33,6 +34,7 @@ def show(run: str, as_json: bool) -> None:
     for note in found.notes:
         say(note)
     emit(found.to_dict(), as_json)
+    _hint(found, as_json)
 
 
 def size_text(num_bytes: int) -> str:
@@ -107,21 +109,22 @@ def _facts(found: RunDescription) -> dict[str, str]:
         "size": f"{size_text(found.sizes['total'])} ({parts})" if parts else size_text(found.sizes["total"]),
         "tracking": found.tracking_uri,
         "queued": queued,
-        "next": _next(found),
     }
     return {name: text for name, text in facts.items() if text}
 
 
-def _next(found: RunDescription) -> str:
-    """Next useful command."""
+def _hint(found: RunDescription, as_json: bool) -> None:
+    """Print the next useful command."""
     record = found.record
-    if found.unsent:
-        return f"ditlab runs sync {record.run_id}"
-    if record.trials:
-        return f"ditlab tune --resume {record.run_id}" if record.status != "finished" else ""
-    if record.status in ("failed", "interrupted"):
-        return f"ditlab train SPEC --resume {record.run_id}; ditlab runs log {record.run_id} says what happened"
-    return f"ditlab sample {record.run_id}" if found.checkpoints.steps else ""
+    if record.trials and record.status != "finished":
+        hint(as_json, "tune", "--resume", record.run_id)
+    elif record.status in ("failed", "interrupted") and not record.trials:
+        hint(as_json, "train", relative(found.folder.spec), "--resume", record.run_id)
+        hint(as_json, "runs log", record.run_id)
+    elif found.unsent:
+        hint(as_json, "runs sync", record.run_id)
+    elif found.checkpoints.steps and not record.trials:
+        hint(as_json, "sample", record.run_id)
 
 
 def _moment(iso: str) -> str:

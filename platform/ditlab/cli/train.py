@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ditlab.cli.common import emit, json_option, print_line, quick_option, say, set_option, spec_argument
+from ditlab.cli.common import emit, json_option, print_line, print_yaml, quick_option, say, set_option, spec_argument
 from ditlab.cli.completing import complete_resume
 from ditlab.cli.hints import command_line, hint, repeated_arguments, say_resume, short_path
 
@@ -87,7 +87,6 @@ def _show_plan(
 ) -> None:
     """Print what would be trained."""
     from ditlab.cli.progress_bars import ProgressBars
-    from ditlab.spec.reading.yaml_text import dump_yaml
 
     with ProgressBars("loading PyTorch"):
         from ditlab.interface.training import plan_training
@@ -95,7 +94,7 @@ def _show_plan(
         plan = plan_training(experiment, local=local, address=address, resume=resume)
     for line in plan.notes:
         say(line)
-    click.echo(dump_yaml(experiment.to_dict()), nl=False, err=as_json)
+    print_yaml(experiment.to_dict(), as_json)
     numbers = {"spec_hash": plan.spec_hash, "steps": plan.total_steps, "total": plan.num_parameters}
     emit({"status": "dry-run", **numbers, **changes}, as_json)
     hint(as_json, "train", *repeated_arguments("dry_run", "as_json"))

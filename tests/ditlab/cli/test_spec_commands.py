@@ -1,6 +1,7 @@
 """`validate`, `show`, `schema`, `params`: the commands that need no run."""
 
 import json
+import sys
 
 import pytest
 
@@ -166,3 +167,13 @@ def test_every_command_with_a_spec_takes_overrides(ditlab, spec):
     for command in ("validate", "show", "params", "train"):
         said = ditlab(command, spec, "--set", "model.depth=0")
         assert said.code == 2 and "model.depth=0 must be at least 1" in said.err, command
+
+
+@pytest.mark.parametrize("command", [("show",), ("train", "--dry-run", "--local")], ids=["show", "dry-run"])
+def test_reversed_text_is_visible_on_a_terminal_and_whole_in_a_file(ditlab, spec, monkeypatch, command):
+    spec.write_text(spec.read_text().replace("tracking: {", 'tracking: {experiment: "small\\u202eevil", '))
+    name, *flags = command
+    assert "small\u202eevil" in ditlab(name, spec, *flags).out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    on_terminal = ditlab(name, spec, *flags).out
+    assert "small\\u202eevil" in on_terminal and "\u202e" not in on_terminal

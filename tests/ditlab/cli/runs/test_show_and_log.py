@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import threading
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from ditlab.runs.locks import lock_run
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.tracking.journal.writer import JournalWriter
 from ditlab.tracking.records import create_run, update_record
+from support.damaged.home import copied_home
 
 SPEC: dict[str, Any] = {"name": "small", "seed": 3, "data": {"kind": "digits"}, "optimizer": {"lr": 0.01}}
 
@@ -52,7 +54,7 @@ def run(home: Path) -> RunFolder:
 def test_a_run_is_shown(run, ditlab, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     said = ditlab("runs", "show", "small")
-    assert said.code == 0 and said.err == ""
+    assert said.code == 0 and said.err.startswith("next: ") and said.err.endswith(f"runs sync {run.run_id}\n")
     lines = [line.rstrip() for line in said.out.splitlines()]
     assert lines[0] == f"run {run.run_id}: small" and max(map(len, lines)) <= 80
     text = "\n".join(lines)
@@ -63,7 +65,6 @@ def test_a_run_is_shown(run, ditlab, monkeypatch):
         "checkpoints  400",
         "size         3.0 MiB (checkpoints 3.0 MiB, journal ",
         "queued       309 records wait for MLflow",
-        f"next         ditlab runs sync {run.run_id}",
         "metric      last value  step\neval/a             0.5   400",
         "train/loss   0.0033333   300",
         "and 1 more metric, which --json shows",
@@ -87,7 +88,8 @@ def test_a_sweep_is_shown_with_its_trials(run, ditlab, home):
     sweep = create_run(Home(home), "sweep", family="dit", spec_hash="", trials=2)
     (sweep.path / "sweep.yaml").write_text(dump_yaml({"base": SPEC, "search": {"kind": "grid"}, "metric": "eval/a"}))
     update_record(run, parent=sweep.run_id, trial=0)
-    out = ditlab("runs", "show", "sweep").out
+    said = ditlab("runs", "show", "sweep")
+    out = said.out + said.err
     for expected in ("sweep of 2 trials over dit", "1 finished", "search.kind: grid", f"tune --resume {sweep.run_id}"):
         assert expected in out, expected
     assert "running; no process trains it on this machine" in out and "checkpoints" not in out
@@ -192,3 +194,14 @@ def test_control_characters_of_a_journal_reach_no_terminal(run, ditlab):
 def test_the_python_interface(run):
     opened = api.open_run("small")
     assert opened.describe().unsent == 309 and opened.events()[0].kind == "start"
+
+
+def test_an_interrupted_run_goes_on_by_the_command_that_is_shown(finished, ditlab, home):
+    copied_home(finished.home, home)
+    record = Home(home).run(finished.run_id).record
+    record.write_text(json.dumps({**json.loads(record.read_text()), "status": "interrupted", "crc": None}))
+    shown = ditlab("runs", "show", finished.run_id).err.splitlines()
+    command = shlex.split(next(line for line in shown if line.startswith("next: ")))
+    said = ditlab(*command[command.index("train") :], "--local", "--json")
+    assert said.code == 0, said.err
+    assert said.json["run_id"] == finished.run_id and said.json["status"] == "finished"
