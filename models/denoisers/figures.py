@@ -1,10 +1,13 @@
-"""Figures as data, for a renderer elsewhere. Needs numpy arrays only."""
+"""Figures as data, for a renderer elsewhere. Needs numpy arrays only.
+
+Every text is shown as it is written: no panel reads markup in it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +34,10 @@ class Heatmap:
     """Names of the columns, if they have any."""
     y_names: Sequence[str] = ()
     """Names of the rows, if they have any."""
+    unit: str = ""
+    """Quantity and unit of the values, beside the colour bar."""
+    cell_texts: Sequence[Sequence[str]] = ()
+    """A short text for each cell, row by row, or none."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,72 @@ class Lines:
 
 
 @dataclass(frozen=True)
+class Bars:
+    """Horizontal bars, the first on top."""
+
+    names: Sequence[str]
+    values: np.ndarray
+    """(num,), in the order of the names."""
+    title: str = ""
+    x_label: str = ""
+    y_label: str = ""
+    texts: Sequence[str] = ()
+    """A text at the end of each bar, or none."""
+
+
+@dataclass(frozen=True)
+class PointGroup:
+    """Points of one colour."""
+
+    x: np.ndarray
+    y: np.ndarray
+    label: str = ""
+    texts: Sequence[str] = ()
+    """A short text in the place of each point, or none: dots."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """Points in a plane."""
+
+    groups: Sequence[PointGroup]
+    title: str = ""
+    x_label: str = ""
+    y_label: str = ""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box of a diagram, centred on a cell of its grid."""
+
+    text: str
+    detail: str = ""
+    """Second line: a formula, a shape."""
+    column: float = 0.0
+    row: float = 0.0
+    """Counted from the top."""
+    kind: Literal["data", "layer", "condition"] = "layer"
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """An arrow between two boxes of a diagram, by their indices."""
+
+    start: int
+    end: int
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """Boxes on a grid, and arrows between them."""
+
+    boxes: Sequence[Box]
+    arrows: Sequence[Arrow]
+    title: str = ""
+
+
+@dataclass(frozen=True)
 class Text:
     """Passages of text."""
 
@@ -75,7 +148,7 @@ class Text:
     title: str = ""
 
 
-Panel = Heatmap | ImageGrid | Lines | Text
+Panel = Heatmap | ImageGrid | Lines | Bars | Points | Diagram | Text
 
 
 @dataclass(frozen=True)
@@ -89,3 +162,43 @@ class Figure:
     frames: Sequence[Figure] = field(default_factory=tuple)
     """Figures of an animated GIF, of which `panels` is the still image."""
     seconds_per_frame: float = 0.2
+    alt: str = ""
+    """What a reader would see, in a sentence or two; "": made of the titles and labels."""
+
+    @property
+    def alternative_text(self) -> str:
+        """`alt`, or a sentence for each panel from its kind, title and labels: at most 1,000 characters."""
+        sentences = [self.alt] if self.alt else [self.title, *map(_describe, self.panels)]
+        text = " ".join(_sentence(each) for each in sentences if each.strip())
+        return text if len(text) <= _ALT_CHARACTERS else f"{text[: _ALT_CHARACTERS - 4]} ..."
+
+
+_ALT_CHARACTERS = 1000
+_KINDS = {
+    Heatmap: "Heat map", ImageGrid: "Grid of images", Lines: "Curves", Bars: "Bars", Points: "Points",
+    Diagram: "Diagram", Text: "Text",
+}  # fmt: skip
+
+
+def _describe(panel: Panel) -> str:
+    """Kind and title, the axes, and the names of curves, bars or boxes."""
+    about = f"{_KINDS[type(panel)]}: {panel.title}" if panel.title else _KINDS[type(panel)]
+    if isinstance(panel, Lines | Points | Heatmap | Bars) and (panel.y_label or panel.x_label):
+        about += f" ({' over '.join(filter(None, (panel.y_label, panel.x_label)))})"
+    named: Sequence[str] = ()
+    if isinstance(panel, Lines):
+        named = [curve.label for curve in panel.curves if curve.label]
+    elif isinstance(panel, Points):
+        named = [group.label for group in panel.groups if group.label]
+    elif isinstance(panel, Bars):
+        named = panel.names
+    elif isinstance(panel, Diagram):
+        named = [box.text for box in panel.boxes]
+    elif isinstance(panel, ImageGrid):
+        about += f", {len(panel.images)} images"
+    return f"{about}: {', '.join(named)}" if named else about
+
+
+def _sentence(text: str) -> str:
+    text = " ".join(text.split())
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -10,12 +10,16 @@ from functools import cached_property
 import numpy as np
 
 from denoisers.figures import ImageGrid
+from ditlab.reports.rendering.plain_text import printable
+from ditlab.reports.rendering.theme import CAPTION_POINTS, LIGHT, Theme
 
 _LEGIBLE_PIXELS = 88
 """Smallest length of a tile's longer side, so that an 8x8 digit is legible."""
 _FEW_PIXELS = 168
 """The same for grids of up to four images."""
 _CAPTION_LINES = 3
+_CAPTION_CHARACTERS = 400
+"""Characters of a caption that are looked at, more than any three lines hold."""
 _NOT_FINITE = (1.0, 0.0, 1.0)
 """Magenta, so that a NaN pixel is not mistaken for a black one."""
 
@@ -35,7 +39,7 @@ class GridLayout:
 
     grid: ImageGrid
     dpi: int
-    caption_points: float = 8.0
+    caption_points: float = CAPTION_POINTS
     margin: int = 8
 
     @property
@@ -69,7 +73,11 @@ class GridLayout:
         """Captions wrapped to the width of a tile."""
         characters = max(6, int((self.tile_width + self.margin) / (self.caption_points * 0.58 * self.dpi / 72)))
         return [
-            "\n".join(textwrap.wrap(text, characters, max_lines=_CAPTION_LINES, placeholder=" ..."))
+            "\n".join(
+                textwrap.wrap(
+                    printable(text[:_CAPTION_CHARACTERS]), characters, max_lines=_CAPTION_LINES, placeholder=" ..."
+                )
+            )
             for text in self.grid.captions
         ]
 
@@ -92,16 +100,17 @@ class GridLayout:
         top = self.margin + row * (self.tile_height + self.caption_height + self.margin)
         return top, self.margin + column * (self.tile_width + self.margin)
 
-    def draw(self) -> np.ndarray:
-        """Draw the picture, (height, width, 3) uint8, white between the tiles."""
-        picture = np.full((self.height, self.width, 3), 255, dtype=np.uint8)
+    def draw(self, theme: Theme = LIGHT) -> np.ndarray:
+        """Draw the picture, (height, width, 3) uint8, with the page's colour between the tiles."""
+        picture = np.tile(_rgb(theme.background), (self.height, self.width, 1))
+        outline = _rgb(theme.blank)
         for index, image in enumerate(self.grid.images):
             top, left = self.corner(index)
             tile = _colours(image).repeat(self.scale, axis=0).repeat(self.scale, axis=1)
             picture[top : top + self.tile_height, left : left + self.tile_width] = tile
-            # A grey outline, as a white image has no visible border on the white margin.
-            picture[[top - 1, top + self.tile_height], left - 1 : left + self.tile_width + 1] = 205
-            picture[top - 1 : top + self.tile_height + 1, [left - 1, left + self.tile_width]] = 205
+            # An outline, as an image of the page's colour has no visible border.
+            picture[[top - 1, top + self.tile_height], left - 1 : left + self.tile_width + 1] = outline
+            picture[top - 1 : top + self.tile_height + 1, [left - 1, left + self.tile_width]] = outline
         return picture
 
     def captions(self) -> Iterator[Caption]:
@@ -110,6 +119,11 @@ class GridLayout:
             top, left = self.corner(index)
             if text:
                 yield Caption(left + self.tile_width / 2, top + self.tile_height + 3, text)
+
+
+def _rgb(colour: str) -> np.ndarray:
+    """Convert `#rrggbb` to (3,) uint8."""
+    return np.array([int(colour[start : start + 2], 16) for start in (1, 3, 5)], dtype=np.uint8)
 
 
 def _colours(image: np.ndarray) -> np.ndarray:

@@ -18,6 +18,8 @@ from PIL import Image
 from denoisers.figures import Figure
 from ditlab.reports.rendering.panel_size import PanelSize
 from ditlab.reports.rendering.panels import draw_panel, panel_size
+from ditlab.reports.rendering.plain_text import TITLE_CHARACTERS, one_line
+from ditlab.reports.rendering.theme import LIGHT, TITLE_POINTS, Theme
 from ditlab.reports.rendering.wrapping import wrap
 from ditlab.storage.files import write_whole
 
@@ -26,12 +28,11 @@ DPI = 120
 
 _PNG_LEVEL = 4
 """zlib's level: a third less time than at the usual 6, for files that are 3 % larger."""
-_TITLE_POINTS = 13
 _LAST_FRAME_SECONDS = 2.0
 """Duration of an animation's last frame, which takes longer to look at than the others."""
 
 
-def save_figure(figure: Figure, path: Path) -> Path:
+def save_figure(figure: Figure, path: Path, theme: Theme = LIGHT) -> Path:
     """Write the picture and return its path.
 
     A figure without frames becomes `path` with the suffix `.png`. A figure with frames becomes an endless `.gif`, which
@@ -40,21 +41,23 @@ def save_figure(figure: Figure, path: Path) -> Path:
     stem = path.with_suffix("") if path.suffix.lower() in {".png", ".gif"} else path
     still = stem.with_name(stem.name + ".png")
     if not figure.frames:
-        _write(still, [Image.fromarray(to_image(figure))])
+        _write(still, [Image.fromarray(to_image(figure, theme))])
         return still
     animation = stem.with_name(stem.name + ".gif")
-    drawn = {key: to_image(frame) for key, frame in {id(frame): frame for frame in figure.frames}.items()}
-    _write(still, [Image.fromarray(to_image(figure) if figure.panels else drawn[id(figure.frames[-1])])])
-    frames = _same_size([drawn[id(frame)] for frame in figure.frames])  # an animation's end repeats its last frame
+    drawn = {key: to_image(frame, theme) for key, frame in {id(frame): frame for frame in figure.frames}.items()}
+    _write(still, [Image.fromarray(to_image(figure, theme) if figure.panels else drawn[id(figure.frames[-1])])])
+    frames = _same_size(
+        [drawn[id(frame)] for frame in figure.frames], theme
+    )  # an animation's end repeats its last frame
     durations = [figure.seconds_per_frame] * len(frames)
     durations[-1] = max(_LAST_FRAME_SECONDS, figure.seconds_per_frame)
     _write(animation, [Image.fromarray(frame) for frame in frames], [round(1000 * seconds) for seconds in durations])
     return animation
 
 
-def to_image(figure: Figure) -> np.ndarray:
+def to_image(figure: Figure, theme: Theme = LIGHT) -> np.ndarray:
     """Draw the still picture as an array, (height, width, 3) uint8; the last frame where the figure has no panels."""
-    return _pixels(_draw(figure if figure.panels or not figure.frames else figure.frames[-1]))
+    return _pixels(draw_canvas(figure, theme))
 
 
 def save_canvas(canvas: Canvas, path: Path) -> Path:
@@ -74,8 +77,12 @@ def _pixels(canvas: Canvas) -> np.ndarray:
     return pixels
 
 
-def _draw(figure: Figure) -> Canvas:
-    """Lay the panels out in rows of `figure.columns`, each row as tall and each column as wide as its largest panel."""
+def draw_canvas(figure: Figure, theme: Theme = LIGHT) -> Canvas:
+    """Lay the panels out in rows of `figure.columns`, each row as tall and each column as wide as its largest panel.
+
+    Of a figure without panels, its last frame is drawn.
+    """
+    figure = figure if figure.panels or not figure.frames else figure.frames[-1]
     sizes = [panel_size(panel, DPI) for panel in figure.panels] or [PanelSize(4.0, 1.0)]
     num_columns = max(1, min(figure.columns, len(sizes)))
     rows = [sizes[start : start + num_columns] for start in range(0, len(sizes), num_columns)]
@@ -83,27 +90,30 @@ def _draw(figure: Figure) -> Canvas:
     heights = [max(size.height for size in row) for row in rows]
 
     width = sum(widths)
-    title = wrap(figure.title, width - 0.2, _TITLE_POINTS, DPI, "bold")
+    title = wrap(one_line(figure.title, TITLE_CHARACTERS), width - 0.2, TITLE_POINTS, DPI, "bold")
     title_height = 0.1 + 0.24 * (title.count("\n") + 1) if title else 0.0
     layout = ConstrainedLayoutEngine(w_pad=0.07, h_pad=0.06)  # inches
-    canvas = Canvas(figsize=(width, sum(heights) + title_height), dpi=DPI, layout=layout, facecolor="white")
+    canvas = Canvas(figsize=(width, sum(heights) + title_height), dpi=DPI, layout=layout)
+    canvas.set_facecolor(theme.background)
     if title:
-        canvas.suptitle(title, fontsize=_TITLE_POINTS, fontweight="bold")
+        canvas.suptitle(title, fontsize=TITLE_POINTS, fontweight="bold", color=theme.text, parse_math=False)
     grid = canvas.add_gridspec(len(rows), num_columns, width_ratios=widths, height_ratios=heights)
     for index, panel in enumerate(figure.panels):
         axes = canvas.add_subplot(grid[index // num_columns, index % num_columns])
-        draw_panel(panel, axes, sizes[index], DPI)
+        draw_panel(panel, axes, sizes[index], DPI, theme)
     return canvas
 
 
-def _same_size(frames: list[np.ndarray]) -> list[np.ndarray]:
-    """Pad frames with white at the right and at the bottom, as all frames of a GIF have one size."""
+def _same_size(frames: list[np.ndarray], theme: Theme) -> list[np.ndarray]:
+    """Pad frames with the page's colour at the right and at the bottom, as all frames of a GIF have one size."""
     height = max(frame.shape[0] for frame in frames)
     width = max(frame.shape[1] for frame in frames)
-    return [
-        np.pad(frame, ((0, height - frame.shape[0]), (0, width - frame.shape[1]), (0, 0)), constant_values=255)
-        for frame in frames
-    ]
+    padded = []
+    for frame in frames:
+        page = Image.new("RGB", (width, height), theme.background)
+        page.paste(Image.fromarray(frame))
+        padded.append(np.asarray(page))
+    return padded
 
 
 def _write(path: Path, images: list[Image.Image], durations: list[int] | None = None) -> None:
