@@ -11,7 +11,7 @@ WORKERS ?= 2
 # The README's first run; `make demo SPEC=experiments/digits/dit.yaml` trains another.
 SPEC ?= experiments/digits/demo.yaml
 
-.PHONY: help install demo test test-all check format benchmarks clean
+.PHONY: help install demo test test-all check format docs benchmarks clean
 
 help: ## This list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -38,6 +38,10 @@ format: $(VENV)/.installed-dev ## Let ruff format and sort.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.installed-docs ## The documentation as a site in site/: made from docs/ and the code, every link checked.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html (search needs a server: $(BIN)/python -m http.server --directory site)"
+
 benchmarks: $(VENV)/.installed-dev ## Ratios, against plain torch, a plain copy, a plain save, fresh processes, plain networks.
 	$(BIN)/python tests/benchmarks/loader_throughput.py
 	$(BIN)/python tests/benchmarks/step_time.py
@@ -54,7 +58,7 @@ benchmarks: $(VENV)/.installed-dev ## Ratios, against plain torch, a plain copy,
 	$(BIN)/python tests/benchmarks/pixelhdm_guidance.py
 
 clean: ## Remove the environment and caches; runs stay.
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
+	rm -rf $(VENV) site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "DiTLab needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=/path/to/python3.11")'
@@ -63,6 +67,10 @@ $(VENV)/bin/python:
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (a minute or two) ..."
 	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@$(PIP) --editable '.[docs]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -21,11 +21,17 @@ def documents() -> Iterator[Path]:
 DOCUMENTS = sorted(documents())
 
 
+def resolves(target: Path) -> bool:
+    """Tell whether a file is there, or a page that is made from the code as the site is built."""
+    if target.parent == ROOT / "docs" / "reference":
+        return f" reference/{target.name}\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    return target.exists()
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_local_link_resolves(document):
     links = re.findall(r"\]\(([^)#\s]+)", document.read_text(encoding="utf-8"))
-    missing = [link for link in links if "://" not in link and not (document.parent / link).exists()]
-    assert not missing
+    assert not [link for link in links if "://" not in link and not resolves((document.parent / link).resolve())]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

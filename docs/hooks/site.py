@@ -1,0 +1,47 @@
+"""Hooks of mkdocs: pages made from code and from files of the repository, mathematics as MathML, checks of the site.
+
+Mkdocs loads this file by its path (`hooks` in mkdocs.yml); the other files of this folder are its parts.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from built_site import find_faults
+from command_notes import show_notes
+from formulas import render_formulas
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from reference import reference_pages
+from repository_pages import RepositoryPages
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the reference, and a page for each file of the repository that a page links to."""
+    for uri, text in reference_pages().items():
+        files.append(File.generated(config, uri, content=text))
+    repository = config["extra"]["repository"] = RepositoryPages(CHECKOUT, Path(config["docs_dir"]))
+    pages = {file.src_uri: file.content_string for file in files if file.is_documentation_page()}
+    for uri, text in repository.linked_from(pages).items():
+        files.append(File.generated(config, uri, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Lead links out of docs/ to the pages of those files, and show why commands are not run."""
+    return show_notes(config["extra"]["repository"].relinked(markdown, page.file.src_uri))
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Write formulas as MathML."""
+    return render_formulas(html)
+
+
+def on_post_build(config: Any) -> None:
+    """Check the built pages. Raises PluginError with every fault."""
+    if faults := find_faults(Path(config["site_dir"])):
+        raise PluginError("faults of the built site:\n" + "\n".join(faults))

@@ -1,0 +1,161 @@
+"""Pages that teach, followed: their files are written, their commands run in order, in one home, with fewer steps.
+
+A training gets `--quick` and a few more settings, under the name that the page gives it, in one process; a sweep two
+short trials. Everything else runs as it stands.
+"""
+
+import re
+import runpy
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ditlab import load, load_sweep
+from ditlab.home import Home
+from support.command import Said, run_inside
+from support.documents import CHECKOUT, FOLLOWED, DocumentedCommand, documented_commands
+from support.installed_package import install
+
+SERVERS = ("ui", "watch")
+"""Commands that run until they are stopped."""
+SMALL = (
+    "training.steps=3", "evaluation.limit=16", "evaluation.samples=2", "batch.size=8", "tracking.system_metrics=false",
+    "tracking.uri=http://127.0.0.1:9",  # nothing answers there: the journal keeps all
+)  # fmt: skip
+
+
+@dataclass
+class PageReader:
+    """A folder with the files of a page, its home, and what its commands have made."""
+
+    folder: Path
+    home: Path
+    runs: list[str] = field(default_factory=list)
+    sweeps: list[str] = field(default_factory=list)
+
+    def follow(self, command: DocumentedCommand) -> Said | None:
+        """Run a command of the page; None for one that runs until it is stopped, or is no command of DiTLab's."""
+        if command.words[0] == "python":
+            runpy.run_path(str(self.folder / command.words[1]))
+            return None
+        if command.words[0] != "ditlab" or command.words[1] in SERVERS:
+            return None
+        words = [self._known(word) for word in command.words[1:]]
+        said = run_inside(*words, *self._shorter(words), home=self.home, cwd=self.folder)
+        if "model.dpeth=6" in command.text:  # the README shows a mistake
+            assert said.code == 2
+            return None
+        assert said.code == 0, f"{command}: {said.err}"
+        self.runs = sorted(Home(self.home).runs.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
+        self.sweeps = sorted(self.home.glob("sweeps/*"), key=lambda path: path.stat().st_mtime)
+        return said
+
+    def _known(self, word: str) -> str:
+        """Put the newest run, or sweep, in its placeholder's place."""
+        if word == "RUN":
+            return self.runs[-1].parent.name
+        return self.sweeps[-1].name if word == "SWEEP_ID" else word
+
+    def _shorter(self, words: list[str]) -> list[str]:
+        """Options that make a training or a sweep small."""
+        if words[0] == "tune" and "--dry-run" not in words and "--resume" not in words:
+            return ["--quick"] if "--quick" not in words else []
+        if words[0] != "train":
+            return []
+        given = [words[number + 1] for number, word in enumerate(words) if word == "--set"]
+        name = load(self.folder / words[1], given).name
+        named = [] if "--quick" in words else ["--quick", "--set", f"name={name}"]
+        paths = [each.partition("=")[0] for each in given]
+        one_process = [] if "--local" in words else ["--local"]
+        settings = [each for each in SMALL if each.partition("=")[0] not in paths]
+        if "resources.workers=2" in given:
+            settings.append("resources.workers=1")
+        if "resume" in " ".join(words):
+            named = ["--quick"]
+        return [*named, *one_process, *(part for each in settings for part in ("--set", each))]
+
+
+def files_of(text: str) -> dict[str, str]:
+    """Files of a page: a line with a path in code marks, then a block."""
+    return dict(re.findall(r"^`([\w./-]+\.\w+)`\n\n```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch) -> PageReader:
+    """A reader with the repository's experiments, a text, and pictures by class."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiments").symlink_to(CHECKOUT / "experiments")
+    pages = sorted((CHECKOUT / "docs").rglob("*.md"))
+    (tmp_path / "book.txt").write_text("\n".join(page.read_text(encoding="utf-8") for page in pages), encoding="utf-8")
+    return PageReader(tmp_path, tmp_path / "runs")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", FOLLOWED)
+def test_a_page_can_be_followed(reader, page, monkeypatch):
+    text = (CHECKOUT / page).read_text(encoding="utf-8")
+    files = files_of(text)
+    for name, content in files.items():
+        path = reader.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content.replace("range(400)", "range(60)"), encoding="utf-8")
+    if "pyproject.toml" in files:
+        install(reader.folder / "site", files)
+        monkeypatch.syspath_prepend(reader.folder / "site")
+    if page == "docs/index.md":
+        runpy.run_path(str(reader.folder / "shapes.py"))
+    if page == "docs/data.md":
+        make_pets(reader.folder / "pets")
+    if page == "docs/sweeps.md":
+        (reader.folder / "dit.yaml").symlink_to(CHECKOUT / "experiments" / "digits" / "dit.yaml")
+    for line in FOLLOWED[page]:
+        reader.follow(DocumentedCommand(page, line, None))
+    run = 0
+    for command in documented_commands(CHECKOUT / page):
+        if command.reason is None:
+            run += reader.follow(command) is not None
+    assert run >= 2
+
+
+def make_pets(folder: Path) -> None:
+    """Pictures of two classes, large enough for the page's size."""
+    from PIL import Image
+
+    for name, colour in (("cat", "orange"), ("dog", "brown")):
+        (folder / name).mkdir(parents=True)
+        for number in range(40):
+            Image.new("RGB", (80, 70 + number % 5), colour).save(folder / name / f"{number}.jpg")
+
+
+@pytest.mark.parametrize("page", FOLLOWED)
+def test_specs_written_out_on_a_page_are_valid(page, tmp_path, monkeypatch):
+    """Without their data and packages, which the slow test has: fields, values and combinations."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiments").symlink_to(CHECKOUT / "experiments")
+    (tmp_path / "dit.yaml").symlink_to(CHECKOUT / "experiments" / "digits" / "dit.yaml")
+    for name, content in files_of((CHECKOUT / page).read_text(encoding="utf-8")).items():
+        if not name.endswith(".yaml") or "edges" in content:  # a component of the page's own package
+            continue
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        (load_sweep if "\nbase:" in content else load)(tmp_path / name)
+
+
+@pytest.mark.slow
+def test_the_table_of_the_quality_page_is_printed_by_its_code(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path))
+    text = (CHECKOUT / "docs" / "quality.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    exec(compile(block, "docs/quality.md", "exec"), {"__name__": "__main__"})
+    printed = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()]
+    assert len(printed) == 10
+    assert all(f"| {name} |" in text for name in printed)
+
+
+def test_shell_words_of_the_pages_are_closed():
+    for page in FOLLOWED:
+        for command in documented_commands(CHECKOUT / page):
+            assert shlex.split(command.text), command

@@ -1,0 +1,113 @@
+"""The built site: links and anchors resolve, nothing is loaded from elsewhere; faults that are planted are found."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.documents import CHECKOUT
+
+sys.path.insert(0, str(CHECKOUT / "docs" / "hooks"))
+
+from built_site import find_faults
+from command_notes import show_notes
+from formulas import render_formulas
+from repository_pages import RepositoryPages
+
+PAGE = '<html><body><h1 id="top">A</h1><img src="a.png" alt="a">{}</body></html>'
+FAULTS = {
+    '<script src="https://cdn.example.org/x.js"></script>': "loads https://cdn.example.org/x.js",
+    '<link rel="stylesheet" href="//fonts.example.org/a.css">': "loads //fonts.example.org/a.css",
+    '<link rel="preconnect" href="https://fonts.example.org">': "loads https://fonts.example.org",
+    '<img src="http://example.org/a.png" alt="a">': "loads http://example.org/a.png",
+    "<style>@font-face {src: url('https://example.org/f.woff2')}</style>": "loads https://example.org/f.woff2",
+    '<p style="background: url(https://example.org/b.png)">': "loads https://example.org/b.png",
+    '<iframe src="https://example.org"></iframe>': "loads https://example.org",
+    '<a href="other.html">x</a>': "other.html leads nowhere",
+    '<a href="../outside.html">x</a>': "../outside.html leads nowhere",
+    '<a href="index.html#nowhere">x</a>': "index.html#nowhere: no such anchor",
+    '<a href="#nowhere">x</a>': "#nowhere: no such anchor",
+    '<a href="https://exa mple.org/">x</a>': "is no address",
+    '<a href="https://example">x</a>': "is no address",
+    '<a href="javascript:alert(1)">x</a>': "links are http or https",
+    '<img src="a.png">': "has no alternative text",
+    '<pre class="mermaid">graph</pre>': "mermaid",
+    '<span class="arithmatex">\\(x\\)</span>': "no MathML",
+}
+
+
+def test_planted_faults_are_found(tmp_path):
+    (tmp_path / "a.png").touch()
+    page = tmp_path / "index.html"
+    page.write_text(
+        PAGE.format('<a href="#top">x</a><a href="index.html#top">x</a><a href="https://arxiv.org/abs/1">x</a>')
+    )
+    assert find_faults(tmp_path) == []
+    for planted, fault in FAULTS.items():
+        page.write_text(PAGE.format(planted))
+        (found,) = find_faults(tmp_path)
+        assert fault in found
+    page.write_text(PAGE.format(""))
+    (tmp_path / "a.css").write_text('@import "https://example.org/b.css";')
+    assert find_faults(tmp_path) == ["a.css: loads https://example.org/b.css"]
+
+
+def test_formulas_become_mathml():
+    inline = '<span class="arithmatex">\\(x_t &lt; 1\\)</span>'
+    display = '<div class="arithmatex">\\[\\sqrt{\\bar\\alpha_t}\\]</div>'
+    page = render_formulas(f"<p>The {inline}:</p>{display}")
+    assert page.count("<math") == 2 and page.count('display="block"') == 1
+    assert "<msqrt>" in page and "arithmatex" not in page and 'aria-label="x_t &lt; 1"' in page
+    with pytest.raises(ValueError, match="unknown to latex2mathml"):
+        render_formulas('<span class="arithmatex">\\(\\nosuchcommand{x}\\)</span>')
+
+
+def test_formulas_of_all_pages_can_be_written():
+    num = 0
+    for page in (CHECKOUT / "docs").rglob("*.md"):
+        text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for display, inline in re.findall(r"\$\$(.+?)\$\$|\$([^$\n][^$]*?)\$", text, re.DOTALL):
+            tag, marks = ("div", "\\[{}\\]") if display else ("span", "\\({}\\)")
+            written = f'<{tag} class="arithmatex">{marks.format((display or inline).replace("<", "&lt;"))}</{tag}>'
+            assert "<math" in render_formulas(written)
+            num += 1
+    assert num > 50
+
+
+def test_notes_on_commands_are_shown():
+    shown = show_notes("<!-- not run: needs a\nbucket -->\n```\nx\n```\n<!-- other -->")
+    assert "read by a test, and not run: needs a bucket.</p>" in shown and "<!-- other -->" in shown
+
+
+def test_links_out_of_docs_lead_to_pages_of_those_files():
+    pages = RepositoryPages(CHECKOUT, CHECKOUT / "docs")
+    text = (
+        "[a](../cluster.yaml) [b](data.md#uploads) [c](../experiments/digits/README.md#samples) `[d](../x)` [e](../no)"
+    )
+    linked = pages.linked_from({"page.md": text})
+    assert {"repository/cluster.yaml.md", "repository/experiments/digits/README.md"} <= set(linked)
+    assert "repository/experiments/digits/dit.yaml.md" in linked  # a page of the repository links on
+    assert linked["repository/cluster.yaml.md"].startswith("# cluster.yaml\n\n```yaml\n")
+    assert pages.relinked(text, "page.md") == (
+        "[a](repository/cluster.yaml.md) [b](data.md#uploads) [c](repository/experiments/digits/README.md#samples) "
+        "`[d](../x)` [e](../no)"
+    )
+    from_there = pages.relinked("![p](../../docs/images/a.png)", "repository/experiments/digits/README.md")
+    assert from_there == "![p](../../../images/a.png)"
+
+
+@pytest.mark.slow
+def test_the_site_is_built_strictly_and_passes_every_check(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(
+        command, cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=280,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert find_faults(tmp_path / "site") == []
+    assert "Your images in fifteen minutes" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    for name in ("reference/experiment", "reference/commands", "reference/python", "reference/metrics"):
+        assert Path(tmp_path, "site", f"{name}.html").stat().st_size > 10_000

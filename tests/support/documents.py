@@ -1,0 +1,89 @@
+"""Commands on the pages of the documentation: lines of shell blocks, with the reasons why some are not run."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[2]
+SHELLS = ("", "sh", "bash", "console", "shell")
+"""Languages of blocks that hold commands."""
+PROGRAMS = (
+    "ditlab", "python", "make", "pip", "ray", "kubectl", "helm", "docker", "sbatch", "scancel", "tail", "openssl",
+    "umask", "printf", "export", "set", "eval", ".", "pytest", "ruff", "mypy", "lint-imports", "curl", "git", "mkdir",
+)  # fmt: skip
+"""First words of lines that are commands; other lines of such blocks are output."""
+DIT, UNET, CLASSES, DEMO = (
+    f"ditlab train experiments/digits/{name}.yaml" for name in ("dit", "unet", "dit_class", "demo")
+)
+FOLLOWED = {
+    "docs/index.md": (),
+    "docs/data.md": (),
+    "docs/sweeps.md": (),
+    "docs/tutorials/text.md": (),
+    "docs/tutorials/own_loss.md": (),
+    "docs/tutorials/sweep.md": (),
+    "docs/families/dit.md": (DIT, CLASSES),
+    "docs/families/unet.md": (DIT,),
+    "README.md": (DEMO, DIT, UNET),
+}
+"""Pages whose commands a test runs from start to end, and the trainings that a reader has made before."""
+_PAGE_NOTE = re.compile(r"^<!-- not run on this page: (.*?) -->$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"(?:^<!-- not run: (?P<reason>[^>]*?) -->\n+)?"
+    r"(?:^(?P<fence>```+)(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=fence)[ ]*$"
+    r"|(?<=\n\n)(?P<indented>(?:^ {4}[^\n]*\n|^\n)+))",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class DocumentedCommand:
+    """A command line of a page."""
+
+    page: str
+    """Path of the page in the repository."""
+    text: str
+    """The line, continued lines joined, without prompt and comment."""
+    reason: str | None
+    """Why no test runs it; None for a command that is to be run."""
+
+    @property
+    def words(self) -> list[str]:
+        """The words that the shell passes on, without redirections."""
+        return shlex.split(re.split(r" (?:>|\||&&|<) ", self.text)[0])
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.text}"
+
+
+def documented_commands(page: Path) -> Iterator[DocumentedCommand]:
+    """Find the commands of a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    whole = _PAGE_NOTE.search(text)
+    for block in _BLOCK.finditer(text):
+        if block["indented"] is None and block["language"] not in SHELLS:
+            continue
+        reason = block["reason"] or (whole[1] if whole else None)
+        for line in command_lines(block["body"] or block["indented"]):
+            yield DocumentedCommand(str(page.relative_to(CHECKOUT)), line, " ".join(reason.split()) if reason else None)
+
+
+def command_lines(block: str) -> Iterator[str]:
+    """Find the commands of a block: continued lines are joined, prompts and comments dropped."""
+    for line in re.sub(r"[ ]*\\\n[ ]*", " ", block).splitlines():
+        line = _without_comment(line.strip().removeprefix("$ "))
+        if line.split(" ")[0].rpartition("/")[2] in PROGRAMS:
+            yield line
+
+
+def _without_comment(line: str) -> str:
+    lexer = shlex.shlex(line, posix=False, punctuation_chars="")
+    lexer.whitespace_split, lexer.commenters = True, ""
+    try:
+        words = list(lexer)
+    except ValueError:  # a quote that the next line closes
+        return line
+    cut = next((number for number, word in enumerate(words) if word.startswith("#")), None)
+    return line if cut is None else line[: line.index(f" {words[cut]}")].rstrip() if cut else ""
