@@ -16,6 +16,6 @@ def show_notes(markdown: str) -> str:
 
 def _paragraph(found: re.Match[str]) -> str:
     reason = " ".join(found["reason"].split()).rstrip(".")
-    what = "The commands of this page are" if found["page"] else "Below:"
-    verb = " read by a test that knows every option, and not run" if found["page"] else " read by a test, and not run"
-    return f'\n<p class="not-run">{what}{verb}: {reason}.</p>\n'
+    these = "the commands of this page" if found["page"] else "the commands below"
+    what = f"A test reads {these} and knows each option, and does not run them"
+    return f'\n<p class="not-run">{what}: {reason}.</p>\n'

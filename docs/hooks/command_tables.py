@@ -1,5 +1,6 @@
 """The command line's reference, from the commands themselves."""
 
+import inspect
 from collections.abc import Iterator
 
 import click
@@ -36,21 +37,12 @@ def _section(command: click.Command, context: click.Context) -> str:
     level = "#" * (1 + context.command_path.count(" "))
     text = f"{level} {context.command_path}\n\n{_prose(command.help or '')}\n\n"
     text += f"```text\n{context.command_path} {' '.join(command.collect_usage_pieces(context))}\n```\n"
-    rows = [record for param in command.params if (record := param.get_help_record(context))]
-    rows = [*_arguments(command), *rows]
+    rows = [record for param in command.params if (record := param.get_help_record(context)) and record[1]]
     if rows:
-        text += "\n| | |\n|---|---|\n" + "".join(f"| `{_cell(what)}` | {_prose(_cell(why))} |\n" for what, why in rows)
+        text += "\n| option | |\n|---|---|\n" + "".join(f"| `{_cell(what)}` | {_meaning(why)} |\n" for what, why in rows)
     if command.epilog:
         text += "\n```text\n" + "\n".join(_examples(command.epilog)) + "\n```\n"
     return text
-
-
-def _arguments(command: click.Command) -> list[tuple[str, str]]:
-    """Arguments that say what they are (click's own have no help)."""
-    found = [param for param in command.params if isinstance(param, click.Argument)]
-    return [
-        (param.make_metavar(click.Context(command)), text) for param in found if (text := getattr(param, "help", None))
-    ]
 
 
 def _examples(epilog: str) -> list[str]:
@@ -60,8 +52,12 @@ def _examples(epilog: str) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return " ".join(text.split())
+
+
+def _meaning(text: str) -> str:
+    return _prose(_cell(text)).replace("|", "\\|")
 
 
 def _prose(text: str) -> str:
-    return text.replace("\b\n", "").replace("<", "&lt;")
+    return inspect.cleandoc(text.replace("\b\n", "")).replace("<", "&lt;")

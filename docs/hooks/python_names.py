@@ -23,9 +23,11 @@ def _section(name: str, thing: Any) -> str:
     if not inspect.isclass(thing):
         return f"## {name}\n\n{_signature(name, thing)}\n{_prose(thing)}\n"
     text = f"## {name}\n\n{_prose(thing)}\n"
+    checks = getattr(thing, "__pydantic_decorators__", None)
+    hidden = {*checks.field_validators, *checks.model_validators} if checks else set()
     for member, value in vars(thing).items():
         inner = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-        if member.startswith("_") or not inspect.isfunction(inner) or not inspect.getdoc(inner):
+        if member.startswith("_") or member in hidden or not inspect.isfunction(inner) or not inspect.getdoc(inner):
             continue
         shown = (
             f"```python\n{name}.{member}\n```\n"

@@ -79,7 +79,7 @@ def test_formulas_of_all_pages_can_be_written():
 
 def test_notes_on_commands_are_shown():
     shown = show_notes("<!-- not run: needs a\nbucket -->\n```\nx\n```\n<!-- other -->")
-    assert "read by a test, and not run: needs a bucket.</p>" in shown and "<!-- other -->" in shown
+    assert "does not run them: needs a bucket.</p>" in shown and "<!-- other -->" in shown
 
 
 def test_links_out_of_docs_lead_to_pages_of_those_files():
