@@ -39,7 +39,8 @@ def _section(command: click.Command, context: click.Context) -> str:
     text += f"```text\n{context.command_path} {' '.join(command.collect_usage_pieces(context))}\n```\n"
     rows = [record for param in command.params if (record := param.get_help_record(context)) and record[1]]
     if rows:
-        text += "\n| option | |\n|---|---|\n" + "".join(f"| `{_cell(what)}` | {_meaning(why)} |\n" for what, why in rows)
+        text += "\n| option | |\n|---|---|\n"
+        text += "".join(f"| `{_cell(what)}` | {_meaning(why)} |\n" for what, why in rows)
     if command.epilog:
         text += "\n```text\n" + "\n".join(_examples(command.epilog)) + "\n```\n"
     return text
