@@ -34,6 +34,14 @@ EXAMPLES = {
         "ditlab compare digits-dit digits-unet",
         "ditlab compare 1a2b3c4d 5e6f7a8b --samples 0 --out comparison",
     ),
+    "report": (
+        "ditlab report digits-dit",
+        "ditlab report 1a2b3c4d --out digits.html --log",
+    ),
+    "watch": (
+        "ditlab watch digits-dit",
+        "ditlab watch 1a2b3c4d --port 0 --no-open",
+    ),
     "params": (
         "ditlab params experiments/digits/dit.yaml --shapes",
         "ditlab params experiments/digits/dit.yaml --set model.depth=9",

@@ -25,6 +25,8 @@ COMMANDS = {
     "sample": ("sample", "Draw samples from a run's weights."),
     "evaluate": ("evaluate", "Measure a run on held-out data, and add the metrics to it."),
     "compare": ("compare", "Compare runs: parameters, curves, speed, samples."),
+    "report": ("report", "Write one page for a run: curves, samples, speed, failures, spec."),
+    "watch": ("watch", "Show a run's page live in a browser, while it trains."),
     "params": ("params", "Count a model's parameters by component."),
     "figures": ("figures", "Draw the figures of a run's family, or those that need no run."),
     "validate": ("validate", "Check specs without running them."),

@@ -1,9 +1,10 @@
-"""Pages of text, tables and pictures, written as one HTML file and as Markdown."""
+"""Pages of text, tables, charts and pictures, written as one HTML file and as Markdown, or served live."""
 
 from __future__ import annotations
 
 import base64
-import mimetypes
+import hashlib
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -14,77 +15,17 @@ from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
-from ditlab.reports.formatting import Cell, escape_markdown, format_cell, is_numeric, markdown_fence
+from ditlab.reports.formatting import escape_markdown, format_cell, markdown_fence
+from ditlab.reports.parts import Section
 from ditlab.storage.files import write_whole
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of cells under named columns."""
-
-    columns: Sequence[str]
-    """Headings; all empty for a table without them."""
-    rows: Sequence[Sequence[Cell]]
-    """One cell a column in each row. None is an empty cell; columns of numbers are aligned to the right."""
-    caption: str = ""
-
-    def __post_init__(self) -> None:
-        assert all(len(row) == len(self.columns) for row in self.rows), "a row is not as long as the columns"
-
-    @property
-    def numeric(self) -> list[bool]:
-        """For each column, True if it holds only numbers."""
-        return [is_numeric([row[index] for row in self.rows]) for index in range(len(self.columns))]
-
-
-@dataclass(frozen=True)
-class ImageFile:
-    """Picture in a PNG, GIF, JPEG or SVG file."""
-
-    path: Path
-    caption: str = ""
-
-    @property
-    def alternative(self) -> str:
-        """Alternative text: the file's name in words."""
-        return re.sub(r"[-_]+", " ", self.path.stem)
-
-    @property
-    def data_uri(self) -> str:
-        """Content of the file as a data URI; raises OSError where it cannot be read."""
-        kind = mimetypes.guess_type(self.path.name)[0] or "image/png"
-        return f"data:{kind};base64,{base64.b64encode(self.path.read_bytes()).decode()}"
-
-
-@dataclass(frozen=True)
-class Paragraphs:
-    """Text in paragraphs separated by empty lines."""
-
-    text: str
-
-    @property
-    def paragraphs(self) -> list[str]:
-        """The paragraphs, each in one line."""
-        return [" ".join(part.split()) for part in re.split(r"\n\s*\n", self.text) if part.strip()]
-
-
-@dataclass(frozen=True)
-class Code:
-    """Text shown verbatim."""
-
-    text: str
-    language: str = ""
-
-
-@dataclass(frozen=True)
-class Section:
-    """Parts of a page under one heading."""
-
-    title: str
-    parts: Sequence[Table | ImageFile | Paragraphs | Code]
+_TEMPLATES = Path(__file__).parent / "templates"
+_IN_SCRIPTS = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+TOP = "top"
+"""Key of a page's head among its sections."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +35,63 @@ class Page:
     title: str
     summary: str
     sections: Sequence[Section]
+    status: str = ""
+    """A word beside the title: `finished`, `running` and so on."""
+    progress: float | None = None
+    """Fraction of the work that is done, shown as a bar; None: no bar."""
+
+    def keys(self) -> list[str]:
+        """Keys of the sections, in their order."""
+        return [section.key or f"section-{number}" for number, section in enumerate(self.sections, start=1)]
+
+
+def render_html(page: Page) -> str:
+    """Render a page as one self-contained document: pictures as data URIs, style and script included, nothing fetched.
+
+    Escapes every text; the page's policy lets no other script run than its own. Raises OSError where a picture cannot
+    be read.
+    """
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {_script_hash()}"
+    return _render("page.html.j2", page=page, policy=policy, live=None, digests={}, script=Markup(_script()))
+
+
+def render_live_html(page: Page, interval: float) -> str:
+    """Render a page that asks its server for changes every `interval` seconds; see `render_sections`."""
+    digests = {key: digest_of(html) for key, html in render_sections(page).items()}
+    return _render(
+        "page.html.j2", page=page, policy=live_policy(), live=round(1000 * interval), digests=digests,
+        script=Markup(_script()),
+    )  # fmt: skip
+
+
+def live_policy() -> str:
+    """Content security policy of a live page: its own script, and requests to its own server alone."""
+    return (
+        f"default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; connect-src 'self'; "
+        f"script-src {_script_hash()}; base-uri 'none'; form-action 'none'"
+    )
+
+
+def render_sections(page: Page) -> dict[str, str]:
+    """Render the inside of each section of a page, and of its head, by key."""
+    parts: Any = _environment(html=True).get_template("parts.html.j2").make_module({"page": page})
+    rendered = {TOP: parts.render_head(page)}
+    for key, section in zip(page.keys(), page.sections, strict=True):
+        rendered[key] = parts.render_section(section, key)
+    return {key: _printable(str(html)) for key, html in rendered.items()}
+
+
+def digest_of(html: str) -> str:
+    """Short digest by which a browser says which version of a section it shows."""
+    return hashlib.sha256(html.encode()).hexdigest()[:16]
 
 
 def write_html(page: Page, path: Path) -> Path:
-    """Write `page` as one self-contained HTML file: pictures as data URIs, style included, no script.
+    """Write `page` as `render_html` renders it, makes folders as needed and replaces the file atomically.
 
-    Escapes every text, makes folders as needed and replaces the file atomically. Returns `path`; raises
-    OSError where a picture cannot be read or the disk refuses.
+    Returns `path`; raises OSError where a picture cannot be read or the disk refuses.
     """
-    return _write(_environment(html=True).get_template("page.html.j2").render(page=page), path)
+    return write_text(render_html(page), path)
 
 
 def write_markdown(page: Page, path: Path) -> Path:
@@ -115,26 +104,52 @@ def write_markdown(page: Page, path: Path) -> Path:
     def address(picture: Path) -> str:
         return quote(Path(os.path.relpath(picture, path.parent)).as_posix())
 
-    return _write(_environment(html=False).get_template("page.md.j2").render(page=page, address=address), path)
+    return write_text(_environment(html=False).get_template("page.md.j2").render(page=page, address=address), path)
 
 
-def _write(text: str, path: Path) -> Path:
+def write_text(text: str, path: Path) -> Path:
+    """Write a rendered page without control characters; makes folders as needed, and replaces the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return write_whole(path, (_UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text).strip() + "\n").encode())
+    return write_whole(path, (_printable(text).strip() + "\n").encode())
+
+
+def _render(template: str, **names: Any) -> str:
+    return _environment(html=True).get_template(template).render(**names).lstrip()
+
+
+def _printable(text: str) -> str:
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+@cache
+def _script() -> str:
+    return (_TEMPLATES / "page.js").read_text(encoding="utf-8")
+
+
+@cache
+def _script_hash() -> str:
+    """Hash of the page's script, as a content security policy names it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()}'"
 
 
 @cache
 def _environment(html: bool) -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=FileSystemLoader(_TEMPLATES),
         autoescape=html,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"cell": format_cell, "md": escape_markdown, "fence": markdown_fence}
+    environment.filters |= {"cell": format_cell, "md": escape_markdown, "fence": markdown_fence, "json": _json}
     environment.tests["instance"] = _is_instance
     return environment
+
+
+def _json(value: Any) -> Markup:
+    """JSON inside a script element, which no text in it can end."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return Markup(text.translate(_IN_SCRIPTS))
 
 
 def _is_instance(part: Any, kind: str) -> bool:

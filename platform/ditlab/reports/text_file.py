@@ -1,9 +1,12 @@
-"""Text samples as a file, in full length, where a picture shows only their beginnings."""
+"""Text samples and captions as files, in full length, where a picture shows only their beginnings."""
 
 from pathlib import Path
 
-from denoisers.figures import Figure, Text
+from denoisers.figures import Figure, ImageGrid, Text
 from ditlab.storage.files import write_whole
+
+_LONGEST_LABEL = 3
+"""Characters of a class label, which a picture shows well enough; a longer caption is words."""
 
 
 def save_text(figure: Figure, path: Path) -> Path | None:
@@ -20,3 +23,16 @@ def save_text(figure: Figure, path: Path) -> Path | None:
         parts += [f"--- {number} ---\n{passage}" for number, passage in enumerate(panel.passages, start=1)]
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_whole(path, ("\n\n".join(parts) + "\n").encode())
+
+
+def save_captions(figure: Figure, path: Path) -> Path | None:
+    """Write the captions of a figure's images to `path`, one a line, for pages that describe the picture in words.
+
+    Write nothing and return None where there are none, or only class labels. Raises OSError where the disk refuses.
+    """
+    captions = [caption for panel in figure.panels if isinstance(panel, ImageGrid) for caption in panel.captions]
+    if not any(len(caption) > _LONGEST_LABEL for caption in captions):
+        return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = "".join(f"{' '.join(caption.split())}\n" for caption in captions)
+    return write_whole(path, lines.encode(errors="replace"))

@@ -14,6 +14,7 @@ from ditlab.home import RunFolder
 from ditlab.runs.locks import is_locked
 from ditlab.storage.plain_files import open_plain
 from ditlab.storage.sizes import folder_size
+from ditlab.tracking.journal.content import JournalContent
 from ditlab.tracking.journal.format import JournalRecord, all_metrics
 from ditlab.tracking.journal.reader import LARGEST_JOURNAL, read_journal
 from ditlab.tracking.journal.side_index import read_content
@@ -24,8 +25,9 @@ _MOST_VALUES = 3
 """Metrics of an evaluation that are named."""
 _RANKS = {"start": 0, "params": 0, "tags": 0, "dataset": 0, "metrics": 1, "artifact": 2, "table": 2, "end": 3}
 _FAULT_TAGS = ("ditlab.error", "ditlab.failure_message", "ditlab.checkpoint_error")
-_SHOWN_TAGS = ("ditlab.failure", "ditlab.skipped_steps", "ditlab.left_out_steps", "ditlab.out_of_memory",
-               "ditlab.exploits", "ditlab.nodes", "ditlab.best_run")  # fmt: skip
+_RECOVERED_TAGS = ("ditlab.skipped_steps", "ditlab.left_out_steps", "ditlab.out_of_memory")
+"""Tags of failures after which the same process went on."""
+_SHOWN_TAGS = ("ditlab.failure", "ditlab.exploits", "ditlab.nodes", "ditlab.best_run")
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class RunEvent:
     time: int
     """Milliseconds since 1970."""
     kind: str
-    """start, data, evaluation, checkpoint, failure, state, files or end."""
+    """start, data, evaluation, checkpoint, failure, recovery, state, files or end."""
     text: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -61,6 +63,10 @@ class EventReader:
         except FileNotFoundError:
             return _checkpoints(self.folder.checkpoints)
         self._end, self.num_damaged = content.end, content.num_damaged
+        return self.events_in(content)
+
+    def events_in(self, content: JournalContent) -> list[RunEvent]:
+        """Every event of a journal that was read already, and the checkpoints that are kept, by time."""
         records: list[JournalRecord] = [*content.events]
         rows: dict[int, dict[str, float]] = {}
         for name, points in content.metrics.items():
@@ -138,6 +144,10 @@ def _tags(values: Mapping[str, str]) -> tuple[str, str]:
                if name.startswith("ditlab.resume.")]  # fmt: skip
     if changed:
         return "start", f"resumed with {', '.join(changed)}"
+    recovered = [f"{name.removeprefix('ditlab.').replace('_', ' ')}: {values[name]}" for name in _RECOVERED_TAGS
+                 if name in values]  # fmt: skip
+    if recovered:
+        return "recovery", "; ".join(recovered).partition("\n")[0]
     faults = [f"{values[name]}" for name in _FAULT_TAGS if name in values]
     if faults or "ditlab.failure" in values:
         text = ": ".join([*filter(None, [values.get("ditlab.failure")]), *faults]).partition("\n")[0]

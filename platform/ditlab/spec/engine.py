@@ -149,6 +149,8 @@ class Tracking(Spec):
     the spikes. Each doubling of the steps adds at most a tenth; the run's journal keeps every point. Null: all."""
     system_metrics: bool = True
     """Log CPU, memory, disk, network and GPU use of every node."""
+    report: bool = True
+    """Write the run's page, `report.html`, into its folder when it ends, and log it as an artifact."""
 
     @field_validator("experiment")
     @classmethod

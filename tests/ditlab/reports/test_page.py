@@ -2,6 +2,7 @@
 
 import base64
 import errno
+import hashlib
 import math
 import os
 import re
@@ -15,7 +16,8 @@ from markdown_it import MarkdownIt
 from PIL import Image
 
 from ditlab.reports.formatting import describe_value, escape_markdown, format_cell, format_duration, shorten
-from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
+from ditlab.reports.page import Page, write_html, write_markdown
+from ditlab.reports.parts import Code, ImageFile, Paragraphs, Section, Table
 
 NASTY = "<script>alert('1')</script> & \"x\" | `y` *z* _a_ [b](c) \\"
 
@@ -48,13 +50,16 @@ def _page(*parts: Table | ImageFile | Paragraphs | Code) -> Page:
     )
 
 
-def test_html_shows_every_text_unchanged_and_holds_no_script(tmp_path: Path) -> None:
+def test_html_shows_every_text_unchanged_and_holds_no_script_but_its_own(tmp_path: Path) -> None:
     table = Table([NASTY, "n"], [[NASTY, 1], [None, 2]], NASTY)
     page = _page(table, Paragraphs(f"one\n\n{NASTY}"), Code(NASTY, "yaml"), _picture(tmp_path))
     html = write_html(page, tmp_path / "page.html").read_text()
     reader = _Reader(html)
     names = [tag for tag, _ in reader.tags]
-    assert "script" not in names and not any(key.startswith("on") for _, attrs in reader.tags for key in attrs)
+    assert names.count("script") == 1 and not any(key.startswith("on") for _, attrs in reader.tags for key in attrs)
+    (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src &#39;sha256-{digest}&#39;" in html and "unsafe-inline&#39;; script-src" in html
     # title, h1, lead, navigation, heading, column, cell, caption, paragraph, code, caption of the picture
     assert sum(NASTY in text for text in reader.texts) == 11
 

@@ -9,7 +9,8 @@ from ditlab.reports.comparison.figures import MetricRow, draw_curves, side_by_si
 from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, Comparison
 from ditlab.reports.comparison.summary import summary_text
 from ditlab.reports.comparison.tables import budget_parts, component_table, quality_parts, runs_tables, spec_table
-from ditlab.reports.page import ImageFile, Page, Paragraphs, Section, write_html, write_markdown
+from ditlab.reports.page import Page, write_html, write_markdown
+from ditlab.reports.parts import ImageFile, Paragraphs, Section
 from ditlab.reports.rendering.render import save_figure
 
 

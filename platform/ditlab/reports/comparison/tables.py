@@ -9,7 +9,7 @@ from ditlab.reports.comparison.curves import AXES, PAUSE_STEPS, WINDOWS, smoothe
 from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, ComparedRun, Comparison, RunSamples
 from ditlab.reports.comparison.summary import amount, lowest
 from ditlab.reports.formatting import Cell, format_cell, format_duration
-from ditlab.reports.page import Paragraphs, Table
+from ditlab.reports.parts import Paragraphs, Table
 
 PLACE_PATHS = ("name", "tracking.", "checkpoint.storage")
 """Spec paths of a run's name and of where it was tracked and stored."""

@@ -9,7 +9,8 @@ from pathlib import Path
 from matplotlib.figure import Figure as Canvas
 
 from ditlab.reports.formatting import Cell, describe_value, format_duration, format_number, short_names, shorten
-from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
+from ditlab.reports.page import Page, write_html, write_markdown
+from ditlab.reports.parts import Code, ImageFile, Paragraphs, Section, Table
 from ditlab.reports.rendering.render import save_canvas
 from ditlab.reports.sweeps.axes import plot_axis
 from ditlab.reports.sweeps.effects import EFFECTS_CAPTION, draw_effects

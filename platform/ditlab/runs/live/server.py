@@ -1,0 +1,210 @@
+"""HTTP server of one run's live page, on loopback.
+
+Python's own `http.server` and a thread for each request: three kinds of answers to a few browsers of one machine, in
+milliseconds and without a dependency. MLflow's uvicorn and starlette would take longer to import than to answer.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from ditlab.errors import UserError
+from ditlab.home import Home, RunFolder
+from ditlab.reports.page import Page, digest_of, live_policy, render_live_html, render_sections
+from ditlab.runs.live.followed_run import FollowedRun, page_fault
+from ditlab.runs.report.pictures import load_picture
+from ditlab.tracking.server.hosts import is_loopback
+
+HOST = "127.0.0.1"
+INTERVAL = 2.0
+"""Seconds between a browser's questions for changes."""
+_TYPES = {".png": "image/png", ".gif": "image/gif", ".jpg": "image/jpeg", ".webp": "image/webp"}
+_REQUEST_TIMEOUT = 30.0
+_LEAST_AGE = 1.0
+"""Seconds for which a page is not made again, however many browsers ask."""
+_SHARE = 5.0
+"""A page is not made again for this many times what it took: at most a sixth of one core."""
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class LivePage:
+    """Server of a run's page. `serve` answers until it is interrupted; closing it frees the port."""
+
+    def __init__(self, home: Home, folder: RunFolder, port: int, warn: Callable[[str], None]) -> None:
+        """Listen on `port` of loopback; 0 takes a free one. Raises UserError for a port that cannot be listened on."""
+        self._run, self._warn = FollowedRun(home, folder), warn
+        self._lock = threading.Lock()
+        self._page: Page | None = None
+        self._rendered: dict[str, str] = {}
+        self._made, self._cost, self._fault = 0.0, 0.0, ""
+        try:
+            self._server = _Server((HOST, port), _handler(self))
+        except OSError as error:
+            raise UserError(
+                f"--port {port} on {HOST} cannot be listened on ({error.strerror}); give another --port, or 0 for a "
+                "free one."
+            ) from error
+
+    @property
+    def port(self) -> int:
+        """Port that it listens on."""
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """Its address on this machine."""
+        return f"http://{HOST}:{self.port}/"
+
+    def __enter__(self) -> LivePage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.server_close()
+
+    def serve(self) -> None:
+        """Answer requests until `stop` or an exception such as KeyboardInterrupt."""
+        self._server.serve_forever(poll_interval=0.2)
+
+    def stop(self) -> None:
+        """End `serve`, from another thread."""
+        self._server.shutdown()
+
+    def document(self) -> str:
+        """The whole page, as it is now."""
+        with self._lock:
+            self._refresh()
+            if self._page is None:
+                raise UserError(self._fault)
+            return render_live_html(self._page, INTERVAL)
+
+    def changes(self, have: Mapping[str, str]) -> dict[str, Any]:
+        """Sections that are not as a browser has them, by their digests in `have`; and all keys in order."""
+        with self._lock:
+            self._refresh()
+            if self._page is None:
+                raise UserError(self._fault)
+            digests = {key: digest_of(html) for key, html in self._rendered.items()}
+            sections = [
+                {"key": key, "html": html, "digest": digests[key]}
+                for key, html in self._rendered.items()
+                if have.get(key) != digests[key]
+            ]
+            now = time.strftime("%H:%M:%S")
+            state = f"live: training, as of {now}" if self._page.status == "running" else f"as of {now}: not training"
+            if self._fault:
+                state = f"as it was before: {self._fault}"
+            return {
+                "title": self._page.title, "order": self._page.keys(), "sections": sections, "state": state,
+                "kind": "lost" if self._fault else self._page.status,
+            }  # fmt: skip
+
+    def picture(self, name: str) -> tuple[bytes, str] | None:
+        """Content and type of a picture that the page names; None for anything else. Raises OSError."""
+        with self._lock:
+            path = self._run.pictures.paths.get(name)
+        if path is None:
+            return None
+        content, kind = load_picture(path)
+        return content, _TYPES[kind]
+
+    def _refresh(self) -> None:
+        """Make the page anew unless it is recent; a fault leaves the one before."""
+        if time.monotonic() - self._made < max(_LEAST_AGE, _SHARE * self._cost) and self._page is not None:
+            return
+        begun = time.monotonic()
+        try:
+            page = self._run.page()
+            self._rendered, self._page, self._fault = render_sections(page), page, ""
+        except Exception as error:  # the next look may find the files whole again
+            if self._fault != (fault := page_fault(error)):
+                self._fault = fault
+                self._warn(fault)
+        self._made = time.monotonic()
+        self._cost = self._made - begun
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that went away."""
+
+
+def _handler(live: LivePage) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        """Answers GET and HEAD of the page, its changes and its pictures."""
+
+        server_version, sys_version = "ditlab", ""
+        timeout = _REQUEST_TIMEOUT
+
+        def do_GET(self) -> None:
+            if not is_own_name(self.headers.get_all("Host") or []):
+                self._answer(HTTPStatus.FORBIDDEN, b"this server answers to names of loopback alone\n")
+                return
+            try:
+                self._route()
+            except (UserError, OSError) as error:
+                if isinstance(error, ConnectionError):
+                    raise
+                self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{page_fault(error)}\n".encode(errors="replace"))
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def _route(self) -> None:
+            address = urlsplit(self.path)
+            if address.path == "/":
+                self._answer(HTTPStatus.OK, live.document().encode(), "text/html; charset=utf-8")
+            elif address.path == "/update":
+                pairs = parse_qs(address.query).get("have", [""])[0].split(",")
+                have = dict(pair.split(":", 1) for pair in pairs if ":" in pair)
+                content = json.dumps(live.changes(have), allow_nan=False).encode()
+                self._answer(HTTPStatus.OK, content, "application/json")
+            elif (found := live.picture(address.path.lstrip("/"))) is not None:
+                self._answer(HTTPStatus.OK, *found)
+            else:
+                self._answer(HTTPStatus.NOT_FOUND, b"there is nothing here\n")
+
+        def _answer(self, status: HTTPStatus, content: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+            self.send_response(status)
+            headers = {**_HEADERS, "Content-Security-Policy": live_policy() + "; frame-ancestors 'none'"}
+            for name, value in {**headers, "Content-Type": kind, "Content-Length": str(len(content))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            """Print nothing for a request."""
+
+    return Handler
+
+
+def is_own_name(hosts: list[str]) -> bool:
+    """Return True for a request's only Host header if it names loopback, at any port: a tunnel may end on another.
+
+    A page of another site that makes its name lead to 127.0.0.1 (DNS rebinding) is refused by its name.
+    """
+    if len(hosts) != 1:
+        return False
+    host = hosts[0].strip()
+    name, bracket, port = host.rpartition("]") if host.startswith("[") else (host.partition(":")[0], "", "")
+    if bracket:
+        name, port = name[1:], port.lstrip(":")
+    else:
+        port = host.partition(":")[2]
+    return is_loopback(name.lower()) and (not port or (port.isascii() and port.isdigit()))

@@ -1,0 +1,185 @@
+"""Pictures and texts of a run's samples and figures, chosen so that a page stays small."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Protocol
+
+from ditlab.errors import first_line
+from ditlab.home import RunFolder
+from ditlab.reports.parts import NamedPicture, Slide, data_uri
+from ditlab.reports.run.records import SampleSeries
+from ditlab.secrets import hide
+from ditlab.storage.plain_files import MIB, UnusableFile, check_plain, read_plain
+from ditlab.tracking.journal.content import JournalContent
+from ditlab.tracking.upload.path_safety import is_relative, stays_below
+
+MOST_STEPS = 60
+"""Steps whose samples a page shows."""
+BUDGET = 10 * MIB
+"""Bytes of all pictures of a file; as data URIs they take a third more."""
+_LARGEST_FILE = 32 * MIB
+_LARGEST_SHOWN = 2 * MIB
+"""Bytes of a picture that is shown as it is; a larger one is made smaller."""
+_MOST_PIXELS = 1600
+_MOST_TEXT = 100_000
+"""Characters of one step's texts."""
+_MOST_KEYS = 5
+_MOST_FIGURES = 24
+_KINDS = {b"\x89PNG\r\n\x1a\n": ".png", b"GIF8": ".gif", b"\xff\xd8\xff": ".jpg", b"RIFF": ".webp"}
+
+
+class PictureSource(Protocol):
+    """Maker of the addresses of pictures in a page."""
+
+    most_steps: int
+
+    def address(self, path: Path, share: int) -> str:
+        """Address of a picture that may take `share` bytes. Raises OSError where it cannot be shown."""
+
+
+@dataclass
+class EmbeddedPictures:
+    """Pictures inside the page, as data URIs."""
+
+    most_steps: int = MOST_STEPS
+    spent: int = 0
+    """Bytes of all pictures so far."""
+
+    def address(self, path: Path, share: int) -> str:
+        content, kind = load_picture(path)
+        if len(content) > min(_LARGEST_SHOWN, share):
+            content, kind = _smaller(content, path), ".jpg"
+        if self.spent + len(content) > BUDGET:
+            raise UnusableFile("no room is left for it on the page", path)
+        self.spent += len(content)
+        return data_uri(content, f"picture{kind}")
+
+
+@dataclass
+class LinkedPictures:
+    """Pictures that a server sends on request."""
+
+    most_steps: int = 200
+    paths: dict[str, Path] = field(default_factory=dict)
+    """File of each address that was given out."""
+
+    def address(self, path: Path, share: int) -> str:
+        check_plain(path, _LARGEST_FILE)
+        name = f"pictures/{re.sub(r'[^A-Za-z0-9]+', '-', path.stem)[:80]}-{path.lstat().st_mtime_ns:x}{path.suffix}"
+        self.paths[name] = path
+        return name
+
+
+def load_picture(path: Path) -> tuple[bytes, str]:
+    """Content of a picture and the suffix of its kind. Raises OSError for anything else than a whole picture."""
+    from PIL import Image
+
+    content = read_plain(path, _LARGEST_FILE)
+    kind = next((suffix for magic, suffix in _KINDS.items() if content.startswith(magic)), "")
+    if not kind:
+        raise UnusableFile("no picture", path)
+    try:
+        with Image.open(BytesIO(content)) as picture:
+            picture.verify()
+    except Exception as error:  # PIL raises its own errors, SyntaxError, struct.error and more for damaged files
+        raise UnusableFile(f"a damaged picture: {first_line(error)}", path) from None
+    return content, kind
+
+
+def _smaller(content: bytes, path: Path) -> bytes:
+    from PIL import Image
+
+    try:
+        with Image.open(BytesIO(content)) as picture:
+            small = picture.convert("RGB")
+            small.thumbnail((_MOST_PIXELS, _MOST_PIXELS))
+            found = BytesIO()
+            small.save(found, "JPEG", quality=85)
+    except Exception as error:  # as above, and bombs of pixels
+        raise UnusableFile(f"a damaged picture: {first_line(error)}", path) from None
+    return found.getvalue()
+
+
+def samples_of(
+    folder: RunFolder, journal: JournalContent, pictures: PictureSource, notes: list[str]
+) -> list[SampleSeries]:
+    """Samples by kind; steps beyond the page's room are left out evenly, the first and the last one stay."""
+    by_key: dict[str, dict[int, str]] = {}
+    for record in journal.events:
+        if record["kind"] == "image":
+            by_key.setdefault(record["key"], {})[record["step"]] = record["path"]
+    found = []
+    for key, places in sorted(by_key.items(), key=lambda each: each[0] != "samples")[:_MOST_KEYS]:
+        chosen = _evenly(sorted(places), pictures.most_steps)
+        share = BUDGET // (2 * max(1, len(chosen)))
+        slides, faults = [], []
+        for step in chosen:
+            try:
+                slides.append(_slide(folder, places[step], step, pictures, share))
+            except OSError as error:
+                faults.append((step, first_line(error)))
+        if faults:
+            step, reason = faults[0]
+            notes.append(f"{len(faults)} of {len(chosen)} pictures of {key} cannot be shown; step {step:,}: {reason}.")
+        caption = f"{len(chosen):,} of {len(places):,} steps are shown; the run's folder has all."
+        if slides:
+            found.append(SampleSeries(hide(key), slides, caption if len(chosen) < len(places) else ""))
+    return found
+
+
+def _slide(folder: RunFolder, place: str, step: int, pictures: PictureSource, share: int) -> Slide:
+    if not is_relative(place):
+        raise UnusableFile("outside of the run's folder", Path(place))
+    path = folder.path / place
+    if not stays_below(folder.path, path):
+        raise UnusableFile("outside of the run's folder", path)
+    label = f"step {step:,}"
+    text = _text(path.with_suffix(".txt"))
+    if text:
+        return Slide(label, alternative=f"Samples of {label}", text=text)
+    captions = _text(path.with_suffix(".captions")).splitlines()
+    alternative = f"Samples of {label}"
+    if captions:
+        alternative += ": " + "; ".join([*(each[:100] for each in captions[:16]), *["and more"] * (len(captions) > 16)])
+    return Slide(label, pictures.address(path, share), alternative, captions=captions)
+
+
+def _text(path: Path) -> str:
+    """Text of samples, shortened; empty where there is none."""
+    try:
+        text = hide(read_plain(path, _LARGEST_FILE).decode(errors="replace"))
+    except OSError:
+        return ""
+    return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "\n... (shortened here)"
+
+
+def _evenly(steps: Sequence[int], most: int) -> list[int]:
+    if len(steps) <= most:
+        return list(steps)
+    return [steps[round(place * (len(steps) - 1) / (most - 1))] for place in range(most)]
+
+
+def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> list[NamedPicture]:
+    """Figures that `ditlab figures` left in the run's folder."""
+    place = folder.media / "figures"
+    try:
+        paths = sorted(path for path in place.iterdir() if path.suffix in (".png", ".gif"))
+    except OSError:
+        return []
+    animated = {path.stem for path in paths if path.suffix == ".gif"}
+    paths = [path for path in paths if path.suffix == ".gif" or path.stem not in animated][:_MOST_FIGURES]
+    found = []
+    for path in paths:
+        try:
+            if not stays_below(folder.path, path):
+                raise UnusableFile("outside of the run's folder", path)
+            name = re.sub(r"[-_]+", " ", path.stem)
+            found.append(NamedPicture(name, pictures.address(path, BUDGET // (2 * len(paths)))))
+        except OSError as error:
+            notes.append(f"The figure {path.name} cannot be shown ({first_line(error)}).")
+    return found

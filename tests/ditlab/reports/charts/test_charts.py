@@ -1,0 +1,84 @@
+"""Charts show what the points are: no peak is lost by thinning, scales hold the values, alternatives name them."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ditlab.reports.charts.chart import CurvePoints, draw_chart
+from ditlab.reports.charts.scales import linear_scale, log_scale, number_label
+from ditlab.reports.charts.thinning import MOST_PLAIN, MOST_STRETCHES, thin
+
+
+def curve(values: list[float] | np.ndarray, name: str = "train") -> CurvePoints:
+    return CurvePoints(name, np.arange(1, len(values) + 1), np.asarray(values, dtype=float))
+
+
+@pytest.mark.parametrize("num", [1, 2, MOST_PLAIN, MOST_PLAIN + 1, 801, 100_003])
+def test_thinned_curves_keep_their_ends_peaks_and_length(num):
+    values = np.random.default_rng(num).normal(size=num)
+    values[num // 2] = 50.0
+    thinned = thin(np.arange(num), values)
+    assert len(thinned.steps) == len(thinned.values) == len(thinned.low) == len(thinned.high) <= MOST_STRETCHES
+    assert (thinned.steps[0], thinned.steps[-1]) == (0, num - 1)
+    assert (thinned.high.max(), thinned.low.min(), thinned.num_points) == (50.0, values.min(), num)
+    assert (thinned.low <= thinned.values).all() and (thinned.values <= thinned.high).all()
+
+
+def test_short_curves_stay_as_they_are():
+    thinned = thin(np.array([3, 5, 9]), np.array([1.0, 2.0, 0.5]))
+    assert thinned.values.tolist() == [1.0, 2.0, 0.5] and not thinned.is_thinned
+
+
+def test_values_that_are_not_finite_are_counted_and_marked():
+    drawn = draw_chart("loss", [curve([1.0, math.nan, 2.0, math.inf, 1.5])])
+    assert drawn is not None and len(drawn.bad_marks) == 2 and "2 steps" in drawn.note
+    assert draw_chart("loss", [curve([math.nan, math.inf])]) is None and draw_chart("loss", []) is None
+
+
+@given(st.floats(-1e200, 1e200), st.floats(0, 1e200))
+def test_ticks_lie_on_the_axis_and_are_labelled_apart(low, size):
+    scale = linear_scale(low, low + size, 222, 10)
+    ticks = scale.ticks()
+    assert all(9.9 <= tick.place <= 222.1 for tick in ticks) and len(ticks) <= 21
+
+
+@given(st.floats(1e-300, 1e100), st.floats(20, 1e12))
+def test_ticks_of_a_logarithmic_scale_lie_on_the_axis(low, ratio):
+    ticks = log_scale(low, low * ratio, 222, 10).ticks()
+    assert ticks and all(9.9 <= tick.place <= 222.1 for tick in ticks)
+
+
+@pytest.mark.parametrize(("value", "text"), [(200_000, "200k"), (1_500_000, "1.5M"), (0.05, "0.05"), (2000, "2,000")])
+def test_tick_labels_are_short(value, text):
+    assert number_label(value) == text
+
+
+def test_a_wide_range_is_logarithmic_and_a_narrow_one_is_not():
+    wide = draw_chart("loss", [curve([100.0, 1.0])])
+    narrow = draw_chart("loss", [curve([3.0, 1.0])])
+    crossing = draw_chart("loss", [curve([100.0, -1.0])])
+    assert [drawn is not None and drawn.data["log"] for drawn in (wide, narrow, crossing)] == [True, False, False]
+
+
+def test_paths_stay_inside_the_chart_whatever_the_values():
+    for values in ([1e300, -1e300, 0.0], [5.0], [0.0, 0.0], [*np.zeros(5000), 1e9], [1e-320, 1.0], [1.7e308, -1.7e308]):
+        drawn = draw_chart("x", [curve(values)])
+        assert drawn is not None
+        numbers = [float(each) for path in (drawn.curves[0].path, drawn.curves[0].band)
+                   for each in re.findall(r"-?[\d.]+(?:e-?\d+)?", path)]  # fmt: skip
+        assert min(numbers) >= 0 and max(numbers) <= 420
+        json.dumps(drawn.data, allow_nan=False)
+
+
+def test_the_alternative_says_the_ends_and_extremes():
+    drawn = draw_chart("velocity", [curve([2.0, 9.0, 0.5], "train"), curve([1.0, 0.75], "held out")])
+    assert drawn is not None
+    assert drawn.alternative == (
+        "velocity over steps: train from 2 at step 1 to 0.5 at step 3, lowest 0.5, highest 9; held out from 1 at "
+        "step 1 to 0.75 at step 2, lowest 0.75, highest 1."
+    )

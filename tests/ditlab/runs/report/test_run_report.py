@@ -1,0 +1,244 @@
+"""The page of a run: one file that shows all of it, says what is missing, and shows every name as text."""
+
+import json
+import os
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from PIL import Image
+
+from ditlab.runs.locks import lock_run
+from ditlab.runs.report.collect import report_source
+from ditlab.runs.report.write import MOST_BYTES, write_run_report
+from ditlab.storage.checksums import add_checksum
+from support.journaled import JournaledRun, finished_run
+
+NASTY = "</script><script>alert('1')</script><img src=x onerror=alert(1)> & \"q\" {{ 7*7 }} " + "x" * 10_000
+VOID = {"meta", "link", "img", "input", "br", "hr"}
+
+
+class PageReader(HTMLParser):
+    """Tags, texts, and what is not well formed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.faults: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        self.faults += [f"{tag} is not closed" for tag in self._open]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self._open or self._open.pop() != tag:
+            self.faults.append(f"</{tag}> at {self.getpos()}")
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+def page_of(run, **known) -> PageReader:
+    """The page of a run's folder, checked as every page must be."""
+    path = write_run_report(report_source(run.home, run.folder, **known))
+    html = path.read_text(encoding="utf-8")
+    assert path.name == "report.html" and path.stat().st_size < MOST_BYTES
+    reader = PageReader(html)
+    assert reader.faults == []
+    addresses = [value or "" for _, attrs in reader.tags for key, value in attrs.items() if key in ("src", "href")]
+    assert all(each.startswith(("data:", "#")) for each in addresses)
+    assert not re.search(r"https?://|url\((?!#)|@import", html)
+    ids = [attrs["id"] for _, attrs in reader.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    assert all(each[1:] in ids for each in addresses if each.startswith("#"))
+    assert all(attrs.get("alt") for attrs in reader.all("img"))
+    assert all(attrs.get("aria-label") for attrs in reader.all("svg"))
+    assert reader.all("html")[0]["lang"] == "en"
+    levels = [int(tag[1]) for tag, _ in reader.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1 and all(after <= before + 1 for before, after in pairwise(levels))
+    assert not any(key.startswith("on") for _, attrs in reader.tags for key in attrs)
+    return reader
+
+
+class Made:
+    """A run's folder in its home, as a page needs it."""
+
+    def __init__(self, run: JournaledRun) -> None:
+        self.home, self.folder = run.home, run.folder
+
+
+@pytest.fixture
+def run(home) -> JournaledRun:
+    return JournaledRun(home)
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [("digits/dit.yaml", ""), ("digits/unet.yaml", ""), ("region/small.yaml", ""), ("pixelhdm/small.yaml", ""),
+     ("dlm/small.yaml", "--- 1 ---\ndef main():")],
+)  # fmt: skip
+def test_every_family_has_its_page(home, place, text):
+    made = JournaledRun(home, place)
+    made.folder.path.joinpath("x").mkdir()
+    folder = finished_run(home, place, text)
+    made.folder = folder
+    found = page_of(made)
+    for component in made.components:
+        assert component in found.text
+    for expected in ("finished at step 40 of 40", "Samples by step", "Next commands", "Parameters by component",
+                     "Differences against the defaults", f"ditlab sample {folder.run_id}"):  # fmt: skip
+        assert expected in found.text, expected
+    assert ("def main():" in found.text) == bool(text)
+    assert len(found.all("img")) == (0 if text else 3)
+    assert found.all("input")[0]["aria-valuetext"] == "step 40"
+
+
+def test_failures_and_recoveries_stand_on_the_timeline(run):
+    run.start()
+    run.train(range(1, 11), bad=(4, 5))
+    run.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": "2"})
+    lost = "worker 1 on node 10.0.0.5 was lost"
+    run.tags({"ditlab.failure": "lost_worker", "ditlab.failures": "1", "ditlab.failure_message": lost}, after=500)
+    run.start()
+    run.tags({"ditlab.resume.optimizer.lr": "0.5"})
+    run.train(range(11, 21))
+    run.add("end", status="interrupted")
+    run.start()
+    run.train(range(21, 31))  # killed
+    run.start()
+    run.train(range(31, 41))
+    run.end()
+    found = page_of(run)
+    for expected in (f"failed: lost_worker: {lost}", "recovery skipped steps: 2", "resumed with optimizer.lr=0.5",
+                     "started again (3)", "steps with NaN or infinity 2", "in 4 attempts"):  # fmt: skip
+        assert expected in found.text, expected
+    bars = [attrs["class"] for attrs in found.all("span") if (attrs.get("class") or "").startswith("bar ")]
+    assert bars == ["bar failed", "bar interrupted", "bar killed", "bar finished"]
+    strip = next(attrs for attrs in found.all("div") if attrs.get("class") == "strip")
+    assert "1 failures, 1 recoveries, 2 steps with NaN or infinity" in (strip["aria-label"] or "")
+
+
+def test_the_spec_stands_against_its_first_start_its_sweep_and_the_defaults(home):
+    sweep = JournaledRun(home, name="sweep", trials=2)
+    (sweep.folder.path / "sweep.yaml").write_text("base: {name: base, optimizer: {lr: 0.125}, seed: 0}\n")
+    trial = JournaledRun(home, parent=sweep.folder.run_id, trial=1)
+    trial.start(seed="7")
+    trial.end()
+    found = page_of(trial)
+    assert "Differences against its first start" in found.text and "seed 0 7" in found.text
+    assert "Differences against the base of its sweep" in found.text and "optimizer.lr 0.001 0.125" in found.text
+    assert "model.depth 4 6" in found.text and "training.steps 2,400 null" in found.text
+
+
+def test_names_with_markup_stand_as_text(run):
+    run.start(**{"parameters." + NASTY[:200]: "5"})
+    run.lines[-1:] = []
+    run.add("dataset", name=NASTY, fingerprint=NASTY, source=NASTY, counts={NASTY: 3}, context="training")
+    run.evaluate(1, **{f"eval/{NASTY}": 1.0, f"quality/{NASTY}": 2.0})
+    (run.folder.media / "samples-00000001.captions").write_text(f"{NASTY}\n")
+    run.add("image", key=NASTY, step=1, path="media/samples-00000001.png")
+    run.tags({"ditlab.failure": NASTY, "ditlab.failure_message": NASTY, "ditlab.x": NASTY})
+    run.end("failed")
+    found_record = json.loads(run.folder.record.read_text())
+    del found_record["crc"]
+    run.folder.record.write_bytes(add_checksum(json.dumps({**found_record, "name": NASTY, "message": NASTY}).encode()))
+    found = page_of(run)
+    scripts = [attrs for attrs in found.all("script") if attrs.get("type") != "application/json"]
+    assert len(scripts) == 1 and not any(attrs.get("src") == "x" for attrs in found.all("img"))
+    assert found.text.count("</script><script>alert('1')</script><img src=x onerror=alert(1)>") >= 8
+    assert NASTY in " ".join(found.texts) and "49" not in found.text.split("{{")[0][-5:]
+    for text, (tag, attrs) in zip(found.texts, found.tags, strict=False):
+        assert tag != "script" or attrs.get("type") or text is not None
+
+
+def test_data_of_charts_cannot_end_their_script(run):
+    run.start()
+    run.add("metrics", step=1, values={"train/</script><b>": 1.0, "train/loss": 2.0})
+    run.end()
+    html = write_run_report(report_source(run.home, run.folder)).read_text()
+    for content in re.findall(r'<script type="application/json">(.*?)</script>', html, re.DOTALL):
+        assert "<" not in content and json.loads(content)["curves"]
+
+
+def test_missing_and_damaged_parts_cost_themselves_alone(run):
+    run.start()
+    for step in (0, 20, 40):
+        run.evaluate(step)
+    run.train(range(1, 41))
+    run.add("image", key="samples", step=50, path="../../../etc/passwd")
+    run.add("image", key="samples", step=60, path="media/outside.png")
+    run.end()
+    media = run.folder.media
+    (media / "samples-00000000.png").unlink()
+    (media / "samples-00000020.png").write_bytes((media / "samples-00000040.png").read_bytes()[:40])
+    (media / "outside.png").symlink_to("/etc/passwd")
+    with run.folder.journal.open("ab") as file:
+        file.write(b'{"kind":"metrics","time":1,"step":3\nnot JSON\n')
+    found = page_of(run)
+    assert "4 of 5 pictures of samples cannot be shown" in found.text and "2 damaged lines passed over" in found.text
+    assert len(found.all("img")) == 1 and "finished at step 40" in found.text
+    run.folder.spec.write_text("model: {family: gone}\n")
+    run.folder.journal.unlink()
+    found = page_of(run)
+    assert "The spec cannot be loaded" in found.text and "The run has no journal yet" in found.text
+    os.mkfifo(run.folder.journal)
+    run.folder.spec.unlink()
+    os.mkfifo(run.folder.spec)
+    found = page_of(run)
+    assert "journal.jsonl cannot be read (a named pipe" in found.text and "spec.yaml cannot be read" in found.text
+
+
+def test_runs_that_were_killed_that_train_and_that_end_now(run):
+    run.start()
+    run.train(range(1, 11))
+    run.save()
+    found = page_of(run)
+    assert "No process on this machine trains the run" in found.text and "--resume" in found.text
+    assert "not evaluated on held-out samples" in found.text and "has drawn no samples yet" in found.text
+    with lock_run(run.folder):
+        found = page_of(run)
+    assert "is training at step 10 of 40" in found.text and f"ditlab watch {run.folder.run_id}" in found.text
+    assert found.all("progress")[0]["value"] == "0.2500"
+    found = page_of(run, ended="interrupted")
+    assert "was interrupted at step 10" in found.text and "ended: interrupted" in found.text
+
+
+def test_many_and_large_pictures_keep_the_page_small(run, monkeypatch):
+    monkeypatch.setattr("ditlab.runs.report.pictures.BUDGET", 200_000)
+    run.start()
+    noise = Image.frombytes("RGB", (200, 200), os.urandom(120_000))
+    for step in range(0, 200, 2):
+        run.evaluate(step)
+        noise.save(run.folder.media / f"samples-{step:08d}.png")
+    run.end()
+    found = page_of(run)
+    assert "60 of 100 steps are shown" in found.text
+    labels = [attrs["data-label"] for attrs in found.all("div") if "data-label" in attrs]
+    assert labels[0] == "step 0" and len(labels) < 60
+    assert sum(len(attrs["src"] or "") for attrs in found.all("img")) < 280_000
+
+
+def test_secrets_are_hidden(run, monkeypatch):
+    monkeypatch.setenv("MY_API_TOKEN", "s3cr3t-value")
+    run.start()
+    run.tags({"ditlab.failure": "crash", "ditlab.failure_message": "no access with s3cr3t-value"})
+    run.end("failed")
+    found = page_of(run)
+    assert "s3cr3t-value" not in found.text and "no access with ***" in found.text
