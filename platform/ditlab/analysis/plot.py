@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -32,6 +34,13 @@ class Plot:
         """
         with writing(Path(path)):
             return save_figure(self.figure, Path(path))
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> tuple[dict[str, str], dict[str, Any]]:
+        """The picture for a notebook, with its alternative text."""
+        png = base64.b64encode(self._repr_png_()).decode()
+        return {"image/png": png}, {"image/png": {"alt": self.figure.alternative_text}}
 
     def _repr_png_(self) -> bytes:
         content = BytesIO()

@@ -14,6 +14,10 @@ import pyarrow as pa
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home, RunFolder
 from ditlab.interface.exported_weights import ExportedWeights
+from ditlab.interface.metric_table import metric_table
+from ditlab.interface.run_card import run_card
+from ditlab.interface.run_list import FoundRuns
+from ditlab.notebook_html import never_failing
 from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugin_packages import check_installed
@@ -86,20 +90,7 @@ class Run:
         (float64, null where the metric was not logged at that step). With `names`, only these metrics and the steps
         that have one of them. Raises UserError for an unknown name.
         """
-        chosen = self._history(names)
-        times: dict[int, int] = {}
-        for series in chosen.values():
-            for step, time in zip(series.steps.tolist(), series.times.tolist(), strict=True):
-                times[step] = min(time, times.get(step, time))
-        steps = sorted(times)
-        columns = {
-            "step": pa.array(steps, pa.int64()),
-            "time": pa.array([times[step] for step in steps], pa.timestamp("ms", tz="UTC")),
-        }
-        for name, series in chosen.items():
-            values = dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
-            columns[name] = pa.array([values.get(step) for step in steps], pa.float64())
-        return pa.table(columns)
+        return metric_table(self._history(names))
 
     def plot(self, *names: str) -> Plot:
         """Curves of metrics over the steps; without names, the training loss and the held-out metrics.
@@ -197,6 +188,10 @@ class Run:
 
         check_run_place(self.home, self.folder)
 
+    @never_failing
+    def _repr_html_(self) -> str:
+        return run_card(self)
+
     def _history(self, names: Sequence[str]) -> dict[str, Series]:
         """The named metrics from the journal; without names, all. Raises UserError for an unknown name."""
         history = metric_history(self.folder)
@@ -225,14 +220,14 @@ def open_run(name: str, *, warn: Callable[[str], None] | None = None, on_progres
     return Run(found.folder, found.record, home, warn, on_progress)
 
 
-def find_runs(*, name: str | None = None, status: str | None = None, family: str | None = None) -> list[Run]:
+def find_runs(*, name: str | None = None, status: str | None = None, family: str | None = None) -> FoundRuns[Run]:
     """Training runs in DITLAB_HOME, the newest first: all, or those of a name, status or family. Sweeps are left out;
-    their trials are runs."""
+    their trials are runs. A notebook shows the list as a table."""
     home = Home.from_environment()
     wanted: dict[str, Any] = {"name": name, "status": status, "family": family}
     chosen = {key: value for key, value in wanted.items() if value is not None}
-    return [
+    return FoundRuns(
         Run(home.run(record.run_id), record, home)
         for record in list_runs(home)
         if not record.trials and all(getattr(record, key) == value for key, value in chosen.items())
-    ]
+    )

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ditlab.cluster.session import cluster_address, is_connected
 from ditlab.errors import UserError
 from ditlab.interface.run import Run, open_run
+from ditlab.notebook_html import never_failing
 from ditlab.runs.callbacks import RunCallbacks
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
@@ -51,6 +52,10 @@ class TrainingResult:
         """The fields of `ditlab train --json`."""
         names = ("run_id", "status", "step", "metrics", "checkpoint", "tracking_uri")
         return {name: getattr(self, name) for name in names}
+
+    @never_failing
+    def _repr_html_(self) -> str | None:
+        return self.run._repr_html_()
 
 
 @dataclass(frozen=True)

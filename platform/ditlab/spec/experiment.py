@@ -13,7 +13,9 @@ from pydantic import Field, ValidationError, create_model, field_validator, mode
 from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
 from denoisers.families import AnyFamily, family_of
 from ditlab.errors import UserError
+from ditlab.notebook_html import never_failing
 from ditlab.spec.data import DataSpec, DigitsData
+from ditlab.spec.display.experiment_card import experiment_card
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
 from ditlab.spec.experiment_parts import ExperimentParts, parts_for
@@ -185,6 +187,12 @@ class Experiment(Spec):
         if not content["encoders"]:
             del content["encoders"]  # without any, the hash is what it was before there were encoders
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    @never_failing
+    def _repr_html_(self) -> str:
+        length = f"{self.training.steps:,} steps" if self.training.steps else f"{self.training.epochs} epochs"
+        about = f"family {self.model.family}, {length} of {self.batch.size:,} samples, content {self.content_hash()}"
+        return experiment_card(self, self.name, about)
 
 
 def _plain(value: Any) -> Any:

@@ -8,12 +8,14 @@ from typing import Any
 
 from ditlab.errors import RunFailed
 from ditlab.home import RunFolder
+from ditlab.notebook_html import never_failing
 from ditlab.reports.sweeps.ranking import best, rank
 from ditlab.reports.sweeps.records import ENDED, SweepSummary
 from ditlab.reports.sweeps.report import write_sweep_report
 from ditlab.storage.files import write_durably
 from ditlab.sweeps.folder import find_record
 from ditlab.sweeps.parent import ParentRun
+from ditlab.sweeps.result_card import result_card
 from ditlab.sweeps.results import best_spec, summarize_sweep
 from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.records import update_record
@@ -51,6 +53,10 @@ class SweepResult:
                                "metrics": {name: found.metrics[name] for name in metrics}},
             "report": str(self.report),
         }  # fmt: skip
+
+    @never_failing
+    def _repr_html_(self) -> str:
+        return result_card(self.summary, self.status, self.report)
 
 
 def count_ended(started: StartedSweep) -> int:

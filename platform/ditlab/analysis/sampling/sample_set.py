@@ -17,7 +17,9 @@ from denoisers.figures import ImageGrid
 from denoisers.figures import Text as TextPanel
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.sampling.files import save_samples, trajectory_figure
+from ditlab.analysis.sampling.sample_card import sample_card
 from ditlab.analysis.user_errors import output_folder, writing
+from ditlab.notebook_html import never_failing
 from ditlab.reports.tables import save_table
 
 
@@ -104,3 +106,7 @@ class SampleSet:
 
     def _repr_png_(self) -> bytes:
         return self.plot._repr_png_()
+
+    @never_failing
+    def _repr_html_(self) -> str:
+        return sample_card(self.plot, len(self), self.origin, self.table)

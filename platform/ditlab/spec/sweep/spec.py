@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from denoisers.contract import Spec
+from ditlab.notebook_html import never_failing
+from ditlab.spec.display.sweep_card import sweep_card
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.format_value import format_value
 from ditlab.spec.no_secrets import refuse_secrets
@@ -214,3 +216,7 @@ class Sweep(Spec):
     def to_dict(self) -> dict[str, Any]:
         """Every field in JSON's types, defaults included."""
         return self.model_dump(mode="json", serialize_as_any=True)
+
+    @never_failing
+    def _repr_html_(self) -> str:
+        return sweep_card(self, self.base, self.fixed, self.space)

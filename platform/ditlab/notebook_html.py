@@ -1,0 +1,145 @@
+"""Plain HTML that notebooks show: every text escaped, no script, no outside address, colours of the page around it."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import TypeVar
+
+from markupsafe import Markup
+
+from ditlab.secrets import hide
+
+LONGEST = 300
+"""Characters of a text in a table."""
+
+OwnerT = TypeVar("OwnerT")
+
+_log = logging.getLogger("ditlab")
+
+# Notebooks are light or dark: texts inherit their colour, lines are half transparent, and colour never stands alone.
+_ROW = "background:none;border-bottom:1px solid rgba(128,128,128,.35)"
+_CELL = "text-align:left;vertical-align:top;padding:2px 9px 2px 0"  # notebooks align cells to the right
+_NUMBER = "text-align:right;vertical-align:top;padding:2px 9px 2px 0;font-variant-numeric:tabular-nums"
+_DOTS = {
+    "finished": "#2e9e5b", "running": "#3b82f6", "failed": "#dc4c45", "interrupted": "#d08700", "stopped": "#d08700",
+}  # fmt: skip
+
+
+def never_failing(make: Callable[[OwnerT], str | None]) -> Callable[[OwnerT], str | None]:
+    """Make a `_repr_html_` that returns None where it fails: a notebook then shows the object's `repr`."""
+
+    @wraps(make)
+    def made(owner: OwnerT) -> str | None:
+        try:
+            return make(owner)
+        except Exception as error:
+            # a display must not break the cell that it follows, whatever the files behind the object hold
+            _log.debug("%s cannot be shown as HTML (%s: %s)", type(owner).__name__, type(error).__name__, error)
+            return None
+
+    return made
+
+
+def shown(text: object, longest: int = LONGEST) -> Markup:
+    """Escape a text, without secrets, cut to `longest` characters; what is not printed is written as an escape."""
+    written = str(text)
+    rest = len(written) - longest
+    if rest > 0:
+        # a secret must be hidden before the cut, or a part of it would stay
+        written = hide(written[: longest + 1000])[:longest]
+    else:
+        written = hide(written)
+    if not written.isprintable():
+        written = "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in written)
+    escaped = Markup.escape(written)
+    return escaped + Markup(" ... <i>({:,} more characters)</i>").format(rest) if rest > 0 else escaped
+
+
+def card(title: str, about: str, parts: Iterable[Markup]) -> Markup:
+    """A heading with a line of text, and parts below it."""
+    head = Markup("<p style='margin:.2em 0 .6em'><b>{}</b>: {}</p>").format(shown(title, 120), as_markup(about))
+    body = Markup("").join((head, *parts))
+    style = "max-width:100%;overflow-x:auto;overflow-wrap:anywhere;line-height:1.45"
+    return Markup("<div style='{}'>{}</div>").format(style, body)
+
+
+def status(word: str) -> Markup:
+    """A status with a coloured dot before it."""
+    dot = _DOTS.get(word, "#8a8a8a")
+    return Markup("<span aria-hidden='true' style='color:{}'>&#9679;</span> {}").format(dot, shown(word, 40))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> Markup:
+    """A table; texts are escaped and cut, markup stays as it is, numbers are aligned to the right."""
+    head = Markup("").join(
+        Markup("<th scope='col' style='{};font-weight:600'>{}</th>").format(_CELL, shown(name)) for name in columns
+    )
+    body = Markup("").join(Markup("<tr style='{}'>{}</tr>").format(_ROW, _cells(row)) for row in rows)
+    above = paragraph(caption) if caption else Markup("")
+    return above + Markup(
+        "<table style='border-collapse:collapse;margin:.2em 0 .6em;table-layout:auto'>"
+        "<thead><tr style='{}'>{}</tr></thead><tbody>{}</tbody></table>"
+    ).format(_ROW, head, body)
+
+
+def paragraph(text: object) -> Markup:
+    """A paragraph of a text, or of markup."""
+    return Markup("<p style='margin:.4em 0'>{}</p>").format(as_markup(text))
+
+
+def fold(summary: str, body: Markup) -> Markup:
+    """Markup that is shown on a click on its summary."""
+    return Markup(
+        "<details style='margin:.4em 0'><summary style='cursor:pointer'>{}</summary>"
+        "<div style='margin:.3em 0 .3em 1.2em'>{}</div></details>"
+    ).format(shown(summary), body)
+
+
+def code(text: str) -> Markup:
+    """Lines of code or of text, as they are written."""
+    style = "margin:.3em 0;white-space:pre-wrap;overflow-wrap:anywhere;max-width:60em;background:none"
+    return Markup("<pre style='{}'>{}</pre>").format(style, shown(text, 4000))
+
+
+def picture(png: bytes, alternative: str, caption: str = "", style: str = "max-width:100%") -> Markup:
+    """A PNG inside the page, with an alternative text."""
+    image = Markup("<img src='data:image/png;base64,{}' alt='{}' style='{}'>").format(
+        base64.b64encode(png).decode(), shown(alternative), style
+    )
+    if not caption:
+        return image
+    small = Markup("<figcaption style='font-size:.85em;overflow-wrap:anywhere'>{}</figcaption>").format(shown(caption))
+    return Markup("<figure style='margin:0;max-width:10em'>{}{}</figure>").format(image, small)
+
+
+def row_of(parts: Iterable[Markup]) -> Markup:
+    """Parts side by side, in as many lines as the page is narrow."""
+    inside = Markup("").join(parts)
+    return Markup("<div style='display:flex;flex-wrap:wrap;gap:.5em;align-items:flex-start'>{}</div>").format(inside)
+
+
+def as_markup(value: object) -> Markup:
+    """Markup as it is, anything else as `shown` writes it."""
+    return value if isinstance(value, Markup) else shown(value)
+
+
+def _cells(row: Sequence[object]) -> Markup:
+    return Markup("").join(
+        Markup("<td style='{}'>{}</td>").format(_NUMBER if is_number(value) else _CELL, _cell(value)) for value in row
+    )
+
+
+def is_number(value: object) -> bool:
+    """Return True for a number that is aligned to the right; a truth value is a word."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _cell(value: object) -> Markup:
+    if value is None:
+        return Markup("")
+    if is_number(value):
+        return shown(f"{value:.4g}" if isinstance(value, float) else f"{value:,}")
+    return as_markup(value)

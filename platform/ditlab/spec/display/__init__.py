@@ -1,0 +1,1 @@
+"""Specs as notebooks show them: what differs from the defaults first."""

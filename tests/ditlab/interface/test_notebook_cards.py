@@ -1,0 +1,184 @@
+"""Runs, lists of runs and samples in a notebook: plain HTML, whatever their files and names hold."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ditlab
+from ditlab.interface import run_card
+from ditlab.reports.sweeps.records import AxisInfo, SweepSummary, Trial
+from ditlab.storage.checksums import add_checksum
+from ditlab.sweeps.finish import SweepResult
+from support.plain_html import PlainHtml
+
+MADE = Path(__file__).parents[1] / "compatibility" / "made_by_0_1_0"
+MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def mine(finished, tmp_path, monkeypatch) -> ditlab.Run:
+    """A copy of the finished run, to be damaged."""
+    shutil.copytree(finished.home, tmp_path / "home", ignore=shutil.ignore_patterns("mlflow*", "caches"))
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    return ditlab.open_run("small")
+
+
+def page_of(owner: Any) -> PlainHtml:
+    html = owner._repr_html_()
+    assert html is not None
+    return PlainHtml(html)
+
+
+def change_record(run: ditlab.Run, **values: Any) -> ditlab.Run:
+    """Write values into `run.json`, and open the run again."""
+    record = json.loads(run.folder.record.read_bytes())
+    record.pop("sha256", None)
+    run.folder.record.write_bytes(add_checksum(json.dumps({**record, **values}, indent=1).encode()))
+    return run.refresh()
+
+
+def test_a_finished_run_is_shown(mine):
+    page = page_of(mine)
+    assert page.text.startswith(f"small : run {mine.id} of the family dit")
+    assert "finished, step 4 of 4" in page.text and "run.sample(16)" in page.text and "--resume" not in page.text
+    assert "eval/velocity" in page.text and "train/loss" in page.text and "model.depth 1 6" in page.text
+    assert [picture["alt"] for picture in page.pictures] == [f"samples of run {mine.id} at step 4"]
+
+
+@pytest.mark.parametrize("status", ["interrupted", "failed", "running"])
+def test_an_unfinished_run_says_how_to_go_on(mine, status, monkeypatch):
+    monkeypatch.chdir(mine.folder.path)
+    page = page_of(change_record(mine, status=status, step=2, message=f"lost {MARKUP}"))
+    assert f'ditlab.train(run.spec, resume="{mine.id}")' in page.text and f"lost {MARKUP}" in page.text
+    assert f"ditlab train spec.yaml --resume {mine.id}" in page.text and "step 2 of 4" in page.text
+
+
+def damage_journal(run: ditlab.Run) -> str:
+    lines = run.folder.journal.read_bytes().splitlines()
+    run.folder.journal.write_bytes(b"\n".join([lines[0], b"\xff garbage", *lines[2:], b""]))
+    return "1 damaged line"
+
+
+def remove_pictures(run: ditlab.Run) -> str:
+    shutil.rmtree(run.folder.media)
+    return "the last samples cannot be read"
+
+
+def put_pipes_in_the_place_of_pictures(run: ditlab.Run) -> str:
+    for path in run.folder.media.rglob("*.png"):
+        path.unlink()
+        os.mkfifo(path)
+    return "a named pipe, no plain file"
+
+
+def fill_pictures_with_markup(run: ditlab.Run) -> str:
+    for path in run.folder.media.rglob("*.png"):
+        path.write_text(MARKUP)
+    return "is no PNG"
+
+
+def lead_pictures_out_of_the_folder(run: ditlab.Run) -> str:
+    other = run.home.root / "other"
+    shutil.move(run.folder.media, other)
+    run.folder.media.symlink_to(other)
+    return "their path leads out of the run's folder"
+
+
+def damage_spec(run: ditlab.Run) -> str:
+    run.folder.spec.write_text("{" * 50)
+    return "spec.yaml"
+
+
+def damage_record(run: ditlab.Run) -> str:
+    run.folder.record.write_text("{")
+    return "run.json cannot be read"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_journal, damage_record, damage_spec, fill_pictures_with_markup, lead_pictures_out_of_the_folder,
+        put_pipes_in_the_place_of_pictures, remove_pictures,
+    ],
+)  # fmt: skip
+def test_a_damaged_file_costs_itself_alone(mine, damage):
+    sentence = damage(mine)
+    page = page_of(mine)
+    assert sentence in page.text and f"run {mine.id} of the family dit" in page.text
+    assert "eval/velocity" in page.text and "finished, step 4 of 4" in page.text
+    assert ("model.depth 1 6" in page.text) == (damage is not damage_spec)
+    assert bool(page.pictures) == (damage in (damage_journal, damage_record, damage_spec))
+
+
+def test_a_run_without_its_folder_is_shown(mine):
+    shutil.rmtree(mine.folder.path)
+    assert "finished, step 4 of 4" in page_of(mine).text
+
+
+def test_runs_are_a_list_and_a_table(mine):
+    other = mine.folder.path.with_name("0" * 8)
+    shutil.copytree(mine.folder.path, other)
+    change_record(ditlab.open_run(other.name), name=MARKUP, status="failed", created="2020-01-01T00:00:00.000+00:00")
+    runs = ditlab.find_runs()
+    assert isinstance(runs, list) and [run.id for run in runs] == [mine.id, other.name]
+    page = page_of(runs)
+    assert page.text.startswith("Runs : 2 runs") and f"{MARKUP} 00000000 dit" in page.text and "failed" in page.text
+    assert f"small {mine.id} dit" in page.text and page.text.count(" velocity ") == 2
+    assert runs[0].id == mine.id and other.name not in page_of(runs[:1]).text
+    assert page_of(ditlab.find_runs(name="nothing")).text == "Runs : 0 runs"
+    (other / "journal.jsonl").write_bytes(b"\xff" * 1000)
+    assert f"{MARKUP} 00000000 dit" in page_of(runs).text
+
+
+def test_long_lists_and_names_are_cut(mine):
+    long = change_record(mine, name="x" * 10_000)
+    assert "x" * 301 not in page_of(long).text and "more characters" in page_of(long).text
+    many = ditlab.find_runs() * 80
+    page = page_of(type(ditlab.find_runs())(many))
+    assert page.text.count(mine.id) == run_card.MOST_RUNS and "50 older ones left out" in page.text
+
+
+def test_pictures_have_captions():
+    drawn = ditlab.load_export(MADE / "exports" / "pixelhdm").sample(1, seed=3, prompts=["a red seven", MARKUP])
+    page = page_of(drawn)
+    assert page.text.startswith("2 samples : run ") and MARKUP in page.text and "a red seven" in page.text
+    assert [picture["alt"] for picture in page.pictures] == ["sample 0: a red seven", f"sample 1: {MARKUP}"]
+
+
+def test_texts_are_text():
+    drawn = ditlab.load_export(MADE / "exports" / "dlm").sample(2, seed=3)
+    drawn.plot.figure.panels[0].passages[0] = MARKUP + "y" * 10_000
+    page = page_of(drawn)
+    assert MARKUP in page.text and "y" * 5000 not in page.text and not page.pictures
+
+
+def test_completed_rows_are_logos(tmp_path, monkeypatch, mlflow_template):
+    shutil.copytree(MADE / "home", tmp_path / "home")
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    drawn = ditlab.open_run("old-region").sample(2, seed=3)
+    page = page_of(drawn)
+    assert "masked regions, their largest features region" in page.text and page.pictures
+    table = drawn.table
+    row = next(i for i, masked in enumerate(table["masked"].tolist()) if masked)
+    names = [name.removeprefix("measured:") for name in table if name.startswith("measured:")]
+    largest = max(names, key=lambda name: table[name][row])
+    assert f"imputed {largest}" in page.text  # the first masked region's largest feature stands first
+
+
+def test_a_sweep_s_result_is_a_ranked_table(tmp_path):
+    trials = [
+        Trial(0, "a" * 8, {"optimizer.lr": 1e-3}, "finished", 4, 4, metrics={"eval/velocity": 0.5}),
+        Trial(1, "b" * 8, {"optimizer.lr": MARKUP}, "finished", 4, 4, metrics={"eval/velocity": 0.25}),
+        Trial(2, "c" * 8, {}, "failed", 1, 4),
+    ]
+    summary = SweepSummary(
+        "d" * 8, MARKUP, ("eval/velocity",), ("min",), [AxisInfo("optimizer.lr", "log")], trials, "random", "none", 9.0,
+        3, "base",
+    )  # fmt: skip
+    page = page_of(SweepResult("d" * 8, "finished", summary, tmp_path / "report.html"))
+    assert page.text.startswith(f"{MARKUP} : sweep dddddddd, finished, 3 trials, the best first")
+    assert f"1 bbbbbbbb ● finished 4 of 4 0.25 {MARKUP} 0 aaaaaaaa ● finished 4 of 4 0.5 0.001 2 cccccccc" in page.text

@@ -1,0 +1,103 @@
+"""Specs and sweeps in a notebook: what differs from the defaults first, and nothing in them is markup."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_core import PydanticUndefined
+
+import ditlab
+from ditlab.notebook_html import never_failing, shown
+from ditlab.spec.display.spec_fields import spec_fields
+from support.plain_html import PlainHtml
+
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>'\"&lt;"
+
+
+def differing(spec: ditlab.Experiment) -> dict[str, tuple[str, str]]:
+    return {field.path: field.texts() for field in spec_fields(spec) if field.differs}
+
+
+def leaves(mapping: dict[str, Any], fields: set[str], prefix: str = "") -> set[str]:
+    """Paths of a dumped spec, down to those that are fields."""
+    found = set()
+    for key, value in mapping.items():
+        path = f"{prefix}{key}"
+        below = isinstance(value, dict) and path not in fields
+        found |= leaves(value, fields, f"{path}.") if below else {path}
+    return found
+
+
+def test_fields_are_those_that_are_set():
+    spec = ditlab.load(EXPERIMENTS / "digits/dit_class.yaml")
+    found = differing(spec)
+    assert found["model.num_classes"] == ("10", "null") and found["optimizer.lr"] == ("0.001", "0.0001")
+    assert found["schedule.kind"] == ("warmup_cosine", "constant") and found["schedule.warmup"] == ("50", "0")
+    assert found["model.family"] == ("dit", "") and found["training.steps"] == ("2400", "null")
+    assert not {"seed", "batch.size", "data.kind", "engine.kind", "optimizer.weight_decay"} & found.keys()
+    assert "training.ema" in differing(spec.replace("training.ema", None))
+
+
+@pytest.mark.parametrize("file", sorted(EXPERIMENTS.glob("*/small.yaml")), ids=lambda file: file.parent.name)
+def test_every_field_is_listed(file):
+    spec = ditlab.load(file)
+    fields = {field.path for field in spec_fields(spec)}
+    assert leaves(spec.to_dict(), fields) == fields
+    assert all(field.meaning for field in spec_fields(spec) if field.default is not PydanticUndefined)
+
+
+def test_an_experiment_is_shown():
+    spec = ditlab.load(EXPERIMENTS / "digits/dit_class.yaml")
+    page = PlainHtml(spec._repr_html_())
+    assert page.text.startswith("digits-dit-class : family dit, 2,400 steps of 128 samples")
+    first, _, rest = page.text.partition("all fields")
+    assert "model.num_classes 10 null" in first and "weight_decay" not in first
+    assert "optimizer.weight_decay" in rest and "Decides initial weights" in rest  # with the meaning of each
+
+
+def test_values_are_text():
+    spec = ditlab.load(EXPERIMENTS / "pixelhdm/small.yaml").replace_all(
+        {
+            "tracking.experiment": MARKUP,
+            "model.text_length": 200,
+            "sampling.prompts": ["a red seven", MARKUP, "\u202edesrever"],
+        }
+    )
+    page = PlainHtml(spec._repr_html_())
+    assert page.text.count("<script>alert(1)") >= 2 and "u202edesrever" in page.text and "\u202e" not in page.text
+    long = spec.replace("tracking.experiment", "x" * 10_000)._repr_html_()
+    assert "9,700 more characters" in long and "x" * 301 not in long
+
+
+def test_secrets_are_hidden_before_a_text_is_cut(monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "abcdefghijklmnop")
+    assert "abc" not in shown("x" * 295 + "abcdefghijklmnop" + "y" * 900) and shown("abcdefghijklmnop") == "***"
+
+
+def test_a_spec_is_shown_at_once():
+    spec = ditlab.load(EXPERIMENTS / "pixelhdm/base.yaml")
+    start = time.process_time()
+    assert len(spec._repr_html_()) < 60_000
+    assert time.process_time() - start < 1
+
+
+def test_a_sweep_is_shown():
+    sweep = ditlab.load_sweep(EXPERIMENTS / "digits/sweep_schedule.yaml")
+    page = PlainHtml(sweep._repr_html_())
+    assert page.text.startswith("digits-schedule : sweep over 6 axes")
+    assert "optimizer.lr loguniform 0.0003 to 0.01" in page.text and "base: digits-dit" in page.text
+    assert 'schedule.final uniform 0.0 to 0.3 {"schedule.kind": "warmup_cosine"}' in page.text
+    assert "metric eval/velocity" in page.text and "training.steps 400" in page.text
+    for file in EXPERIMENTS.glob("*/*sweep*.yaml"):
+        PlainHtml(ditlab.load_sweep(file)._repr_html_())
+
+
+def test_a_display_never_fails():
+    class Broken:
+        @never_failing
+        def _repr_html_(self) -> str:
+            raise OSError("the disk is gone")
+
+    assert Broken()._repr_html_() is None
