@@ -163,9 +163,7 @@ def test_names_with_markup_stand_as_text(run):
     scripts = [attrs for attrs in found.all("script") if attrs.get("type") != "application/json"]
     assert len(scripts) == 1 and not any(attrs.get("src") == "x" for attrs in found.all("img"))
     assert found.text.count("</script><script>alert('1')</script><img src=x onerror=alert(1)>") >= 8
-    assert NASTY in " ".join(found.texts) and "49" not in found.text.split("{{")[0][-5:]
-    for text, (tag, attrs) in zip(found.texts, found.tags, strict=False):
-        assert tag != "script" or attrs.get("type") or text is not None
+    assert NASTY in " ".join(found.texts) and "{{ 7*7 }}" in found.text
 
 
 def test_data_of_charts_cannot_end_their_script(run):

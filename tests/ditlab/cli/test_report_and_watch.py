@@ -1,0 +1,101 @@
+"""`ditlab report` and `ditlab watch`, and the page that a training leaves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import ditlab as api
+from support.journaled import JournaledRun, finished_run
+
+
+def test_report_writes_the_page_and_names_it(home, ditlab, tmp_path):
+    folder = finished_run(home)
+    said = ditlab("report", folder.run_id)
+    assert said.code == 0 and said.out.strip() == str(folder.path / "report.html")
+    assert said.err.splitlines()[-1].endswith(f"runs show {folder.run_id}")
+    found = ditlab("report", "digits-dit", "--out", tmp_path / "new" / "page.html", "--json").json
+    assert found == {"run_id": folder.run_id, "file": str(tmp_path / "new" / "page.html"), "bytes": found["bytes"]}
+    assert found["bytes"] == (tmp_path / "new" / "page.html").stat().st_size > 20_000
+    assert not (home / "mlflow.db").exists()
+
+
+def test_mistakes_are_one_sentence(home, ditlab, tmp_path):
+    folder = finished_run(home)
+    for arguments, expected in (
+        (("report", "nope"), "run 'nope' is unknown"),
+        (("watch", "nope"), "is watched there: ssh -L 8080:127.0.0.1:8080"),
+        (("report", folder.run_id, "--out", tmp_path), "is a folder; name a file"),
+        (("report", folder.run_id, "--out", "/proc/none/x.html"), "cannot be written"),
+        (("watch", folder.run_id, "--port", "99999"), "99999"),
+    ):
+        said = ditlab(*arguments)
+        assert said.code == 2 and expected in said.err and said.err.count("\n") == 1, said.err
+
+
+def test_a_sweep_has_the_page_that_it_wrote(home, ditlab):
+    sweep = JournaledRun(home, name="sweep", trials=2).folder
+    said = ditlab("report", "sweep")
+    assert said.code == 2 and f"tune --resume {sweep.run_id}" in said.err
+    (sweep.path / "report").mkdir()
+    (sweep.path / "report" / "report.html").write_text("page")
+    assert ditlab("report", "sweep").out.strip().endswith("report/report.html")
+    assert "is a sweep; name one of its trials" in ditlab("watch", "sweep").err
+
+
+def test_from_python(home):
+    folder = finished_run(home)
+    assert api.open_run(folder.run_id).report() == folder.path / "report.html"
+    with pytest.raises(api.UserError, match="is a folder"):
+        api.open_run(folder.run_id).report(home)
+
+
+def test_a_training_leaves_its_page_as_a_file_and_an_artifact(finished, with_run):
+    folder = finished.home / "train" / finished.run_id
+    page = (folder / "report.html").read_text()
+    assert "finished at step 4 of 4" in page and "ended: finished" in page
+    lines = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    assert [line["artifact_path"] for line in lines if line.get("path") == "report.html"] == [None]
+    said = with_run("report", finished.run_id, "--out", folder.parent.parent / "again.html", "--log")
+    assert said.code == 0 and "the page is sent to MLflow" in said.err, said.err
+
+
+@pytest.mark.slow
+def test_a_training_without_a_page(ditlab, spec, home):
+    said = ditlab("train", spec, "--local", "--json", "--set", "tracking.report=false", "--set", "training.steps=2")
+    assert said.code == 0 and not list(home.glob("train/*/report.html"))
+
+
+def test_a_page_that_cannot_be_made_costs_no_run(ditlab, spec, home, monkeypatch):
+    monkeypatch.setattr("ditlab.runs.report.write.render_html", lambda page: 1 // 0)
+    said = ditlab("train", spec, "--local", "--set", "training.steps=2")
+    assert said.code == 0 and "the run's page could not be written (ZeroDivisionError" in said.err
+    assert ditlab("runs", "--json").json["runs"][0]["status"] == "finished"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_watch_serves_until_it_is_interrupted(home, tmp_path, end):
+    folder = finished_run(home)
+    command = [sys.executable, "-m", "ditlab", "watch", folder.run_id, "--port", "0", "--json"]
+    environment = {**os.environ, "DITLAB_HOME": str(home)}
+    with Path(tmp_path / "errors").open("w") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True)
+    try:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert told["run_id"] == folder.run_id and told["pid"] == process.pid
+        with urllib.request.urlopen(told["url"], timeout=20) as answer:
+            assert b"data-update" in answer.read()
+        process.send_signal(end)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait(20)
+    said = (tmp_path / "errors").read_text()
+    assert said.endswith("ended.\n") and "Traceback" not in said

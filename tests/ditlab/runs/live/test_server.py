@@ -1,0 +1,173 @@
+"""A run's live page: on loopback, read only, by increments, to names of this machine alone."""
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from ditlab.errors import UserError
+from ditlab.runs.live import server
+from ditlab.runs.live.followed_run import FollowedRun
+from ditlab.runs.live.server import LivePage, is_own_name
+from ditlab.runs.locks import lock_run
+from support.journaled import JournaledRun
+
+
+@pytest.fixture
+def run(home, monkeypatch) -> JournaledRun:
+    """A run that has begun, whose page is made anew at every question."""
+    monkeypatch.setattr(server, "_LEAST_AGE", 0.0)
+    monkeypatch.setattr(server, "_SHARE", 0.0)
+    run = JournaledRun(home)
+    run.start()
+    run.evaluate(0)
+    run.train(range(1, 11))
+    run.save()
+    return run
+
+
+class Browser:
+    """Requests to one server."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes, dict[str, str]]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        return answer.status, content, dict(answer.headers)
+
+    def changes(self, have: dict[str, str]) -> dict:
+        asked = ",".join(f"{key}:{digest}" for key, digest in have.items())
+        status, content, _ = self.ask(f"/update?have={asked}")
+        assert status == 200, content
+        return json.loads(content)
+
+
+@contextmanager
+def served(run: JournaledRun, warnings: list[str] | None = None) -> Iterator[Browser]:
+    said = [] if warnings is None else warnings
+    with LivePage(run.home, run.folder, 0, said.append) as page:
+        thread = threading.Thread(target=page.serve)
+        thread.start()
+        try:
+            yield Browser(page.port)
+        finally:
+            page.stop()
+            thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_only_what_changed_is_sent(run):
+    with served(run) as browser, lock_run(run.folder):
+        status, page, headers = browser.ask("/")
+        assert status == 200 and b'data-update="update"' in page and headers["Cache-Control"] == "no-store"
+        first = browser.changes({})
+        have = {each["key"]: each["digest"] for each in first["sections"]}
+        assert set(have) == {"top", *first["order"]} and "training" in first["state"]
+        assert all(f'data-digest="{digest}"'.encode() in page for digest in have.values())
+        run.train(range(11, 21))
+        run.evaluate(20)
+        run.save()
+        second = browser.changes(have)
+        changed = {each["key"] for each in second["sections"]}
+        assert {"top", "curves", "samples", "timeline"} <= changed and not changed & {"spec", "parameters"}
+        samples = next(each["html"] for each in second["sections"] if each["key"] == "samples")
+        assert "step 20" in samples and "data:" not in samples
+        have |= {each["key"]: each["digest"] for each in second["sections"]}
+        again = {each["key"] for each in browser.changes(have)["sections"]}
+        assert again <= {"result", "top", "timeline"}  # the time goes on
+    assert sorted(path.name for path in run.folder.path.iterdir()) == [
+        "journal.jsonl", "media", "run.json", "run.json.lock", "run.lock", "spec.yaml"
+    ]  # fmt: skip
+
+
+def test_pictures_are_sent_by_the_names_that_the_page_gives_and_nothing_else_is(run):
+    with served(run) as browser:
+        html = next(each["html"] for each in browser.changes({})["sections"] if each["key"] == "samples")
+        address = html.split('<img src="')[1].split('"')[0]
+        status, content, headers = browser.ask(f"/{address}")
+        assert status == 200 and content == (run.folder.media / "samples-00000000.png").read_bytes()
+        assert headers["Content-Type"] == "image/png" and headers["X-Content-Type-Options"] == "nosniff"
+        for path in (
+            "/run.json",
+            "/../run.json",
+            "/pictures/../../run.json",
+            "//etc/passwd",
+            "/pictures/",
+            "/%2e%2e/x",
+        ):
+            assert browser.ask(path)[0] == 404, path
+        (run.folder.media / "samples-00000000.png").write_bytes(b"no picture")
+        assert browser.ask(f"/{address}")[0] == 503
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.0.0.5", "", "a@127.0.0.1"]
+)
+def test_names_of_others_are_refused(run, host):
+    with served(run) as browser:
+        for path in ("/", "/update", "/pictures/x"):
+            status, content, headers = browser.ask(path, Host=host)
+            assert status == 403 and b"loopback" in content, host
+            assert "Access-Control-Allow-Origin" not in headers
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [(["localhost"], True), (["LOCALHOST:8080"], True), (["127.0.0.1:1"], True), (["[::1]:8080"], True),
+     (["[::1]"], True), ([], False), (["localhost", "localhost"], False), (["localhost:x"], False),
+     (["[::1]x"], False), (["::1"], False), (["localhost.evil.example"], False), (["[evil]:1"], False)],
+)  # fmt: skip
+def test_names_of_this_machine(hosts, expected):
+    assert is_own_name(hosts) is expected
+
+
+def test_nothing_can_be_changed_by_a_request(run):
+    with served(run) as browser:
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            assert browser.ask("/", method)[0] == 501
+        status, content, headers = browser.ask("/", "HEAD")
+        assert status == 200 and content == b"" and int(headers["Content-Length"]) > 1000
+        policy = browser.ask("/")[2]["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy and "connect-src 'self'" in policy
+
+
+def test_a_record_that_is_damaged_meanwhile_leaves_the_page_as_it_was(run):
+    warnings: list[str] = []
+    with served(run, warnings) as browser:
+        have = {each["key"]: each["digest"] for each in browser.changes({})["sections"]}
+        whole = run.folder.record.read_bytes()
+        run.folder.record.write_bytes(b"{")
+        found = browser.changes(have)
+        assert found["kind"] == "lost" and "cannot be read" in found["state"] and not found["sections"]
+        run.folder.record.write_bytes(whole)
+        assert browser.changes(have)["kind"] == "running"
+    assert len(warnings) == 1
+
+
+def test_a_journal_is_read_on_where_it_ended(run, monkeypatch):
+    followed = FollowedRun(run.home, run.folder)
+    followed.page()
+    monkeypatch.setattr("ditlab.runs.live.followed_run.read_content", lambda path: pytest.fail("read anew"))
+    run.train(range(11, 13))
+    with run.folder.journal.open("ab") as file:
+        file.write(b"".join(run.lines[-2:]) + b'{"kind":"met')  # in writing
+    assert "step 12 of" in followed.page().summary
+    monkeypatch.undo()
+    run.lines = run.lines[:-5]  # another file, shorter than what was read
+    run.save()
+    assert "step 7 of" in followed.page().summary
+    run.folder.journal.unlink()
+    assert "step 0 of" in followed.page().summary
+
+
+def test_a_port_in_use_is_said(run):
+    with LivePage(run.home, run.folder, 0, print) as page, pytest.raises(UserError, match="give another --port, or 0"):
+        LivePage(run.home, run.folder, page.port, print)
