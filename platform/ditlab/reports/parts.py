@@ -132,6 +132,8 @@ class NamedPicture:
     name: str
     source: str
     """Address: a data URI in a file."""
+    dark: str = ""
+    """Address of the same picture for dark pages; empty where there is none."""
 
 
 @dataclass(frozen=True)

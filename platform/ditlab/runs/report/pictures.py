@@ -172,14 +172,25 @@ def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> 
     except OSError:
         return []
     animated = {path.stem for path in paths if path.suffix == ".gif"}
-    paths = [path for path in paths if path.suffix == ".gif" or path.stem not in animated][:_MOST_FIGURES]
+    dark = {path.stem.removesuffix("-dark"): path for path in paths if path.stem.endswith("-dark")}
+    shown = [
+        path
+        for path in paths
+        if not path.stem.endswith("-dark") and (path.suffix == ".gif" or path.stem not in animated)
+    ][:_MOST_FIGURES]
     found = []
-    for path in paths:
+    for path in shown:
+        share = BUDGET // (4 * len(shown))
         try:
-            if not stays_below(folder.path, path):
-                raise UnusableFile("outside of the run's folder", path)
-            name = re.sub(r"[-_]+", " ", path.stem)
-            found.append(NamedPicture(name, pictures.address(path, BUDGET // (2 * len(paths)))))
+            source = _figure(folder, path, pictures, share)
+            of_dark = _figure(folder, dark[path.stem], pictures, share) if path.stem in dark else ""
+            found.append(NamedPicture(re.sub(r"[-_]+", " ", path.stem), source, of_dark))
         except OSError as error:
             notes.append(f"The figure {path.name} cannot be shown ({first_line(error)}).")
     return found
+
+
+def _figure(folder: RunFolder, path: Path, pictures: PictureSource, share: int) -> str:
+    if not stays_below(folder.path, path):
+        raise UnusableFile("outside of the run's folder", path)
+    return pictures.address(path, share)
