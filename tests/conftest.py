@@ -9,6 +9,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["DEEPSPEED_LOG_LEVEL"] = "error"
 os.environ["DITLAB_PROGRESS_SECONDS"] = "0"  # what a command says must not depend on the machine's speed
+os.environ["DITLAB_FIGURES"] = "off"  # a run's figures take longer than the runs of tests
 
 import random
 import signal

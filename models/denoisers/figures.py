@@ -200,5 +200,6 @@ def _describe(panel: Panel) -> str:
 
 
 def _sentence(text: str) -> str:
-    text = " ".join(text.split())
+    # Control characters and halves of pairs stand in no file of text.
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -4,29 +4,22 @@ import numpy as np
 import pytest
 import torch
 
-from denoisers.figures import Figure, Heatmap, ImageGrid, Lines
+from support.figures import check_figure
 
 KINDS = {
-    "dit": ["samples", "trajectory", "patches", "positions", "attention", "adaln"],
-    "unet": ["samples", "trajectory", "time_shift"],
+    "dit": [
+        "samples", "trajectory", "denoising", "loss_by_time", "receptive_field", "noise_schedule", "patches",
+        "positions", "attention", "attention_steps", "attention_patterns", "adaln", "features",
+    ],
+    "unet": [
+        "samples", "trajectory", "denoising", "loss_by_time", "receptive_field", "noise_schedule", "time_shift",
+        "features",
+    ],
+}  # fmt: skip
+STATIC = {
+    "dit": {"patches", "positions", "attention_patterns", "time_embedding", "noise_schedule", "forward_pass"},
+    "unet": {"time_embedding", "noise_schedule", "forward_pass"},
 }
-
-
-def check(figure: Figure) -> None:
-    assert figure.panels
-    for panel in figure.panels:
-        if isinstance(panel, ImageGrid):
-            assert panel.images.ndim == 3 or panel.images.shape[3] == 3
-            assert panel.images.min() >= 0 and panel.images.max() <= 1
-            assert len(panel.captions) in (0, len(panel.images))
-        elif isinstance(panel, Heatmap):
-            assert panel.values.ndim == 2 and np.isfinite(panel.values).all()
-        else:
-            assert isinstance(panel, Lines)
-            for curve in panel.curves:
-                assert curve.x.shape == curve.y.shape and np.isfinite(curve.y).all()
-    for frame in figure.frames:
-        check(frame)
 
 
 def draw(family, spec, batch, perturb, kinds=None):
@@ -47,7 +40,7 @@ def test_all_kinds_are_drawn(family, small, perturb, changes):
     drawn = dict(figures)
     assert list(drawn) == list(objective.figure_kinds()) == KINDS[family.name]
     for figure in drawn.values():
-        check(figure)
+        check_figure(figure)
 
 
 def test_one_kind_is_the_same_alone(family, small, batch, perturb):
@@ -64,14 +57,14 @@ def test_adaln_zero_shows_its_gate(family, small, batch, perturb):
         pytest.skip("adaLN is DiT's")
     _, figures = draw(family, small(adaln="zero"), batch, perturb, ["adaln"])
     ((_, figure),) = figures
-    check(figure)
-    assert [panel.title for panel in figure.panels[:3]] == ["scale (t)", "shift (t)", "gate (t)"]
+    check_figure(figure)
+    assert [panel.title for panel in figure.panels[:3]] == ["scale(t)", "shift(t)", "gate(t)"]
 
 
 def test_static_figures_need_no_weights(family, small):
     state = torch.get_rng_state()
     figures = family.static_figures(small())
-    assert set(figures) == {"dit": {"patches", "positions", "time_embedding"}, "unet": {"time_embedding"}}[family.name]
+    assert set(figures) == STATIC[family.name]
     for figure in figures.values():
-        check(figure)
+        check_figure(figure)
     assert torch.equal(torch.get_rng_state(), state)

@@ -1,6 +1,6 @@
 """DiT's objective: the shared velocity regression, with DiT's own figures."""
 
-from denoisers.dit.figures import FIGURES
+from denoisers.dit.figures import figure_makers
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
 from denoisers.processes.flow.objective import VelocityObjective
 
@@ -9,4 +9,4 @@ class DiTObjective(VelocityObjective):
     """Velocity regression with DiT's figures."""
 
     def __init__(self, spec: DiTObjectiveSpec, model: DiTSpec) -> None:
-        super().__init__(spec, model, FIGURES)
+        super().__init__(spec, model, figure_makers(spec))

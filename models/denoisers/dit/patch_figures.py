@@ -8,14 +8,11 @@ from torch import Tensor
 
 from denoisers.dit.network import DiT
 from denoisers.dit.spec import DiTSpec
+from denoisers.figure_kinds.patch_grid import cut_patches, with_patch_lines
 from denoisers.figure_makers import FigureInputs
 from denoisers.figures import Figure, Heatmap, ImageGrid, Panel
 from denoisers.layers.embeddings import table, table_2d
 from denoisers.processes.flow.figures import to_pictures
-
-LINE_COLOUR = (0.85, 0.2, 0.2)
-ENLARGEMENT = 4
-"""Screen pixels an image pixel before the grid's lines, one screen pixel thick, are drawn between patches."""
 
 
 def draw_patches(inputs: FigureInputs) -> Figure:
@@ -49,7 +46,9 @@ def patches_figure(image: Tensor, spec: DiTSpec, projection: np.ndarray | None =
     ]
     if projection is not None:
         title = f"Learned projection: {projection.shape[0]} -> {projection.shape[1]}"
-        panels.append(Heatmap(projection, title, "embedding dimension", "number in the patch", diverging=True))
+        panels.append(
+            Heatmap(projection, title, "embedding dimension", "number in the patch", diverging=True, unit="weight")
+        )
     return Figure(panels, title="An image as a sequence of patches")
 
 
@@ -61,15 +60,16 @@ def positions_figure(spec: DiTSpec) -> Figure:
     similarity = positions @ positions.T / (width / 2)  # every row's squared norm is width / 2
     centre = (rows // 2, rows // 2)
     panels = [
-        Heatmap(axis, f"One axis: {rows} x {width // 2}", "dimension", "row or column", diverging=True),
-        Heatmap(positions, f"The grid: {rows**2} x {width}", "dimension", "patch", diverging=True),
-        Heatmap(similarity, "Similarity (cosine) of every two patches", "patch", "patch"),
+        Heatmap(axis, f"One axis: {rows} x {width // 2}", "dimension", "row or column", diverging=True, unit="value"),
+        Heatmap(positions, f"The grid: {rows**2} x {width}", "dimension", "patch", diverging=True, unit="value"),
+        Heatmap(similarity, "Similarity of every two patches", "patch", "patch", unit="cosine"),
         Heatmap(
             similarity[centre[0] * rows + centre[1]].reshape(rows, rows),
             "Similarity to the centre patch",
             "column",
             "row",
             mark=centre,
+            unit="cosine",
         ),
     ]
     return Figure(panels, title="Where each patch is: fixed sinusoids of its row and column")
@@ -81,19 +81,3 @@ def ring(spec: DiTSpec) -> Tensor:
     radius = (line[:, None].square() + line.square()).sqrt()
     image = torch.exp(-(((radius - 0.6) / 0.12) ** 2)) + 0.25 * (radius < 0.6) * (line + 1) / 2
     return (2 * image.clamp(0, 1) - 1).expand(spec.channels, -1, -1)
-
-
-def cut_patches(picture: np.ndarray, size: int) -> np.ndarray:
-    """Cut a picture into patches, row by row: (height, width[, 3]) -> (num, size, size[, 3])."""
-    rows, columns = picture.shape[0] // size, picture.shape[1] // size
-    grid = picture.reshape(rows, size, columns, size, *picture.shape[2:])
-    return grid.swapaxes(1, 2).reshape(rows * columns, size, size, *picture.shape[2:])
-
-
-def with_patch_lines(picture: np.ndarray, size: int) -> np.ndarray:
-    """Enlarge a picture and draw coloured lines between its patches: RGB."""
-    colour = picture if picture.ndim == 3 else picture[..., None].repeat(3, axis=2)
-    large = colour.repeat(ENLARGEMENT, axis=0).repeat(ENLARGEMENT, axis=1)
-    step = size * ENLARGEMENT
-    large = np.insert(large, range(step, large.shape[0], step), LINE_COLOUR, axis=0)
-    return np.insert(large, range(step, large.shape[1], step), np.array(LINE_COLOUR), axis=1)

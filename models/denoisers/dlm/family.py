@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from denoisers.contract import Evaluator, Family, Network, Objective, Sampler, TextCodec
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
+
+if TYPE_CHECKING:
+    from denoisers.figures import Figure
 
 
 class DLMFamily(Family[DLMSpec, DLMObjectiveSpec, DLMSamplingSpec]):
@@ -45,6 +49,11 @@ class DLMFamily(Family[DLMSpec, DLMObjectiveSpec, DLMSamplingSpec]):
 
         x = torch.zeros(batch_size, model.length, dtype=torch.int64, device=device)
         return (x, torch.ones(batch_size, device=device))
+
+    def static_figures(self, model: DLMSpec) -> Mapping[str, Figure]:
+        from denoisers.dlm.figures import static_figures
+
+        return static_figures(model)
 
 
 FAMILY = DLMFamily()

@@ -1,14 +1,35 @@
-"""Figures of the language model: its loss by noise, and samples of text, for reading."""
+"""Figures of the language model: its kinds by name, its loss by noise, and samples of text, for reading."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from denoisers.contract import Samples, TextCodec
+from denoisers.dlm.figure_parts.forward_pass import forward_pass_figure
+from denoisers.dlm.figure_parts.network_figures import (
+    attention_mask_figure,
+    draw_adaln,
+    draw_attention,
+    draw_attention_steps,
+    draw_features,
+)
+from denoisers.dlm.figure_parts.token_figures import (
+    draw_denoising,
+    draw_samples,
+    draw_trajectory,
+    noise_schedule_figure,
+)
 from denoisers.dlm.noising import TokenNoise
-from denoisers.figure_makers import FigureInputs
+from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
+from denoisers.figure_kinds.rotary import rotary_figure
+from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Curve, Figure, Lines, Text
+from denoisers.layers.embedding_figures import time_figure
+from denoisers.processes.discrete.schedule import sigma_schedule
 from denoisers.processes.discrete.score_entropy import expected_zero_score_entropy
 
 NUM_LEVELS = 16
@@ -49,6 +70,36 @@ def draw_loss_by_noise(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     area, zero_area = (float((rate * each).mean()) for each in (mean, flat))
     title = f"Where the loss sits (areas in nats a token: network {area:.3f}, all log scores 0 {zero_area:.3f})"
     return Figure(panels, title=title)
+
+
+def figure_makers(noise: TokenNoise, name: str, text: TextCodec | None) -> dict[str, FigureMaker]:
+    """Return the makers of a trained network's figures by kind; `name` is that of the noise schedule."""
+    return {
+        "samples": draw_samples,
+        "trajectory": partial(draw_trajectory, text=text),
+        "denoising": partial(draw_denoising, noise=noise, text=text),
+        "loss_by_noise": partial(draw_loss_by_noise, noise=noise),
+        "noise_schedule": lambda inputs: noise_schedule_figure(noise.schedule, noise.vocabulary, name),
+        "attention": partial(draw_attention, noise=noise),
+        "attention_steps": partial(draw_attention_steps, noise=noise),
+        "adaln": partial(draw_adaln, noise=noise),
+        "features": partial(draw_features, text=text),
+    }
+
+
+def static_figures(spec: DLMSpec) -> Mapping[str, Figure]:
+    """Draw the kinds that need no weights: noise schedule, rotary positions, the sinusoid of noise, forward pass, and
+    the attention mask of a block-causal network."""
+    noise = DLMObjectiveSpec().noise
+    figures = {
+        "noise_schedule": noise_schedule_figure(sigma_schedule(noise), spec.vocabulary, noise.kind),
+        "positions": rotary_figure(spec.head_width, spec.length),
+        "time_embedding": time_figure(
+            spec.time_width, layout="cos_sin", denominator="half", last=noise.sigma_max, label="noise sigma"
+        ),
+        "forward_pass": forward_pass_figure(spec),
+    }
+    return figures if spec.block_size is None else {**figures, "attention_mask": attention_mask_figure(spec)}
 
 
 def sample_figure(samples: Samples, text: TextCodec | None, in_blocks: bool) -> Figure:

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.contract import NoiseSource, TextCodec
-from denoisers.dlm.figures import draw_loss_by_noise
+from denoisers.dlm.figures import figure_makers
 from denoisers.dlm.noising import NoiseLevels, TokenNoise, by_token
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.figure_makers import FigureDrawer
@@ -53,7 +53,7 @@ class DLMObjective(FigureDrawer):
         self._noise = TokenNoise(sigma_schedule(spec.noise), model.vocabulary, model.block_size, spec.score)
         self._time_min = spec.time_min
         self._bytes_per_token = text.bytes_per_token if text else None
-        self.figure_makers = {"loss_by_noise": lambda inputs: draw_loss_by_noise(inputs, self._noise)}
+        self.figure_makers = figure_makers(self._noise, spec.noise.kind, text)
 
     def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute `score_entropy`, times d sigma/dt, and `unweighted`, detached. Draws `time`, `move` and `jump`.

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from denoisers.figures import Curve, Figure, Heatmap, Lines
-from denoisers.layers.embeddings import embed, longest_wavelength, table
+from denoisers.layers.embeddings import Denominator, SinusoidLayout, embed, longest_wavelength, table
 
 TABLE_DIM = 64
 BASES_DIM = 16
@@ -28,7 +28,7 @@ def table_heatmap(length: int, dim: int, base: float = 10000.0, title: str = "")
     """A table with a row for each position: sines at even dimensions, cosines at odd ones."""
     values = table(length, dim, base=base).numpy()
     title = title or f"{length} positions, {dim} dimensions, base {base:g}"
-    return Heatmap(values, title, x_label="dimension", y_label="position", diverging=True)
+    return Heatmap(values, title, x_label="dimension", y_label="position", diverging=True, unit="value")
 
 
 def growth_figure() -> Figure:
@@ -38,7 +38,9 @@ def growth_figure() -> Figure:
     for length in GROWING_LENGTHS:
         values = np.full((tallest, TABLE_DIM), np.nan, dtype=np.float32)
         values[:length] = table(length, TABLE_DIM).numpy()
-        panel = Heatmap(values, f"{length} positions", x_label="dimension", y_label="position", diverging=True)
+        panel = Heatmap(
+            values, f"{length} positions", x_label="dimension", y_label="position", diverging=True, unit="value"
+        )
         frames.append(Figure([panel], columns=1))
     title = "A longer table begins with the shorter one"
     return Figure(frames[-1].panels, title, columns=1, frames=frames)
@@ -59,20 +61,31 @@ def bases_figure(length: int = 400) -> Figure:
     return Figure(panels, title=f"What the base decides, at {BASES_DIM} dimensions", columns=2)
 
 
-def time_figure(dim: int, scale: float) -> Figure:
-    """The sinusoid of t in [0, 1], from which a network's time embedding is computed."""
-    t = torch.linspace(0, 1, NUM_TIMES)
-    values = embed(t, dim, layout="sin_cos", denominator="half_minus_1", scale=scale).numpy()
+def time_figure(
+    dim: int,
+    scale: float = 1.0,
+    layout: SinusoidLayout = "sin_cos",
+    denominator: Denominator = "half_minus_1",
+    last: float = 1.0,
+    label: str = "time t",
+) -> Figure:
+    """The sinusoid of values from 0 to `last`, from which a network's embedding of time or noise is computed."""
+    t = torch.linspace(0, last, NUM_TIMES)
+    values = embed(t, dim, layout=layout, denominator=denominator, scale=scale).numpy()
+    order = "Sines, then cosines" if layout == "sin_cos" else "Cosines, then sines"
+    symbol = label.split()[-1]
+    argument = symbol if scale == 1 else f"{scale:g} {symbol}"
     heatmap = Heatmap(
         values.T,
-        f"Sines, then cosines, of {dim // 2} frequencies (time_scale {scale:g})",
-        x_label="time t",
+        f"{order}, of {dim // 2} frequencies, of {argument}",
+        x_label=label,
         y_label="dimension",
-        extent=(0, 1, dim, 0),
+        extent=(0, last, dim, 0),
         diverging=True,
+        limits=(-1.0, 1.0),
+        unit="value",
     )
     distance = np.linalg.norm(values - values[NUM_TIMES // 2], axis=1)
-    apart = Lines(
-        [Curve(t.numpy(), distance)], "How far each t lies from t = 0.5", x_label="time t", y_label="Euclidean distance"
-    )
-    return Figure([heatmap, apart], title="The sinusoid of time")
+    title = f"How far each {symbol} lies from {symbol} = {last / 2:g}"
+    apart = Lines([Curve(t.numpy(), distance)], title, x_label=label, y_label="Euclidean distance")
+    return Figure([heatmap, apart], title=f"The sinusoid of {label}")

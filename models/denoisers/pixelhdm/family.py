@@ -68,7 +68,7 @@ class PixelHDMFamily(Family[PixelHDMSpec, PixelHDMObjectiveSpec, PixelHDMSamplin
     def static_figures(self, model: PixelHDMSpec) -> Mapping[str, Figure]:
         from denoisers.pixelhdm.figures import static_figures
 
-        return static_figures()
+        return static_figures(model)
 
 
 FAMILY = PixelHDMFamily()

@@ -1,8 +1,9 @@
-"""Figures of PixelHDM: samples of held-out captions, their trajectories, attention gates, frequency weights."""
+"""Figures of PixelHDM by kind: samples of held-out captions, trajectories, attention gates, frequency weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -10,14 +11,24 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.contract import Samples
+from denoisers.figure_kinds.flow_schedule import flow_schedule_figure
+from denoisers.figure_kinds.flow_times import denoising_figure, loss_by_time_figure
+from denoisers.figure_kinds.receptive_field import receptive_field_figure
 from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Figure, Heatmap
+from denoisers.layers.embedding_figures import time_figure
 from denoisers.layers.gated_attention import GatedAttention
 from denoisers.layers.sandwich_block import SandwichBlock
-from denoisers.pixelhdm.network import PixelHDM
+from denoisers.pixelhdm.figure_parts.attention_figures import draw_attention, draw_attention_steps
+from denoisers.pixelhdm.figure_parts.forward_pass import forward_pass_figure
+from denoisers.pixelhdm.figure_parts.guidance_figure import guidance_figure
+from denoisers.pixelhdm.figure_parts.path_figures import draw_adaln, draw_features, draw_paths
+from denoisers.pixelhdm.figure_parts.probe import velocity_probe
+from denoisers.pixelhdm.figure_parts.token_figures import draw_patches, positions_figure
+from denoisers.pixelhdm.network import TIME_SCALE, PixelHDM
 from denoisers.pixelhdm.pixel_path import PixelBlock
 from denoisers.pixelhdm.sampling import PixelHDMSampler
-from denoisers.pixelhdm.spec import FrequencySpec
+from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
 from denoisers.processes.flow.figures import trajectory_figure
 from denoisers.processes.flow.frequency_loss import frequency_weights, quantisation_tables
 from denoisers.processes.flow.linear_path import interpolate
@@ -69,7 +80,7 @@ def draw_attention_gates(inputs: FigureInputs) -> Figure:
 
 def _gates_panel(gates: np.ndarray, title: str) -> Heatmap:
     blocks, heads = ([str(number + 1) for number in range(size)] for size in gates.shape)
-    return Heatmap(gates, title, "head", "block", limits=(0.0, 1.0), x_names=heads, y_names=blocks)
+    return Heatmap(gates, title, "head", "block", limits=(0.0, 1.0), x_names=heads, y_names=blocks, unit="mean gate")
 
 
 def draw_frequency_weights(_inputs: FigureInputs, quality: int) -> Figure:
@@ -83,27 +94,56 @@ def frequency_weights_figure(quality: int) -> Figure:
     axes = ("horizontal frequency", "vertical frequency")
     largest_step = float(max(table.max() for table in steps))
     panels = [
-        Heatmap(table.numpy(), f"Quantisation steps of {name}", *axes, limits=(1.0, largest_step))
+        Heatmap(table.numpy(), f"Quantisation steps of {name}", *axes, limits=(1.0, largest_step), unit="step")
         for name, table in (("Y", steps.luma), ("Cb and Cr", steps.chroma))
     ]
     panels += [
-        Heatmap(table, f"Weights of errors in {name} (mean 1)", *axes, limits=(0.0, float(weights.max())))
+        Heatmap(
+            table, f"Weights of errors in {name} (mean 1)", *axes, limits=(0.0, float(weights.max())), unit="weight"
+        )
         for name, table in (("Y", weights[0]), ("Cb and Cr", weights[1]))
     ]
     return Figure(panels, title=f"The frequency loss at JPEG quality {quality}")
 
 
-def static_figures() -> Mapping[str, Figure]:
-    """Draw `frequency_weights` at the default quality, which needs no weights."""
-    return {"frequency_weights": frequency_weights_figure(FrequencySpec().quality)}
+def figure_makers(objective: PixelHDMObjectiveSpec) -> dict[str, FigureMaker]:
+    """Return the makers of a trained network's figures by kind."""
+    return {
+        "samples": draw_samples,
+        "trajectory": draw_trajectory,
+        "denoising": lambda inputs: denoising_figure(velocity_probe(inputs, objective)),
+        "loss_by_time": lambda inputs: loss_by_time_figure(velocity_probe(inputs, objective)),
+        "receptive_field": lambda inputs: receptive_field_figure(velocity_probe(inputs, objective, NUM_GATED)),
+        "patches": draw_patches,
+        "attention": draw_attention,
+        "attention_steps": draw_attention_steps,
+        "attention_gates": draw_attention_gates,
+        "adaln": draw_adaln,
+        "features": draw_features,
+        "paths": partial(draw_paths, objective=objective),
+        "noise_schedule": lambda inputs: flow_schedule_figure(objective.time, noise_at=0),
+        "guidance": draw_guidance,
+        "frequency_weights": partial(draw_frequency_weights, quality=objective.frequency.quality),
+    }
 
 
-FIGURES: Mapping[str, FigureMaker] = {
-    "samples": draw_samples,
-    "trajectory": draw_trajectory,
-    "attention_gates": draw_attention_gates,
-}
-"""Makers that do not depend on the objective's spec."""
+def draw_guidance(inputs: FigureInputs) -> Figure:
+    """Draw `guidance`: the scale over time by schedule, under the run's settings of sampling."""
+    assert isinstance(inputs.sampler, PixelHDMSampler)
+    return guidance_figure(inputs.sampler.spec)
+
+
+def static_figures(spec: PixelHDMSpec) -> Mapping[str, Figure]:
+    """Draw the kinds that need no weights: noise, guidance, positions, time, frequency weights, the forward pass."""
+    objective = PixelHDMObjectiveSpec()
+    figures = {
+        "noise_schedule": flow_schedule_figure(objective.time, noise_at=0),
+        "guidance": guidance_figure(PixelHDMSamplingSpec()),
+        "time_embedding": time_figure(spec.time_width, TIME_SCALE, denominator="half"),
+        "frequency_weights": frequency_weights_figure(objective.frequency.quality),
+        "forward_pass": forward_pass_figure(spec),
+    }
+    return figures if spec.positions == "learned" else {**figures, "positions": positions_figure(spec)}
 
 
 def _draw(inputs: FigureInputs, most: int, trajectory: bool = False) -> Samples:

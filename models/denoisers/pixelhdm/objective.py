@@ -6,7 +6,6 @@ z_t = t x + (1 - t) eps with the image x at t = 1 and noise eps at t = 0; v = x 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from denoisers.contract import NoiseSource
-from denoisers.figure_makers import FigureDrawer, FigureMaker
+from denoisers.figure_makers import FigureDrawer
 from denoisers.loss_components import components_of
 from denoisers.pixelhdm.alignment import Alignment
-from denoisers.pixelhdm.figures import FIGURES, draw_frequency_weights
+from denoisers.pixelhdm.figures import figure_makers
 from denoisers.pixelhdm.spec import IMAGE_FEATURES, PixelHDMObjectiveSpec, PixelHDMSpec, PixelHDMWeights
 from denoisers.processes.flow.frequency_loss import frequency_error, frequency_weights
 from denoisers.processes.flow.linear_path import interpolate, point_velocity, velocity_target
@@ -46,10 +45,7 @@ class PixelHDMObjective(FigureDrawer):
         self.weights: dict[str, float] = spec.weights.model_dump()
         aligns = spec.weights.alignment > 0
         self.modules: nn.Module | None = Alignment(model.width, spec.alignment_width) if aligns else None
-        self.figure_makers: dict[str, FigureMaker] = {
-            **FIGURES,
-            "frequency_weights": partial(draw_frequency_weights, quality=spec.frequency.quality),
-        }
+        self.figure_makers = figure_makers(spec)
         self._spec, self._model = spec, model
         self._others = components_of(spec.weights, PixelHDMWeights)
         self._conditions = [field.name for field in model.batch_fields() if field.name != "image"]

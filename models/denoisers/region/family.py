@@ -65,7 +65,7 @@ class RegionFamily(Family[RegionSpec, RegionObjectiveSpec, RegionSamplingSpec]):
     def static_figures(self, model: RegionSpec) -> Mapping[str, Figure]:
         from denoisers.region.figures import static_figures
 
-        return static_figures()
+        return static_figures(model)
 
 
 FAMILY = RegionFamily()

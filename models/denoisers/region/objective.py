@@ -17,7 +17,7 @@ from denoisers.layers.rows import Rows, masked_rows, take_rows
 from denoisers.processes.gaussian.schedule import linear_schedule
 from denoisers.processes.time_quarters import draw_times, mean_over_quarters, quarter_names
 from denoisers.region.agreement import Agreement
-from denoisers.region.figures import FIGURES
+from denoisers.region.figures import figure_makers
 from denoisers.region.prediction import evaluate_network, one_step_inputs, present_or_none
 from denoisers.region.spec import Reduction, RegionObjectiveSpec, RegionSpec
 
@@ -30,9 +30,8 @@ AGREEMENT = ("mse", "r2", "pearson")
 class RegionObjective(FigureDrawer):
     """Squared error of the network's prediction of regions that are masked and corrupted."""
 
-    figure_makers = FIGURES
-
     def __init__(self, spec: RegionObjectiveSpec, model: RegionSpec) -> None:
+        self.figure_makers = figure_makers(spec, model)
         self.weights: dict[str, float] = spec.weights.model_dump()
         self.modules: nn.Module | None = None
         self._active = [name for name, weight in self.weights.items() if weight > 0]

@@ -1,4 +1,4 @@
-"""Figures of a U-Net: the effect of time on its channels."""
+"""Figures of a U-Net: those of a trained network by kind, and those that need no weights."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
+from denoisers.figure_kinds.features import token_features_figure
+from denoisers.figure_kinds.flow_schedule import flow_schedule_figure
+from denoisers.figure_kinds.velocity_kinds import velocity_makers, velocity_probe
 from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Curve, Figure, Heatmap, Lines, Panel
 from denoisers.layers.embedding_figures import time_figure
-from denoisers.processes.flow.figures import draw_samples, draw_trajectory
+from denoisers.processes.flow.figures import to_pictures
+from denoisers.processes.flow.linear_path import interpolate
+from denoisers.unet.forward_pass import forward_pass_figure
 from denoisers.unet.network import UNet
-from denoisers.unet.spec import UNetSpec
+from denoisers.unet.spec import UNetObjectiveSpec, UNetSpec
 
 NUM_TIMES = 101
+NOISE = 0.25
+"""Share of noise in the images whose features are drawn."""
 
 
 def draw_time_shift(inputs: FigureInputs) -> Figure:
@@ -31,7 +39,7 @@ def draw_time_shift(inputs: FigureInputs) -> Figure:
         for name, block in network.blocks().items()
     }
     panels: list[Panel] = [
-        Heatmap(shift.T, name, "time t", "channel", (0, 1, shift.shape[1], 0), diverging=True)
+        Heatmap(shift.T, name, "time t", "channel", (0, 1, shift.shape[1], 0), diverging=True, unit="shift")
         for name, shift in shifts.items()
     ]
     numbers = np.arange(1, len(shifts) + 1)
@@ -41,13 +49,39 @@ def draw_time_shift(inputs: FigureInputs) -> Figure:
     return Figure(panels, title="The shift that time adds to every channel", columns=3)
 
 
-FIGURES: Mapping[str, FigureMaker] = {
-    "samples": draw_samples,
-    "trajectory": draw_trajectory,
-    "time_shift": draw_time_shift,
-}
+def draw_features(inputs: FigureInputs) -> Figure:
+    """Draw `features`: principal components of the middle's pixels, of held-out images a quarter of which is noise."""
+    network = inputs.network
+    assert isinstance(network, UNet)
+    probe = velocity_probe(inputs)
+    t = probe.at(NOISE)
+    x_t = interpolate(probe.image, probe.noise, t)
+    kept: list[Tensor] = []
+
+    def keep(_module: nn.Module, _args: object, output: Tensor) -> None:
+        kept.append(output)
+
+    handle = network.middle2.register_forward_hook(keep)
+    try:
+        with torch.no_grad():
+            probe.velocity(x_t, t)
+    finally:
+        handle.remove()
+    rows, columns = kept[0].shape[2:]
+    tokens = kept[0].detach().float().flatten(2).transpose(1, 2).cpu().numpy()  # (B, rows * columns, channels)
+    labels = [str(value) for value in inputs.batch["label"][: len(x_t)].tolist()] if "label" in inputs.batch else []
+    return token_features_figure(tokens, rows, columns, to_pictures(x_t), labels, f"in the middle, t = {NOISE:g}")
+
+
+def figure_makers(objective: UNetObjectiveSpec) -> Mapping[str, FigureMaker]:
+    """Return the makers of a trained network's figures by kind."""
+    return {**velocity_makers(objective.time), "time_shift": draw_time_shift, "features": draw_features}
 
 
 def static_figures(spec: UNetSpec) -> Mapping[str, Figure]:
-    """Draw `time_embedding`, which needs no weights."""
-    return {"time_embedding": time_figure(spec.time_width, spec.time_scale)}
+    """Draw the kinds that need no weights: the sinusoid of time, the noise schedule, the forward pass."""
+    return {
+        "time_embedding": time_figure(spec.time_width, spec.time_scale),
+        "noise_schedule": flow_schedule_figure(UNetObjectiveSpec().time),
+        "forward_pass": forward_pass_figure(spec),
+    }

@@ -1,7 +1,7 @@
 """The U-Net's objective: the shared velocity regression, with the U-Net's own figures."""
 
 from denoisers.processes.flow.objective import VelocityObjective
-from denoisers.unet.figures import FIGURES
+from denoisers.unet.figures import figure_makers
 from denoisers.unet.spec import UNetObjectiveSpec, UNetSpec
 
 
@@ -9,4 +9,4 @@ class UNetObjective(VelocityObjective):
     """Velocity regression with the U-Net's figures."""
 
     def __init__(self, spec: UNetObjectiveSpec, model: UNetSpec) -> None:
-        super().__init__(spec, model, FIGURES)
+        super().__init__(spec, model, figure_makers(spec))

@@ -10,16 +10,20 @@ from typing import Any
 
 import torch
 
+from denoisers.contract import ModelSpec
 from denoisers.families import families
 from denoisers.figures import Figure
 from denoisers.layers.embedding_figures import embedding_figures
+from denoisers.parameter_counts import count_parameters
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.saved_run import SavedRun, default_device
 from ditlab.analysis.user_errors import output_folder, writing
 from ditlab.errors import UserError, nearest
 from ditlab.inputs.noise import derived_seed
 from ditlab.reports.curves import loss_figure
-from ditlab.reports.rendering.render import save_figure
+from ditlab.reports.parameters import parameters_figure
+from ditlab.reports.rendering.theme import ThemeName
+from ditlab.reports.rendering.vector import PictureFormat, save_formats
 from ditlab.reports.schedules import schedule_figure, schedules_figure
 from ditlab.tracking.journal.history import metric_history
 from ditlab.training.plan import plan_run
@@ -61,13 +65,28 @@ class FigureSet:
 
         Raises UserError for an unknown kind, and where the disk refuses.
         """
+        files = self.save_formats(kind, folder)
+        return files[0] if files else None
+
+    def save_formats(
+        self,
+        kind: str,
+        folder: Path | None = None,
+        formats: Sequence[PictureFormat] = ("png",),
+        themes: Sequence[ThemeName] = ("light",),
+    ) -> list[Path]:
+        """Draw a figure and write it in each format and theme: `KIND.png`, `KIND.svg`, `KIND-dark.png`.
+
+        An animation's `png` is a GIF with a still PNG beside it. Returns the files; none where the run has nothing to
+        draw it from. Raises UserError for an unknown kind, and where the disk refuses.
+        """
         self.check([kind])
         place = output_folder(folder or self.folder)
         plot = self.draw(kind)
         if plot is None:
-            return None
+            return []
         with writing(place):
-            return save_figure(plot.figure, place / f"{kind}{'.gif' if plot.figure.frames else '.png'}")
+            return save_formats(plot.figure, place / kind, tuple(formats), tuple(themes))
 
 
 def general_figures() -> FigureSet:
@@ -77,8 +96,10 @@ def general_figures() -> FigureSet:
     }
     makers["schedules"] = lambda: schedules_figure(learning_rate)
     for family in families().values():
-        for kind, figure in family.static_figures(family.model()).items():
+        model = family.model()
+        for kind, figure in family.static_figures(model).items():
             makers[f"{family.name}-{kind}"] = partial(_drawn, figure)
+        makers[f"{family.name}-parameters"] = partial(_parameters, model)
     return FigureSet(makers, "without a run", Path("figures"))
 
 
@@ -112,6 +133,7 @@ def run_figures(saved: SavedRun, seed: int) -> FigureSet:
     makers: dict[str, Callable[[], Figure | None]] = {kind: partial(trained, kind) for kind in objective.figure_kinds()}
     for kind, figure in experiment.family.static_figures(experiment.model).items():
         makers.setdefault(kind, partial(_drawn, figure))
+    makers["parameters"] = partial(_parameters, experiment.model)
     makers["loss"] = loss
     makers["schedule"] = schedule
     return FigureSet(makers, "for this run", saved.folder.media / "figures")
@@ -119,3 +141,8 @@ def run_figures(saved: SavedRun, seed: int) -> FigureSet:
 
 def _drawn(figure: Figure) -> Figure:
     return figure
+
+
+def _parameters(model: ModelSpec) -> Figure:
+    counts = count_parameters(model)
+    return parameters_figure(counts.components, model.family)

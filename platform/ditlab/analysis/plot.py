@@ -13,6 +13,7 @@ from PIL import Image
 from denoisers.figures import Figure
 from ditlab.analysis.user_errors import writing
 from ditlab.reports.rendering.render import save_figure, to_image
+from ditlab.reports.rendering.vector import FORMATS, save_formats
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,15 @@ class Plot:
     def save(self, path: str | Path) -> Path:
         """Write the figure as PNG, an animation as GIF with a PNG still beside it; return the path written.
 
-        The suffix follows from the content. Raises UserError where the disk refuses.
+        A path with the suffix `.svg` or `.pdf` becomes a vector picture; other suffixes follow from the content. Raises
+        UserError where the disk refuses.
         """
-        with writing(Path(path)):
-            return save_figure(self.figure, Path(path))
+        place = Path(path)
+        with writing(place):
+            for kind in FORMATS:
+                if kind != "png" and place.suffix.lower() == f".{kind}":
+                    return save_formats(self.figure, place.with_suffix(""), (kind,))[0]
+            return save_figure(self.figure, place)
 
     def _repr_mimebundle_(
         self, include: object = None, exclude: object = None

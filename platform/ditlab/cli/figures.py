@@ -1,7 +1,7 @@
 """`ditlab figures`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,11 +22,33 @@ if TYPE_CHECKING:
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder for the pictures (default: figures/, or the run's)."
 )
+@click.option(
+    "--format",
+    "formats",
+    type=click.Choice(["png", "svg", "pdf"]),
+    multiple=True,
+    default=("png", "svg"),
+    help="File format (repeatable; default: png and svg). An animation's png is a GIF and a still.",
+)
+@click.option(
+    "--theme",
+    type=click.Choice(["light", "dark", "both"]),
+    default="light",
+    show_default=True,
+    help="Page on which the pictures will stand; dark ones are KIND-dark.png.",
+)
 @json_option
 def figures(
-    run: str | None, kinds: tuple[str, ...], only_list: bool, seed: int, out: Path | None, as_json: bool
+    run: str | None,
+    kinds: tuple[str, ...],
+    only_list: bool,
+    seed: int,
+    out: Path | None,
+    formats: tuple[str, ...],
+    theme: str,
+    as_json: bool,
 ) -> None:
-    """Draw the figures of RUN's family from its trained weights, and log them to the run.
+    """Draw the figures of RUN's family from its trained weights, and log them (light, as PNG) to the run.
 
     Without RUN: figures that need no weights (embeddings, schedules, each family's fixed tables).
     """
@@ -45,19 +67,21 @@ def figures(
             files = []
         else:
             found.check(kinds)
-            files = _draw(found, kinds, out, run, progress, as_json)
+            themes = ("light", "dark") if theme == "both" else (theme,)
+            files = _draw(found, kinds, out, formats, themes, run, progress, as_json)
         num_unsent = 0
-        if opened and files:
+        logged = [file for file in files if file.suffix in (".png", ".gif") and not file.stem.endswith("-dark")]
+        if opened and logged:
             progress.stage("sending the figures to MLflow")
-            num_unsent = opened.log_figures(files)
+            num_unsent = opened.log_figures(logged)
     if only_list:
         for kind in found.kinds:
             print_line(kind, as_json)
         emit({"kinds": found.kinds}, as_json)
         hint(as_json, "figures", *([opened.id] if opened else []), "--kind", found.kinds[0])
         return
-    if opened and files:
-        say(delivery_text(f"{len(files)} figure{'s' if len(files) > 1 else ''}", opened.id, num_unsent))
+    if opened and logged:
+        say(delivery_text(f"{len(logged)} figure{'s' if len(logged) > 1 else ''}", opened.id, num_unsent))
     emit({"files": [str(file) for file in files]}, as_json)
     if opened:
         hint(as_json, "export", opened.id, "--out", f"export-{opened.id}")
@@ -66,8 +90,8 @@ def figures(
 
 
 def _draw(
-    found: "FigureSet", kinds: tuple[str, ...], out: Path | None, run: str | None, progress: "ProgressBars",
-    as_json: bool,
+    found: "FigureSet", kinds: tuple[str, ...], out: Path | None, formats: Any, themes: Any, run: str | None,
+    progress: "ProgressBars", as_json: bool,
 ) -> list[Path]:  # fmt: skip
     """Draw the figures and print their files. Raises UserError for a kind by name that the run has nothing for."""
     from ditlab.errors import UserError
@@ -76,12 +100,13 @@ def _draw(
     chosen = kinds or found.kinds
     for number, kind in enumerate(chosen):
         progress("drawing figures", number, len(chosen), "figures")
-        file = found.save_kind(kind, out)
-        if file is not None:
+        drawn = found.save_formats(kind, out, formats, themes)
+        for file in drawn:
             files.append(file)
             print_line(file, as_json)
-        elif kinds:
+        if drawn:
+            continue
+        if kinds:
             raise UserError(f"--kind {kind}: run {run} has nothing to draw it from; leave it out.")
-        else:
-            progress.say(f"no {kind}: the run has nothing to draw it from.")
+        progress.say(f"no {kind}: the run has nothing to draw it from.")
     return files

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     shell_complete=complete_resume,
     help="Continue a run; `auto`: the newest unfinished one of this spec, if any.",
 )
+@click.option(
+    "--figures/--no-figures",
+    default=True,
+    envvar="DITLAB_FIGURES",
+    help="Draw the family's figures at the end (default: yes; of large networks, on a GPU alone).",
+)
 @click.option("--dry-run", is_flag=True, help="Show the resolved spec, parameters, steps and devices; start nothing.")
 @json_option
 def train(
@@ -35,6 +41,7 @@ def train(
     address: str | None,
     local: bool,
     resume: str | None,
+    figures: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -53,6 +60,11 @@ def train(
             experiment, local=local, address=address, resume=resume,
             on_progress=line.update, say=line.say, warn=line.warn,
         )  # fmt: skip
+        if figures and result.status == "finished":
+            from ditlab.interface.final_figures import draw_final_figures
+
+            line.stage("drawing the figures")
+            draw_final_figures(result.run, line.warn)
     for text in _summary(result):
         print_line(text, as_json)
     emit({**result.to_dict(), **changes}, as_json)

@@ -104,7 +104,7 @@ def test_attention_maps_leave_the_network_as_it_was(perturb):
 
 
 def test_with_patch_lines_keeps_every_pixel():
-    from denoisers.dit.patch_figures import ENLARGEMENT, cut_patches, with_patch_lines
+    from denoisers.figure_kinds.patch_grid import ENLARGEMENT, cut_patches, with_patch_lines
 
     picture = torch.rand(8, 8).numpy()
     lined = with_patch_lines(picture, 2)

@@ -213,7 +213,8 @@ def test_figures_of_a_bed_masks_run_are_masked_by_chance(region_spec, windows, t
         RegionSamplingSpec(mask=BedMask(path=str(tmp_path / "gone.bed"))), spec, RegionObjectiveSpec()
     )
     batch = {"regions": windows["regions"].float(), "present": windows["present"]}
-    drawn = FAMILY.build_objective(RegionObjectiveSpec(), spec).figures(Constants(), batch, made, seeded())
+    objective = FAMILY.build_objective(RegionObjectiveSpec(), spec)
+    drawn = objective.figures(Constants(), batch, made, seeded(), ["imputation"])
     ((kind, figure),) = drawn
     assert kind == "imputation" and np.isnan(figure.panels[1].values).any()
 

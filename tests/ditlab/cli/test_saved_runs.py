@@ -182,4 +182,23 @@ def test_all_figures_without_a_run(ditlab, tmp_path):
 
 def test_one_kind_alone(finished, with_run, tmp_path):
     said = with_run("figures", "small", "--kind", "schedule", "--out", tmp_path, "--json")
-    assert [Path(file).name for file in said.json["files"]] == ["schedule.png"]
+    assert [Path(file).name for file in said.json["files"]] == ["schedule.png", "schedule.svg"]
+
+
+def test_a_run_ends_with_its_figures(blank_pictures, ditlab, home, spec, monkeypatch):
+    monkeypatch.setattr("denoisers.figure_kinds.receptive_field.input_gradient", None)
+    said = ditlab("train", spec, "--local", "--figures", "--set", "evaluation.samples=2", "--json")
+    assert said.code == 0 and said.json["status"] == "finished"
+    assert "figure receptive_field was not drawn" in said.err
+    folder = home / "train" / said.json["run_id"] / "media" / "figures"
+    names = {file.name for file in folder.iterdir()}
+    assert {"loss.png", "loss.svg", "attention.png", "trajectory.gif", "forward_pass.svg"} <= names
+    assert "receptive_field.png" not in names
+
+
+def test_formats_and_themes(blank_pictures, ditlab, tmp_path):
+    words = ("figures", "--kind", "schedules", "--out", tmp_path, "--theme", "both", "--json")
+    said = ditlab(*words, "--format", "svg", "--format", "png")
+    names = [Path(file).name for file in said.json["files"]]
+    assert names == ["schedules.svg", "schedules.png", "schedules-dark.svg", "schedules-dark.png"]
+    assert ditlab(*words, "--format", "gif").code == 2

@@ -32,6 +32,11 @@ def to_pictures(images: Tensor) -> np.ndarray:
     return unit.mean(1).numpy()
 
 
+def to_grey(images: Tensor) -> np.ndarray:
+    """Convert (num, channels, height, width) in [-1, 1] to (num, height, width) in [0, 1]: the mean of the channels."""
+    return to_pictures(images.mean(1, keepdim=True))
+
+
 def sample_figure(samples: Samples, title: str = "") -> Figure:
     """Draw samples with their labels; classes in turn get a column each."""
     label = samples.conditions.get("label")

@@ -83,7 +83,7 @@ def _thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def bars_size(panel: Bars, dpi: int) -> PanelSize:
     """Compute the size of bars with their names."""
     names = max((len(_label(name) or "") for name in panel.names), default=0)
-    texts = max((len(text) for text in panel.texts), default=0)
+    texts = max((len(text) for text in _bar_texts(panel)), default=0)
     return PanelSize(4.4 + _CHARACTER_INCHES * (names + texts), max(1.4, 0.7 + _BAR_INCHES * len(panel.names)))
 
 
@@ -94,13 +94,14 @@ def draw_bars(panel: Bars, axes: Axes, dpi: int, theme: Theme) -> None:
     axes.barh(places, values, color=theme.curves[0], height=0.72)
     axes.set_yticks(places, [_label(name) or "" for name in panel.names], parse_math=False)
     axes.invert_yaxis()
-    for place, (value, text) in enumerate(zip(values, panel.texts, strict=False)):
+    texts = _bar_texts(panel)
+    for place, (value, text) in enumerate(zip(values, texts, strict=False)):
         axes.annotate(
-            one_line(text, NAME_CHARACTERS), (value, place), xytext=(4, 0), textcoords="offset points", va="center",
+            text, (value, place), xytext=(4, 0), textcoords="offset points", va="center",
             fontsize=TICK_POINTS, color=theme.text, parse_math=False,
         )  # fmt: skip
-    if panel.texts and len(values):
-        longest = max(len(text) for text in panel.texts)
+    if texts and len(values):
+        longest = max(map(len, texts))
         axes.set_xlim(min(0.0, float(values.min())), (float(values.max()) or 1.0) * (1 + 0.02 * (longest + 2)))
     light_grid(axes, theme)
     axes.grid(False, axis="y")
@@ -108,6 +109,10 @@ def draw_bars(panel: Bars, axes: Axes, dpi: int, theme: Theme) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     style_axes(axes, theme)
     label_axes(axes, panel.x_label, panel.y_label, theme)
+
+
+def _bar_texts(panel: Bars) -> list[str]:
+    return [one_line(text, NAME_CHARACTERS) for text in panel.texts]
 
 
 def points_size(panel: Points, dpi: int) -> PanelSize:

@@ -57,7 +57,7 @@ def _draw_box(box: Box, axes: Axes, theme: Theme) -> None:
             facecolor=fill, edgecolor=border, linewidth=1.3, mutation_aspect=_COLUMN_INCHES / _ROW_INCHES,
         )
     )  # fmt: skip
-    shift = 0.13 / _ROW_INCHES if box.detail else 0.0
+    shift = 0.11 / _ROW_INCHES if box.detail else 0.0
     axes.text(
         box.column, box.row - shift, one_line(box.text, _CHARACTERS), ha="center", va="center", fontsize=LABEL_POINTS,
         fontweight="bold", color=theme.text, parse_math=False,
@@ -70,14 +70,10 @@ def _draw_box(box: Box, axes: Axes, theme: Theme) -> None:
 
 
 def _ends(start: Box, end: Box) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return where an arrow leaves one box and meets the other: below and above, or at the sides in one row."""
+    """Return where an arrow leaves one box and meets the other: at the facing sides, below and above in one column."""
     half_width, half_height = _BOX_INCHES[0] / _COLUMN_INCHES / 2, _BOX_INCHES[1] / _ROW_INCHES / 2
-    if abs(start.row - end.row) < 2 * half_height:
+    if abs(end.column - start.column) > 0.9:
         sign = 1 if end.column > start.column else -1
         return (start.column + sign * half_width, start.row), (end.column - sign * half_width, end.row)
     sign = 1 if end.row > start.row else -1
-    if start.column != end.column and abs(end.row - start.row) > 1:
-        # From the side of the first box, so that the arrow crosses no box below it.
-        side = 1 if end.column > start.column else -1
-        return (start.column + side * half_width, start.row), (end.column, end.row - sign * half_height)
     return (start.column, start.row + sign * half_height), (end.column, end.row - sign * half_height)

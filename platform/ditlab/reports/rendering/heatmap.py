@@ -19,18 +19,24 @@ _CELL_INCHES = (0.21, 0.2)
 _CELL_CHARACTERS = 6
 
 
+def heatmap_margin(panel: Heatmap) -> float:
+    """Return the width in inches of all that stands beside a heat map: labels, colour bar and its unit."""
+    names = max((len(name) for name in _names(panel.y_names)), default=0)
+    return 1.3 + (0.2 if panel.unit else 0.0) + (0.07 * names if panel.cell_texts else 0.0)
+
+
 def heatmap_size(panel: Heatmap, dpi: int) -> PanelSize:
     """Compute the size of a heat map with its labels and its colour bar."""
     rows, columns = panel.values.shape
+    margin = heatmap_margin(panel)
     if panel.cell_texts:
         longest = max((len(text) for row in _cell_texts(panel) for text in row), default=1)
         width = _CELL_INCHES[0] + 0.085 * (longest - 1)
-        names = max((len(name) for name in _names(panel.y_names)), default=0)
-        return PanelSize(columns * width + 1.4 + 0.07 * names, rows * _CELL_INCHES[1] + 0.6)
+        return PanelSize(columns * width + margin, rows * _CELL_INCHES[1] + 0.6)
     if panel.extent is None and _has_square_cells(panel):
         longest_side = 4.0 / max(rows, columns)
-        return PanelSize(max(2.4, columns * longest_side) + 1.3, max(1.2, rows * longest_side) + 0.6)
-    return PanelSize(5.2, 3.5)
+        return PanelSize(max(2.4, columns * longest_side) + margin, max(1.2, rows * longest_side) + 0.6)
+    return PanelSize(3.9 + margin, 3.5)
 
 
 def draw_heatmap(panel: Heatmap, axes: Axes, dpi: int, theme: Theme) -> None:

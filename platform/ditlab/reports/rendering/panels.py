@@ -19,7 +19,7 @@ from ditlab.reports.rendering.charts import (
     points_size,
 )
 from ditlab.reports.rendering.diagram import diagram_size, draw_diagram
-from ditlab.reports.rendering.heatmap import draw_heatmap, heatmap_size
+from ditlab.reports.rendering.heatmap import draw_heatmap, heatmap_margin, heatmap_size
 from ditlab.reports.rendering.image_grid import GridLayout
 from ditlab.reports.rendering.panel_size import PanelSize
 from ditlab.reports.rendering.plain_text import TITLE_CHARACTERS, one_line
@@ -50,12 +50,18 @@ def draw_panel(panel: Panel, axes: Axes, size: PanelSize, dpi: int, theme: Theme
         axes.set_title(title, fontsize=PANEL_TITLE_POINTS, pad=6, color=theme.text, parse_math=False)
 
 
+def panel_margin(panel: Panel) -> float:
+    """Return the width in inches of what stands beside a panel's axes: labels, a colour bar, a legend."""
+    if isinstance(panel, Heatmap):
+        return heatmap_margin(panel)
+    if isinstance(panel, Lines) and legend_is_outside(panel):
+        return 0.9 + LEGEND_INCHES
+    return 0.9 if isinstance(panel, Lines | Points | Bars) else 0.1
+
+
 def _title(panel: Panel, width: float, dpi: int) -> str:
     """Wrap the title to the width of the axes, on which it is centred."""
-    beside = {Heatmap: 1.3, Lines: 0.9, Points: 0.9, Bars: 0.9}.get(type(panel), 0.1)
-    if isinstance(panel, Lines) and legend_is_outside(panel):
-        beside += LEGEND_INCHES
-    return wrap(one_line(panel.title, TITLE_CHARACTERS), width - beside, PANEL_TITLE_POINTS, dpi)
+    return wrap(one_line(panel.title, TITLE_CHARACTERS), width - panel_margin(panel), PANEL_TITLE_POINTS, dpi)
 
 
 def _grid_size(panel: ImageGrid, dpi: int) -> PanelSize:

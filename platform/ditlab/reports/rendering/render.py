@@ -14,10 +14,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from denoisers.figures import Figure
 from ditlab.reports.rendering.panel_size import PanelSize
-from ditlab.reports.rendering.panels import draw_panel, panel_size
+from ditlab.reports.rendering.panels import draw_panel, panel_margin, panel_size
 from ditlab.reports.rendering.plain_text import TITLE_CHARACTERS, one_line
 from ditlab.reports.rendering.theme import LIGHT, TITLE_POINTS, Theme
 from ditlab.reports.rendering.wrapping import wrap
@@ -41,11 +42,12 @@ def save_figure(figure: Figure, path: Path, theme: Theme = LIGHT) -> Path:
     stem = path.with_suffix("") if path.suffix.lower() in {".png", ".gif"} else path
     still = stem.with_name(stem.name + ".png")
     if not figure.frames:
-        _write(still, [Image.fromarray(to_image(figure, theme))])
+        _write(still, [Image.fromarray(to_image(figure, theme))], about=figure)
         return still
     animation = stem.with_name(stem.name + ".gif")
     drawn = {key: to_image(frame, theme) for key, frame in {id(frame): frame for frame in figure.frames}.items()}
-    _write(still, [Image.fromarray(to_image(figure, theme) if figure.panels else drawn[id(figure.frames[-1])])])
+    last = to_image(figure, theme) if figure.panels else drawn[id(figure.frames[-1])]
+    _write(still, [Image.fromarray(last)], about=figure)
     frames = _same_size(
         [drawn[id(frame)] for frame in figure.frames], theme
     )  # an animation's end repeats its last frame
@@ -97,7 +99,19 @@ def draw_canvas(figure: Figure, theme: Theme = LIGHT) -> Canvas:
     canvas.set_facecolor(theme.background)
     if title:
         canvas.suptitle(title, fontsize=TITLE_POINTS, fontweight="bold", color=theme.text, parse_math=False)
-    grid = canvas.add_gridspec(len(rows), num_columns, width_ratios=widths, height_ratios=heights)
+    # The layout gives room to labels and colour bars by itself: ratios are those of what is left.
+    inner = (
+        [
+            max(
+                size.width - panel_margin(panel)
+                for size, panel in list(zip(sizes, figure.panels, strict=False))[column::num_columns]
+            )
+            for column in range(num_columns)
+        ]
+        if figure.panels
+        else widths
+    )
+    grid = canvas.add_gridspec(len(rows), num_columns, width_ratios=inner, height_ratios=heights)
     for index, panel in enumerate(figure.panels):
         axes = canvas.add_subplot(grid[index // num_columns, index % num_columns])
         draw_panel(panel, axes, sizes[index], DPI, theme)
@@ -116,10 +130,17 @@ def _same_size(frames: list[np.ndarray], theme: Theme) -> list[np.ndarray]:
     return padded
 
 
-def _write(path: Path, images: list[Image.Image], durations: list[int] | None = None) -> None:
+def _write(
+    path: Path, images: list[Image.Image], durations: list[int] | None = None, about: Figure | None = None
+) -> None:
+    """Write a PNG, which carries the title and the alternative text of `about`, or with durations a GIF."""
     content = BytesIO()
     if durations is None:
-        images[0].save(content, format="PNG", dpi=(DPI, DPI), compress_level=_PNG_LEVEL)
+        texts = PngInfo()
+        if about is not None:
+            texts.add_itxt("Title", one_line(about.title, TITLE_CHARACTERS))
+            texts.add_itxt("Description", about.alternative_text)
+        images[0].save(content, format="PNG", dpi=(DPI, DPI), compress_level=_PNG_LEVEL, pnginfo=texts)
     else:
         images[0].save(content, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
     path.parent.mkdir(parents=True, exist_ok=True)

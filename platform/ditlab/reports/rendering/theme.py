@@ -14,6 +14,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap
 
+from ditlab.reports.rendering.plain_text import one_line
+
 ThemeName = Literal["light", "dark"]
 
 TITLE_POINTS = 13.0
@@ -24,6 +26,7 @@ CAPTION_POINTS = 8.0
 TEXT_POINTS = 9.0
 LINE_WIDTH = 1.8
 GRID_WIDTH = 0.8
+_LABEL_CHARACTERS = 100
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,8 @@ def style_axes(axes: Axes, theme: Theme) -> None:
 
 
 def label_axes(axes: Axes, x_label: str, y_label: str, theme: Theme) -> None:
-    """Set the labels of axes as plain text."""
+    """Set the labels of axes as plain text, each on one line."""
+    x_label, y_label = (one_line(label, _LABEL_CHARACTERS) for label in (x_label, y_label))
     axes.set_xlabel(x_label, fontsize=LABEL_POINTS, color=theme.text, parse_math=False)
     axes.set_ylabel(y_label, fontsize=LABEL_POINTS, color=theme.text, parse_math=False)
 

@@ -1,0 +1,99 @@
+"""Vector pictures: XML without references, the same bytes each time, legible on light and dark pages."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from denoisers.figures import (
+    Arrow,
+    Bars,
+    Box,
+    Curve,
+    Diagram,
+    Figure,
+    Heatmap,
+    ImageGrid,
+    Lines,
+    PointGroup,
+    Points,
+    Text,
+)
+from ditlab.reports.rendering.plain_text import one_line
+from ditlab.reports.rendering.theme import THEMES, contrast, text_on
+from ditlab.reports.rendering.vector import save_formats, to_pdf, to_svg
+
+MARKUP = "<script>alert('$x_1$')</script> & \\frac{1}{2} \x00"
+HUGE = MARKUP * 400
+FIGURE = Figure(
+    [
+        Heatmap(np.arange(6.0).reshape(2, 3), HUGE, MARKUP, MARKUP, x_names=[HUGE] * 3, unit=HUGE,
+                cell_texts=[["a", "$b$", "<i>"]] * 2),
+        Lines([Curve(np.arange(3), np.arange(3.0), HUGE), Curve(np.arange(5000), np.arange(5000.0), "_hidden")], HUGE),
+        Bars([HUGE, "two"], np.array([1.0, 2.0]), MARKUP, texts=[HUGE, ""]),
+        Points([PointGroup(np.arange(3), np.arange(3), HUGE), PointGroup([1], [2], texts=[HUGE])], MARKUP),
+        Diagram([Box(HUGE, HUGE), Box("b", column=1), Box("c", row=1)], [Arrow(0, 1, HUGE), Arrow(1, 2)], MARKUP),
+        ImageGrid(np.eye(4)[None], [HUGE], title=MARKUP),
+        Text([HUGE], MARKUP),
+    ],
+    HUGE, columns=3,
+)  # fmt: skip
+
+
+def test_an_svg_is_xml_that_refers_to_nothing_and_shows_texts_as_written() -> None:
+    drawing = to_svg(FIGURE)
+    root = ElementTree.fromstring(drawing)
+    assert root.get("role") == "img" and float(root.get("width", "").removesuffix("pt")) < 2500
+    space = "{http://www.w3.org/2000/svg}"
+    title, description = root.find(f"{space}title"), root.find(f"{space}desc")
+    assert title is not None and title.text is not None and title.text.startswith("<script>alert('$x_1$')</script> &")
+    assert len(title.text) <= 300 and description is not None and len(description.text or "") <= 1000
+    for element in root.iter():
+        assert element.tag.removeprefix(space) not in {"script", "style"} or "import" not in (element.text or "")
+        for name, value in element.attrib.items():
+            if name.endswith("href"):
+                assert value.startswith(("#", "data:image/png;base64,")), value[:80]
+            assert not name.lower().startswith("on")
+    assert "<!DOCTYPE" not in drawing and "<metadata" not in drawing
+    assert len(drawing) < 400_000
+
+
+def test_files_by_format_and_theme(tmp_path: Path) -> None:
+    figure = Figure([ImageGrid(np.eye(4)[None])], "one", frames=[Figure([ImageGrid(np.eye(4)[None])])])
+    files = save_formats(figure, tmp_path / "a.b", ("png", "svg", "pdf"), ("light", "dark"))
+    assert [file.name for file in files] == [
+        "a.b.gif", "a.b.svg", "a.b.pdf", "a.b-dark.gif", "a.b-dark.svg", "a.b-dark.pdf",
+    ]  # fmt: skip
+    assert (tmp_path / "a.b.png").is_file() and (tmp_path / "a.b-dark.png").is_file()
+    assert files[1].read_bytes() == to_svg(figure).encode() != files[4].read_bytes()
+    with Image.open(tmp_path / "a.b.png") as still:
+        assert still.text == {"Title": "one", "Description": "one. Grid of images, 1 images."}
+    assert to_pdf(figure) == to_pdf(figure) == files[2].read_bytes()
+    assert files[2].read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("theme", THEMES.values(), ids=list(THEMES))
+def test_text_and_curves_are_legible(theme) -> None:
+    for text in (theme.text, theme.muted):
+        assert min(contrast(text, theme.background), contrast(text, theme.band)) >= 4.5
+    assert all(contrast(curve, theme.background) >= 3 for curve in theme.curves)
+    for fill, border in theme.boxes.values():
+        assert contrast(theme.text, fill) >= 4.5 and contrast(border, theme.background) >= 3
+    for colours in (theme.sequential, theme.diverging):
+        for place in np.linspace(0, 1, 21):
+            red, green, blue = colours(place)[:3]
+            cell = "#" + "".join(f"{round(255 * each):02x}" for each in (red, green, blue))
+            assert contrast(text_on(red, green, blue), cell) >= 4.5
+
+
+def test_contrast_of_black_and_white() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+def test_one_line_cuts_and_says_so() -> None:
+    assert one_line("a\nb\tc", 10) == "a b c"
+    assert one_line("word " * 4000, 12) == "word word w…"
+    assert one_line("\x00", 5) == "\N{WHITE SQUARE}"

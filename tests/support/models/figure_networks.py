@@ -1,0 +1,106 @@
+"""Small untrained networks of every family, with all that their figures need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from denoisers.contract import ModelSpec, TextCodec
+from denoisers.families import families
+from denoisers.figures import Figure
+from denoisers.pixelhdm.text_encoder import caption_bytes
+from support.models.letters import letters
+
+SETTINGS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    # name: (family, model, objective, sampling)
+    "dit": ("dit", {"image_size": 8, "patch_size": 2, "width": 32, "depth": 2, "num_heads": 2}, {}, {"steps": 3}),
+    "dit-class": (
+        "dit",
+        {"image_size": 8, "patch_size": 4, "width": 32, "depth": 2, "num_heads": 2, "num_classes": 3, "adaln": "zero"},
+        {"time": {"kind": "logit_normal"}}, {"steps": 2},
+    ),
+    "unet": ("unet", {"image_size": 8, "width": 16, "time_width": 16, "num_classes": 3}, {}, {"steps": 2}),
+    "region": (
+        "region",
+        {"num_features": 6, "num_regions": 10, "width": 16, "depth": 2, "num_heads": 2, "time_width": 8}, {}, {},
+    ),
+    "region-ddpm": (
+        "region",
+        {"num_features": 6, "num_regions": 10, "width": 16, "depth": 2, "num_heads": 2, "time_width": 8,
+         "positions": "sinusoidal", "corruption": "ddpm"},
+        {}, {"solver": "ddim", "steps": 3},
+    ),
+    "dlm": (
+        "dlm", {"length": 12, "vocabulary": 26, "width": 16, "depth": 2, "num_heads": 2, "time_width": 8}, {},
+        {"steps": 3, "solver": "analytic"},
+    ),
+    "dlm-block": (
+        "dlm",
+        {"length": 12, "vocabulary": 26, "width": 16, "depth": 2, "num_heads": 2, "time_width": 8, "block_size": 4},
+        {}, {"steps": 2, "block": {}},
+    ),
+    "pixelhdm": (
+        "pixelhdm",
+        {"width": 16, "pixel_width": 4, "patch_size": 8, "patch_depth": 2, "pixel_depth": 2, "num_heads": 2,
+         "num_kv_heads": 1, "mrope_widths": (2, 2, 4), "bottleneck_width": 8, "time_width": 8, "max_resolution": 64,
+         "text_length": 12, "text_depth": 1, "text_encoder": "learned"},
+        {"weights": {"alignment": 0.0}}, {"steps": 2, "height": 16, "width": 24},
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FigureNetwork:
+    """A network, and its objective, sampler and batch."""
+
+    spec: ModelSpec
+    network: nn.Module
+    objective: Any
+    sampler: Any
+    batch: Mapping[str, Tensor]
+
+    def draw(self, *kinds: str) -> dict[str, Figure]:
+        """Draw these kinds, or all."""
+        generator = torch.Generator().manual_seed(0)
+        return dict(self.objective.figures(self.network, self.batch, self.sampler, generator, kinds or None))
+
+    def static(self) -> Mapping[str, Figure]:
+        """Draw the kinds that need no weights."""
+        return families()[self.spec.family].static_figures(self.spec)
+
+
+def figure_network(name: str, std: float = 0.05) -> FigureNetwork:
+    """Build one of `SETTINGS`, its weights moved off their initial values by `std`."""
+    family_name, model, objective_changes, sampling = SETTINGS[name]
+    family = families()[family_name]
+    torch.manual_seed(0)
+    spec = family.model.model_validate(model)
+    objective_spec = family.objective.model_validate(objective_changes)
+    text: TextCodec | None = letters() if family_name == "dlm" else None
+    network = family.build_network(spec)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(std * torch.randn(parameter.shape, generator=generator))
+    objective = family.build_objective(objective_spec, spec, text)
+    sampler = family.build_sampler(family.sampling.model_validate(sampling), spec, objective_spec, text)
+    return FigureNetwork(spec, network, objective, sampler, _batch(spec, generator))
+
+
+def _batch(spec: Any, generator: torch.Generator) -> dict[str, Tensor]:
+    if spec.family == "dlm":
+        return {"tokens": torch.randint(0, 26, (4, spec.length), generator=generator)}
+    if spec.family == "region":
+        shape = (4, spec.num_regions, spec.num_features)
+        present = torch.ones(shape[:2], dtype=torch.bool)
+        present[0, -2:] = False
+        return {"regions": torch.rand(shape, generator=generator), "present": present}
+    if spec.family == "pixelhdm":
+        captions = caption_bytes([f"digit {number}" for number in range(4)], spec.text_length).tokens
+        return {"image": 2 * torch.rand(4, 3, 16, 24, generator=generator) - 1, "caption": captions}
+    batch = {"image": 2 * torch.rand(6, *spec.image_shape, generator=generator) - 1}
+    return batch if spec.num_classes is None else {**batch, "label": torch.arange(6) % spec.num_classes}
