@@ -51,5 +51,5 @@ def _log(home: "Home", found: "FoundRun", path: Path) -> None:
     from ditlab.interface.pages import log_report
 
     with ProgressBars("sending the page to MLflow") as progress:
-        num_unsent = log_report(home, found, path, progress.say)
+        num_unsent = log_report(home, found.folder, path, progress.say)
     say(delivery_text("the page is", found.record.run_id, num_unsent))

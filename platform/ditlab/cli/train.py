@@ -121,10 +121,12 @@ def _summary(result: "TrainingResult") -> list[str]:
             f"{_place(result.checkpoint)}"
         ]
     pictures = sorted((result.folder / "media").glob("samples-*.png"))
-    places = [f"samples: {short_path(pictures[-1])}"] if pictures else []
+    page = result.folder / "report.html"
+    places = [f"page: {short_path(page)}"] if page.is_file() else []
     places.append(f"MLflow: {_tracking_place(result.tracking_uri)}")
     loss = result.metrics.get("train/loss", float("nan"))
-    return [f"run {run} finished: {result.step} steps, loss {loss:.4f}", f"  {' · '.join(places)}"]
+    samples = [f"  samples: {short_path(pictures[-1])}"] if pictures else []
+    return [f"run {run} finished: {result.step} steps, loss {loss:.4f}", *samples, f"  {' · '.join(places)}"]
 
 
 def _tracking_place(uri: str) -> str:

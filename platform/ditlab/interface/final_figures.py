@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from ditlab.interface.pages import renew_report
 from ditlab.interface.run import Run
 
 LARGEST_ON_CPU = 20_000_000
@@ -34,6 +35,7 @@ def draw_final_figures(run: Run, warn: Callable[[str], None]) -> list[Path]:
             except Exception as error:
                 warn(f"figure {kind} was not drawn ({error}); ditlab figures {run.id} --kind {kind} draws it.")
         run.log_figures([file for file in files if file.suffix in {".png", ".gif"}])
+        renew_report(run.home, run.folder, warn)  # written when training ended, before there were figures to show
     except KeyboardInterrupt:
         warn(f"figures were left at {len(files)} files; ditlab figures {run.id} draws them all.")
     except Exception as error:

@@ -32,7 +32,16 @@ def write_report(home: Home, folder: RunFolder, path: str | Path | None = None) 
         raise UserError(f"{place} cannot be written ({error.strerror}); name another place with --out.") from error
 
 
-def log_report(home: Home, found: FoundRun, page: Path, warn: Callable[[str], None]) -> int:
+def renew_report(home: Home, folder: RunFolder, warn: Callable[[str], None]) -> None:
+    """Write the page of a run anew, with what was added to it since its end, and log it; nothing for a run whose
+    `tracking.report` is false. Raises UserError as `write_report` and `log_report` do."""
+    from ditlab.spec.recorded import load_recorded_experiment
+
+    if load_recorded_experiment(folder.spec).tracking.report:
+        log_report(home, folder, write_report(home, folder), warn)
+
+
+def log_report(home: Home, folder: RunFolder, page: Path, warn: Callable[[str], None]) -> int:
     """Log a run's page as its artifact; return how many of the run's records wait for MLflow.
 
     Raises UserError where what is added would go into the home from which this one was copied.
@@ -42,9 +51,9 @@ def log_report(home: Home, found: FoundRun, page: Path, warn: Callable[[str], No
     from ditlab.spec.recorded import load_recorded_experiment
     from ditlab.tracking.tracker import RunTracker
 
-    check_run_place(home, found.folder)
-    tracking = load_recorded_experiment(found.folder.spec).tracking
-    with logged_records(RunTracker(found.folder, tracking.uri, home, warn=warn, budget=tracking.budget)) as records:
+    check_run_place(home, folder)
+    tracking = load_recorded_experiment(folder.spec).tracking
+    with logged_records(RunTracker(folder, tracking.uri, home, warn=warn, budget=tracking.budget)) as records:
         records.tracker.log_artifact(page)
     return records.num_unsent
 

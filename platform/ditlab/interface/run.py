@@ -182,6 +182,15 @@ class Run:
 
         return EventReader(self.folder).read_all()
 
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the run's page, one HTML file, to `path` (None: `report.html` in its folder); return the file's path.
+
+        Needs no torch and no network. Raises UserError where the disk refuses.
+        """
+        from ditlab.interface.pages import write_report
+
+        return write_report(self.home, self.folder, path)
+
     def check_writable(self) -> None:
         """Raise UserError where what is added to the run would go into the home from which this one was copied."""
         from ditlab.runs.relocation import check_run_place
