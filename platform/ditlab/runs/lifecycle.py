@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
+from ditlab.runs.report.write import log_run_report
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.recorded import encode_recorded
@@ -79,6 +80,7 @@ class RunLifecycle:
         if self.folder.journal.exists():
             with RunTracker(self.folder, self.experiment.tracking.uri, self.home) as tracker:
                 tracker.set_tags({"ditlab.error": message[:5000], **(tags or {})})
+                log_run_report(tracker, self.experiment, self.home, status, _warn)
                 tracker.end(status)
 
 
@@ -96,4 +98,8 @@ def _update(folder: RunFolder, **changes: Any) -> None:
         update_record(folder, **changes)
     except (OSError, UserError) as error:
         reason = getattr(error, "strerror", None) or error
-        sys.stderr.write(f"warning: {folder.record} cannot be written ({reason}).\n")
+        _warn(f"{folder.record} cannot be written ({reason}).")
+
+
+def _warn(message: str) -> None:
+    sys.stderr.write(f"warning: {message}\n")

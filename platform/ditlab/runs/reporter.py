@@ -10,7 +10,8 @@ from ditlab.data.text.store_tokenizer import copy_tokenizer
 from ditlab.errors import UserError
 from ditlab.numerics import NUMERICS_VERSION
 from ditlab.reports.rendering.render import save_figure
-from ditlab.reports.text_file import save_text
+from ditlab.reports.text_file import save_captions, save_text
+from ditlab.runs.report.write import log_run_report
 from ditlab.runs.request import PreparedRun
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
@@ -102,6 +103,7 @@ class TrackedReporter(SilentReporter):
         try:
             picture = save_figure(figure, self._folder.media / f"samples-{step:08d}.png")
             text = save_text(figure, picture.with_suffix(".txt"))
+            save_captions(figure, picture.with_suffix(".captions"))
         except OSError as error:
             self.warn(f"the samples of step {step} cannot be stored ({error.strerror}); training goes on.")
             return
@@ -130,4 +132,6 @@ class TrackedReporter(SilentReporter):
                     self._tracker.log_artifact(file, "export")
             except UserError as error:
                 self.warn(f"{error} The checkpoint holds the weights: `ditlab export` writes them later.")
+        request = self._run.request
+        log_run_report(self._tracker, request.experiment, request.home, outcome.status, self.warn)
         self._tracker.end(outcome.status)
