@@ -29,7 +29,9 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None
 
     RUN is an id, a prefix of one, or a name. It reads the run's folder in DITLAB_HOME and changes nothing. A run of
     a cluster is watched on the machine that holds its DITLAB_HOME, through a tunnel:
-    ssh -L 8080:127.0.0.1:8080 HOST ditlab watch RUN --port 8080
+
+    \b
+    ssh -t -L 8080:127.0.0.1:8080 HOST ditlab watch RUN --port 8080
     """
     from ditlab.errors import UserError
     from ditlab.home import Home
@@ -59,7 +61,7 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None
 
 
 _ELSEWHERE = (
-    "A run of another machine is watched there: ssh -L 8080:127.0.0.1:8080 HOST ditlab watch RUN --port 8080, then "
+    "A run of another machine is watched there: ssh -t -L 8080:127.0.0.1:8080 HOST ditlab watch RUN --port 8080, then "
     "http://127.0.0.1:8080 here."
 )
 

@@ -29,7 +29,7 @@ def test_mistakes_are_one_sentence(home, ditlab, tmp_path):
     folder = finished_run(home)
     for arguments, expected in (
         (("report", "nope"), "run 'nope' is unknown"),
-        (("watch", "nope"), "is watched there: ssh -L 8080:127.0.0.1:8080"),
+        (("watch", "nope"), "is watched there: ssh -t -L 8080:127.0.0.1:8080"),
         (("report", folder.run_id, "--out", tmp_path), "is a folder; name a file"),
         (("report", folder.run_id, "--out", "/proc/none/x.html"), "cannot be written"),
         (("watch", folder.run_id, "--port", "99999"), "99999"),

@@ -92,7 +92,7 @@ def collect(source: ReportSource, pictures: PictureSource) -> RunContent:
         batch_size=experiment.batch.size if experiment else 0,
         checkpoints=kept_steps(folder),
         commands=_commands(folder, status, is_live),
-        tags={name: hide(value) for name, value in tags.items()},
+        tags={name: hide(value) for name, value in tags.items() if not name.startswith("mlflow.")},
         environment=_text(folder.media / "environment.txt", MIB),
         notes=notes,
     )
