@@ -25,6 +25,7 @@ from ditlab.quality.eligibility import quality_ineligibility, size_remedy
 from ditlab.quality.evaluator import QualityEvaluator
 from ditlab.quality.names import QUALITY_NOTE
 from ditlab.spec.reading.overrides import Assignment
+from ditlab.tracking.review import renew_review
 from ditlab.training.evaluation import held_out_metrics
 
 
@@ -122,6 +123,7 @@ def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: Checkpoint
         records.tracker.journal.log_metrics(saved.step, found.metrics)
         for file in files:
             records.tracker.log_artifact(file, FOLDER)
+        renew_review(records.tracker, saved.step)
     return replace(evaluation, files=files, num_unsent=records.num_unsent)
 
 

@@ -76,6 +76,7 @@ def ui(
             say(f"host={host} accepts only loopback's host names; add others with --allowed-hosts.")
         with waiting_lines(f"waiting up to {wait:g} s (--wait) for the MLflow server to answer at {server.url}"):
             server.wait_until_ready(wait)
-        print_line(f"{server.page} shows the runs under {home.root}; Ctrl-C ends it.", as_json)
-        emit({"url": server.url, "page": server.page, "home": str(home.root), "pid": server.pid}, as_json)
+        page = server.page
+        print_line(f"{page} shows the runs under {home.root}; Ctrl-C ends it.", as_json)
+        emit({"url": server.url, "page": page, "home": str(home.root), "pid": server.pid}, as_json)
         server.wait()

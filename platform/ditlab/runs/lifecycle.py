@@ -15,6 +15,7 @@ from ditlab.spec.recorded import encode_recorded
 from ditlab.storage.files import write_durably
 from ditlab.tracking.journal.writer import JournalWriter
 from ditlab.tracking.records import update_record
+from ditlab.tracking.review import end_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.reporting import RunOutcome
 
@@ -81,7 +82,7 @@ class RunLifecycle:
             with RunTracker(self.folder, self.experiment.tracking.uri, self.home) as tracker:
                 tracker.set_tags({"ditlab.error": message[:5000], **(tags or {})})
                 log_run_report(tracker, self.experiment, self.home, status, _warn)
-                tracker.end(status)
+                end_run(tracker, status, message)
 
 
 def home_write_error(home: Home, error: OSError) -> UserError:

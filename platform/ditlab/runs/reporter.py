@@ -15,10 +15,22 @@ from ditlab.runs.report.write import log_run_report
 from ditlab.runs.request import PreparedRun
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
+from ditlab.tracking.journal.facts import MAIN_TAG
+from ditlab.tracking.journal.results import RESULT_PREFIXES
 from ditlab.tracking.parameters import flatten
 from ditlab.tracking.records import update_record
+from ditlab.tracking.review import (
+    STATUS_TAG,
+    checkpoint_tags,
+    end_run,
+    log_model,
+    log_overview,
+    renew_note,
+    sample_tags,
+)
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 from ditlab.training.export import export_weights
+from ditlab.training.metric_names import metric_names
 from ditlab.training.reporting import RunOutcome, SilentReporter, TrainingProgress
 
 
@@ -58,7 +70,7 @@ class TrackedReporter(SilentReporter):
         self._folder, self._finished = run.request.folder, False
         tracking = run.request.experiment.tracking
         self._tracker = RunTracker(self._folder, tracking.uri, run.request.home, warn=self.warn, budget=tracking.budget)
-        self.metrics, self.progress = self._tracker.journal.log_metrics, on_progress
+        self.metrics, self.progress = self._log_metrics, on_progress
         self.before_checkpoint, self.tags = self._tracker.journal.sync, self._tracker.set_tags
 
     def __enter__(self) -> "TrackedReporter":
@@ -72,9 +84,13 @@ class TrackedReporter(SilentReporter):
         tags["ditlab.threads"] = str(torch.get_num_threads())  # on which the order of sums depends
         if self._nodes:
             tags["ditlab.nodes"] = ", ".join(self._nodes)
+        tags[STATUS_TAG] = "running"
+        if main := [name for name in metric_names(experiment, self._run.data) if name.startswith("eval/")]:
+            tags[MAIN_TAG] = main[0]
         tracker.start(experiment.name, experiment.tracking.experiment, experiment.model.family, parameters, tags)
         if not request.resumed:
             self._log_inputs()
+        self._renew_note()
         if experiment.tracking.system_metrics:
             tracker.watch_system(num_nodes=max_nodes(experiment, self._nodes))
         return self
@@ -99,6 +115,16 @@ class TrackedReporter(SilentReporter):
         if left and self._finished:
             self.warn(f"{left} records have not reached MLflow; `ditlab runs sync {self._folder.run_id}` sends them.")
 
+    def _log_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the metrics of a step; after an evaluation, renew what MLflow shows of the run first."""
+        self._tracker.journal.log_metrics(step, values)
+        if any(name.startswith(RESULT_PREFIXES) for name in values):
+            self._renew_note(step)
+
+    def _renew_note(self, step: int = 0) -> None:
+        log_overview(self._tracker, step)
+        renew_note(self._tracker)
+
     def samples(self, step: int, figure: Figure) -> None:
         try:
             picture = save_figure(figure, self._folder.media / f"samples-{step:08d}.png")
@@ -108,10 +134,14 @@ class TrackedReporter(SilentReporter):
             self.warn(f"the samples of step {step} cannot be stored ({error.strerror}); training goes on.")
             return
         self._tracker.log_image("samples", step, picture)
+        self._tracker.set_tags(sample_tags(step))
         if text:
             self._tracker.log_artifact(text, "samples")
+        renew_note(self._tracker)
 
     def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
+        self._tracker.set_tags(checkpoint_tags(self._tracker, step, location))
+        renew_note(self._tracker)
         try:
             update_record(self._folder, step=step)
         except (OSError, UserError) as error:
@@ -126,12 +156,11 @@ class TrackedReporter(SilentReporter):
         self._finished = True
         if outcome.status == "finished" and outcome.checkpoint:
             try:
-                for file in export_weights(
-                    outcome.checkpoint, self._folder.media / "export", tokenizer=self._folder.tokenizer
-                ):
-                    self._tracker.log_artifact(file, "export")
+                exported = self._folder.media / "export"
+                export_weights(outcome.checkpoint, exported, tokenizer=self._folder.tokenizer)
+                log_model(self._tracker, outcome.step, exported)
             except UserError as error:
                 self.warn(f"{error} The checkpoint holds the weights: `ditlab export` writes them later.")
         request = self._run.request
         log_run_report(self._tracker, request.experiment, request.home, outcome.status, self.warn)
-        self._tracker.end(outcome.status)
+        end_run(self._tracker, outcome.status)

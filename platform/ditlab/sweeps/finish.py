@@ -19,6 +19,7 @@ from ditlab.sweeps.result_card import result_card
 from ditlab.sweeps.results import best_spec, summarize_sweep
 from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.records import update_record
+from ditlab.tracking.review import end_run
 from ditlab.tracking.tracker import RunTracker
 
 
@@ -105,7 +106,7 @@ def _end_tracked_run(started: StartedSweep, folder: RunFolder) -> None:
     """End the tracked run of a trial that was killed or paused: MLflow would show it as running for ever."""
     if folder.journal.exists():
         with RunTracker(folder, started.prepared.base.tracking.uri, started.home) as tracker:
-            tracker.end("interrupted")
+            end_run(tracker, "interrupted")
 
 
 def _no_value_message(summary: SweepSummary, report: Path) -> str:

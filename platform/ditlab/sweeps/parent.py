@@ -9,9 +9,15 @@ from ditlab.reports.sweeps.ranking import best
 from ditlab.reports.sweeps.records import ENDED, SweepSummary, Trial
 from ditlab.sweeps.results import ranking_table
 from ditlab.sweeps.start import StartedSweep
+from ditlab.sweeps.trials import PlannedTrial, trial_experiment
 from ditlab.tracking.environment import source_tags
+from ditlab.tracking.notes.sweep_note import SweepNote
 from ditlab.tracking.parameters import flatten
+from ditlab.tracking.review import STATUS_TAG
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
+
+REPORT_FOLDER = "report"
+"""Folder of the report's files among the run's artifacts."""
 
 
 class ParentRun:
@@ -34,9 +40,10 @@ class ParentRun:
         parameters = flatten({key: stored[key] for key in ("search", "scheduler", "trials", "seed", "fixed")})
         parameters |= {f"space.{path}": json.dumps(axis) for path, axis in stored["space"].items()}
         parameters |= {"metric": ", ".join(sweep.metrics), "mode": ", ".join(sweep.modes)}
-        tags = {**source_tags(), "ditlab.kind": "sweep"}
+        tags = {**source_tags(), "ditlab.kind": "sweep", STATUS_TAG: "running"}
         tracker.start(sweep.name, base.tracking.experiment, base.model.family, parameters, tags)
         tracker.log_artifact(self._started.folder.spec)
+        self._log_note("running")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -64,9 +71,29 @@ class ParentRun:
             values: dict[str, Any] = {f"ditlab.best.{path}": json.dumps(value) for path, value in found.values.items()}
             tracker.set_tags({"ditlab.best_trial": str(found.number), "ditlab.best_run": found.run_id, **values})
         for file in files:
-            tracker.log_artifact(file, "report")
+            tracker.log_artifact(file, REPORT_FOLDER)
+        tracker.set_tags({STATUS_TAG: status})
+        self._log_note(status, summary, files)
         tracked: Literal["finished", "failed", "interrupted"] = (
             "interrupted" if status == "interrupted" else "failed" if status == "failed" else "finished"
         )
         tracker.end(tracked)
         self._has_ended = True
+
+    def _log_note(self, status: str, summary: SweepSummary | None = None, files: Sequence[Path] = ()) -> None:
+        """Renew what MLflow shows with the run: ranking, best spec, figures, how to go on."""
+        sweep, found = self._started.sweep, best(summary) if summary else None
+        spec: dict[str, Any] = {}
+        if found:
+            spec = trial_experiment(sweep, PlannedTrial(found.number, found.run_id, dict(found.values))).to_dict()
+        names = [f"{REPORT_FOLDER}/{file.name}" for file in files]
+        note = SweepNote(
+            self._started.folder.folder.run_id, sweep.name, status, sweep.metrics, sweep.modes,
+            summary.total_trials if summary else sweep.trials or 0,
+            ranking_table(summary) if summary and summary.trials else {},
+            f"trial {found.number} (run {found.run_id})" if found else "",
+            flatten(spec),
+            [name for name in names if name.endswith(".png")],
+            next((name for name in names if name.endswith(".html")), ""),
+        )  # fmt: skip
+        self._tracker.log_note(note.text())

@@ -41,3 +41,10 @@ def shorten(text: str, limit: int) -> str:
         return text
     tail = f"… ({len(text) - limit + 40} more characters)"
     return text[: limit - 40] + tail
+
+
+def artifact_image(key: str, step: int | None) -> str:
+    """Path among MLflow's artifacts of an image of a step, by which files sort; None: the newest one's."""
+    name = safe_image_key(key).replace(" ", "-")
+    leaf = name.rpartition("/")[2]
+    return f"{name}/{leaf}-{step:08d}.png" if step is not None else f"{name}/latest.png"

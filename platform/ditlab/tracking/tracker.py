@@ -14,13 +14,19 @@ from ditlab.secrets import hide
 from ditlab.storage.files import sync_file, write_durably
 from ditlab.tracking.address import resolve_tracking_uri
 from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.names import TAG_LENGTH, shorten
 from ditlab.tracking.system_metrics import SystemMetrics
 from ditlab.tracking.upload.background import BackgroundUploader
 from ditlab.tracking.upload.mlflow_runs import PARENT_TAG
 from ditlab.tracking.upload.sender import Warn
 
+EndStatus = Literal["finished", "failed", "interrupted", "stopped"]
+
 CATCH_UP_TIMEOUT = 30.0
 """Seconds that the end of a run waits for MLflow."""
+
+_ADDRESSES = 1000
+"""Characters of a note's limit that are left for MLflow's addresses."""
 
 _log = logging.getLogger("ditlab.tracking")
 
@@ -77,7 +83,7 @@ class RunTracker:
         """
         tags = {"ditlab.run": self.folder.run_id, **(tags or {})}
         parent = {"parent": tags[PARENT_TAG]} if PARENT_TAG in tags else {}
-        known = self.journal.params
+        known = self.journal.facts.params
         params = {key: hide(value) for key, value in (params or {}).items()}
         changed = {key: value for key, value in params.items() if known.get(key, value) != value}
         tags |= {f"ditlab.resume.{key}": value for key, value in changed.items()}
@@ -89,8 +95,7 @@ class RunTracker:
 
     def log_params(self, params: Mapping[str, str]) -> None:
         """Log facts that never change; a name that was logged before keeps its first value."""
-        new = {key: hide(str(value)) for key, value in params.items() if key not in self.journal.params}
-        self.journal.params.update(new)
+        new = {key: hide(str(value)) for key, value in params.items() if key not in self.journal.facts.params}
         if new:
             self.journal.append("params", values=new)
 
@@ -152,13 +157,26 @@ class RunTracker:
             "dataset", name=name, fingerprint=fingerprint, source=source, counts=dict(counts or {}), context=context
         )
 
+    def log_note(self, text: str) -> None:
+        """Log the note that MLflow shows with the run, as Markdown with `notes.markdown`'s addresses."""
+        if self._node:
+            return
+        path = self.folder.media / "note.md"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(path, shorten(text, TAG_LENGTH - _ADDRESSES).encode())
+        except OSError as error:
+            self._warn(f"{path} cannot be written ({error.strerror}), so MLflow does not get it")
+            return
+        self.journal.append("note", path=self.journal.relative_path(path))
+
     def watch_system(self, interval: float = 10.0, num_nodes: int = 1) -> None:
         """Log this machine's load under `system/...` every `interval` seconds until `close`."""
         if self._system is None:
             self._system = SystemMetrics(self.journal, interval, f"node_{self._node}" if num_nodes > 1 else None)
             self._system.start()
 
-    def end(self, status: Literal["finished", "failed", "interrupted", "stopped"]) -> None:
+    def end(self, status: EndStatus) -> None:
         """Log the end of the run, and its status."""
         if self._node == 0:
             self.journal.append("end", status=status)

@@ -111,7 +111,7 @@ def resume(one: DamagedHome, say: Say) -> Any:
         writer = JournalWriter(RunFolder(scratch), node, budget=None)  # a journal that it cannot open is said
         writer.close()
         index = writer._index
-        found.append((index.params, index.last_steps, index.images))
+        found.append((index.facts.params, index.last_steps, index.images))
     return found
 
 

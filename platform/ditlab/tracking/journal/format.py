@@ -7,10 +7,12 @@ but for those written before there were any. Kinds and their fields (`record_typ
     params    values                                 image     key, step, path
     tags      values                                 artifact  path, artifact_path
     metrics   step, values, held                     table     path, artifact_path
-    end       status
+    overview  step, values                           note      path
+    end       status                                 model     step, name, path, params, points, dataset
 
-Of metrics, `values` go to MLflow and `held`, which most records lack, stay here (`thinning.py`). Paths inside the run's
-folder are relative to it. NaN and infinities are strings: "NaN", "Infinity", "-Infinity".
+Of metrics, `values` go to MLflow and `held`, which most records lack, stay here (`thinning.py`). An `overview` repeats
+figures under names that all families share, for MLflow alone. Paths inside the run's folder are relative to it. NaN and
+infinities are strings: "NaN", "Infinity", "-Infinity".
 """
 
 from __future__ import annotations
@@ -29,9 +31,14 @@ JournalRecord = dict[str, Any]
 _NON_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
+def current_time() -> int:
+    """Milliseconds since 1970."""
+    return int(time.time() * 1000)
+
+
 def encode_record(kind: str, fields: Mapping[str, Any]) -> bytes:
-    """A record of this moment as one line. The values of metrics must have passed `encode_values`."""
-    record = {"kind": kind, "time": int(time.time() * 1000), **fields}
+    """A record as one line, of this moment unless `fields` have a time. Values of metrics are `encode_values`'."""
+    record = {"kind": kind, "time": current_time(), **fields}
     text = json.dumps(record, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return add_checksum(text.encode(errors="replace")) + b"\n"
 

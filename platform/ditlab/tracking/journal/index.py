@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ditlab.tracking.journal.content import JournalContent
+from ditlab.tracking.journal.facts import JournalFacts
+from ditlab.tracking.journal.results import ResultPoint, RunResults
 from ditlab.tracking.journal.thinning import Thinning
 
 
@@ -29,8 +31,8 @@ class JournalIndex:
     """
 
     def __init__(self, budget: int | None) -> None:
-        self.params: dict[str, str] = {}
-        """Every parameter logged so far; the first value stays."""
+        self.facts = JournalFacts()
+        self.results = RunResults()
         self.last_steps: dict[str, int] = {}
         """Last step of each metric."""
         self.images: set[tuple[str, int]] = set()
@@ -45,11 +47,10 @@ class JournalIndex:
             self.last_steps[name] = max(int(steps[points.rows].max()), self.last_steps.get(name, -1))
             self._thinning(name).advance(np.array(points.values))
         for record in content.events:
-            match record["kind"]:
-                case "image":
-                    self.images.add((record["key"], record["step"]))
-                case "params":
-                    self.params = {**record["values"], **self.params}
+            self.facts.add(record)
+            if record["kind"] == "image":
+                self.images.add((record["key"], record["step"]))
+        self.results.load(content)
 
     def select(self, step: int, values: Mapping[str, float]) -> NewPoints:
         """The metrics of a step that are new, split by thinning."""
@@ -60,10 +61,11 @@ class JournalIndex:
                 (points.values if self._thinning(key).selects(value) else points.held)[key] = value
         return points
 
-    def mark_logged(self, step: int, points: NewPoints) -> None:
-        """Add points that have been written to the journal."""
-        for key in (*points.values, *points.held):
+    def mark_logged(self, step: int, points: NewPoints, time: int) -> None:
+        """Add points that have been written to the journal, with their record's time."""
+        for key, value in (*points.values.items(), *points.held.items()):
             self.last_steps[key] = step
+            self.results.add(key, ResultPoint(step, value, time))
 
     def _thinning(self, key: str) -> Thinning:
         if (thinning := self._thinnings.get(key)) is None:

@@ -82,6 +82,49 @@ class DatasetRecord(TypedDict):
 
 
 @with_config(_KNOWN)
+class ModelPoint(TypedDict):
+    """A metric of exported weights, as the run's `metrics` record has it."""
+
+    name: str
+    value: Annotated[float, Field(allow_inf_nan=False)]
+    time: Time
+    step: Step
+
+
+@with_config(_KNOWN)
+class OverviewRecord(TypedDict):
+    """Figures of a run for MLflow's list of runs, under names that all families share."""
+
+    kind: Literal["overview"]
+    time: Time
+    step: Step
+    values: dict[str, Value]
+
+
+@with_config(_KNOWN)
+class NoteRecord(TypedDict):
+    """Renewal of the note that MLflow shows with a run; the file holds the newest text."""
+
+    kind: Literal["note"]
+    time: Time
+    path: str
+
+
+@with_config(_KNOWN)
+class ModelRecord(TypedDict):
+    """Exported weights, or more metrics of weights that were exported before."""
+
+    kind: Literal["model"]
+    time: Time
+    step: Step
+    name: str
+    path: str
+    params: Texts
+    points: list[ModelPoint]
+    dataset: NotRequired[Texts]
+
+
+@with_config(_KNOWN)
 class EndRecord(TypedDict):
     """End of a run."""
 
@@ -90,9 +133,14 @@ class EndRecord(TypedDict):
     status: Literal["finished", "failed", "interrupted", "stopped"]
 
 
-AnyRecord = StartRecord | TextsRecord | MetricsRecord | ImageRecord | FileRecord | DatasetRecord | EndRecord
+AnyRecord = (
+    StartRecord | TextsRecord | MetricsRecord | ImageRecord | FileRecord | DatasetRecord | OverviewRecord | NoteRecord
+    | ModelRecord | EndRecord
+)  # fmt: skip
 _RECORD: TypeAdapter[Any] = TypeAdapter(Annotated[AnyRecord, Field(discriminator="kind")])
-_KINDS = frozenset({"start", "params", "tags", "metrics", "image", "artifact", "table", "dataset", "end"})
+_KINDS = frozenset({
+    "start", "params", "tags", "metrics", "image", "artifact", "table", "dataset", "overview", "note", "model", "end",
+})  # fmt: skip
 
 
 def typed_record(line: bytes) -> dict[str, Any] | None:

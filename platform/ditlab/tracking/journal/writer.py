@@ -14,11 +14,13 @@ from typing import Any
 from ditlab.home import RunFolder
 from ditlab.storage.files import ends_torn, sync_folder
 from ditlab.storage.plain_files import MIB, open_for_append
-from ditlab.tracking.journal.format import encode_record, encode_values
+from ditlab.tracking.journal.facts import JournalFacts
+from ditlab.tracking.journal.format import current_time, encode_record, encode_values
 from ditlab.tracking.journal.index import JournalIndex
+from ditlab.tracking.journal.results import RunResults
 from ditlab.tracking.journal.side_index import MIN_GROWTH, damaged_lines, read_content
 
-_DURABLE = frozenset({"start", "artifact", "table", "dataset", "end"})
+_DURABLE = frozenset({"start", "artifact", "table", "dataset", "model", "end"})
 """Kinds that are on the disk when `append` returns."""
 _SYNC_INTERVAL = 2.0
 """Seconds of other records that a power cut may cost; a killed process costs nothing, as every line goes to the kernel
@@ -63,9 +65,14 @@ class JournalWriter:
         self._syncer.start()
 
     @property
-    def params(self) -> dict[str, str]:
-        """Every parameter logged so far; the first value stays. The tracker adds those that it logs."""
-        return self._index.params
+    def facts(self) -> JournalFacts:
+        """Facts of the records that hold no metrics."""
+        return self._index.facts
+
+    @property
+    def results(self) -> RunResults:
+        """Results of the evaluations so far."""
+        return self._index.results
 
     def last_step(self, prefix: str) -> int | None:
         """The last step of any metric whose name begins with `prefix`."""
@@ -76,7 +83,8 @@ class JournalWriter:
     def append(self, kind: str, **fields: Any) -> None:
         """Write one record. Where the disk refuses it, the first refusal is logged as a warning, and none raises."""
         with self._lock:
-            self._write(encode_record(kind, fields))
+            if self._write(encode_record(kind, fields)):
+                self._index.facts.add({"kind": kind, **fields})
         if kind in _DURABLE:
             self.sync()
 
@@ -90,11 +98,19 @@ class JournalWriter:
             points = self._index.select(step, values)
             if not points.values and not points.held:
                 return
-            fields: dict[str, Any] = {"step": step, "values": encode_values(points.values)}
+            now = current_time()
+            fields: dict[str, Any] = {"time": now, "step": step, "values": encode_values(points.values)}
             if points.held:
                 fields["held"] = encode_values(points.held)
             if self._write(encode_record("metrics", fields)):
-                self._index.mark_logged(step, points)
+                self._index.mark_logged(step, points, now)
+
+    def log_overview(self, step: int, values: Mapping[str, float]) -> None:
+        """Record figures for MLflow's list of runs, without those logged for this step or a later one."""
+        steps = self._index.facts.overview_steps
+        new = {key: value for key, value in values.items() if steps.get(key, -1) < step}
+        if new:
+            self.append("overview", step=step, values=encode_values(new))
 
     def log_image(self, key: str, step: int, path: Path) -> None:
         """Record an image file of a step, unless the journal holds one of this key and step."""
@@ -103,6 +119,7 @@ class JournalWriter:
                 encode_record("image", {"key": key, "step": step, "path": self.relative_path(path)})
             ):
                 self._index.images.add((key, step))
+                self._index.facts.add({"kind": "image", "key": key, "step": step})
 
     def has_image(self, key: str, step: int) -> bool:
         """Return True if an image of this key and step is recorded."""

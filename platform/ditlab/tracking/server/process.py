@@ -10,15 +10,19 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, BinaryIO
 
-from ditlab.errors import RunFailed, UserError
+from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home
-from ditlab.tracking.access import check_reachable
+from ditlab.secrets import hide
+from ditlab.storage.plain_files import MIB, open_for_append, read_plain
+from ditlab.tracking.access import basic_authorization, check_reachable
 from ditlab.tracking.address import resolve_tracking_uri
 from ditlab.tracking.relocation.places import check_place, record_place
 from ditlab.tracking.server.accounts import NAME, PASSWORD, Administrator, check_auth_packages
+from ditlab.tracking.server.front_page import MODEL_TRAINING, front_page
 from ditlab.tracking.server.hosts import allowed_hosts, is_loopback
 
 _Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
@@ -27,6 +31,7 @@ START_TIMEOUT = 180.0
 """Seconds that a server may take to start: MLflow's imports take 6 s, and over a minute where other work has every
 core."""
 _STOP_TIMEOUT = 10.0  # seconds
+_LONGEST_LOG = 256 * MIB
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,15 @@ class MlflowServer:
 
     @property
     def page(self) -> str:
-        """The page to open in a browser; without its parameter MLflow shows pages for language-model applications."""
-        return f"{self.url}/#/experiments?workflowType=machine_learning"
+        """The page to open in a browser: the newest run's experiment, else the list of experiments."""
+        administrator = self.options.administrator
+        authorization = basic_authorization(administrator.name, administrator.password) if administrator else None
+        return front_page(self.url, authorization) or f"{self.url}/#/experiments?{MODEL_TRAINING}"
+
+    @property
+    def log(self) -> Path:
+        """The server's output; removed at an orderly end."""
+        return self.home.root / f"mlflow-server-{self.port}.log"
 
     @property
     def is_private(self) -> bool:
@@ -91,18 +103,29 @@ class MlflowServer:
         try:
             # A session of its own: Ctrl-C reaches this process alone, which then ends the server and its workers in
             # order. The home as working directory: what MLflow drops beside itself stays there.
-            self._process = subprocess.Popen(
-                self._command(),
-                cwd=self.home.root,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=sys.stderr.fileno(),
-                start_new_session=True,
-            )
+            with self._open_log() as log:
+                self._process = subprocess.Popen(
+                    self._command(),
+                    cwd=self.home.root,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
         except BaseException:
             signal.signal(signal.SIGTERM, self._previous)
             raise
         return self
+
+    def _open_log(self) -> BinaryIO:
+        """Open an empty log. Raises UserError where it cannot be written."""
+        try:
+            log = os.fdopen(open_for_append(self.log), "wb")
+            log.truncate(0)
+        except OSError as error:
+            raise UserError(f"{self.log} cannot be written ({first_line(error)}); remove it.") from None
+        return log
 
     def _command(self) -> list[str]:
         """The command line, without secrets: other users of the machine see it."""
@@ -140,6 +163,8 @@ class MlflowServer:
                 self._process.wait(_STOP_TIMEOUT)
             except subprocess.TimeoutExpired:
                 continue
+        if kind is None or kind is KeyboardInterrupt:
+            self.log.unlink(missing_ok=True)
         return kind is KeyboardInterrupt
 
     def wait_until_ready(self, timeout: float = START_TIMEOUT) -> None:
@@ -152,10 +177,10 @@ class MlflowServer:
         deadline = time.monotonic() + timeout
         while check_reachable(self.url, 1.0) is not None:
             if self._process.poll() is not None:
-                raise RunFailed(f"the MLflow server ended with code {self._process.returncode}; its log is above.")
+                raise RunFailed(f"the MLflow server ended with code {self._process.returncode}; {self._last_words()}")
             if time.monotonic() > deadline:
                 raise RunFailed(
-                    f"the MLflow server did not answer at {self.url} within {timeout:g} s; its log is above, and "
+                    f"the MLflow server did not answer at {self.url} within {timeout:g} s; {self._last_words()}; "
                     "--wait SECONDS gives it more time."
                 )
             time.sleep(0.2)
@@ -166,7 +191,16 @@ class MlflowServer:
         """Wait until the server ends. Raises RunFailed where it ends by itself with an error."""
         assert self._process is not None
         if code := self._process.wait():
-            raise RunFailed(f"the MLflow server ended with code {code}; its log is above.")
+            raise RunFailed(f"the MLflow server ended with code {code}; {self._last_words()}")
+
+    def _last_words(self) -> str:
+        """Where the server's log is, and its last line."""
+        try:
+            lines = read_plain(self.log, _LONGEST_LOG).decode(errors="replace").split("\n")
+        except OSError:
+            lines = []
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "it is empty")
+        return f"its log is {self.log}: {hide(last)[:300]}"
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

@@ -11,7 +11,7 @@ METRICS_PER_CALL = 500
 """The quickest size measured: 13,200 points a second, against 8,100 with 1000."""
 ENTRIES_PER_CALL = 100
 """Parameters, and tags, that MLflow takes a call."""
-BATCHED_KINDS = frozenset({"metrics", "params", "tags"})
+BATCHED_KINDS = frozenset({"metrics", "overview", "params", "tags"})
 """Kinds of records that `LogBatch` takes."""
 
 _BYTES_PER_CALL = 500_000
@@ -19,7 +19,7 @@ _BYTES_PER_CALL = 500_000
 
 
 class LogBatch:
-    """Records of the kinds `metrics`, `params` and `tags`, as MLflow takes them."""
+    """Records of the kinds `metrics`, `overview`, `params` and `tags`, as MLflow takes them."""
 
     def __init__(self) -> None:
         self.metrics: list[Any] = []
@@ -34,7 +34,7 @@ class LogBatch:
 
         self.num_bytes += num_bytes
         match record["kind"]:
-            case "metrics":
+            case "metrics" | "overview":
                 time, step = record["time"], record["step"]
                 self.metrics += [
                     Metric(safe_key(key), float(value), time, step) for key, value in record["values"].items()

@@ -8,6 +8,7 @@ from ditlab.tracking.access import check_access, check_reachable
 from ditlab.tracking.address import redact
 from ditlab.tracking.upload.connection import connect
 from ditlab.tracking.upload.mlflow_runs import find_mlflow_run
+from ditlab.tracking.upload.models import delete_models
 
 
 def delete_mlflow_run(run_id: str, address: str, home: Home) -> bool:
@@ -29,6 +30,7 @@ def delete_mlflow_run(run_id: str, address: str, home: Home) -> bool:
         mlflow_run_id = find_mlflow_run(client, run_id)
         if mlflow_run_id is None:
             return False
+        delete_models(client, str(client.get_run(mlflow_run_id).info.experiment_id), mlflow_run_id)
         client.delete_run(mlflow_run_id)
     except Exception as error:
         # MLflow's client and its database drivers raise errors of a dozen kinds.

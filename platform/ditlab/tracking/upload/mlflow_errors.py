@@ -20,6 +20,11 @@ def is_missing(error: Exception) -> bool:
     return _code(error) == "RESOURCE_DOES_NOT_EXIST"
 
 
+def is_unknown_call(error: Exception) -> bool:
+    """Return True if the server is of an MLflow that does not know this call."""
+    return _code(error) in ("ENDPOINT_NOT_FOUND", "NOT_IMPLEMENTED")
+
+
 def already_exists(error: Exception) -> bool:
     """Return True if another process has made it first."""
     return _code(error) == "RESOURCE_ALREADY_EXISTS"

@@ -8,6 +8,7 @@ from typing import Any
 from ditlab.home import Home
 from ditlab.tracking.address import is_server
 from ditlab.tracking.names import safe_folder
+from ditlab.tracking.upload.experiment_view import VIEW_TAG, ensure_view, view_value
 from ditlab.tracking.upload.mlflow_errors import RunGoneError, already_exists
 
 RUN_TAG = "ditlab.run"
@@ -22,10 +23,12 @@ _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 def find_or_create_experiment(client: Any, name: str, uri: str, home: Home) -> str:
     """MLflow's id of the experiment of this name; its artifacts lie under DITLAB_HOME unless a server keeps them."""
     if found := client.get_experiment_by_name(name):
+        ensure_view(client, found)
         return str(found.experiment_id)
     location = None if is_server(uri) else str(home.artifacts / safe_folder(name))
     try:
-        return str(client.create_experiment(name, artifact_location=location, tags=_EXPERIMENT_TAGS))
+        tags = {**_EXPERIMENT_TAGS, VIEW_TAG: view_value()}
+        return str(client.create_experiment(name, artifact_location=location, tags=tags))
     except Exception as error:
         # Another process made it between the two calls.
         if already_exists(error) and (found := client.get_experiment_by_name(name)):

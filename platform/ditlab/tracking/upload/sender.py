@@ -6,27 +6,27 @@ import json
 import logging
 import os
 import posixpath
-import tempfile
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
+from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.journal.format import JournalRecord
-from ditlab.tracking.names import safe_image_key, shorten
+from ditlab.tracking.names import TAG_LENGTH, shorten
+from ditlab.tracking.notes.markdown import with_addresses
 from ditlab.tracking.upload.batch import LogBatch
+from ditlab.tracking.upload.images import read_image, send_image
 from ditlab.tracking.upload.mlflow_errors import is_refusal
 from ditlab.tracking.upload.mlflow_runs import check_alive
+from ditlab.tracking.upload.models import DIGEST_LENGTH, send_model
+from ditlab.tracking.upload.notes import send_note
 from ditlab.tracking.upload.path_safety import holds_plain_files, is_relative, stays_below
 
 Warn = Callable[[str], None]
 
 _STATUS = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
-_DIGEST_LENGTH = 36
-"""Characters that MLflow keeps of a dataset's digest."""
-
 _log = logging.getLogger("ditlab.tracking")
 
 
@@ -86,27 +86,34 @@ class RecordSender:
         self.client.set_terminated(self.run_id, _STATUS.get(record["status"], "FAILED"), end_time=record["time"])
 
     def _send_image(self, record: JournalRecord) -> None:
-        """Send an image as `log_image` does, which makes a new name at each call: sent again, it would show twice."""
-        from mlflow.tracking.multimedia import compress_image_size
         from PIL import Image
 
         path = self._local_file(record)
         if path is None:
             return
-        name = image_name(self.folder.run_id, safe_image_key(record["key"]), record["step"], record["time"])
         try:
-            with Image.open(path) as picture:
-                image = picture.convert("RGB")
+            image = read_image(path)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             self.warn(f"{path} is no picture ({first_line(error)}), so MLflow does not get it")
             return
-        with tempfile.TemporaryDirectory() as folder:
-            whole, small = Path(folder, f"{name}.png"), Path(folder, f"{name}+compressed.webp")
-            image.save(whole)
-            compress_image_size(image).save(small)
-            for file in (whole, small):
-                self.client.log_artifact(self.run_id, str(file), "images")
-        self.client.set_tag(self.run_id, "mlflow.loggedImages", True)
+        send_image(self.client, self.run_id, self.folder.run_id, image, record)
+
+    def _send_note(self, record: JournalRecord) -> None:
+        path = self._local_file(record)
+        if path is None:
+            return
+        try:
+            text = read_plain(path, MIB).decode(errors="replace")
+        except OSError as error:
+            self.warn(f"{path} cannot be read ({first_line(error)}), so MLflow does not get it")
+            return
+        experiment_id = str(self.client.get_run(self.run_id).info.experiment_id)
+        send_note(self.client, self.run_id, shorten(with_addresses(text, experiment_id, self.run_id), TAG_LENGTH))
+
+    def _send_model(self, record: JournalRecord) -> None:
+        path = self._local_file(record)
+        if path is not None:
+            send_model(self.client, self.run_id, self.folder.run_id, path, record)
 
     def _send_artifact(self, record: JournalRecord) -> None:
         path = self._local_file(record)
@@ -134,7 +141,7 @@ class RecordSender:
 
         dataset = Dataset(
             name=shorten(record["name"], 500),
-            digest=record["fingerprint"][:_DIGEST_LENGTH],
+            digest=record["fingerprint"][:DIGEST_LENGTH],
             source_type="local",
             source=json.dumps({"uri": record["source"]}),
             profile=json.dumps(record["counts"]),
@@ -155,9 +162,3 @@ class RecordSender:
             return path
         self.warn(f"{path} is gone or unreadable, so MLflow does not get it")
         return None
-
-
-def image_name(run_id: str, key: str, step: int, time: int) -> str:
-    """The file name by which MLflow's UI finds an image: the same at each call, where MLflow draws a random one."""
-    unique = uuid.uuid5(uuid.NAMESPACE_URL, f"ditlab:{run_id}/{key}/{step}/{time}")
-    return f"{key.replace('/', '~')}+step+{step}+timestamp+{time}+{unique}"

@@ -37,7 +37,7 @@ from ditlab.tracking.upload.mlflow_runs import (
 )
 from ditlab.tracking.upload.sender import RecordSender, Warn
 
-_FILE_KINDS = frozenset({"artifact", "image", "table"})
+_FILE_KINDS = frozenset({"artifact", "image", "table", "model"})
 """Kinds whose failure does not delay the rest: the artifact store may be another machine than the server."""
 
 

@@ -135,11 +135,9 @@ def test_mlflow_holds_one_run_with_parameters_metrics_and_artifacts(resumed, at_
     assert {"parameters.total", "parameters.blocks", "parameters.head"} <= components
     assert run.inputs.dataset_inputs[0].dataset.name == "digits"
     artifacts = {file.path for file in client.list_artifacts(run.info.run_id)}
-    assert {"spec.yaml", "environment.txt", "parameters.json", "export", "images"} <= artifacts
-    assert {file.path for file in client.list_artifacts(run.info.run_id, "export")} == {
-        "export/spec.yaml",
-        "export/weights.safetensors",
-    }
+    assert {"spec.yaml", "environment.txt", "parameters.json", "samples", "images"} <= artifacts
+    (model,) = client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run.info.run_id}'")
+    assert {path.name for path in Path(model.artifact_location).iterdir()} == {"spec.yaml", "weights.safetensors"}
 
 
 @pytest.mark.slow

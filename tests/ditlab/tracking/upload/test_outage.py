@@ -131,5 +131,5 @@ def test_pictures_and_files_go_through_the_server(server: Any, home: Home, new_r
     tracker.log_artifact(folder.path / "tree", "tree")
     assert tracker.close(30) == 0
     client = mlflow.MlflowClient(server.uri)
-    assert len(client.list_artifacts(tracker.mlflow_run_id, "images")) == 2
+    assert len(client.list_artifacts(tracker.mlflow_run_id, "images")) == 4
     assert [file.path for file in client.list_artifacts(tracker.mlflow_run_id, "tree/inner")] == ["tree/inner/a.txt"]

@@ -87,8 +87,8 @@ def test_everything_of_a_run_arrives(home: Home, new_run: NewRun, tmp_path: Path
     assert stored.points("train/loss") == [(step, 1 / step) for step in range(1, 1201)]
     assert math.isnan(data.metrics["eval/nan"]) and data.metrics["eval/high"] > 1e308
     images = [path for path in stored.files("images") if path.endswith(".png")]
-    assert sorted(int(path.split("+step+")[1].split("+")[0]) for path in images) == [0, 600, 1200]
-    assert all(path.startswith("images/samples~euler+") for path in images)
+    assert [int(path.split("+step+")[1].split("+")[0]) for path in images] == [0, 0, 600, 1200]  # the newest one first
+    assert all(path.startswith("images/samples~euler~") for path in images)
     assert stored.files("environment") == ["environment/packages.txt"]
     assert json.loads(data.tags["mlflow.loggedArtifacts"]) == [{"path": "parameters.json", "type": "table"}]
     assert stored.table("parameters.json") == {
@@ -123,7 +123,7 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(home: Home, new_run: NewRu
     assert stored.run.info.status == "FINISHED"
     assert stored.run.data.params == {"depth": "9", "workers": "1", "new": "1"}
     assert stored.run.data.tags["ditlab.resume.workers"] == "2"
-    assert len(stored.files("images")) == 2  # the picture and its thumbnail
+    assert len(stored.files("images")) == 4  # the picture and its thumbnail, and once more as the newest one
 
     with RunTracker(folder, None, home) as later:  # as `ditlab evaluate` does, after the end
         later.journal.log_metrics(300, {"eval/distance": 2.5})
@@ -150,7 +150,7 @@ def test_records_sent_twice_arrive_once(home: Home, new_run: NewRun, tmp_path: P
 
     stored = Stored(tracker)
     assert stored.points("train/loss") == [(step, 1 / step) for step in range(1, 601)]
-    assert len(stored.files("images")) == 2
+    assert len(stored.files("images")) == 4
     assert len(stored.run.inputs.dataset_inputs) == 1
     assert stored.table("table.json")["data"] == [[1], [2]]
     assert json.loads(stored.run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "table.json", "type": "table"}]
@@ -213,8 +213,8 @@ def test_a_broken_artifact_store_delays_no_metric(home: Home, new_run: NewRun, t
     assert len(warnings) == 1 and "spec.yaml" in warnings[0]
     home.artifacts.unlink()
     assert sync(folder, None, home, warn=pytest.fail) == 0
-    assert sorted(Stored(tracker).files()) == ["images", "spec.yaml"]
-    assert len(Stored(tracker).files("images")) == 2
+    assert sorted(Stored(tracker).files()) == ["images", "samples", "spec.yaml"]
+    assert len(Stored(tracker).files("images")) == 4
 
 
 def test_a_killed_process_loses_nothing(home: Home, new_run: NewRun) -> None:
@@ -305,7 +305,11 @@ def test_images_are_named_as_mlflow_names_them(home: Home, new_run: NewRun, tmp_
     tracker.log_image("samples/euler", 600, picture(tmp_path / "a.png"))
     assert tracker.close(30) == 0
     stored = Stored(tracker)
-    stored.client.log_image(stored.id, np.zeros((8, 8, 3), np.uint8), key="samples/euler", step=600)
-    shapes = [re.sub(r"timestamp\+\d+\+[0-9a-f-]{36}", "timestamp+T+UUID", path) for path in stored.files("images")]
+    stored.client.log_image(stored.id, np.zeros((8, 8, 3), np.uint8), key="samples/euler/steps", step=600)
+    shapes = [
+        re.sub(r"step\+0*(\d+)\+timestamp\+\d+\+[0-9a-f-]{36}", r"step+\1+timestamp+T+UUID", path)
+        for path in stored.files("images")
+        if "~latest+" not in path
+    ]
     assert len(shapes) == 4 and len(set(shapes)) == 2
     assert stored.client.get_run(stored.id).data.tags["mlflow.loggedImages"] == "True"

@@ -1,0 +1,117 @@
+"""Records for people who look at a run in MLflow: its note, its figures in the list of runs, its weights as a model.
+
+All are made from the run's journal, so that any process that has it open can renew them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ditlab.secrets import hide
+from ditlab.storage.plain_files import MIB, read_plain
+from ditlab.tracking.journal.facts import MAIN_TAG
+from ditlab.tracking.journal.results import RESULT_PREFIXES, SPEED
+from ditlab.tracking.notes.run_note import RunNote
+from ditlab.tracking.run_record import UnreadableRecord, read_run_record
+from ditlab.tracking.tracker import EndStatus, RunTracker
+from ditlab.tracking.upload.models import WEIGHTS_NAME, weights_step
+
+STATUS_TAG = "ditlab.status"
+"""Tag with a run's status in our words: MLflow has one word for runs that ended and those that a sweep stopped."""
+
+
+def renew_note(tracker: RunTracker, message: str = "", status: EndStatus | None = None) -> None:
+    """Write the run's note anew; `status` is how the run ends, `message` the reason of a failure.
+
+    What a person wrote in MLflow stays (`upload/notes.py`).
+    """
+    journal = tracker.journal
+    try:
+        record = read_run_record(tracker.folder)
+        step, total = record.step, record.total_steps
+    except UnreadableRecord:
+        step = total = 0
+    step = max([step, *(span.last.step for span in journal.results.values())])
+    facts = replace(journal.facts, status=status) if status else journal.facts
+    note = RunNote(tracker.folder.run_id, facts, journal.results, step, max(total, step), message)
+    tracker.log_note(note.text())
+
+
+def end_run(tracker: RunTracker, status: EndStatus, message: str = "") -> None:
+    """Log the end of a training run: its status as a column of MLflow's list, its note, its end."""
+    tracker.set_tags({STATUS_TAG: status})
+    renew_note(tracker, message, status)
+    tracker.end(status)
+
+
+def renew_review(tracker: RunTracker, step: int) -> None:
+    """Renew a run's note, and its model's metrics where its weights of this step were exported, after an evaluation."""
+    exported = tracker.folder.media / "export"
+    if weights_step(exported / WEIGHTS_NAME) == step:
+        log_model(tracker, step, exported)
+    renew_note(tracker)
+
+
+def log_overview(tracker: RunTracker, step: int) -> None:
+    """Log the run's figures for MLflow's list of runs, under names that all families share.
+
+    They are short, as the list's columns are narrow: the held-out metric that is read first, now and at its lowest, the
+    samples a second, the number of parameters.
+    """
+    facts, results = tracker.journal.facts, tracker.journal.results
+    values: dict[str, float] = {}
+    if main := results.get(facts.tags.get(MAIN_TAG, "")):
+        values |= {"run/eval": main.last.value, "run/best_eval": main.low.value}
+    if speed := results.get(SPEED):
+        values["run/speed"] = speed.last.value
+    total = facts.params.get("parameters.total", "")
+    if total.isdigit() and "run/parameters" not in facts.overview_steps:
+        values["run/parameters"] = float(total)
+    tracker.journal.log_overview(step, values)
+
+
+def log_model(tracker: RunTracker, step: int, folder: Path) -> None:
+    """Log the weights of a step, exported into a folder of the run, as a model, with the results of that step."""
+    journal = tracker.journal
+    points = [
+        {"name": name, "value": span.last.value, "time": span.last.time, "step": step}
+        for name, span in journal.results.items()
+        if name.startswith(RESULT_PREFIXES) and span.last.step == step and math.isfinite(span.last.value)
+    ]
+    facts, data = journal.facts, journal.facts.dataset
+    kept = ("model.family", "parameters.total", "spec_hash", "training.precision")
+    params: Mapping[str, str] = {key: hide(facts.params[key]) for key in kept if key in facts.params}
+    dataset = {"dataset": {"name": data["name"], "fingerprint": data["fingerprint"]}} if data else {}
+    journal.append(
+        "model", step=step, name=facts.name, path=journal.relative_path(folder), params=dict(params), points=points,
+        **dataset,
+    )  # fmt: skip
+
+
+def sample_tags(step: int) -> dict[str, str]:
+    """Tags of samples that were drawn after `step` steps, before their weights are saved, if they are."""
+    return {"ditlab.samples.step": str(step), "ditlab.samples.checkpoint": "", "ditlab.samples.manifest": ""}
+
+
+def checkpoint_tags(tracker: RunTracker, step: int, location: str) -> dict[str, str]:
+    """Tags of a complete checkpoint; those of the samples too, where they were drawn from these weights.
+
+    A checkpoint in the run's folder is named relative to it, one elsewhere by its path or URI. The digest of its
+    manifest is the file's SHA-256, and given where the file is on this machine.
+    """
+    path = Path(location)
+    try:
+        digest = hashlib.sha256(read_plain(path / "manifest.json", 256 * MIB)).hexdigest()
+    except (OSError, ValueError):
+        digest = ""
+    inside = path.is_relative_to(tracker.folder.path)
+    place = path.relative_to(tracker.folder.path).as_posix() if inside else location
+    found = {"step": str(step), "checkpoint": place, "manifest": digest}
+    tags = {f"ditlab.saved.{name}": value for name, value in found.items()}
+    if tracker.journal.facts.tags.get("ditlab.samples.step") == str(step):
+        tags |= {f"ditlab.samples.{name}": value for name, value in found.items()}
+    return tags

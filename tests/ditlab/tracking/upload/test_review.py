@@ -1,0 +1,279 @@
+"""What a reviewer finds in MLflow: notes that people may change, samples by step, models, a list with columns."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import save_file
+
+from ditlab.home import Home, RunFolder
+from ditlab.tracking.journal.facts import MAIN_TAG
+from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.review import (
+    checkpoint_tags,
+    end_run,
+    log_model,
+    log_overview,
+    renew_note,
+    renew_review,
+    sample_tags,
+)
+from ditlab.tracking.tracker import RunTracker
+from ditlab.tracking.upload.cursor import CursorFile
+from ditlab.tracking.upload.deletion import delete_mlflow_run
+from ditlab.tracking.upload.experiment_view import VIEW_TAG
+from ditlab.tracking.upload.models import weights_step
+from ditlab.tracking.upload.notes import NOTE_TAG, OWN_TAG
+from ditlab.tracking.upload.sync import sync
+
+NewRun = Callable[..., RunFolder]
+NOTE = NOTE_TAG
+
+pytestmark = pytest.mark.usefixtures("store")
+
+
+def open_run(folder: RunFolder, home: Home, warnings: list[str] | None = None) -> RunTracker:
+    tracker = RunTracker(folder, None, home, warn=(warnings if warnings is not None else []).append)
+    tracker.start("digits-dit", "digits", "dit", {"parameters.total": "10"}, {MAIN_TAG: "eval/velocity"})
+    tracker.log_dataset("digits", "f" * 64, "sklearn", {"train": 1617})
+    return tracker
+
+
+def stored(tracker: RunTracker) -> Any:
+    import mlflow
+
+    return mlflow.MlflowClient(tracker.uri).get_run(str(tracker.mlflow_run_id))
+
+
+def client_of(tracker: RunTracker) -> Any:
+    import mlflow
+
+    return mlflow.MlflowClient(tracker.uri)
+
+
+def evaluate(tracker: RunTracker, step: int, value: float) -> None:
+    tracker.journal.log_metrics(step, {"eval/velocity": value})
+    log_overview(tracker, step)
+    renew_note(tracker)
+
+
+def send_again(tracker: RunTracker, home: Home) -> None:
+    """Send the whole journal once more, as after a crash before the cursor was written."""
+    file = CursorFile(tracker.folder, tracker.uri)
+    cursor = file.load()
+    cursor.offset = 0
+    file.save(cursor)
+    assert sync(tracker.folder, None, home, warn=pytest.fail) == 0
+
+
+def picture(path: Path, shade: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((8, 8, 3), shade, np.uint8)).save(path)
+    return path
+
+
+def exported(folder: RunFolder, step: int) -> Path:
+    place = folder.media / "export"
+    place.mkdir(parents=True, exist_ok=True)
+    save_file({"a": np.zeros(3, np.float32)}, place / "weights.safetensors", {"format": "pt", "step": str(step)})
+    (place / "spec.yaml").write_text("model: {}\n")
+    return place
+
+
+def files(tracker: RunTracker, folder: str) -> list[str]:
+    return [file.path for file in client_of(tracker).list_artifacts(tracker.mlflow_run_id, folder)]
+
+
+def shade(tracker: RunTracker, file: str) -> int:
+    with Image.open(client_of(tracker).download_artifacts(tracker.mlflow_run_id, file)) as image:
+        return int(np.asarray(image)[0, 0, 0])
+
+
+def test_a_note_is_renewed_until_a_person_writes_one(home: Home, new_run: NewRun) -> None:
+    folder = new_run()
+    tracker = open_run(folder, home)
+    evaluate(tracker, 0, 1.7)
+    evaluate(tracker, 300, 0.5)
+    assert tracker.close(30) == 0
+    first = stored(tracker).data.tags[NOTE]
+    assert "| eval/velocity | &ensp;0.5 | &ensp;1.7 |" in first and "digits-dit" in first
+
+    tracker = open_run(folder, home)
+    evaluate(tracker, 600, 0.25)
+    assert tracker.close(30) == 0
+    assert "| eval/velocity | &ensp;0.25 | &ensp;1.7 |" in stored(tracker).data.tags[NOTE]
+
+    for words in ("Ours is better.", ""):  # an emptied note is a person's, too
+        client_of(tracker).set_tag(tracker.mlflow_run_id, NOTE, words)
+        tracker = open_run(folder, home)
+        evaluate(tracker, 700 + len(words), 0.2)
+        assert tracker.close(30) == 0
+        assert stored(tracker).data.tags[NOTE] == words
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_crash_between_the_notes_two_calls_leaves_it_ours(home: Home, new_run: NewRun, calls: int) -> None:
+    """A process that dies after the hash, or after the note and before the cursor."""
+    tracker = open_run(new_run(), home)
+    evaluate(tracker, 0, 1.7)
+    assert tracker.close(30) == 0
+    client, run_id = client_of(tracker), tracker.mlflow_run_id
+    if calls == 1:
+        old = stored(tracker).data.tags
+        client.set_tag(run_id, OWN_TAG, f"{old[OWN_TAG].split()[-1]} {'0' * 32}")
+    else:
+        send_again(tracker, home)
+    tracker = open_run(tracker.folder, home)
+    evaluate(tracker, 300, 0.5)
+    assert tracker.close(30) == 0
+    assert "0.5" in stored(tracker).data.tags[NOTE]
+
+
+def test_a_note_that_was_written_offline_arrives_with_sync(home: Home, new_run: NewRun) -> None:
+    folder = new_run()
+    journal = JournalWriter(folder)
+    journal.append("start", run_id=folder.run_id, name="digits-dit", experiment="digits", family="dit")
+    folder.media.mkdir()
+    (folder.media / "note.md").write_text("**digits**\n\n![s](picture:samples/samples-00000001.png)\n")
+    journal.append("note", path="media/note.md")
+    journal.close()
+    assert sync(folder, None, home, warn=pytest.fail) == 0
+    cursor = CursorFile(folder, f"sqlite:///{home.mlflow_database}").load()
+    import mlflow
+
+    note = mlflow.MlflowClient(f"sqlite:///{home.mlflow_database}").get_run(str(cursor.mlflow_run_id)).data.tags[NOTE]
+    assert f"(get-artifact?path=samples/samples-00000001.png&run_uuid={cursor.mlflow_run_id})" in note
+
+
+def test_samples_sort_by_step_and_the_newest_has_a_name(home: Home, new_run: NewRun, tmp_path: Path) -> None:
+    tracker = open_run(new_run(), home)
+    for step, value in ((0, 0), (900, 90), (12000, 120)):
+        tracker.log_image("samples", step, picture(tmp_path / f"{step}.png", value))
+    assert tracker.close(30) == 0
+    names = ["latest.png", "samples-00000000.png", "samples-00000900.png", "samples-00012000.png"]
+    assert files(tracker, "samples") == [f"samples/{name}" for name in names]
+    assert shade(tracker, "samples/latest.png") == 120
+    send_again(tracker, home)  # older images come once more, and leave the newest as it is
+    assert shade(tracker, "samples/latest.png") == 120 and len(files(tracker, "samples")) == 4
+    cards = [path for path in files(tracker, "images") if path.endswith(".png")]
+    assert len(cards) == 4 and sorted(cards) == cards
+    assert "samples~latest+step+00000000+" in cards[0] and shade(tracker, cards[0]) == 120
+
+
+def test_the_card_shows_the_last_frame_of_an_animation(home: Home, new_run: NewRun) -> None:
+    folder = new_run()
+    folder.media.mkdir()
+    frames = [Image.fromarray(np.full((8, 8), value, np.uint8)) for value in (10, 200)]
+    frames[0].save(folder.media / "samples.gif", save_all=True, append_images=frames[1:])
+    tracker = open_run(folder, home)
+    tracker.log_image("samples", 5, folder.media / "samples.gif")
+    assert tracker.close(30) == 0
+    assert abs(shade(tracker, "samples/samples-00000005.png") - 200) < 5
+
+
+def test_exported_weights_are_a_model_of_the_run(home: Home, new_run: NewRun) -> None:
+    folder = new_run()
+    tracker = open_run(folder, home)
+    evaluate(tracker, 0, 1.7)
+    evaluate(tracker, 600, 0.25)
+    log_model(tracker, 600, exported(folder, 600))
+    end_run(tracker, "finished")
+    assert tracker.close(30) == 0
+    for _ in range(2):
+        run, client = stored(tracker), client_of(tracker)
+        (model,) = client.search_logged_models([run.info.experiment_id])
+        assert (model.name, str(model.status.value), model.source_run_id) == ("digits-dit", "READY", run.info.run_id)
+        assert model.tags["ditlab.step"] == "600" and model.params["parameters.total"] == "10"
+        (metric,) = model.metrics
+        assert (metric.key, metric.value, metric.step) == ("eval/velocity", 0.25, 600)
+        assert (metric.dataset_name, metric.dataset_digest) == ("digits", "f" * 36)
+        assert [(each.model_id, each.step) for each in run.outputs.model_outputs] == [(model.model_id, 600)]
+        points = client.get_metric_history(run.info.run_id, "eval/velocity")
+        assert sorted((point.step, point.value) for point in points) == [(0, 1.7), (600, 0.25)]
+        place = Path(model.artifact_location)
+        assert {path.name for path in place.iterdir()} == {"weights.safetensors", "spec.yaml"}
+        send_again(tracker, home)
+
+    tracker = open_run(folder, home)  # `ditlab evaluate`
+    tracker.journal.log_metrics(600, {"held_out/velocity": 0.3})
+    renew_review(tracker, 600)
+    assert tracker.close(30) == 0
+    (model,) = client.search_logged_models([run.info.experiment_id])
+    assert {metric.key: metric.value for metric in model.metrics} == {"eval/velocity": 0.25, "held_out/velocity": 0.3}
+    assert "held&#95;out/velocity" in stored(tracker).data.tags[NOTE]
+    assert delete_mlflow_run(folder.run_id, tracker.uri, home)
+    assert client.search_logged_models([run.info.experiment_id]) == []
+
+
+def test_a_model_whose_upload_was_cut_off_is_completed(home: Home, new_run: NewRun) -> None:
+    folder = new_run()
+    tracker = open_run(folder, home)
+    tracker.journal.sync()
+    assert tracker.close(30) == 0
+    run, client = stored(tracker), client_of(tracker)
+    tags = {"ditlab.step": "600"}
+    for _ in range(2):  # the second by a request whose answer was lost
+        client.create_logged_model(run.info.experiment_id, "digits-dit", run.info.run_id, tags)
+    tracker = open_run(folder, home)
+    log_model(tracker, 600, exported(folder, 600))
+    log_model(tracker, 300, exported(folder, 600))  # whose weights were replaced before they could be sent
+    assert tracker.close(30) == 0
+    (model,) = client.search_logged_models([run.info.experiment_id])
+    assert model.status.value == "READY" and len(stored(tracker).outputs.model_outputs) == 1
+    assert weights_step(folder.media / "nothing") is None
+
+
+def test_the_list_of_runs_has_columns_that_sort(home: Home, new_run: NewRun) -> None:
+    folder = new_run()
+    tracker = open_run(folder, home)
+    for step, value in ((0, 1.7), (300, 0.2), (600, 0.4), (300, 9.0)):  # a roll-back evaluates a step once more
+        evaluate(tracker, step, value)
+    end_run(tracker, "stopped")
+    assert tracker.close(30) == 0
+    data = stored(tracker).data
+    assert data.metrics["run/eval"] == 0.4 and data.metrics["run/best_eval"] == 0.2
+    assert data.metrics["run/parameters"] == 10 and data.tags["ditlab.status"] == "stopped"
+    history = client_of(tracker).get_metric_history(tracker.mlflow_run_id, "run/eval")
+    assert sorted((point.step, point.value) for point in history) == [(0, 1.7), (300, 0.2), (600, 0.4)]
+    view = json.loads(client_of(tracker).get_experiment(stored(tracker).info.experiment_id).tags[VIEW_TAG])
+    columns = json.loads(view["state"])["selectedColumns"]
+    assert {"tags.`ditlab.family`", "metrics.`run/best_eval`", "tags.`ditlab.status`"} <= set(columns)
+
+    client_of(tracker).set_experiment_tag(stored(tracker).info.experiment_id, VIEW_TAG, "mine")
+    tracker = open_run(new_run(), home)
+    assert tracker.close(30) == 0
+    assert client_of(tracker).get_experiment(stored(tracker).info.experiment_id).tags[VIEW_TAG] == "mine"
+
+
+def test_tags_lead_from_samples_to_their_checkpoint(home: Home, new_run: NewRun) -> None:
+    folder = new_run()
+    tracker = open_run(folder, home)
+    for step in (300, 600):
+        (folder.path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+        (folder.path / "checkpoints" / f"step-{step:08d}" / "manifest.json").write_text("{}")
+    tracker.set_tags(sample_tags(600))
+    tracker.set_tags(checkpoint_tags(tracker, 300, str(folder.path / "checkpoints" / "step-00000300")))
+    assert tracker.journal.facts.tags["ditlab.samples.checkpoint"] == ""
+    tracker.set_tags(checkpoint_tags(tracker, 600, str(folder.path / "checkpoints" / "step-00000600")))
+    assert tracker.close(30) == 0
+    tags = stored(tracker).data.tags
+    assert tags["ditlab.samples.step"] == tags["ditlab.saved.step"] == "600"
+    assert tags["ditlab.samples.checkpoint"] == "checkpoints/step-00000600"
+    assert tags["ditlab.samples.manifest"] == "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+
+
+def test_earlier_kinds_of_records_are_read_and_later_ones_passed_over(home: Home, new_run: NewRun) -> None:
+    folder = new_run()
+    journal = JournalWriter(folder)
+    journal.append("start", run_id=folder.run_id, name="digits-dit", experiment="digits", family="dit")
+    journal.append("model", step=1, name="n", path="media/export", params={}, points=[{"name": "a"}])  # of wrong shape
+    journal.append("hologram", path="x")
+    journal.append("tags", values={"ditlab.error": "no"})
+    journal.close()
+    warnings: list[str] = []
+    assert sync(folder, None, home, warn=warnings.append) == 0
+    assert len(warnings) == 1 and "1 damaged line passed over" in warnings[0]
