@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,7 +50,7 @@ class Chart:
     """A chart, ready to be put on a page."""
 
     key: str
-    """Name of its elements in the page: letters, digits and `-`."""
+    """Name of its elements in the page: letters, digits and `-`; see `with_key`."""
     title: str
     note: str
     alternative: str
@@ -79,7 +78,7 @@ class Chart:
         return replace(self, key=key)
 
 
-def draw_chart(title: str, curves: Sequence[CurvePoints], key: str = "") -> Chart | None:
+def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
     """Draw curves over their common steps; None where none has a finite value."""
     thinned = [(curve, thin(np.asarray(curve.steps), np.asarray(curve.values, dtype=float))) for curve in curves]
     drawn = [(curve, points) for curve, points in thinned if points.num_points]
@@ -89,7 +88,7 @@ def draw_chart(title: str, curves: Sequence[CurvePoints], key: str = "") -> Char
     y = _y_scale([points for _, points in drawn])
     bad = np.unique(np.concatenate([points.bad_steps for _, points in thinned]))
     return Chart(
-        key=key or f"chart-{re.sub(r'[^A-Za-z0-9]+', '-', title)[:80].strip('-').lower()}",
+        key="chart",
         title=shorten(title, 2 * _MOST_LABEL),
         note=_note(y, [points for _, points in thinned]),
         alternative=_alternative(title, drawn),

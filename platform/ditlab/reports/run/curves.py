@@ -31,16 +31,16 @@ def curves_section(run: RunContent) -> Section:
     names = _loss_names(run)
     charts = [_chart(run, name, [(f"{TRAIN}{name}", "train", "train"), (f"{HELD_OUT}{name}", "held out", "held-out")])
               for name in names[:MOST_CHARTS]]  # fmt: skip
-    parts = _grid(charts, names[MOST_CHARTS:])
+    parts = _grid("loss", charts, names[MOST_CHARTS:])
     if not parts:
         parts = [Notice("The journal holds no metrics of this run yet.")]
     elif not any(name.startswith(HELD_OUT) for name in run.metrics):
         parts.append(
             Paragraphs("The run was not evaluated on held-out samples, so the curves are the training's alone.")
         )
-    folded = [("Optimiser", _plain_charts(run, [f"{TRAIN}{name}" for name in _OPTIMISER]))]
+    folded = [("Optimiser", _plain_charts(run, "optimiser", [f"{TRAIN}{name}" for name in _OPTIMISER]))]
     machine = sorted(name for name in run.metrics if name.startswith(_MACHINE))
-    folded.append(("Load of the machine", _plain_charts(run, machine)))
+    folded.append(("Load of the machine", _plain_charts(run, "machine", machine)))
     return Section("Curves", parts, "curves", [each for each in folded if each[1]])
 
 
@@ -67,7 +67,7 @@ def quality_section(run: RunContent) -> Section | None:
     caption = _QUALITY_CAPTION if measured else ""
     table = Table(["metric", "last value", "at step", "lowest", "measurements"], rows[:200], caption)
     several = [name for name in [*measured, *later] if len(run.metrics[name].values) > 1]
-    return Section("Quality of the samples", [table, *_plain_charts(run, several)], "quality")
+    return Section("Quality of the samples", [table, *_plain_charts(run, "quality", several)], "quality")
 
 
 def speed_section(run: RunContent) -> Section | None:
@@ -85,7 +85,7 @@ def speed_section(run: RunContent) -> Section | None:
               if run.batch_size else []),
         ]  # fmt: skip
     parts: list[Part] = [Facts(facts)] if facts else []
-    return Section("Speed", [*parts, *_plain_charts(run, [SPEED])], "speed")
+    return Section("Speed", [*parts, *_plain_charts(run, "speed", [SPEED])], "speed")
 
 
 def median_speed(run: RunContent) -> float | None:
@@ -107,10 +107,10 @@ def _pace(speed: float) -> str:
     return f"{speed:,.0f}" if speed >= 100 else f"{speed:.3g}"
 
 
-def _plain_charts(run: RunContent, names: Iterable[str]) -> list[Part]:
+def _plain_charts(run: RunContent, place: str, names: Iterable[str]) -> list[Part]:
     known = [name for name in names if name in run.metrics]
     charts = [_chart(run, name, [(name, name.rpartition("/")[2], "other")]) for name in known[:MOST_CHARTS]]
-    return _grid(charts, known[MOST_CHARTS:])
+    return _grid(place, charts, known[MOST_CHARTS:])
 
 
 def _chart(run: RunContent, title: str, curves: Iterable[tuple[str, str, str]]) -> Chart | None:
@@ -122,13 +122,10 @@ def _chart(run: RunContent, title: str, curves: Iterable[tuple[str, str, str]]) 
     return draw_chart(title, found)
 
 
-def _grid(charts: Iterable[Chart | None], left_out: list[str]) -> list[Part]:
-    drawn: dict[str, Chart] = {}
-    for chart in charts:
-        if chart is not None:
-            key = chart.key if chart.key not in drawn else f"{chart.key}-{len(drawn)}"
-            drawn[key] = chart if key == chart.key else chart.with_key(key)
-    captions = [_THINNED] if any(chart.is_thinned for chart in drawn.values()) else []
+def _grid(place: str, charts: Iterable[Chart | None], left_out: list[str]) -> list[Part]:
+    """Charts with keys of their own: names of metrics may differ in characters that no key holds."""
+    drawn = [chart.with_key(f"chart-{place}-{number}") for number, chart in enumerate(filter(None, charts), start=1)]
+    captions = [_THINNED] if any(chart.is_thinned for chart in drawn) else []
     if left_out:
         captions.append(f"{len(left_out):,} more metrics are not drawn; MLflow and `Run.metrics()` have them.")
-    return [ChartGrid(list(drawn.values()), " ".join(captions))] if drawn else []
+    return [ChartGrid(drawn, " ".join(captions))] if drawn else []

@@ -47,7 +47,8 @@ def runs(home):
 
 def test_commands_and_runs_are_completed_without_heavy_imports(runs, home):
     assert completed("ditlab sa", home) == ["plain,sample"]
-    assert completed("ditlab sample ", home) == [f"plain,{run_id}" for run_id in runs]
+    for command in ("sample", "report", "watch"):
+        assert completed(f"ditlab {command} ", home) == [f"plain,{run_id}" for run_id in runs]
 
 
 def test_runs_by_id_and_by_name(runs):

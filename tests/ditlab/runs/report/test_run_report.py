@@ -3,18 +3,22 @@
 import json
 import os
 import re
+import shutil
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
 from PIL import Image
 
+from ditlab.home import Home, RunFolder
 from ditlab.runs.locks import lock_run
 from ditlab.runs.report.collect import report_source
 from ditlab.runs.report.write import MOST_BYTES, write_run_report
 from ditlab.storage.checksums import add_checksum
-from support.journaled import JournaledRun, finished_run
+from support.journaled import CHECKOUT, JournaledRun, family_spec, finished_run
 
+OLD = CHECKOUT / "tests/ditlab/compatibility/made_by_0_1_0/home/train"
 NASTY = "</script><script>alert('1')</script><img src=x onerror=alert(1)> & \"q\" {{ 7*7 }} " + "x" * 10_000
 VOID = {"meta", "link", "img", "input", "br", "hr"}
 
@@ -77,11 +81,12 @@ def page_of(run, **known) -> PageReader:
     return reader
 
 
-class Made:
-    """A run's folder in its home, as a page needs it."""
+@dataclass(frozen=True)
+class MadeRun:
+    """A run's folder in its home."""
 
-    def __init__(self, run: JournaledRun) -> None:
-        self.home, self.folder = run.home, run.folder
+    home: Home
+    folder: RunFolder
 
 
 @pytest.fixture
@@ -95,12 +100,9 @@ def run(home) -> JournaledRun:
      ("dlm/small.yaml", "--- 1 ---\ndef main():")],
 )  # fmt: skip
 def test_every_family_has_its_page(home, place, text):
-    made = JournaledRun(home, place)
-    made.folder.path.joinpath("x").mkdir()
     folder = finished_run(home, place, text)
-    made.folder = folder
-    found = page_of(made)
-    for component in made.components:
+    found = page_of(MadeRun(Home(home), folder))
+    for component in family_spec(place).objective.weights.model_dump():
         assert component in found.text
     for expected in ("finished at step 40 of 40", "Samples by step", "Next commands", "Parameters by component",
                      "Differences against the defaults", f"ditlab sample {folder.run_id}"):  # fmt: skip
@@ -108,6 +110,15 @@ def test_every_family_has_its_page(home, place, text):
     assert ("def main():" in found.text) == bool(text)
     assert len(found.all("img")) == (0 if text else 3)
     assert found.all("input")[0]["aria-valuetext"] == "step 40"
+
+
+@pytest.mark.parametrize("run_id", ["17c0daa2", "2067026b", "7579c879"])
+def test_runs_of_the_first_version_have_their_page(home, run_id):
+    shutil.copytree(OLD / run_id, home / "train" / run_id)
+    shutil.copytree(OLD / "fa046d70", home / "train" / "fa046d70")
+    found = page_of(MadeRun(Home(home), Home(home).run(run_id)))
+    assert "pictures of samples cannot be shown" in found.text and "Parameters by component" in found.text
+    assert ("Differences against the base of its sweep" in found.text) == (run_id == "17c0daa2")
 
 
 def test_failures_and_recoveries_stand_on_the_timeline(run):
