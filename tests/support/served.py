@@ -27,8 +27,8 @@ def account(password: str = PASSWORD) -> dict[str, str]:
 class Served:
     """One running server."""
 
-    def __init__(self, url: str, pid: int) -> None:
-        self.url, self.pid = url, pid
+    def __init__(self, url: str, pid: int, page: str) -> None:
+        self.url, self.pid, self.page = url, pid, page
 
     def status(self, path: str, login: str | None = None, method: str = "GET", **headers: str) -> int:
         """HTTP status of a request for a page; `login` is `name:password`."""
@@ -72,7 +72,7 @@ def served(
         line = process.stdout.readline()
         assert line, f"ended with {process.wait(20)} before it answered: {log.read_text()}"
         told = json.loads(line)
-        yield Served(told["url"], told["pid"])
+        yield Served(told["url"], told["pid"], told["page"])
         process.send_signal(end)
         assert process.wait(60) == 0, log.read_text()
     finally:

@@ -1,5 +1,6 @@
 """`ditlab ui`: the server's command and its options, and one server from its start to Ctrl-C."""
 
+import json
 import signal
 import socket
 import sys
@@ -12,9 +13,11 @@ from click.testing import CliRunner
 from ditlab.cli.ui import ui
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
+from ditlab.tracking.records import create_run
 from ditlab.tracking.server.accounts import Administrator
 from ditlab.tracking.server.process import MlflowServer, ServerOptions
 from ditlab.tracking.server.storage import artifact_location
+from ditlab.tracking.tracker import RunTracker
 from support.clusters.nodes import free_ports
 from support.served import PASSWORD, account, served
 
@@ -25,12 +28,38 @@ def invoke(*arguments: str) -> None:
 
 @pytest.mark.slow  # `test_access.py` starts one with accounts, and ends it by Ctrl-C
 @pytest.mark.usefixtures("store")
-def test_the_ui_answers_and_ends_with_ctrl_c(home: Home) -> None:
-    with served(home.root, end=signal.SIGINT) as server, urllib.request.urlopen(server.url, timeout=60) as page:
-        assert b"<title>MLflow</title>" in page.read()
+def test_the_ui_opens_on_the_newest_runs_experiment_quietly_and_ends_with_ctrl_c(home: Home, tmp_path: Path) -> None:
+    for experiment in ("first", "second"):
+        tracker = RunTracker(create_run(home, "digits", family="dit", spec_hash=""), None, home)
+        tracker.start("digits", experiment, "dit")
+        assert tracker.close(30) == 0
+    log = tmp_path / "ui.log"
+    with served(home.root, log=log, end=signal.SIGINT) as server:
+        with urllib.request.urlopen(server.url, timeout=60) as page:
+            assert b"<title>MLflow</title>" in page.read()
+        number = json.loads(server.ask("/api/2.0/mlflow/experiments/get-by-name?experiment_name=second")[1])
+        number = number["experiment"]["experiment_id"]
+        runs = f"{server.url}/#/experiments/{number}/runs"
+        assert server.page == f"{runs}?workflowType=machine_learning&viewStateShareKey=ditlab"
     with pytest.raises(OSError):
         urllib.request.urlopen(server.url, timeout=2)
-    assert {path.name for path in home.root.iterdir()} <= {"mlflow.db", "artifacts", "places.json"}
+    noise = [line for line in log.read_text().splitlines() if "waiting up to" not in line and server.page not in line]
+    assert noise == []
+    assert not list(home.root.glob("mlflow-server-*.log"))
+
+
+def test_a_server_that_ends_at_once_leaves_its_log_and_its_last_line(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MlflowServer, "_command", lambda self: ["sh", "-c", "echo begun; echo no database; exit 3"])
+    (port,) = free_ports(1)
+    with pytest.raises(RunFailed, match=rf"ended with code 3; its log is .*{port}\.log: no database"):
+        ui.main(["--home", str(home.root), "--port", str(port)], standalone_mode=False)
+    assert (home.root / f"mlflow-server-{port}.log").read_text() == "begun\nno database\n"
+    (home.root / f"mlflow-server-{port}.log").unlink()
+    (home.root / f"mlflow-server-{port}.log").mkdir()
+    with pytest.raises(UserError, match=r"\.log cannot be written \(.*folder.*\); remove it"):
+        ui.main(["--home", str(home.root), "--port", str(port)], standalone_mode=False)
 
 
 def test_a_port_in_use_is_the_users_error(home: Home) -> None:
