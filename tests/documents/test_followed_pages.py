@@ -18,10 +18,9 @@ from support.command import Said, run_inside
 from support.documents import CHECKOUT, FOLLOWED, DocumentedCommand, documented_commands
 from support.installed_package import install
 
-SERVERS = ("ui", "watch")
-"""Commands that run until they are stopped."""
 SMALL = (
-    "training.steps=3", "evaluation.limit=16", "evaluation.samples=2", "batch.size=8", "tracking.system_metrics=false",
+    "training.epochs=null", "training.steps=3", "evaluation.limit=16", "evaluation.samples=2", "batch.size=8",
+    "tracking.system_metrics=false",
     "tracking.uri=http://127.0.0.1:9",  # nothing answers there: the journal keeps all
 )  # fmt: skip
 
@@ -36,11 +35,11 @@ class PageReader:
     sweeps: list[str] = field(default_factory=list)
 
     def follow(self, command: DocumentedCommand) -> Said | None:
-        """Run a command of the page; None for one that runs until it is stopped, or is no command of DiTLab's."""
+        """Run a command of the page; None for one that is no command of DiTLab's."""
         if command.words[0] == "python":
             runpy.run_path(str(self.folder / command.words[1]))
             return None
-        if command.words[0] != "ditlab" or command.words[1] in SERVERS:
+        if command.words[0] != "ditlab":
             return None
         words = [self._known(word) for word in command.words[1:]]
         said = run_inside(*words, *self._shorter(words), home=self.home, cwd=self.folder)
@@ -87,8 +86,9 @@ def reader(tmp_path, monkeypatch) -> PageReader:
     """A reader with the repository's experiments, a text, and pictures by class."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").symlink_to(CHECKOUT / "experiments")
-    pages = sorted((CHECKOUT / "docs").rglob("*.md"))
-    (tmp_path / "book.txt").write_text("\n".join(page.read_text(encoding="utf-8") for page in pages), encoding="utf-8")
+    pages = sorted((CHECKOUT / "docs").glob("*.md"))
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)[:40_000]
+    (tmp_path / "book.txt").write_text(text, encoding="utf-8")
     return PageReader(tmp_path, tmp_path / "runs")
 
 

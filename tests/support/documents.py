@@ -14,6 +14,8 @@ PROGRAMS = (
     "umask", "printf", "export", "set", "eval", ".", "pytest", "ruff", "mypy", "lint-imports", "curl", "git", "mkdir",
 )  # fmt: skip
 """First words of lines that are commands; other lines of such blocks are output."""
+SERVERS = (["ditlab", "ui"], ["ditlab", "watch"])
+A_SERVER = "a server that runs until it is stopped"
 DIT, UNET, CLASSES, DEMO = (
     f"ditlab train experiments/digits/{name}.yaml" for name in ("dit", "unet", "dit_class", "demo")
 )
@@ -26,6 +28,8 @@ FOLLOWED = {
     "docs/tutorials/sweep.md": (),
     "docs/families/dit.md": (DIT, CLASSES),
     "docs/families/unet.md": (DIT,),
+    "docs/figures.md": (DIT,),
+    "docs/pages.md": (DIT,),
     "README.md": (DEMO, DIT, UNET),
 }
 """Pages whose commands a test runs from start to end, and the trainings that a reader has made before."""
@@ -67,7 +71,8 @@ def documented_commands(page: Path) -> Iterator[DocumentedCommand]:
             continue
         reason = block["reason"] or (whole[1] if whole else None)
         for line in command_lines(block["body"] or block["indented"]):
-            yield DocumentedCommand(str(page.relative_to(CHECKOUT)), line, " ".join(reason.split()) if reason else None)
+            why = reason or (A_SERVER if line.split()[:2] in SERVERS else None)
+            yield DocumentedCommand(str(page.relative_to(CHECKOUT)), line, " ".join(why.split()) if why else None)
 
 
 def command_lines(block: str) -> Iterator[str]:
