@@ -163,7 +163,7 @@ class Figure:
     """Figures of an animated GIF, of which `panels` is the still image."""
     seconds_per_frame: float = 0.2
     alt: str = ""
-    """What a reader would see, in a sentence or two; "": made of the titles and labels."""
+    """Alternative text, in a sentence or two; "": made of the titles and labels."""
 
     @property
     def alternative_text(self) -> str:

@@ -60,6 +60,8 @@ def ditlab(home: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[
 @pytest.fixture
 def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write every picture of a figure as four black pixels, in tests of what lies beside it: drawing takes longest."""
+    import ditlab.analysis.plot  # noqa: F401  it keeps the function that it imports
+
     monkeypatch.setattr("ditlab.reports.rendering.render.to_image", lambda figure, *_: np.zeros((2, 2, 3), np.uint8))
     monkeypatch.setattr("ditlab.reports.rendering.vector.to_svg", lambda figure, *_: "<svg/>")
 

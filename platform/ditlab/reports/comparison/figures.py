@@ -17,7 +17,9 @@ from denoisers.figures import Figure, ImageGrid, Panel
 from ditlab.reports.comparison.curves import AXES, CurveAxis, RunCurve, smoothed
 from ditlab.reports.formatting import format_number
 from ditlab.reports.rendering.panels import COLOURS, panel_size
+from ditlab.reports.rendering.plain_text import NAME_CHARACTERS, one_line
 from ditlab.reports.rendering.render import DPI, save_canvas
+from ditlab.reports.rendering.theme import LABEL_POINTS, LIGHT, TICK_POINTS, light_grid
 
 _WIDTH, _ROW_HEIGHT, _ROW_HEIGHT_OF_MANY = 13.0, 3.3, 2.5  # inches
 _RAW_POINTS = 5000
@@ -59,15 +61,17 @@ def draw_curves(rows: Sequence[MetricRow], labels: Sequence[str], path: Path) ->
         scale, label = _unit(rows, axis)
         for row, axes in zip(rows, panels[:, column], strict=True):
             _draw(row, axis, scale, axes)
-        panels[-1, column].set_xlabel(label, fontsize=9.5)
+        panels[-1, column].set_xlabel(label, fontsize=LABEL_POINTS)
     for row, axes in zip(rows, panels[:, 0], strict=True):
-        axes.set_ylabel(row.name, fontsize=10)
+        axes.set_ylabel(row.name, fontsize=LABEL_POINTS, parse_math=False)
     places = sorted({place for row in rows for place in row.curves})
     lines = [panels[0, 0].plot([], [], color=run_colour(place), linewidth=2.5)[0] for place in places]
-    canvas.legend(
-        lines, [labels[place] for place in places],
+    legend = canvas.legend(
+        lines, [one_line(labels[place], NAME_CHARACTERS) for place in places],
         loc="outside upper center", ncols=min(4, len(places)), fontsize=10.5, frameon=False,
     )  # fmt: skip
+    for text in legend.get_texts():
+        text.set_parse_math(False)
     return save_canvas(canvas, path)
 
 
@@ -89,10 +93,8 @@ def _draw(row: MetricRow, axis: CurveAxis, scale: float, axes: Axes) -> None:
         axes.yaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
-    axes.tick_params(labelsize=8.5)
-    axes.grid(True, color="#e3e3e3", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=TICK_POINTS)
+    light_grid(axes, LIGHT)
     if all(np.isnan(curve.along(axis)).all() for curve in row.curves.values()):
         axes.text(0.5, 0.5, "not known", transform=axes.transAxes, ha="center", color="#777777")
 

@@ -16,6 +16,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from ditlab.reports.rendering.panels import COLOURS
 from ditlab.reports.rendering.render import DPI
+from ditlab.reports.rendering.theme import LABEL_POINTS as LABEL_POINTS
+from ditlab.reports.rendering.theme import LIGHT, light_grid
+from ditlab.reports.rendering.theme import TICK_POINTS as TICK_POINTS
 from ditlab.reports.sweeps.axes import PlotAxis, Tick, metric_axis
 from ditlab.reports.sweeps.records import SweepSummary, Trial
 
@@ -23,7 +26,7 @@ MARKERS = {"finished": "o", "stopped": "v", "interrupted": "s", "running": ">", 
 NAMES = {"stopped": "stopped early", "running": "still running"}
 GREY = "#9a9a9a"
 BEST = COLOURS[1]
-LABEL_POINTS, TICK_POINTS, TITLE_POINTS = 9.5, 8.5, 10.5
+TITLE_POINTS = 10.5
 
 _PALEST = 0.9
 """Cut-off of viridis, whose last colour, a bright yellow, is invisible on white."""
@@ -67,10 +70,7 @@ def new_canvas(width: float, height: float) -> Canvas:
 
 def frame(axes: Axes, x_label: str = "", y_label: str = "", title: str = "") -> None:
     """Set labels and a light grid, and hide the top and right border."""
-    axes.grid(True, color="#e3e3e3", linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    light_grid(axes, LIGHT)
     axes.set_xlabel(x_label, fontsize=LABEL_POINTS, parse_math=False)
     axes.set_ylabel(y_label, fontsize=LABEL_POINTS, parse_math=False)
     axes.tick_params(labelsize=TICK_POINTS)
