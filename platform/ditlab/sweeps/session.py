@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ditlab.cluster.workers.channel import CHANNEL_ERRORS, INTERRUPTED, KeyValueChannel
-from ditlab.errors import RunFailed, UserError
+from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.reports.sweeps.records import ENDED, Trial
 from ditlab.runs.locks import lock_run
 from ditlab.runs.signals import StopRequests, stop_signals
@@ -68,7 +68,7 @@ class SweepSession:
             result = finish_sweep(started, status, self._elapsed(), parent, self._warn)
         if tuner.error:
             raise RunFailed(
-                f"sweep {self._sweep_id}: Ray Tune failed ({type(tuner.error).__name__}: {tuner.error}); "
+                f"sweep {self._sweep_id}: Ray Tune failed ({type(tuner.error).__name__}: {first_line(tuner.error)}); "
                 f"`ditlab tune --resume {self._sweep_id}` goes on.",
                 kind="crash",
             ) from tuner.error

@@ -16,7 +16,7 @@ from ditlab.sweeps.session import SweepSession
 from ditlab.sweeps.takeovers import read_takeovers
 from ditlab.tracking.journal.history import metric_history
 from ditlab.tracking.records import read_record
-from support.clusters.faults import worker_processes
+from support.clusters.faults import wait_until, worker_processes
 from support.clusters.unbroken import checkpoint_of
 from support.sweeps import small_sweep, tracked_runs
 from support.trainings.workers import TINY, same_state
@@ -83,6 +83,7 @@ def test_asha_stops_worse_trials_at_a_rung(ray, tracked_home):
 @pytest.mark.slow
 def test_workers_of_a_stopped_trial_end_within_seconds(ray, tracked_home):
     """The good trial trains for a minute more, and the bad one's resources are released meanwhile."""
+    wait_until(lambda: not worker_processes(), 60, "workers of an earlier test to end")
     seen: list[tuple[float, int]] = []
     stopped_at: list[float] = []
 
