@@ -30,7 +30,7 @@ def forward_pass_figure(spec: UNetSpec) -> Figure:
     ]  # fmt: skip
     arrows = [
         Arrow(0, 1), Arrow(1, 2), Arrow(2, 3), Arrow(3, 4), Arrow(4, 5), Arrow(5, 6),
-        Arrow(1, 5, "skip"), Arrow(2, 4, "skip"), Arrow(7, 8), Arrow(8, 9), Arrow(9, 4),
+        Arrow(1, 5), Arrow(2, 4), Arrow(7, 8), Arrow(8, 9), Arrow(9, 4),
     ]  # fmt: skip
     alt = (
         "Diagram of the U-Net: down to half and a quarter of the image, a middle, up again with skip connections, "

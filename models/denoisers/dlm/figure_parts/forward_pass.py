@@ -14,8 +14,8 @@ def forward_pass_figure(spec: DLMSpec) -> Figure:
     steps = [
         ("Noisy tokens x", f"{length} of {vocabulary:,}"),
         ("Embedding", f"{length} x {width}"),
+        ("In every block: rotary positions", "turn queries and keys, never values"),
         (f"{spec.depth} blocks: attention", f"x + gate · attention(adaLN(x, c)), {spec.num_heads} heads{mask}"),
-        ("Rotary positions", "turn queries and keys, never values"),
         (f"{spec.depth} blocks: SwiGLU", f"x + gate · SwiGLU(adaLN(x, c)), hidden {spec.mlp_width}"),
         ("RMSNorm", f"{length} x {width}"),
         ("Output layer", f"adaLN, Linear {width} → {vocabulary:,}, starts at 0"),
@@ -31,4 +31,4 @@ def forward_pass_figure(spec: DLMSpec) -> Figure:
         f"Diagram of the language model: noisy tokens, embedding, {spec.depth} blocks of rotary attention and SwiGLU "
         "modulated by the noise level, log scores of every token."
     )
-    return pass_figure(steps, conditions, (2, 4, 6), "The forward pass of the language model", alt)
+    return pass_figure(steps, conditions, (3, 4, 6), "The forward pass of the language model", alt)

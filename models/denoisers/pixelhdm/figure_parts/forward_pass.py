@@ -25,12 +25,11 @@ def forward_pass_figure(spec: PixelHDMSpec) -> Figure:
         Box("Velocity v", "3 x H x W", 1, 7, "data"),
         Box("Caption", text, 2, 1, "data"),
         Box("Text tokens, pooled text", f"at most {spec.text_length} x {spec.width}", 2, 2, "condition"),
-        Box("Time t", "0: noise, 1: data", 2, 3.2, "data"),
-        Box("Sinusoid of 1000 t, MLP", f"{spec.time_width} → {spec.width}", 2, 4.2, "condition"),
+        Box("Time t: sinusoid of 1000 t, MLP", f"{spec.time_width} → {spec.width}", 2, 3, "condition"),
     ]
     arrows = [
         Arrow(0, 1), Arrow(1, 2), Arrow(2, 3), Arrow(3, 4), Arrow(0, 5), Arrow(5, 6), Arrow(4, 6), Arrow(6, 7),
-        Arrow(7, 8), Arrow(8, 9), Arrow(10, 11), Arrow(11, 2), Arrow(12, 13), Arrow(13, 3),
+        Arrow(7, 8), Arrow(8, 9), Arrow(10, 11), Arrow(11, 2), Arrow(12, 3),
     ]  # fmt: skip
     alt = (
         f"Diagram of PixelHDM: patches and text through {spec.patch_depth} blocks, whose tokens with time and text "

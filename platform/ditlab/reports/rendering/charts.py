@@ -106,7 +106,9 @@ def draw_bars(panel: Bars, axes: Axes, dpi: int, theme: Theme) -> None:
     light_grid(axes, theme)
     axes.grid(False, axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.6g}")
+    )
     style_axes(axes, theme)
     label_axes(axes, panel.x_label, panel.y_label, theme)
 
