@@ -14,6 +14,7 @@ sys.path.insert(0, str(CHECKOUT / "docs" / "hooks"))
 
 from built_site import find_faults
 from command_notes import show_notes
+from figure_gallery import kind_meanings, show_figures
 from formulas import render_formulas
 from repository_pages import RepositoryPages
 
@@ -80,6 +81,27 @@ def test_formulas_of_all_pages_can_be_written():
 def test_notes_on_commands_are_shown():
     shown = show_notes("<!-- not run: needs a\nbucket -->\n```\nx\n```\n<!-- other -->")
     assert "does not run them: needs a bucket.</p>" in shown and "<!-- other -->" in shown
+
+
+def test_guides_show_the_figures_of_their_family(tmp_path):
+    folder = tmp_path / "images" / "figures"
+    folder.mkdir(parents=True)
+    (folder / "dit-forward_pass.svg").write_text("<svg><desc>Patches &amp; blocks</desc></svg>")
+    for name in ("dit-attention.png", "dit-attention-dark.png", "dit-shown.png", "unet-attention.png"):
+        (folder / name).touch()
+    (tmp_path / "figures.md").write_text("| kind | shows |\n| `attention`, `maps` | which <tokens> attend |\n")
+    page = "![shown](../images/figures/dit-shown.png)\n\n<!-- figures of dit -->\n"
+    shown = show_figures(page, "families/dit.md", tmp_path)
+    assert shown.count("<img") == 2
+    assert 'src="../images/figures/dit-forward_pass.svg" alt="Patches &amp; blocks"' in shown
+    assert 'src="../images/figures/dit-attention.png" alt="which &lt;tokens&gt; attend"' in shown
+    assert show_figures("text", "families/dit.md", tmp_path) == "text"
+
+
+def test_kinds_of_figures_have_meanings():
+    """Those of the pictures that the repository holds; the page on figures says what each shows."""
+    meanings = kind_meanings(CHECKOUT / "docs" / "figures.md")
+    assert {"attention", "samples", "loss_by_time", "forward_pass"} <= set(meanings)
 
 
 def test_links_out_of_docs_lead_to_pages_of_those_files():
