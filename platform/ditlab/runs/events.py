@@ -124,6 +124,8 @@ class EventReader:
                 kind, text = _tags(record["values"])
             case "artifact" | "table" if record["artifact_path"]:
                 kind, text = "files", f"logged {record['artifact_path']}"
+            case "model":
+                kind, text = "files", f"logged the weights of step {record['step']:,} as a model"
             case "end":
                 kind, text = "end", f"ended: {record['status']}"
         return RunEvent(int(record["time"]), kind, text) if text else None

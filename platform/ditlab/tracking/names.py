@@ -48,3 +48,15 @@ def artifact_image(key: str, step: int | None) -> str:
     name = safe_image_key(key).replace(" ", "-")
     leaf = name.rpartition("/")[2]
     return f"{name}/{leaf}-{step:08d}.png" if step is not None else f"{name}/latest.png"
+
+
+VIEW = "ditlab"
+"""Key of the saved view of an experiment in MLflow's UI."""
+MODEL_TRAINING = "workflowType=machine_learning"
+"""Parameter of addresses without which MLflow 3.17 shows its pages for language-model applications."""
+
+
+def experiment_page(experiment_id: str, charts: bool = False) -> str:
+    """Address, within MLflow's UI, of an experiment's runs in the saved view: as a list, or as charts."""
+    mode = "&compareRunsMode=CHART" if charts else ""
+    return f"#/experiments/{experiment_id}/runs?{MODEL_TRAINING}&viewStateShareKey={VIEW}{mode}"

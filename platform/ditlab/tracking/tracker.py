@@ -59,6 +59,7 @@ class RunTracker:
         self._node = node
         self.journal = JournalWriter(folder, node, budget)
         self._system: SystemMetrics | None = None
+        self._note = ""
         show = warn or _log.warning
         self._warn: Warn = lambda message: show(hide(message))
         self._uploader = BackgroundUploader(folder, self.uri, home, self._warn, node, self.journal.sync)
@@ -158,8 +159,8 @@ class RunTracker:
         )
 
     def log_note(self, text: str) -> None:
-        """Log the note that MLflow shows with the run, as Markdown with `notes.markdown`'s addresses."""
-        if self._node:
+        """Log the note that MLflow shows with the run, as Markdown with `notes.markdown`'s addresses, if it changed."""
+        if self._node or text == self._note:
             return
         path = self.folder.media / "note.md"
         try:
@@ -169,6 +170,7 @@ class RunTracker:
             self._warn(f"{path} cannot be written ({error.strerror}), so MLflow does not get it")
             return
         self.journal.append("note", path=self.journal.relative_path(path))
+        self._note = text
 
     def watch_system(self, interval: float = 10.0, num_nodes: int = 1) -> None:
         """Log this machine's load under `system/...` every `interval` seconds until `close`."""

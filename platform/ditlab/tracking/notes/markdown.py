@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
 from ditlab.secrets import hide
-from ditlab.tracking.names import shorten
+from ditlab.tracking.names import MODEL_TRAINING, experiment_page, shorten
 
 _PLAIN = re.compile(r"[^A-Za-z0-9 ,./()=+%-]", re.ASCII)
 _MARGIN = 1000
 """Characters beyond a text's limit in which secrets are looked for: one that is cut in two would be shown."""
 _PICTURE, _PAGE = "picture:", "page:"
-_ADDRESS = re.compile(r"\]\((picture|page):([^()\s]+)\)")
+_ADDRESS = re.compile(r"\]\((picture|page|charts):([^()\s]*)\)")
 
 
 def plain(text: object, limit: int = 120) -> str:
@@ -55,6 +55,11 @@ def page(title: str, artifact: str) -> str:
     return f"[{title}]({_PAGE}{quote(artifact)})"
 
 
+def charts(title: str) -> str:
+    """A link to the charts of the run's experiment, whose image cards show all steps."""
+    return f"[{title}](charts:)"
+
+
 def with_addresses(text: str, experiment_id: str, mlflow_run_id: str) -> str:
     """The note with MLflow's addresses, relative to its pages, of the pictures and pages that it names.
 
@@ -64,6 +69,8 @@ def with_addresses(text: str, experiment_id: str, mlflow_run_id: str) -> str:
     def address(found: re.Match[str]) -> str:
         if found[1] == "picture":
             return f"](get-artifact?path={found[2]}&run_uuid={mlflow_run_id})"
-        return f"](#/experiments/{experiment_id}/runs/{mlflow_run_id}/artifacts/{found[2]})"
+        if found[1] == "charts":
+            return f"]({experiment_page(experiment_id, charts=True)})"
+        return f"](#/experiments/{experiment_id}/runs/{mlflow_run_id}/artifacts/{found[2]}?{MODEL_TRAINING})"
 
     return _ADDRESS.sub(address, text)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ditlab.tracking.journal.facts import MAIN_TAG, JournalFacts
 from ditlab.tracking.journal.results import RESULT_PREFIXES, MetricSpan, RunResults
 from ditlab.tracking.names import artifact_image
-from ditlab.tracking.notes.markdown import code, page, picture, plain, table
+from ditlab.tracking.notes.markdown import charts, code, page, picture, plain, table
 
 _SPEC_LINES = (("model",), ("objective", "sampling"), ("data",), ("optimizer", "schedule"), ("batch", "training"))
 """Sections of the spec by line of the note."""
@@ -108,7 +108,7 @@ class RunNote:
         if place and tags.get("ditlab.samples.step") == str(step):
             short = f", manifest {plain(digest[:16])}" if digest else ""
             source = f" Their weights: checkpoint {plain(posixpath.basename(place.rstrip('/')))}{short}."
-        text = f"Samples of step {step:,} ({page('as a file', file)}).{source}"
+        text = f"Samples of step {step:,} ({page('as a file', file)}; {charts('all steps')}).{source}"
         return f"{text}\n\n{picture(f'samples of step {step:,}', file)}"
 
 

@@ -7,10 +7,8 @@ import urllib.request
 from typing import Any
 
 from ditlab.storage.plain_files import MIB, parse_json
-from ditlab.tracking.upload.experiment_view import VIEW, VIEW_TAG, view_value
-
-MODEL_TRAINING = "workflowType=machine_learning"
-"""Parameter of addresses without which MLflow 3.17 shows its pages for language-model applications."""
+from ditlab.tracking.names import experiment_page
+from ditlab.tracking.upload.experiment_view import VIEW_TAG, view_value
 
 _MOST_EXPERIMENTS = 1000
 _TIMEOUT = 20.0
@@ -36,7 +34,7 @@ def front_page(url: str, authorization: str | None = None) -> str | None:
             _call(url, "experiments/set-experiment-tag", tag, authorization)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # another server's answers; its first page is named then
-    return f"{url}/#/experiments/{number}/runs?{MODEL_TRAINING}&viewStateShareKey={VIEW}"
+    return f"{url}/{experiment_page(number)}"
 
 
 def _call(url: str, name: str, body: dict[str, Any], authorization: str | None) -> dict[str, Any]:

@@ -20,9 +20,10 @@ from ditlab.secrets import hide
 from ditlab.storage.plain_files import MIB, open_for_append, read_plain
 from ditlab.tracking.access import basic_authorization, check_reachable
 from ditlab.tracking.address import resolve_tracking_uri
+from ditlab.tracking.names import MODEL_TRAINING
 from ditlab.tracking.relocation.places import check_place, record_place
 from ditlab.tracking.server.accounts import NAME, PASSWORD, Administrator, check_auth_packages
-from ditlab.tracking.server.front_page import MODEL_TRAINING, front_page
+from ditlab.tracking.server.front_page import front_page
 from ditlab.tracking.server.hosts import allowed_hosts, is_loopback
 
 _Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ditlab.tracking.names import VIEW
 from ditlab.tracking.upload.images import LATEST, STEPS
 from ditlab.tracking.upload.mlflow_errors import is_refusal
 
-VIEW = "ditlab"
-"""Key of the view in addresses: `viewStateShareKey=ditlab`."""
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
 
 _COLUMNS = (

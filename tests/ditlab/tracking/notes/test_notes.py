@@ -83,7 +83,11 @@ def test_a_finished_run_links_its_page_and_is_not_resumed() -> None:
     text = RunNote("1a2b3c4d", facts(status="finished", page="report.html"), RunResults(), 9, 9).text()
     assert "[Page of this run](page:report.html)" in text and "--resume" not in text
     shown = with_addresses(text, "7", "abc")
-    assert "(#/experiments/7/runs/abc/artifacts/report.html)" in shown and "page:" not in shown
+    assert "(#/experiments/7/runs/abc/artifacts/report.html?workflowType=machine_learning)" in shown
+    assert "page:" not in shown
+    shown = with_addresses("[all steps](charts:) ![s](picture:samples/latest.png)", "7", "abc")
+    assert "&viewStateShareKey=ditlab&compareRunsMode=CHART)" in shown
+    assert "(get-artifact?path=samples/latest.png&run_uuid=abc)" in shown
 
 
 def test_samples_lead_to_their_checkpoint() -> None:
