@@ -14,7 +14,7 @@ from ditlab.reports.formatting import format_number, shorten
 
 WIDTH, HEIGHT = 420, 250
 """Size of a chart in its own units; a page shows it at 350 to 580 pixels of width."""
-_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 410, 10, 222
+_LEFT, _RIGHT, _TOP, _BOTTOM = 66, 410, 10, 222
 _LOG_RATIO = 20.0
 """Ratio of the largest to the smallest value from which a scale is logarithmic."""
 _MOST_MARKERS = 40

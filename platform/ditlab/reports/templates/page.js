@@ -68,7 +68,13 @@
       });
       at.textContent = `step ${number(step)}`;
     };
-    const clear = () => { cursor?.remove(); cursor = null; };
+    const clear = () => {  // back to the last values
+      if (!cursor) return;
+      chosen = steps.length - 1;
+      draw();
+      cursor.remove();
+      cursor = null;
+    };
     plot.addEventListener("pointermove", (event) => {
       const box = svg.getBoundingClientRect(), unit = svg.viewBox.baseVal.width / box.width;
       const [low, high, begin, end] = data.x;
