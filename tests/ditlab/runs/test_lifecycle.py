@@ -91,7 +91,8 @@ def test_an_end_that_the_workers_reported(folder, home, status):
 def test_an_interruption_that_the_workers_could_not_report(folder, home):
     one = lifecycle(folder, home)
     one.end(RunOutcome("interrupted", 4, {}, None))
-    assert ending(folder) == (("interrupted", "", 4), "interrupted", {"ditlab.error": "interrupted"})
+    tags = {"ditlab.error": "interrupted", "ditlab.status": "interrupted"}
+    assert ending(folder) == (("interrupted", "", 4), "interrupted", tags)
 
 
 FAILURES = [

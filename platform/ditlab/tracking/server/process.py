@@ -135,6 +135,7 @@ class MlflowServer:
             "--artifacts-destination", self.options.artifacts or str(self.home.artifacts),
             "--host", self.host, "--port", str(self.port), "--workers", "1",
             "--allowed-hosts", ",".join(self._hosts),
+            "--uvicorn-opts=--no-access-log",  # a line a request would fill the disk of a server that runs for months
         ]  # fmt: skip
         if self.options.administrator:
             command += ["--app-name", "basic-auth"]
