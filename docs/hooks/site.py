@@ -11,9 +11,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from built_site import find_faults
 from command_notes import show_notes
+from figure_gallery import show_figures
 from formulas import render_formulas
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from notebook_pages import notebook_pages
 from reference import reference_pages
 from repository_pages import RepositoryPages
 
@@ -21,8 +23,8 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the reference, and a page for each file of the repository that a page links to."""
-    for uri, text in reference_pages().items():
+    """Add the reference, the notebooks, and a page for each file of the repository that a page links to."""
+    for uri, text in (reference_pages() | notebook_pages(Path(config["docs_dir"]))).items():
         files.append(File.generated(config, uri, content=text))
     repository = config["extra"]["repository"] = RepositoryPages(CHECKOUT, Path(config["docs_dir"]))
     pages = {file.src_uri: file.content_string for file in files if file.is_documentation_page()}
@@ -32,8 +34,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Lead links out of docs/ to the pages of those files, and show why commands are not run."""
-    return show_notes(config["extra"]["repository"].relinked(markdown, page.file.src_uri))
+    """Lead links out of docs/ to the pages of those files; show figures, and why commands are not run."""
+    linked = config["extra"]["repository"].relinked(markdown, page.file.src_uri)
+    return show_notes(show_figures(linked, page.file.src_uri, Path(config["docs_dir"])))
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
