@@ -61,6 +61,8 @@ class PageReader:
         """Options that make a training or a sweep small."""
         if words[0] == "tune" and "--dry-run" not in words and "--resume" not in words:
             return ["--quick"] if "--quick" not in words else []
+        if words[0] == "sample" and "--num" not in words:
+            return ["--num", "2"]
         if words[0] != "train":
             return []
         given = [words[number + 1] for number, word in enumerate(words) if word == "--set"]

@@ -14,8 +14,12 @@ PROGRAMS = (
     "umask", "printf", "export", "set", "eval", ".", "pytest", "ruff", "mypy", "lint-imports", "curl", "git", "mkdir",
 )  # fmt: skip
 """First words of lines that are commands; other lines of such blocks are output."""
-SERVERS = (["ditlab", "ui"], ["ditlab", "watch"])
-A_SERVER = "a server that runs until it is stopped"
+NEVER_RUN = {
+    "ditlab ui": "a server that runs until it is stopped",
+    "ditlab watch": "a server that runs until it is stopped",
+    "ditlab submit": "a job of a cluster, which tests/ditlab/cluster submits to Ray nodes of its own",
+}
+"""Commands that no test of a page runs, whatever the page."""
 DIT, UNET, CLASSES, DEMO = (
     f"ditlab train experiments/digits/{name}.yaml" for name in ("dit", "unet", "dit_class", "demo")
 )
@@ -71,7 +75,7 @@ def documented_commands(page: Path) -> Iterator[DocumentedCommand]:
             continue
         reason = block["reason"] or (whole[1] if whole else None)
         for line in command_lines(block["body"] or block["indented"]):
-            why = reason or (A_SERVER if line.split()[:2] in SERVERS else None)
+            why = reason or NEVER_RUN.get(" ".join(line.split()[:2]))
             yield DocumentedCommand(str(page.relative_to(CHECKOUT)), line, " ".join(why.split()) if why else None)
 
 
