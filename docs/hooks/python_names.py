@@ -25,6 +25,7 @@ def _section(name: str, thing: Any) -> str:
     text = f"## {name}\n\n{_prose(thing)}\n"
     checks = getattr(thing, "__pydantic_decorators__", None)
     hidden = {*checks.field_validators, *checks.model_validators} if checks else set()
+    hidden |= set(getattr(thing, "__dataclass_fields__", ()))  # a default may be a function
     for member, value in vars(thing).items():
         inner = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
         if member.startswith("_") or member in hidden or not inspect.isfunction(inner) or not inspect.getdoc(inner):
