@@ -11,7 +11,7 @@ WORKERS ?= 2
 # The README's first run; `make demo SPEC=experiments/digits/dit.yaml` trains another.
 SPEC ?= experiments/digits/demo.yaml
 
-.PHONY: help install demo test test-all check format docs benchmarks clean
+.PHONY: help install demo test test-all check format docs screenshots benchmarks clean
 
 help: ## This list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -20,6 +20,9 @@ install: $(VENV)/.installed ## The command `ditlab`, in .venv.
 
 demo: $(VENV)/.installed ## Install, then train a diffusion transformer on real handwritten digits (minutes).
 	$(BIN)/ditlab train $(SPEC)
+
+screenshots: $(VENV)/.installed-browser ## Train small runs, and take pictures of every page in Chromium (minutes).
+	$(BIN)/python tests/browser/screenshots.py
 
 test: $(VENV)/.installed-dev ## Install, then every test but the long ones.
 	$(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile
@@ -71,6 +74,10 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.installed-docs: $(VENV)/.installed
 	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+$(VENV)/.installed-browser: $(VENV)/.installed
+	@$(PIP) --editable '.[browser]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -38,7 +38,8 @@ def current_time() -> int:
 
 def encode_record(kind: str, fields: Mapping[str, Any]) -> bytes:
     """A record as one line, of this moment unless `fields` have a time. Values of metrics are `encode_values`'."""
-    record = {"kind": kind, "time": current_time(), **fields}
+    moment = fields["time"] if "time" in fields else current_time()
+    record = {"kind": kind, "time": moment, **fields}
     text = json.dumps(record, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return add_checksum(text.encode(errors="replace")) + b"\n"
 
