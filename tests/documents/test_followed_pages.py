@@ -47,15 +47,17 @@ class PageReader:
             assert said.code == 2
             return None
         assert said.code == 0, f"{command}: {said.err}"
-        self.runs = sorted(Home(self.home).runs.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
-        self.sweeps = sorted(self.home.glob("sweeps/*"), key=lambda path: path.stat().st_mtime)
+        for record in sorted(Home(self.home).runs.glob("*/run.json"), key=lambda path: path.stat().st_mtime):
+            kind = self.sweeps if (record.parent / "sweep.yaml").is_file() else self.runs
+            if record.parent.name not in kind:
+                kind.append(record.parent.name)
         return said
 
     def _known(self, word: str) -> str:
         """Put the newest run, or sweep, in its placeholder's place."""
         if word == "RUN":
-            return self.runs[-1].parent.name
-        return self.sweeps[-1].name if word == "SWEEP_ID" else word
+            return self.runs[-1]
+        return word.replace("SWEEP_ID", self.sweeps[-1]) if "SWEEP_ID" in word else word
 
     def _shorter(self, words: list[str]) -> list[str]:
         """Options that make a training or a sweep small."""
@@ -70,7 +72,7 @@ class PageReader:
         named = [] if "--quick" in words else ["--quick", "--set", f"name={name}"]
         paths = [each.partition("=")[0] for each in given]
         one_process = [] if "--local" in words else ["--local"]
-        settings = [each for each in SMALL if each.partition("=")[0] not in paths]
+        settings = [each for each in SMALL if each.startswith("training.steps") or each.partition("=")[0] not in paths]
         if "resources.workers=2" in given:
             settings.append("resources.workers=1")
         if "resume" in " ".join(words):
@@ -107,6 +109,7 @@ def test_a_page_can_be_followed(reader, page, monkeypatch):
     if "pyproject.toml" in files:
         install(reader.folder / "site", files)
         monkeypatch.syspath_prepend(reader.folder / "site")
+        monkeypatch.setenv("PYTHONPATH", str(reader.folder / "site"))  # for the processes of a sweep
     if page == "docs/index.md":
         runpy.run_path(str(reader.folder / "shapes.py"))
     if page == "docs/data.md":
