@@ -61,7 +61,9 @@ def shorten_experiment(
     """
     given, before, short = dict(given or {}), experiment.to_dict(), experiment
     for is_needed, changes in _changes(before, given, every, quality):
-        changes = {path: value for path, value in changes.items() if not is_given(path, given)}
+        # the number of steps that was given goes along: without it, a length in epochs could not be taken away
+        free = (path for path in changes if path == "training.steps" or not is_given(path, given))
+        changes = {path: changes[path] for path in free}
         try:
             short = short.replace_all(changes)
         except UserError:
@@ -70,7 +72,8 @@ def shorten_experiment(
     after = short.to_dict()
     paths = [path for _, changes in _changes(before, given, every, quality) for path in changes]
     values = {path: (value_at(before, path.split(".")), value_at(after, path.split("."))) for path in paths}
-    return Quick(short, {path: (was, new) for path, (was, new) in values.items() if was != new})
+    changed = {path: pair for path, pair in values.items() if pair[0] != pair[1] and not is_given(path, given)}
+    return Quick(short, changed)
 
 
 def is_given(path: str, given: Mapping[str, Any]) -> bool:

@@ -61,6 +61,12 @@ def test_a_length_in_epochs_stays():
     assert (short.training.steps, short.training.epochs, short.batch.size) == (None, 1, BATCH)
 
 
+def test_steps_that_are_set_take_the_place_of_a_length_in_epochs():
+    quick = load_quick_experiment(FOLDER / "mnist/dit.yaml", ["training.steps=7"])
+    assert (quick.spec.training.steps, quick.spec.training.epochs) == (7, None)
+    assert quick.changes["training.epochs"] == (30, None) and "training.steps" not in quick.changes
+
+
 def test_workers_share_the_batch():
     for workers, micro, expected in (("4", "8", (16, 4)), ("{min: 2, max: 8}", "32", (16, 2)), ("32", "4", (32, 1))):
         before = ditlab.load(DIGITS, [f"resources.workers={workers}", "batch.size=256", f"batch.micro={micro}"])
