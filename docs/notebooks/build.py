@@ -1,6 +1,6 @@
 """Make the notebooks of this folder from their sources, one Python file each in the percent format.
 
-    python docs/notebooks/build.py                     writes all notebooks; outputs stay where the source is the same
+    python docs/notebooks/build.py                     writes all notebooks; outputs stay where the code is the same
     python docs/notebooks/build.py --execute dit dlm   executes these first, and writes them with their outputs
 
 Needs the extra `dev`. Each trains for a minute or two on two CPU cores, in a home of its own, which is removed.
@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.name != Path(__file__).name)
 MOST_SECONDS = 600
 """Longest time of one cell."""
-_COLOURS = 64
+_COLOURS = 256
 """Colours of a picture in a committed notebook."""
 _MARK = re.compile(r"^# %%(?P<markdown> \[markdown\])?$", re.MULTILINE)
 
@@ -51,11 +51,12 @@ def execute(notebook: Any, home: Path) -> None:
     """Execute a notebook in this folder, with DITLAB_HOME at `home`. Raises CellExecutionError where a cell fails."""
     from nbclient import NotebookClient
 
-    environment = {**os.environ, "DITLAB_HOME": str(home), "DEEPSPEED_LOG_LEVEL": "error"}
+    # threads of so small networks wait for each other more than they compute, on a busy machine several times longer
+    settings = {"DITLAB_HOME": str(home), "DEEPSPEED_LOG_LEVEL": "error", "OMP_NUM_THREADS": "1"}
     client = NotebookClient(
         notebook, timeout=MOST_SECONDS, resources={"metadata": {"path": str(FOLDER)}}, record_timing=False
     )
-    client.execute(env=environment)
+    client.execute(env={**os.environ, **settings})
     for cell in notebook.cells:
         cell["metadata"] = {}
         for output in cell.get("outputs", []):
@@ -71,12 +72,16 @@ def write(name: str, notebook: Any) -> Path:
 
 
 def keep_outputs(notebook: Any, path: Path) -> None:
-    """Give a notebook the outputs of the one in `path`, if all of its cells are the same."""
+    """Give a notebook the outputs of the one in `path`, if its code is the same."""
     if not path.is_file():
         return
-    before = nbformat.read(path, as_version=4)
-    if [cell["id"] for cell in before.cells] == [cell["id"] for cell in notebook.cells]:
-        notebook.cells = before.cells
+    own, before = (
+        [cell for cell in each.cells if cell["cell_type"] == "code"]
+        for each in (notebook, nbformat.read(path, as_version=4))
+    )
+    if [cell["source"] for cell in own] == [cell["source"] for cell in before]:
+        for cell, executed in zip(own, before, strict=True):
+            cell["outputs"], cell["execution_count"] = executed["outputs"], executed["execution_count"]
 
 
 def _uncommented(text: str) -> str:

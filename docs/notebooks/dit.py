@@ -48,10 +48,10 @@ small = spec.replace_all(
         "model.depth": 3,
         "batch.size": 64,
         "optimizer.lr": 2e-3,
-        "training.steps": 800,
+        "training.steps": 600,
         "training.ema.decay": 0.99,
         "evaluation": {"every": 200, "samples": 20, "limit": 128},
-        "checkpoint.every": 400,
+        "checkpoint.every": 600,
         "tracking.system_metrics": False,
     }
 )
@@ -124,7 +124,8 @@ figures.kinds
 figures.draw("trajectory")
 
 # %% [markdown]
-# The error over $t$, finer than in the curves above. **Look for** the middle, where an image begins to show.
+# The error over $t$, beside two predictors without a network. **Look for** the distance to the one that knows each
+# pixel's mean and spread: that much the network has learned about digits.
 
 # %%
 figures.draw("loss_by_time")
