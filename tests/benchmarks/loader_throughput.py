@@ -44,9 +44,9 @@ def main() -> None:
     for name, values in rates.items():
         print(f"{name:26s} median {statistics.median(values) / 1e6:6.2f} M samples/s", end="")
         print(f"   (rounds {min(values) / 1e6:.2f} to {max(values) / 1e6:.2f})")
-    for name in ("loader / slice and copy", "loader / random gather"):
-        print(f"{name:26s} median {result[name]:6.2f}")
     print(f"{'waiting for the loader':26s} mean   {waited * 1e6:6.1f} us a step, of a consumer that takes 1 ms a step")
+    for name in ("loader / slice and copy", "loader / random gather"):
+        print(f"{name:26s} median {result[name]:6.2f} (ratio)")
     if arguments.json:
         print(json.dumps(result))
 

@@ -99,7 +99,7 @@ def rows(size: Size, folder: Path, batch: int, encoded: bool) -> Rows:
         features = FeatureColumns.open(str(folder / "text"), str(folder / "image"), captions.shape[1], 16)
         features.measure([captions])
         columns |= features.columns((size.side, size.side))
-        values |= features.of(images, captions)
+        values |= features.compute(images, captions)
     return Rows({name: torch.from_numpy(value) for name, value in values.items()}, columns)
 
 
