@@ -99,7 +99,7 @@ def test_guides_show_the_figures_of_their_family(tmp_path):
 
 
 def test_kinds_of_figures_have_meanings():
-    """Those of the pictures that the repository holds; the page on figures says what each shows."""
+    """The page on figures says what each kind shows; guides take it as the caption."""
     meanings = kind_meanings(CHECKOUT / "docs" / "figures.md")
     assert {"attention", "samples", "loss_by_time", "forward_pass"} <= set(meanings)
 

@@ -1,4 +1,4 @@
-"""What HTML is allowed to be in a notebook: closed elements, no script, nothing from elsewhere."""
+"""Check of a notebook's HTML: closed elements, no script, nothing from elsewhere."""
 
 from html.parser import HTMLParser
 

@@ -11,15 +11,24 @@ from denoisers.dit.attention_figure import (
     draw_attention_steps,
     static_patterns,
 )
-from denoisers.dit.feature_figure import draw_features
 from denoisers.dit.forward_pass import forward_pass_figure
+from denoisers.dit.network import DiT
 from denoisers.dit.patch_figures import draw_patches, draw_positions, patches_figure, positions_figure, ring
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
 from denoisers.figure_kinds.flow_schedule import flow_schedule_figure
-from denoisers.figure_kinds.velocity_kinds import velocity_makers
-from denoisers.figure_makers import FigureMaker
+from denoisers.figure_kinds.velocity_kinds import draw_features_of, velocity_makers
+from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Figure
 from denoisers.layers.embedding_figures import time_figure
+
+
+def draw_features(inputs: FigureInputs) -> Figure:
+    """Draw `features`: principal components of the tokens of held-out images, a quarter of which is noise."""
+    network = inputs.network
+    assert isinstance(network, DiT)
+    rows = network.spec.num_rows
+    last = network.transformer_blocks()[-1]
+    return draw_features_of(inputs, last, lambda tokens: (tokens, rows, rows), "behind the last block")
 
 
 def figure_makers(objective: DiTObjectiveSpec) -> Mapping[str, FigureMaker]:

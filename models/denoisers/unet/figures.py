@@ -6,23 +6,18 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from denoisers.figure_kinds.features import token_features_figure
 from denoisers.figure_kinds.flow_schedule import flow_schedule_figure
-from denoisers.figure_kinds.velocity_kinds import velocity_makers, velocity_probe
+from denoisers.figure_kinds.velocity_kinds import draw_features_of, velocity_makers
 from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Curve, Figure, Heatmap, Lines, Panel
 from denoisers.layers.embedding_figures import time_figure
-from denoisers.processes.flow.figures import to_pictures
-from denoisers.processes.flow.linear_path import interpolate
 from denoisers.unet.forward_pass import forward_pass_figure
 from denoisers.unet.network import UNet
 from denoisers.unet.spec import UNetObjectiveSpec, UNetSpec
 
 NUM_TIMES = 101
-NOISE = 0.25
-"""Share of noise in the images whose features are drawn."""
 
 
 def draw_time_shift(inputs: FigureInputs) -> Figure:
@@ -53,24 +48,11 @@ def draw_features(inputs: FigureInputs) -> Figure:
     """Draw `features`: principal components of the middle's pixels, of held-out images a quarter of which is noise."""
     network = inputs.network
     assert isinstance(network, UNet)
-    probe = velocity_probe(inputs)
-    t = probe.at(NOISE)
-    x_t = interpolate(probe.image, probe.noise, t)
-    kept: list[Tensor] = []
 
-    def keep(_module: nn.Module, _args: object, output: Tensor) -> None:
-        kept.append(output)
+    def to_tokens(pixels: Tensor) -> tuple[Tensor, int, int]:
+        return pixels.flatten(2).transpose(1, 2), *pixels.shape[2:]
 
-    handle = network.middle2.register_forward_hook(keep)
-    try:
-        with torch.no_grad():
-            probe.velocity(x_t, t)
-    finally:
-        handle.remove()
-    rows, columns = kept[0].shape[2:]
-    tokens = kept[0].detach().float().flatten(2).transpose(1, 2).cpu().numpy()  # (B, rows * columns, channels)
-    labels = [str(value) for value in inputs.batch["label"][: len(x_t)].tolist()] if "label" in inputs.batch else []
-    return token_features_figure(tokens, rows, columns, to_pictures(x_t), labels, f"in the middle, t = {NOISE:g}")
+    return draw_features_of(inputs, network.middle2, to_tokens, "in the middle")
 
 
 def figure_makers(objective: UNetObjectiveSpec) -> Mapping[str, FigureMaker]:

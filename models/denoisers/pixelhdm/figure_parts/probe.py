@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.figure_kinds.flow_times import FlowProbe
+from denoisers.figure_kinds.module_outputs import module_outputs
 from denoisers.figure_makers import FigureInputs
 from denoisers.pixelhdm.network import PixelHDM
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec
@@ -67,16 +68,4 @@ def noise_images(inputs: FigureInputs, share: float, most: int) -> NoisedImages:
 
 def block_outputs(network: PixelHDM, blocks: list[nn.Module], noised: NoisedImages) -> list[Tensor]:
     """Return the outputs of blocks in one forward pass, in the blocks' order."""
-    kept: dict[nn.Module, Tensor] = {}
-
-    def keep(module: nn.Module, _args: object, output: Tensor) -> None:
-        kept[module] = output.detach()
-
-    handles = [block.register_forward_hook(keep) for block in blocks]
-    try:
-        with torch.no_grad():
-            network(noised.z_t, noised.t, noised.condition)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return [kept[block] for block in blocks]
+    return module_outputs(blocks, lambda: network(noised.z_t, noised.t, noised.condition))

@@ -1,4 +1,4 @@
-"""What a reviewer finds in MLflow: notes that people may change, samples by step, models, a list with columns."""
+"""MLflow as a reviewer sees it: notes that people may change, samples by step, models, a list with columns."""
 
 import json
 from collections.abc import Callable
