@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from ditlab.storage.checksums import add_checksum, has_checksum, is_intact, without_checksum
-from ditlab.storage.plain_files import open_for_append, parse_json, read_plain
+from ditlab.storage.plain_files import check_replaceable, open_for_append, parse_json, read_plain
 
 MAX_LINES_BYTES = 256 << 20
 """Bound of a file of JSON lines that is read whole: a ledger of a million trials."""
@@ -48,8 +48,10 @@ def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path` that takes its place once the body ends, in a single rename.
 
     A reader finds the old content or the new; also after a power cut if `durable`, which waits for the disk. Where the
-    body or the disk fails, the old file stays and nothing of the new one is left.
+    body or the disk fails, the old file stays and nothing of the new one is left. Raises UnusableFile where `path` is a
+    device, and OSError as the file system does.
     """
+    check_replaceable(path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with part.open("xb") as file:

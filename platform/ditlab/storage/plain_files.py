@@ -47,6 +47,16 @@ def open_plain(path: Path, limit: int | None = None, *, follow: bool = False) ->
         raise
 
 
+def check_replaceable(path: Path) -> None:
+    """Raise UnusableFile for a device, of which a rename would deprive the machine: root may rename over /dev/null."""
+    try:
+        kind = stat.S_IFMT(path.lstat().st_mode)
+    except OSError:
+        return
+    if kind in (stat.S_IFCHR, stat.S_IFBLK):
+        raise UnusableFile(f"{_KINDS[kind]}, no plain file", path)
+
+
 def open_for_append(path: Path) -> int:
     """Open a regular file, or a new one, for reading and appending; returns its descriptor. Raises as `open_plain`."""
     return _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)

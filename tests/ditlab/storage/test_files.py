@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import stat
 import zlib
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from ditlab.storage.files import (
     write_durably,
     write_whole,
 )
+from ditlab.storage.plain_files import UnusableFile
 
 
 @pytest.mark.parametrize("write", [write_durably, write_whole])
@@ -54,6 +56,19 @@ def test_a_disk_that_refuses_leaves_the_old_file_alone(tmp_path, monkeypatch, ca
     with pytest.raises(OSError, match="No space left"):
         write_durably(path, b"new")
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("write", [write_durably, write_whole])
+def test_a_device_is_never_replaced(tmp_path, write):
+    """A rename over it would leave the machine without it: root writes to /dev/null by habit."""
+    path = tmp_path / "null"
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("only root makes devices")
+    with pytest.raises(UnusableFile, match="a device, no plain file"):
+        write(path, b"new")
+    assert path.is_char_device() and list(tmp_path.iterdir()) == [path]
 
 
 def test_an_error_of_the_writer_leaves_the_old_file_alone(tmp_path):
