@@ -48,7 +48,7 @@ def mlflow_pages(server: Mapping[str, str], runs: Mapping[str, str]) -> Iterator
     ids = quote(json.dumps([info.run_id for info in pair]))
     experiments = quote(json.dumps(sorted({info.experiment_id for info in pair})))
     yield MlflowPage("mlflow-compare", f"{server['url']}/#/compare-runs?runs={ids}&experiments={experiments}")
-    if sweep := found.get("digits-schedules"):
+    if sweep := found.get("digits-schedule-quick"):
         yield MlflowPage("mlflow-sweep", f"{server['url']}/#/experiments/{sweep.experiment_id}/runs/{sweep.run_id}")
     models = client.search_logged_models([demo.experiment_id])
     if models:

@@ -15,7 +15,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,7 +34,8 @@ RUNS = {
     "digits-unet": ("experiments/digits/unet.yaml", "training.steps=150", "evaluation.every=75"),
 }
 """Runs by name: their spec and what is changed, so that each takes a minute on two CPU cores."""
-SWEEP = "experiments/digits/sweep_schedule.yaml"
+SWEEP = ("experiments/digits/sweep_schedule.yaml", "trials=6", "fixed.training.steps=60", "fixed.schedule.warmup=5")
+SWEEP_NAME = "digits-schedule-quick"
 
 
 def ditlab(home: Path, *arguments: str) -> dict[str, object]:
@@ -52,11 +53,15 @@ def train_missing(home: Path) -> dict[str, str]:
     found = _finished(home)
     for name, (spec, *changes) in RUNS.items():
         if name not in found:
-            sets = [part for change in changes for part in ("--set", change)]
-            ditlab(home, "train", spec, "--local", *sets)
-    if "digits-schedules" not in found:
-        ditlab(home, "tune", SWEEP, "--quick")
+            ditlab(home, "train", spec, "--local", *_sets(changes))
+    if SWEEP_NAME not in found:
+        spec, *changes = SWEEP
+        ditlab(home, "tune", spec, "--quick", *_sets(changes))
     return _finished(home)
+
+
+def _sets(changes: Sequence[str]) -> list[str]:
+    return [part for change in changes for part in ("--set", change)]
 
 
 def _finished(home: Path) -> dict[str, str]:
@@ -89,11 +94,11 @@ def save(one: Visit, path: Path, whole: bool = False) -> None:
 
 def own_pages(home: Path, runs: dict[str, str], folder: Path) -> dict[str, str]:
     """Addresses of DiTLab's own pages, written into a folder: a run's, a comparison's, the sweep's."""
-    report = ditlab(home, "report", runs["digits-demo"], "--out", str(folder / "report.html"))
-    compared = ditlab(home, "compare", runs["digits-dit"], runs["digits-unet"], "--out", str(folder / "comparison"))
-    print(report, compared)
+    ditlab(home, "report", runs["digits-demo"], "--out", str(folder / "report.html"))
+    pair = (runs["digits-dit"], runs["digits-unet"])
+    ditlab(home, "compare", *pair, "--samples", "200", "--out", str(folder / "comparison"))
     pages = {"report": folder / "report.html", "comparison": folder / "comparison" / "comparison.html"}
-    if sweep := runs.get("digits-schedules"):
+    if sweep := runs.get(SWEEP_NAME):
         pages["sweep"] = home / "train" / sweep / "report" / "report.html"
     if (site := CHECKOUT / "site" / "index.html").is_file():
         pages["site"] = site

@@ -151,7 +151,7 @@ def _note(y: AxisScale, curves: Sequence[ThinCurve]) -> str:
 def _alternative(title: str, drawn: Sequence[tuple[CurvePoints, ThinCurve]]) -> str:
     parts = []
     for curve, points in drawn:
-        first, last = format_number(float(points.values[0])), format_number(float(points.values[-1]))
+        first, last = format_number(float(points.values[0])), format_number(points.last)
         lowest, highest = format_number(float(points.low.min())), format_number(float(points.high.max()))
         parts.append(
             f"{shorten(curve.name, _MOST_LABEL)} from {first} at step {int(points.steps[0]):,} to {last} at step "
@@ -167,6 +167,7 @@ def _data(drawn: Sequence[tuple[CurvePoints, ThinCurve]], x: AxisScale, y: AxisS
             "role": curve.role,
             "steps": points.steps.tolist(),
             "values": _short(points.values),
+            "last": float(f"{points.last:.5g}"),
             **({"low": _short(points.low), "high": _short(points.high)} if points.is_thinned else {}),
         }
         for curve, points in drawn

@@ -31,6 +31,8 @@ class ThinCurve:
     """Points that were NaN or infinite, which are left out."""
     bad_steps: np.ndarray
     """Steps of the first of those."""
+    last: float
+    """The last finite point itself, not its stretch's median; NaN where there is none."""
 
     @property
     def is_thinned(self) -> bool:
@@ -47,8 +49,9 @@ def thin(steps: np.ndarray, values: np.ndarray) -> ThinCurve:
     bad = steps[~is_finite]
     steps, values = steps[is_finite], np.clip(values[is_finite], -_LARGEST, _LARGEST)
     num = len(values)
+    last = float(values[-1]) if num else float("nan")
     if num <= MOST_PLAIN:
-        return ThinCurve(steps, values, values, values, num, len(bad), bad[:_MOST_BAD])
+        return ThinCurve(steps, values, values, values, num, len(bad), bad[:_MOST_BAD], last)
     length = max(_FEWEST_IN_STRETCH, -(-num // MOST_STRETCHES))
     num_whole = num // length
     whole = values[: num_whole * length].reshape(num_whole, length)
@@ -63,4 +66,5 @@ def thin(steps: np.ndarray, values: np.ndarray) -> ThinCurve:
         num,
         len(bad),
         bad[:_MOST_BAD],
+        last,
     )

@@ -43,6 +43,7 @@
     const place = ([low, high, begin, end], value, log) => log
       ? begin + (end - begin) * Math.log(value / low) / Math.log(high / low)
       : begin + (end - begin) * (value - low) / (high - low);
+    const lastValues = values.map((value) => value.textContent), lastStep = at.textContent;
     let cursor = null, chosen = steps.length - 1;
     const draw = () => {
       const step = steps[chosen];
@@ -71,7 +72,8 @@
     const clear = () => {  // back to the last values
       if (!cursor) return;
       chosen = steps.length - 1;
-      draw();
+      values.forEach((value, index) => { value.textContent = lastValues[index]; });
+      at.textContent = lastStep;
       cursor.remove();
       cursor = null;
     };

@@ -26,6 +26,7 @@ def test_thinned_curves_keep_their_ends_peaks_and_length(num):
     assert len(thinned.steps) == len(thinned.values) == len(thinned.low) == len(thinned.high) <= MOST_STRETCHES
     assert (thinned.steps[0], thinned.steps[-1]) == (0, num - 1)
     assert (thinned.high.max(), thinned.low.min(), thinned.num_points) == (50.0, values.min(), num)
+    assert thinned.last == values[-1]
     assert (thinned.low <= thinned.values).all() and (thinned.values <= thinned.high).all()
 
 
@@ -73,6 +74,13 @@ def test_paths_stay_inside_the_chart_whatever_the_values():
                    for each in re.findall(r"-?[\d.]+(?:e-?\d+)?", path)]  # fmt: skip
         assert min(numbers) >= 0 and max(numbers) <= 420
         json.dumps(drawn.data, allow_nan=False)
+
+
+def test_the_last_value_is_the_last_point_and_no_median():
+    chart = draw_chart("loss", [curve(np.linspace(2.0, 1.0, 1000))])
+    assert chart is not None
+    assert chart.data["curves"][0]["last"] == 1.0 < chart.data["curves"][0]["values"][-1]
+    assert "to 1 at step 1,000" in chart.alternative
 
 
 def test_the_alternative_says_the_ends_and_extremes():
