@@ -2,10 +2,11 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
+from ditlab.data.parquet_pages import Page, read_page
+from ditlab.data.source_files import BadRecord
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.storage.plain_files import MIB, open_plain
 
@@ -15,17 +16,17 @@ if TYPE_CHECKING:
 
 READ_BYTES = 2**20
 """Bytes of a column that are read at a time."""
-HEADER_BYTES = 64
-MOST_UNPACKED = 16 * MIB
-"""Bytes from which a dictionary's ratio of compression is looked at."""
+MOST_UNPACKED = 4 * MIB
+"""Bytes from which a page's ratio of compression is looked at: writers make pages of 1 MiB."""
 MOST_RATIO = 100
-"""Largest ratio of compression of a large dictionary: text has 3 to 10, images have 1."""
+"""Largest ratio of compression of a large page: text has 3 to 10, images have 1."""
 
 
 def parquet_batches(file: Path, columns: Mapping[str, str], rows: int) -> "Iterator[pa.RecordBatch]":
     """Iterate over columns of a file (by the flag that names each), at most `rows` rows at a time.
 
-    Raises UserError for a column that is not there and a file that cannot be read.
+    Raises UserError for a column that is not there, and BadRecord, after the rows before, for a file that is damaged,
+    or unpacks to far more than it takes.
     """
     import pyarrow.parquet as pq
 
@@ -35,47 +36,43 @@ def parquet_batches(file: Path, columns: Mapping[str, str], rows: int) -> "Itera
             if column not in names:
                 raise UserError(f"{file} has no column '{column}'; {nearest(column, names)} Give {flag}.")
         chosen = list(columns.values())
-        _check_dictionaries(file, table.metadata, chosen)
-        for batch in table.iter_batches(rows, columns=chosen, use_threads=False):
-            yield batch.select(chosen)
+        for group in range(table.metadata.num_row_groups):
+            _check_pages(file, table.metadata.row_group(group), chosen)
+            for batch in table.iter_batches(rows, row_groups=[group], columns=chosen, use_threads=False):
+                yield batch.select(chosen)
 
 
-def _check_dictionaries(file: Path, metadata: "pq.FileMetaData", columns: Collection[str]) -> None:
-    """Raise UserError for a dictionary that unpacks to far more than it takes: rows would get copies of it."""
+def _check_pages(file: Path, group: "pq.RowGroupMetaData", columns: Collection[str]) -> None:
+    """Raise BadRecord for a page that unpacks to far more than it takes, by the headers of a row group's pages.
+
+    A page is unpacked whole, and of a dictionary every row gets a copy.
+    """
     with open_plain(file, follow=True) as content:
-        for group, number in product(range(metadata.num_row_groups), range(metadata.num_columns)):
-            chunk = metadata.row_group(group).column(number)
+        for chunk in map(group.column, range(group.num_columns)):
             name = chunk.path_in_schema.partition(".")[0]
-            if name not in columns or not chunk.has_dictionary_page:
+            if name not in columns:
                 continue
-            content.seek(max(0, chunk.dictionary_page_offset))
-            unpacked, packed = _page_sizes(content.read(HEADER_BYTES))
-            if unpacked > MOST_UNPACKED and unpacked > MOST_RATIO * packed:
-                raise UserError(
-                    f"{file}: '{name}' holds a dictionary of {packed:,} bytes that unpacks to {unpacked:,} and is "
-                    "copied into every row; write the file again without a dictionary for that column."
-                )
+            for page in _pages(content, chunk):
+                if page is None:
+                    raise _unreadable(file, f"a page of '{name}' has a damaged header")
+                if page.unpacked > MOST_UNPACKED and page.unpacked > MOST_RATIO * page.packed:
+                    reason = f"'{name}' holds a page of {page.packed:,} bytes that unpacks to {page.unpacked:,}"
+                    raise BadRecord.at(str(file), reason, "write the file again with pages of 1 MiB")
 
 
-def _page_sizes(header: bytes) -> tuple[int, int]:
-    """Return a page's sizes unpacked and packed, from its header: Thrift's compact protocol, fields 1 to 3 all i32."""
-    numbers: list[int] = []
-    place = 0
-    while len(numbers) < 3 and place < len(header) and header[place] == 0x15:  # the next field, an i32
-        value = shift = 0
-        more = True
-        while more and place + 1 < len(header):
-            place += 1
-            value |= (header[place] & 0x7F) << shift
-            shift += 7
-            more = header[place] >= 0x80
-        place += 1
-        numbers.append(value >> 1 ^ -(value & 1))
-    return (numbers[1], numbers[2]) if len(numbers) == 3 else (0, 0)  # pyarrow names a damaged page
+def _pages(content: BinaryIO, chunk: "pq.ColumnChunkMetaData") -> Iterator[Page | None]:
+    """Iterate over the pages of a column of a row group; one with a damaged header is None, and the last."""
+    places = (chunk.data_page_offset, chunk.dictionary_page_offset)
+    place = min((place for place in places if place), default=0)
+    end = place + chunk.total_compressed_size
+    while place < end:
+        page = read_page(content, place)
+        yield page
+        place = page.end if page else end
 
 
 def parquet_rows(file: Path) -> int:
-    """Return the number of a file's rows. Raises UserError for a file that cannot be read."""
+    """Return the number of a file's rows. Raises BadRecord for a file that cannot be read."""
     import pyarrow.parquet as pq
 
     with _naming(file):
@@ -84,11 +81,16 @@ def parquet_rows(file: Path) -> int:
 
 @contextmanager
 def _naming(file: Path) -> Iterator[None]:
-    """Check that a file is a plain one, and turn the errors of reading it in the body into UserError."""
+    """Check that a file is a plain one, and turn the errors of reading it in the body into BadRecord."""
     import pyarrow as pa
 
     try:
         open_plain(file, follow=True).close()
         yield
     except (pa.ArrowException, OSError, MemoryError) as error:
-        raise UserError(f"{file} is no Parquet file that can be read ({first_line(error)}); copy it again.") from error
+        raise _unreadable(file, first_line(error)) from error
+
+
+def _unreadable(file: Path, reason: str) -> BadRecord:
+    reason = f"no Parquet file that can be read ({reason})"
+    return BadRecord(f"{file} is {reason}; copy it again.", str(file), reason)

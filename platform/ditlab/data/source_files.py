@@ -11,6 +11,31 @@ LINE_BYTES = 256 * MIB
 """Most bytes of a line."""
 
 
+class BadRecord(UserError):
+    """A record of a source that cannot be read: a line, a row, a file, or the rest of one. The others still can."""
+
+    def __init__(self, message: str, place: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.place = place
+        """Place of the record, for people: a file, and its line or row."""
+        self.reason = reason
+        """Reason why it cannot be read, without its place."""
+
+    @classmethod
+    def at(cls, place: str, reason: str, remedy: str) -> "BadRecord":
+        """Make the error `place: reason; remedy.`"""
+        return cls(f"{place}: {reason}; {remedy}.", place, reason)
+
+
+def not_utf8(start: int, error: UnicodeDecodeError) -> str:
+    """Return the reason for bytes that are not UTF-8, in text that begins at offset `start` of its file or place."""
+    return f"is not UTF-8: byte {error.object[error.start]:#04x} at offset {start + error.start} (from 0)"
+
+
+CONVERT = "convert it, for one with `iconv -f latin1 -t utf-8`"
+"""Remedy for text that is not UTF-8."""
+
+
 def file_problem(file: Path) -> str:
     """Say why a file cannot be opened: `a named pipe, no plain file`; empty where it can. Never waits for one."""
     try:

@@ -161,6 +161,8 @@ class TextOptions(Spec):
     """Tokens of a row (model.length)."""
     column: Annotated[str, Field(min_length=1)] = "text"
     """Key of JSON lines, or column of Parquet files, that holds the text."""
+    unreadable: Literal["skip", "refuse"] = "skip"
+    """Treatment of a document that cannot be read: a file that is not UTF-8, a line that is no JSON, a damaged row."""
     processes: Annotated[int, Field(ge=1)] | None = None
     """Processes that tokenise; the store is the same for any number [default: the cores, fewer for a small text]."""
     name: FolderName | None = None

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 
-from ditlab.data.text.documents import Document
+from ditlab.data.text.pieces import Document
 
 LEFT_OUT = {"ensurepip", "idlelib", "lib2to3", "pydoc_data", "test", "tests", "tkinter", "turtle", "turtledemo"}
 """Packages left out: those that not every installation has, and tests."""

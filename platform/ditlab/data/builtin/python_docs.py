@@ -27,5 +27,7 @@ def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
             note=f"pydoc_data.topics and the standard library's docstrings of Python {version}; other versions differ",
         )
         description = f"documentation of Python {version} in rows of {spec.length:,} tokens"
-        write_token_store(home.ensure().stores, name, PythonDocs(), request, source, description, ignore_progress)
+        write_token_store(
+            home.ensure().stores, name, PythonDocs(), request, lambda: source, description, ignore_progress
+        )
     return Store.open(home.stores / name, verify)

@@ -1,11 +1,11 @@
 """Captions and classes of images: from files beside them, names of files and folders, or lines of JSON."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from ditlab.data.source_files import file_lines, visible_name
+from ditlab.data.source_files import BadRecord, file_lines, not_utf8, visible_name
 from ditlab.errors import UserError, first_line, nearest
 
 FILE_NAME = "file_name"
@@ -32,6 +32,8 @@ class Annotations:
     """Captions by path below the source."""
     remedy: str = ""
     """Remedy for an image without a caption."""
+    damaged: Sequence[BadRecord] = ()
+    """Lines of captions that cannot be read."""
 
     def caption_of(self, path: PurePosixPath, beside: bytes | Path | None) -> bytes | Path | None:
         """Return the caption of the image at `path` below the source, or a file that holds it.
@@ -73,40 +75,62 @@ def top_folder(path: PurePosixPath) -> str | None:
     return parts[0] if len(parts) > 1 else None
 
 
-def read_captions(file: Path, key: str) -> dict[str, str]:
+@dataclass(frozen=True)
+class CaptionLines:
+    """Lines of captions."""
+
+    captions: Mapping[str, str]
+    """Captions by path below the source."""
+    damaged: Sequence[BadRecord]
+    """Lines that cannot be read."""
+
+
+def read_captions(file: Path, key: str) -> CaptionLines:
     """Read captions by image path from lines `{"file_name": "a/b.png", "caption": "a red dot"}`.
 
-    Raises UserError, naming the line, for one of another form, and for an image that has two.
+    A line of another form costs itself alone. Raises UserError, naming the line, where all lines are of another form,
+    and for an image that has two.
     """
     captions: dict[str, str] = {}
+    damaged: list[BadRecord] = []
     try:
         for number, line in enumerate(file_lines(file), start=1):
-            if line.strip():
-                name, caption = _of_line(line, key, f"{file}, line {number}")
-                if name in captions:
-                    raise UserError(f"{file}, line {number}: names {name} a second time; remove one of the lines.")
-                captions[name] = caption
+            place = f"{file}, line {number}"
+            if not line.strip():
+                continue
+            try:
+                name, caption = _of_line(line, key, place)
+            except BadRecord as error:
+                damaged.append(BadRecord(str(error), f"{visible_name(file.name)}, line {number}", error.reason))
+                continue
+            if name in captions:
+                raise UserError(f"{place}: names {name} a second time; remove one of the lines.")
+            captions[name] = caption
     except OSError as error:
         raise UserError(f"--caption-from={file} cannot be read ({first_line(error)}); name another file.") from error
-    return captions
+    if damaged and not captions:
+        raise damaged[0]
+    return CaptionLines(captions, damaged)
 
 
 def _of_line(line: bytes, key: str, place: str) -> tuple[str, str]:
     try:
         record = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise BadRecord.at(place, not_utf8(0, error), "write the line again in UTF-8") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: is no JSON in UTF-8 ({first_line(error)}); a line takes one object.") from error
+        raise BadRecord.at(place, f"is no JSON ({first_line(error)})", "a line takes one object") from error
     if not isinstance(record, dict):
-        raise UserError(f"{place}: holds a {type(record).__name__}, not a JSON object; a line takes one object.")
+        raise BadRecord.at(place, f"holds a {type(record).__name__}, not a JSON object", "a line takes one object")
     for each, remedy in ((FILE_NAME, "write the image's path below --source there"), (key, "give --caption-column")):
         if each not in record:
-            raise UserError(f"{place}: has no key '{each}' ({nearest(each, list(record))}); {remedy}.")
+            raise BadRecord.at(place, f"has no key '{each}' ({nearest(each, list(record))})", remedy)
         if not isinstance(record[each], str):
-            raise UserError(f"{place}: '{each}' holds a {type(record[each]).__name__}, no text; {remedy}.")
+            raise BadRecord.at(place, f"'{each}' holds a {type(record[each]).__name__}, no text", remedy)
     try:
         record[key].encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"{place}: '{key}' holds half of a surrogate pair, which is no text; mend it.") from error
+        raise BadRecord.at(place, f"'{key}' holds half of a surrogate pair, which is no text", "mend it") from error
     return str(PurePosixPath(record[FILE_NAME])), record[key]
 
 

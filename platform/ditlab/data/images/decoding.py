@@ -18,7 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ditlab.data.images.aspect_buckets import AspectBuckets, ImageSize
 from ditlab.data.images.captions import cut
-from ditlab.data.text.documents import not_utf8
+from ditlab.data.source_files import not_utf8
 from ditlab.errors import first_line
 from ditlab.storage.plain_files import MIB, open_plain, read_plain
 
@@ -41,10 +41,11 @@ BROKEN = (
 """Errors of Pillow for files that are no images, or damaged ones."""
 MAX_PIXELS = 64_000_000
 """Most pixels of a picture, unless --max-pixels says otherwise: decoded, it takes up to 16 bytes a pixel (1 GB)."""
+EMPTY_CAPTION = "an empty caption"
 CAPTION_BYTES = MIB
 """Most bytes of a caption's file."""
 
-Reason = Literal["missing_caption", "unreadable", "too_small", "too_large"]
+Reason = Literal["missing_caption", "unreadable", "too_small", "too_large", "damaged_file", "damaged_line"]
 
 
 class TooManyPixels(ValueError):
@@ -65,6 +66,8 @@ class CaptionedImage:
     """Name of its class; None where the source has no classes."""
     problem: str = ""
     """Reason why the source could not read it, if any."""
+    is_rest: bool = False
+    """True for a damaged file, or all of it behind the damage, whose images are unknown."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class DecodedImage:
 
 @dataclass(frozen=True)
 class SkippedImage:
-    """Image left out of a store."""
+    """Image left out of a store, or a damaged file or line of its source."""
 
     name: str
     reason: Reason
@@ -105,21 +108,28 @@ class SkippedImage:
     side: int = 0
     """Shorter side in pixels of an image that is too small."""
 
+    @property
+    def is_empty(self) -> bool:
+        """True for a missing caption whose place is there, and empty."""
+        return self.detail == EMPTY_CAPTION
+
 
 def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | SkippedImage:
-    """Decode an image and its caption. Raises UserError for a caption that is not UTF-8."""
+    """Decode an image and its caption."""
 
     def skipped(reason: Reason, detail: str, side: int = 0) -> SkippedImage:
         return SkippedImage(item.name, reason, detail, item.label, side)
 
     if item.problem:
-        return skipped("unreadable", item.problem)
+        return skipped("damaged_file" if item.is_rest else "unreadable", item.problem)
     try:
         caption = _caption(item) if rules.captions else b""
+    except UnicodeDecodeError as error:
+        return skipped("unreadable", f"its caption {not_utf8(0, error)}")
     except OSError as error:
         return skipped("unreadable", f"its caption: {first_line(error)}")
     if rules.captions and not caption:
-        return skipped("missing_caption", "no caption" if item.caption is None else "an empty caption")
+        return skipped("missing_caption", "no caption" if item.caption is None else EMPTY_CAPTION)
     if item.image is None:
         return skipped("unreadable", "no image there")
     try:
@@ -145,16 +155,12 @@ def _problem(error: Exception, item: CaptionedImage) -> str:
 def _caption(item: CaptionedImage) -> bytes:
     """Return the caption without a byte order mark, NULs (which end a caption in its column) and space around it.
 
-    Raises OSError for a file that cannot be read.
+    Raises OSError for a file that cannot be read, and UnicodeDecodeError for bytes that are not UTF-8.
     """
-    content, place = item.caption, f"the caption of {item.name}"
+    content = item.caption
     if isinstance(content, Path):
-        place = str(content)
         content = read_plain(content, CAPTION_BYTES, follow=True)
-    try:
-        text = (content or b"").decode()
-    except UnicodeDecodeError as error:
-        raise not_utf8(place, 0, error) from error
+    text = (content or b"").decode()
     return text.removeprefix("\ufeff").replace("\0", "").strip().encode()
 
 

@@ -7,11 +7,11 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
-from ditlab.data.images.annotations import REMEDIES, Annotations, check_known, read_captions
+from ditlab.data.images.annotations import REMEDIES, Annotations, CaptionLines, check_known, read_captions
 from ditlab.data.images.decoding import IMAGE_SUFFIXES, CaptionedImage
 from ditlab.data.images.tar_files import TarFiles
 from ditlab.data.parquet import parquet_batches, parquet_rows
-from ditlab.data.source_files import visible_name
+from ditlab.data.source_files import BadRecord, visible_name
 from ditlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +42,10 @@ class ImageSource(Protocol):
         ...
 
     def __iter__(self) -> Iterator[CaptionedImage]:
-        """Iterate over images. Raises UserError for a file that cannot be read and a missing column."""
+        """Iterate over images, with one item for all that lies behind the damage of a file.
+
+        Raises UserError for a missing column.
+        """
         ...
 
 
@@ -102,8 +105,8 @@ def _annotations(rules: SourceRules, default: str, source: Path) -> Annotations:
     if rules.label_from and default == "column":
         raise UserError(f"--label-from={rules.label_from}: --source={source} holds .parquet files; leave it out.")
     remedy = REMEDIES.get(caption, "").format(lines=chosen, column=rules.caption_column)
-    lines = read_captions(Path(chosen), rules.caption_column) if caption == "lines" else {}
-    return Annotations(caption, rules.label_from, lines, remedy)
+    lines = read_captions(Path(chosen), rules.caption_column) if caption == "lines" else CaptionLines({}, ())
+    return Annotations(caption, rules.label_from, lines.captions, remedy, lines.damaged)
 
 
 def _is_visible(file: Path, root: Path) -> bool:
@@ -146,24 +149,35 @@ class ParquetFiles:
     annotations: Annotations
 
     @cached_property
-    def num(self) -> int:
-        return sum(map(parquet_rows, self.files))
+    def num(self) -> int | None:
+        try:
+            return sum(map(parquet_rows, self.files))
+        except BadRecord:
+            return None
 
     def __iter__(self) -> Iterator[CaptionedImage]:
+        for file in self.files:
+            name = visible_name(file.relative_to(self.root).as_posix())
+            row = 0
+            try:
+                for image, caption in self._rows(file):
+                    yield CaptionedImage(f"{name}, row {row}", image, caption)
+                    row += 1
+            except BadRecord as error:
+                damage = f"the rest, from row {row:,} on: {error.reason}" if row else error.reason
+                yield CaptionedImage(name, None, None, problem=damage, is_rest=True)
+
+    def _rows(self, file: Path) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Iterate over a file's images and captions. Raises BadRecord where the file is damaged."""
         columns = {"--image-column": self.image_column}
         if self.annotations.caption != "none":
             columns["--caption-column"] = self.caption_column
-        for file in self.files:
-            row = 0
-            for batch in parquet_batches(file, columns, PARQUET_ROWS):
-                images = self._images(batch.column(self.image_column), file).to_pylist()
-                captions = [None] * len(images)
-                if self.annotations.caption != "none":
-                    captions = self._captions(batch.column(self.caption_column), file).to_pylist()
-                for image, caption in zip(images, captions, strict=True):
-                    name = visible_name(file.relative_to(self.root).as_posix())
-                    yield CaptionedImage(f"{name}, row {row}", image, caption)
-                    row += 1
+        for batch in parquet_batches(file, columns, PARQUET_ROWS):
+            images = self._images(batch.column(self.image_column), file).to_pylist()
+            captions = [None] * len(images)
+            if self.annotations.caption != "none":
+                captions = self._captions(batch.column(self.caption_column), file).to_pylist()
+            yield from zip(images, captions, strict=True)
 
     def _images(self, column: "pa.Array", file: Path) -> "pa.Array":
         import pyarrow as pa

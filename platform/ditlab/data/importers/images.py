@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +32,8 @@ REASON_NAMES: dict[Reason, str] = {
     "unreadable": "unreadable",
     "too_small": "too small",
     "too_large": "too large",
+    "damaged_file": "damaged file",
+    "damaged_line": "damaged line",
 }
 """Names of the counts in a store's facts."""
 
@@ -59,8 +61,9 @@ def run(request: ImportRequest[ImagesOptions]) -> list[WrittenStore]:
     they have captions, label int64 where they have classes, and the features of encoders (`FeatureColumns`).
 
     `AspectBuckets` gives each image its size. Images are decoded once, in processes, to pixels of that size, so that
-    training decodes nothing; rows of one size keep the source's order, whatever the number of processes. Raises
-    UserError for a damaged source, and for images that the options refuse to skip.
+    training decodes nothing; rows of one size keep the source's order, whatever the number of processes. What is
+    damaged costs itself alone. Raises UserError for a source without a usable image, and for what the options refuse
+    to skip.
     """
     options = request.options
     buckets = _buckets(options)
@@ -101,10 +104,17 @@ def _decode(
     source: ImageSource, rules: DecodingRules, spool: ImageSpool, request: ImportRequest[ImagesOptions]
 ) -> DecodingSummary:
     """Decode all images of a source into the spool."""
-    summary = DecodingSummary()
+    damaged = source.annotations.damaged
+    summary = DecodingSummary([SkippedImage(line.place, "damaged_line", line.reason) for line in damaged])
+    for line in summary.skipped:
+        _check_skip(line, source, request.options)
+    unexplained = len(damaged)
     with closing(_decoded(source, rules, request.options.processes)) as images:
         for done, image in enumerate(images, start=1):
             if isinstance(image, SkippedImage):
+                if image.reason == "missing_caption" and not image.is_empty and unexplained:
+                    unexplained -= 1
+                    image = replace(image, reason="unreadable", detail="its caption may stand in a damaged line")
                 _check_skip(image, source, request.options)
                 spool.see(image.label)
                 summary.skipped.append(image)
@@ -155,6 +165,8 @@ def _check_skip(image: SkippedImage, source: ImageSource, options: ImagesOptions
         )
     if image.reason == "unreadable" and options.unreadable == "refuse":
         raise UserError(f"{image.name} cannot be decoded ({image.detail}); replace it, or give --unreadable skip.")
+    if image.reason in ("damaged_file", "damaged_line") and options.unreadable == "refuse":
+        raise UserError(f"{image.name}: {image.detail}; mend it, or give --unreadable skip.")
 
 
 def _size(file: Path) -> int:

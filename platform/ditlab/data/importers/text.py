@@ -15,14 +15,17 @@ OPTIONS = TextOptions
 def run(request: ImportRequest[TextOptions]) -> list[WrittenStore]:
     """Write one store of tokens and its tokeniser. Raises UserError as `token_store.write_token_store` does."""
     options = request.options
-    corpus = TextFiles(options.source, options.column)
+    corpus = TextFiles(options.source, options.column, options.unreadable)
     tokens = TokenStoreRequest(
         options.tokenizer, options.vocabulary or DEFAULT_VOCABULARY, options.length, processes=options.processes
     )
     path = real_path(options.source)
     num = len(corpus.files)
     note = f"read from {visible_name(path.name)}" + (f" ({num:,} files)" if num > 1 else "")
-    source = Source(kind="text", note=f"{note}; {corpus.left_out}" if corpus.left_out else note)
+
+    def source() -> Source:
+        return Source(kind="text", note=f"{note}; {corpus.left_out}" if corpus.left_out else note)
+
     name = options.name or f"text-{folder_name(path.stem)}-{tokens.label}"
     description = f"text of {visible_name(path.name)} in rows of {options.length:,} tokens"
     return [write_token_store(request.out, name, corpus, tokens, source, description, request.progress)]

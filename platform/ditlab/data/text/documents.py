@@ -1,69 +1,40 @@
-"""Documents of text files, JSON lines and Parquet: streamed, and cut into pieces that are tokenised one by one."""
+"""Documents of text files, JSON lines and Parquet: streamed. Those that cannot be read are left out and counted."""
 
-import codecs
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from ditlab.data.parquet import parquet_batches
-from ditlab.data.source_files import file_lines, file_problem, visible_name
-from ditlab.errors import UserError, first_line, nearest
-from ditlab.storage.plain_files import open_plain
-
-READ_BYTES = 2**20
-"""Bytes of a text file that are read at a time."""
-PARQUET_ROWS = 64
-"""Rows of a Parquet file that are read at a time: a web page each, a few hundred kilobytes together."""
-PIECE_LENGTH = 2**18
-"""Most characters of a document that are tokenised at once."""
+from ditlab.data.source_files import BadRecord, file_problem, visible_name
+from ditlab.data.text.pieces import Document
+from ditlab.data.text.readers import READERS
+from ditlab.errors import UserError, first_line
 
 LISTED = 5
-"""Files that cannot be opened, listed in a store's note."""
-
-Document = Iterable[str]
-"""Text of a document, in blocks of any size."""
+"""Files and records that cannot be read, listed in a store's note."""
+_KNOWN = ", ".join(READERS)
 
 
-@dataclass(frozen=True)
-class TextPiece:
-    """Part of a document."""
+@dataclass
+class LeftOut:
+    """Records of a corpus that cannot be read, as its last reading found them."""
 
-    text: str
-    last: bool
-    """True for the last piece of its document: an end token follows."""
+    num: int = 0
+    first: list[BadRecord] = field(default_factory=list)
+    """The first of them, at most LISTED."""
 
+    def add(self, record: BadRecord) -> None:
+        """Count a record."""
+        self.num += 1
+        if len(self.first) < LISTED:
+            self.first.append(record)
 
-def pieces(document: Document) -> Iterator[TextPiece]:
-    """Cut a document of any size into pieces of up to PIECE_LENGTH characters; none for a document without text.
-
-    The cuts depend on the text alone. A piece ends at a line's end between two characters that are no space, where the
-    usual pre-tokenisers cut as well, so that the pieces give the tokens of the whole; where a piece has no such place,
-    it ends before a lone space; where it has none either, anywhere.
-    """
-    rest = ""
-    for block in document:
-        for start in range(0, len(block), PIECE_LENGTH):
-            rest += block[start : start + PIECE_LENGTH]
-            while len(rest) > PIECE_LENGTH:
-                stop = _cut(rest)
-                yield TextPiece(rest[:stop], last=False)
-                rest = rest[stop:]
-    if rest:
-        yield TextPiece(rest, last=True)
-
-
-def _cut(text: str) -> int:
-    for mark, behind in (("\n", 1), (" ", 0)):
-        at = text.rfind(mark, 1, PIECE_LENGTH)
-        while at > 0:
-            if not (text[at - 1].isspace() or text[at + 1].isspace()):
-                return at + behind
-            at = text.rfind(mark, 1, at)
-    return PIECE_LENGTH
+    def clear(self) -> None:
+        """Begin anew."""
+        self.num = 0
+        self.first.clear()
 
 
 @dataclass(frozen=True)
@@ -71,11 +42,14 @@ class TextFiles:
     """Documents of a file or of a folder, which is searched to its depth and sorted by path.
 
     `.txt`: a file is a document. `.jsonl`: one a line, under a key. `.parquet`: one a row, in a column. UTF-8; a byte
-    order mark at a file's start is left out.
+    order mark at a file's start is left out. A document that cannot be read costs itself alone.
     """
 
     source: Path
     column: str = "text"
+    unreadable: Literal["skip", "refuse"] = "skip"
+    """Treatment of a document that cannot be read."""
+    _bad: LeftOut = field(default_factory=LeftOut, init=False, repr=False, compare=False)
 
     @property
     def origin(self) -> str:
@@ -86,7 +60,7 @@ class TextFiles:
     def files(self) -> list[Path]:
         """Files of documents. Raises UserError where there are none."""
         if not self.source.is_dir():
-            if self.source.suffix not in _READERS:
+            if self.source.suffix not in READERS:
                 raise UserError(f"{self.origin} is no {_KNOWN} file; rename it, or name another.")
             return [self.source]
         found = [file for file in self._named if file not in self._problems]
@@ -97,16 +71,22 @@ class TextFiles:
 
     @property
     def left_out(self) -> str:
-        """Files of a folder that cannot be opened, with the reasons: pipes, devices, links that lead nowhere."""
-        listed = [f"{file.relative_to(self.source)}: {reason}" for file, reason in self._problems.items()]
-        if not listed:
+        """Files of a folder that cannot be opened, and records that the last reading could not read, with the reasons.
+
+        Files are pipes, devices, links that lead nowhere.
+        """
+        problems = self._problems if self.source.is_dir() else {}
+        listed = [f"{file.relative_to(self.source)}: {reason}" for file, reason in problems.items()]
+        num = len(listed) + self._bad.num
+        listed += [f"{record.place}: {record.reason}" for record in self._bad.first]
+        if not num:
             return ""
-        more = f", and {len(listed) - LISTED:,} more" if len(listed) > LISTED else ""
-        return visible_name(f"{len(listed):,} left out: {', '.join(listed[:LISTED])}{more}")
+        more = f", and {num - LISTED:,} more" if num > LISTED else ""
+        return visible_name(f"{num:,} left out: {', '.join(listed[:LISTED])}{more}")
 
     @cached_property
     def _named(self) -> list[Path]:
-        return sorted(file for file in self.source.rglob("*") if file.suffix in _READERS and not file.is_dir())
+        return sorted(file for file in self.source.rglob("*") if file.suffix in READERS and not file.is_dir())
 
     @cached_property
     def _problems(self) -> dict[Path, str]:
@@ -115,11 +95,24 @@ class TextFiles:
     def documents(self) -> Iterator[Document]:
         """Iterate over the documents, each in blocks that must be used up before the next.
 
-        Raises UserError for a file that cannot be read, is not UTF-8, or holds anything but documents.
+        Raises UserError for a file whose disk fails, and the first BadRecord where there is no document beside it, or
+        none may be left out.
         """
+        self._bad.clear()
+        num = 0
         for file in self.files:
             with _naming(file):
-                yield from _READERS[file.suffix](file, self.column)
+                for document in READERS[file.suffix](file, self.column, self._leave_out):
+                    num += 1
+                    yield document
+        if self._bad.num and not num:
+            raise self._bad.first[0]
+
+    def _leave_out(self, record: BadRecord) -> None:
+        if self.unreadable == "refuse":
+            raise record
+        inside = record.place.removeprefix(f"{self.source}/") if self.source.is_dir() else Path(record.place).name
+        self._bad.add(BadRecord(str(record), inside, record.reason))
 
 
 @contextmanager
@@ -129,91 +122,3 @@ def _naming(file: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{file} cannot be read ({first_line(error)}); check the file.") from error
-
-
-def _text_file(file: Path, _: str) -> Iterator[Document]:
-    yield _decoded(file)
-
-
-def _decoded(file: Path) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    position, ended = 0, False
-    with _naming(file), open_plain(file, follow=True) as source:
-        while not ended:
-            block = source.read(READ_BYTES)
-            ended = not block
-            waiting = len(decoder.getstate()[0])  # bytes of a character that the last block cut
-            try:
-                text = decoder.decode(block, final=ended)
-            except UnicodeDecodeError as error:
-                raise not_utf8(file, position - waiting, error) from error
-            yield text if position else text.removeprefix("\ufeff")
-            position += len(block)
-
-
-def _json_lines(file: Path, key: str) -> Iterator[Document]:
-    position = 0
-    for number, line in enumerate(file_lines(file), start=1):
-        try:
-            text = line.decode()
-        except UnicodeDecodeError as error:
-            raise not_utf8(file, position, error) from error
-        position += len(line)
-        if number == 1:
-            text = text.removeprefix("\ufeff")
-        if text.strip():
-            yield [_of_line(text, key, f"{file}, line {number}")]
-
-
-def _of_line(line: str, key: str, place: str) -> str:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: is no JSON ({error}); a line takes one object.") from error
-    if not isinstance(record, dict):
-        raise UserError(f"{place}: holds a {type(record).__name__}, not a JSON object; a line takes one object.")
-    if key not in record:
-        raise UserError(f"{place}: has no key '{key}'; {nearest(key, list(record))} Give --column.")
-    return _checked(record[key], key, place)
-
-
-def _parquet(file: Path, column: str) -> Iterator[Document]:
-    row = 0
-    for batch in parquet_batches(file, {"--column": column}, PARQUET_ROWS):
-        for value in batch.column(0):
-            yield [_checked(_of_row(value, f"{file}, row {row}"), column, f"{file}, row {row}")]
-            row += 1
-
-
-def _of_row(value: Any, place: str) -> object:
-    try:
-        return value.as_py()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{place}: is not UTF-8 ({error}); write the file again with text in UTF-8.") from error
-
-
-def _checked(value: object, key: str, place: str) -> str:
-    if not isinstance(value, str):
-        problem = "null" if value is None else f"a {type(value).__name__}"
-        raise UserError(f"{place}: '{key}' holds {problem}, not text; leave it out of the file, or give --column.")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"{place}: '{key}' holds half of a surrogate pair at character {error.start}, which is no text; "
-                "write the file again."
-            ) from error
-    return value
-
-
-def not_utf8(file: Path | str, start: int, error: UnicodeDecodeError) -> UserError:
-    """Return the error for bytes that are not UTF-8, in text that begins at offset `start` of a file or other place."""
-    return UserError(
-        f"{file} is not UTF-8: byte {error.object[error.start]:#04x} at offset {start + error.start} (from 0); "
-        "convert it, for one with `iconv -f latin1 -t utf-8`."
-    )
-
-
-_READERS = {".jsonl": _json_lines, ".parquet": _parquet, ".txt": _text_file}
-_KNOWN = ", ".join(_READERS)

@@ -1,6 +1,6 @@
 """Store of a corpus: its documents as tokens, an end token behind each, packed to rows of one length."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -10,8 +10,8 @@ from ditlab.data.processes import fitting_processes
 from ditlab.data.stores.manifest import Column, Source, TextFacts
 from ditlab.data.stores.plain_names import folder_name
 from ditlab.data.stores.written import WrittenStore, write_store
-from ditlab.data.text.documents import Document, TextPiece, pieces
 from ditlab.data.text.huggingface_tokenizer import fetch_tokenizer, learn_bpe
+from ditlab.data.text.pieces import Document, TextPiece, pieces
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, ByteTokenizer, Tokenizer
 from ditlab.data.text.tokenizer_files import open_tokenizer
 from ditlab.data.text.tokenizing import Packer, encode
@@ -76,18 +76,19 @@ def write_token_store(
     name: str,
     corpus: Corpus,
     request: TokenStoreRequest,
-    source: Source,
+    source: Callable[[], Source],
     description: str,
     progress: Progress,
 ) -> WrittenStore:
     """Write `out/name`: column `tokens` (length,), uint8, uint16 or int32, as the vocabulary needs; and the tokeniser.
 
     The corpus is read once to find every error before anything is written, a second time where a BPE is learned, and a
-    last time to tokenise it. Memory does not grow with the corpus (but for the distinct words that a BPE learns from).
-    Raises UserError for a corpus that cannot be read or has no text, a tokeniser that cannot be read or fetched, and a
-    length beyond the corpus.
+    last time to tokenise it. `source` is called once the first reading has ended. Memory does not grow with the corpus
+    (but for the distinct words that a BPE learns from). Raises UserError for a corpus that cannot be read or has no
+    text, a tokeniser that cannot be read or fetched, and a length beyond the corpus.
     """
     scan = _scan(corpus, progress)
+    origin = source()
     tokenizer = _tokenizer(corpus, scan, request, progress)
     processes = 1 if tokenizer.kind == "bytes" else request.processes or fitting_processes(scan.bytes)
     packer = Packer(request.length)
@@ -112,7 +113,7 @@ def write_token_store(
         ({"tokens": part} for part in chain([first], rows)),
         name=name,
         description=description,
-        source=source,
+        source=origin,
         text=lambda: TextFacts(
             tokenizer=request.tokenizer,
             documents=scan.documents,

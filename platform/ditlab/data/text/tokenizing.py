@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from ditlab.data.processes import in_processes
-from ditlab.data.text.documents import PIECE_LENGTH, TextPiece
+from ditlab.data.text.pieces import PIECE_LENGTH, TextPiece
 from ditlab.data.text.tokenizer import Tokenizer
 from ditlab.data.text.tokenizer_files import load_tokenizer
 

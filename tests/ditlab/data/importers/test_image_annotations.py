@@ -114,6 +114,28 @@ def test_lines_that_do_not_fit_are_named(run, pets, tmp_path, home, records, mes
     assert not home.stores.exists()
 
 
+def test_lines_that_cannot_be_read_cost_themselves_alone(run, pets, tmp_path):
+    """An image without a line is taken for that of a damaged one, as far as there are any."""
+    file = lines(
+        tmp_path / "c.jsonl",
+        {"file_name": "dog/old/x.png", "caption": "old"},
+        {"file_name": "dog/text.png", "caption": "x"},
+        {"file_name": "tabby_cat/2_b.png", "caption": None},
+    )
+    file.write_bytes(file.read_bytes() + '{"file_name": "tabby_cat/1_a.png", "caption": "größer"}\n'.encode("latin1"))
+    options = {"caption_from": str(file)}
+    with pytest.raises(UserError, match=r"bird/empty\.png has no caption|tabby_cat/.* has no caption"):
+        run(pets, **options)  # three images without a line, and two damaged ones
+    with pytest.raises(UserError, match=r"^c\.jsonl, line 3: 'caption' holds a NoneType, no text; mend it, or give"):
+        run(pets, **options, unreadable="refuse")
+    file.write_bytes(file.read_bytes() + b"no JSON\n")
+    store = run(pets, **options)
+    assert captions(store) == ["old"]
+    assert store.manifest.facts == {"damaged line": 3, "unreadable": 4}
+    assert store.manifest.notes[1].startswith("c.jsonl, line 4: damaged line (is not UTF-8: byte 0xf6 at offset ")
+    assert "tabby_cat/1_a.png: unreadable (its caption may stand in a damaged line)" in store.manifest.notes
+
+
 @pytest.mark.parametrize(("kind", "problem"), KINDS)
 def test_special_files_in_the_place_of_lines(run, pets, tmp_path, kind, problem):
     with pytest.raises(UserError, match=rf"-from=.*c\.jsonl cannot be read \(.*({problem}|a device).*\); name"):

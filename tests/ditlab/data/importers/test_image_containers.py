@@ -1,14 +1,17 @@
 """Tars and Parquet files of images that hold more than they should, or are no files at all."""
 
 import io
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from ditlab.data.images.captions import decode_captions
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
 from ditlab.data.stores.bucketed_store import AnyStore
@@ -70,16 +73,16 @@ def test_a_long_caption_and_many_members_of_a_key_cost_their_images(run, tmp_pat
 @pytest.mark.parametrize("suffix", ["tar", "parquet"])
 @pytest.mark.parametrize(("kind", "problem"), KINDS[:-1])
 def test_special_files_in_the_place_of_containers_are_named(run, tmp_path, home, suffix, kind, problem):
-    words = rf"b\.{suffix} is no (tar|Parquet file) that can be read \(.*({problem}|a device).*\); copy it again"
+    words = rf"b\.{suffix}: damaged file \(no (tar|Parquet file) that can be read.*({problem}|a device).*\)"
     for source in (put(kind, tmp_path / f"b.{suffix}"), tmp_path):
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=rf"\(1 damaged file\), the first being {words}; name other files"):
             run(source)
+    assert not list(home.stores.glob("*"))
     parquet_file(tmp_path / "a.parquet", image=pa.array([PICTURE], pa.binary()), caption=["a slope"])
     tar_file(tmp_path / "a.tar", {"a.png": PICTURE, "a.txt": b"a slope"})
     (tmp_path / ("a.tar" if suffix == "parquet" else "a.parquet")).unlink()
-    with pytest.raises(UserError, match=words):
-        run(tmp_path)
-    assert not list(home.stores.glob("*"))
+    store = run(tmp_path)
+    assert len(store) == 1 and re.fullmatch(words, store.manifest.notes[0])
 
 
 def test_a_special_file_as_the_only_picture_is_named(run, tmp_path):
@@ -103,5 +106,72 @@ def test_a_tar_whose_header_lies_about_its_size_is_refused(run, tmp_path):
     member = tarfile.TarInfo("a.png")
     member.size = 2**28
     (tmp_path / "web.tar").write_bytes(member.tobuf(tarfile.PAX_FORMAT) + io.BytesIO(PICTURE).getvalue())
-    with pytest.raises(UserError, match=r"web\.tar is no tar that can be read"):
+    with pytest.raises(UserError, match=r"web\.tar: damaged file \(the rest, from byte 0 on: unexpected end of data\)"):
         run(tmp_path / "web.tar")
+
+
+def cut(content: bytes) -> bytes:
+    return content[: content.index(b"c.png") + 512 + len(PICTURE) // 2]
+
+
+def with_a_damaged_header(content: bytes) -> bytes:
+    at = content.index(b"c.png")
+    return content[:at] + b"X" + content[at + 1 :]
+
+
+def without_an_end(content: bytes) -> bytes:
+    return content[: content.index(b"c.png")]
+
+
+def with_a_block_of_zeros(content: bytes) -> bytes:
+    at = content.index(b"c.png")
+    return content[:at] + bytes(512) + content[at + 512 :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (cut, "unexpected end of data"),
+        (with_a_damaged_header, "bad checksum"),
+        (without_an_end, "it ends without its end mark"),
+        (with_a_block_of_zeros, "it lies behind an end mark"),
+    ],
+)
+def test_what_lies_before_the_damage_of_a_tar_counts_and_other_tars_are_whole(run, tmp_path, damage, reason):
+    """Python's own reader takes a damaged header for the end, and says nothing."""
+    members = {f"{key}.{end}": content for key in "abcd" for end, content in (("png", PICTURE), ("txt", key.encode()))}
+    source = tmp_path / "tars"
+    source.mkdir()
+    whole = tar_file(source / "1.tar", members).read_bytes()
+    (source / "2.tar").write_bytes(damage(whole))
+    tar_file(source / "3.tar", members)
+    store = run(source)
+    assert decode_captions(store.tensor("caption").numpy()) == list("abcdababcd")
+    assert store.manifest.facts == {"damaged file": 1}
+    at = whole.index(b"c.png")
+    assert store.manifest.notes == (f"2.tar: damaged file (the rest, from byte {at:,} on: {reason})",)
+    with pytest.raises(UserError, match=r"^2\.tar: the rest, from byte .*; mend it, or give --unreadable skip\.$"):
+        run(source, unreadable="refuse")
+
+
+@pytest.mark.parametrize("caption_from", ["txt", "stem"])
+def test_an_image_whose_caption_lies_behind_the_damage(run, tmp_path, caption_from):
+    whole = tar_file(tmp_path / "web.tar", {"a.txt": b"a", "a.png": PICTURE, "b.png": PICTURE, "b.txt": b"b" * 600})
+    content = whole.read_bytes()
+    whole.write_bytes(content[: content.index(b"b.txt") + 700])
+    store = run(whole, caption_from=caption_from)
+    assert decode_captions(store.tensor("caption").numpy()) == (["a"] if caption_from == "txt" else ["a", "b"])
+    assert store.manifest.facts == {"damaged file": 1}
+
+
+def test_a_parquet_file_that_is_damaged_in_the_middle(run, tmp_path):
+    images = pa.array([PICTURE] * 9, pa.binary())
+    file = parquet_file(tmp_path / "1.parquet", image=images, caption=list("abcdefghi"))
+    parquet_file(tmp_path / "2.parquet", image=images, caption=list("ABCDEFGHI"))
+    begin = pq.read_metadata(file).row_group(1).column(0).dictionary_page_offset
+    content = file.read_bytes()
+    file.write_bytes(content[:begin] + b"\xff" * 9 + content[begin + 9 :])
+    store = run(tmp_path)
+    assert decode_captions(store.tensor("caption").numpy()) == list("abcABCDEFGHI")
+    (note,) = store.manifest.notes
+    assert note.startswith("1.parquet: damaged file (the rest, from row 3 on: no Parquet file that can be read (")

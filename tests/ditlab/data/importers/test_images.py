@@ -1,6 +1,7 @@
 """Importing captioned images: from folders, tars and Parquet, whole or not at all, and the same every time."""
 
 import io
+import re
 import shutil
 import subprocess
 import sys
@@ -178,11 +179,14 @@ def test_captions_beyond_the_limit_are_cut_between_characters_and_counted(run, t
     assert store.columns["caption"].shape == (9,)
 
 
-def test_a_caption_in_another_encoding_names_its_file_and_place(run, folder, home):
+def test_a_caption_in_another_encoding_costs_its_image_alone(run, folder, home):
     (folder / "b.txt").write_bytes("größer".encode("latin1"))
-    with pytest.raises(UserError, match=r"b\.txt is not UTF-8: byte 0xf6 at offset 2 .*iconv"):
-        run(folder, processes=2)
+    reason = "its caption is not UTF-8: byte 0xf6 at offset 2 (from 0)"
+    with pytest.raises(UserError, match=rf"b\.png cannot be decoded \({re.escape(reason)}\); replace it"):
+        run(folder, processes=2, unreadable="refuse")
     assert left(home) == []
+    store = run(folder, processes=2).store
+    assert len(store) == 5 and store.manifest.notes == (f"b.png: unreadable ({reason})",)
 
 
 def test_images_of_one_stem_share_a_caption_and_hidden_files_are_left_alone(run, tmp_path):
@@ -247,10 +251,11 @@ def test_members_of_a_tar_belong_together_by_their_key(run, tmp_path, pictures):
     assert captions_by_size(run(file).store) == {"48x80": ["first"], "64x64": ["second", "third"]}
 
 
-def test_a_tar_that_ends_too_early_is_refused(run, tmp_path, pictures, home):
+def test_a_tar_that_ends_before_its_first_image_is_refused(run, tmp_path, pictures, home):
     file = tar_file(tmp_path / "web.tar", {"a.txt": b"a slope", "a.png": pictures["f"], "b.txt": b"another"})
     file.write_bytes(file.read_bytes()[:3000])
-    with pytest.raises(UserError, match=r"web\.tar is no tar that can be read \(.*\); copy it again\."):
+    reason = r"web\.tar: damaged file \(the rest, from byte 1,024 on: unexpected end of data\)"
+    with pytest.raises(UserError, match=rf"\(1 damaged file\), the first being {reason}; name other files\."):
         run(file)
     assert left(home) == []
 
@@ -285,7 +290,7 @@ def test_rows_of_parquet_without_an_image_or_a_caption(run, tmp_path, pictures):
         (
             {"image": [b"x"], "caption": pa.array([b"gr\xf6n"], pa.binary())},
             {},
-            r"caption of t\.parquet, row 0 is not UTF-8: byte 0xf6 at offset 2",
+            r"the first being t\.parquet, row 0: unreadable \(its caption is not UTF-8: byte 0xf6 at offset 2",
         ),
     ],
 )
@@ -302,7 +307,7 @@ def test_sources_without_images_are_refused(run, tmp_path, folder, pictures):
     with pytest.raises(UserError, match=r"holds images and \.tar files; name a folder of one kind"):
         run(folder)
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(UserError, match=r"broken\.parquet is no Parquet file that can be read"):
+    with pytest.raises(UserError, match=r"broken\.parquet: damaged file \(no Parquet file that can be read \("):
         run(tmp_path / "broken.parquet")
     with pytest.raises(UserError, match=r"holds no image; name files that hold some"):
         run(tar_file(tmp_path / "none.tar", {"readme.md": b"nothing"}))

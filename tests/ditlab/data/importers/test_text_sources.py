@@ -1,12 +1,17 @@
 """Sources of text: files and folders of each kind, and those that are refused."""
 
+import shutil
+from functools import partial
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ditlab.data.parquet import parquet_batches
 from ditlab.data.text.documents import TextFiles
 from ditlab.errors import UserError
-from support.datasets.text_corpus import DOCUMENTS, stored, stream, write_corpus
+from support.datasets.text_corpus import DOCUMENTS, prose, stored, stream, write_corpus
+from support.peak_memory import peak_bytes
 from support.special_files import KINDS, put
 
 
@@ -29,7 +34,12 @@ def test_a_file_that_is_not_utf8_is_named_with_the_place(importing, tmp_path, co
     (tmp_path / "good.txt").write_text("x" * 100)
     (tmp_path / "odd.txt").write_bytes(content)
     byte = f"{content[offset]:#04x}"
-    importing.refused(tmp_path, f"odd.txt is not UTF-8: byte {byte} at offset {offset} (from 0)", "iconv")
+    reason = f"is not UTF-8: byte {byte} at offset {offset} (from 0)"
+    importing.refused(tmp_path, f"odd.txt {reason}", "iconv", unreadable="refuse")
+    importing.refused(tmp_path / "odd.txt", f"odd.txt {reason}", "iconv")
+    store = importing(tmp_path).store
+    assert stored(store) == stream(["x" * 100])[: len(store) * 16] and store.manifest.text.documents == 1
+    assert store.manifest.source.note.endswith(f"(2 files); 1 left out: odd.txt: {reason}")
 
 
 @pytest.mark.parametrize(
@@ -41,13 +51,32 @@ def test_a_file_that_is_not_utf8_is_named_with_the_place(importing, tmp_path, co
         (b'{"text": null}', ["line 2: 'text' holds null, not text"]),
         (b'{"text": ["a"]}', ["line 2: 'text' holds a list, not text"]),
         (b'{"text": "a\\ud800"}', ["line 2: 'text' holds half of a surrogate pair at character 1"]),
-        (b'{"text": "\xe9"}', ["is not UTF-8: byte 0xe9 at offset 26 (from 0)"]),
+        (b'{"text": "\xe9"}', ["is not UTF-8: byte 0xe9 at offset "]),
         (b"[" * 10**5, ["line 2: is no JSON"]),
     ],
 )
-def test_a_line_that_is_no_document_is_named(importing, tmp_path, line, parts):
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "one"}'.ljust(14) + b"\n" + line + b"\n")
-    importing.refused(tmp_path / "a.jsonl", f"{tmp_path}/a.jsonl", *parts)
+def test_a_line_that_is_no_document_costs_itself_alone(importing, tmp_path, line, parts):
+    whole = b'{"text": "0123456789abcde"}\n'
+    (tmp_path / "a.jsonl").write_bytes(whole + line + b"\n" + whole)
+    store = importing(tmp_path / "a.jsonl").store
+    assert stored(store) == stream(["0123456789abcde"] * 2)
+    reason = parts[0].removeprefix("line 2: ").partition(";")[0]
+    assert f"1 left out: a.jsonl, line 2: {reason}" in store.manifest.source.note
+    shutil.rmtree(tmp_path / "stores")
+    importing.refused(tmp_path / "a.jsonl", f"{tmp_path}/a.jsonl", *parts, unreadable="refuse")
+    (tmp_path / "a.jsonl").write_bytes(line)
+    importing.refused(tmp_path / "a.jsonl", *(part.replace("line 2", "line 1") for part in parts))
+
+
+def test_of_many_bad_records_the_first_are_named_and_all_are_counted(importing, tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "0123456789abcde"}\n' + b"no JSON\n" * 7)
+    (tmp_path / "b.txt").write_bytes(b"\xff")
+    pq.write_table(pa.table({"text": ["0123456789abcde", None, "0123456789abcde"]}), tmp_path / "c.parquet")
+    (tmp_path / "d.parquet").write_bytes(b"PAR1 and nothing more")
+    store = importing(tmp_path, tokenizer="bpe", vocabulary=257).store
+    assert store.manifest.text.documents == 3 and len(store) == 3
+    note = store.manifest.source.note
+    assert "; 10 left out: a.jsonl, line 2: is no JSON (" in note and note.endswith(", and 5 more")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +84,7 @@ def test_a_line_that_is_no_document_is_named(importing, tmp_path, line, parts):
     [
         ({"txet": ["a"]}, ["has no column 'text'; did you mean 'txet'?", "--column"]),
         ({"text": [1, 2]}, ["row 0: 'text' holds a int, not text"]),
-        ({"text": ["a", None]}, ["row 1: 'text' holds null, not text"]),
+        ({"text": [None, None]}, ["row 0: 'text' holds null, not text"]),
         ({"text": [{"a": 1}]}, ["row 0: 'text' holds a dict, not text"]),
     ],
 )
@@ -71,7 +100,22 @@ def test_a_parquet_file_that_is_damaged_or_not_utf8_is_named(importing, tmp_path
     binary = pa.array([b"fine", b"\xff\xfe"], pa.binary())
     odd = pa.StringArray.from_buffers(2, binary.buffers()[1], binary.buffers()[2])
     pq.write_table(pa.table({"text": odd}), file)
-    importing.refused(file, "row 1: is not UTF-8")
+    importing.refused(file, "row 1: is not UTF-8", unreadable="refuse")
+    store = importing(file, length=5).store
+    assert stored(store) == stream(["fine"]) and "1 left out: a.parquet, row 1: is not" in store.manifest.source.note
+
+
+def test_of_a_parquet_file_that_is_damaged_in_the_middle_the_rows_before_count(importing, tmp_path):
+    file = tmp_path / "a.parquet"
+    texts = [f"{number:015d}" for number in range(256)]
+    pq.write_table(pa.table({"text": texts}), file, row_group_size=64, compression="zstd", use_dictionary=False)
+    begin = pq.read_metadata(file).row_group(2).column(0).data_page_offset
+    content = bytearray(file.read_bytes())
+    for damaged in (begin, begin + 60):  # in a page's header, and behind it
+        file.write_bytes(content[:damaged] + b"\xff" * 20 + content[damaged + 20 :])
+        store = importing(file).store
+        assert stored(store) == stream(texts[:128])
+        assert "; 1 left out: a.parquet, the rest from row 128 on: no Parquet" in store.manifest.source.note
 
 
 def test_large_strings_and_dictionaries_are_text(importing, tmp_path):
@@ -148,6 +192,35 @@ def test_a_dictionary_that_unpacks_to_far_more_is_refused(importing, tmp_path):
     options = {"compression": "zstd", "dictionary_pagesize_limit": 2**31 - 1, "store_schema": False}
     copies = pa.DictionaryArray.from_arrays(pa.array([0] * 64), pa.array(["a " * (10 * 2**20)]))
     pq.write_table(pa.table({"text": copies}), file, **options)
-    importing.refused(file, "a.parquet: 'text' holds a dictionary of", "to 20,971,524 and is copied into every row")
+    importing.refused(file, "a.parquet: 'text' holds a page of", "that unpacks to 20,971,524; write the file")
     pq.write_table(pa.table({"text": DOCUMENTS}), file, **options)
     assert len(importing(file).store)
+
+
+def test_a_page_that_unpacks_to_far_more_is_refused(importing, tmp_path):
+    """A page is unpacked whole: 6 kB of Parquet would be 64 MiB, and again as a text."""
+    file = tmp_path / "a.parquet"
+    options = {"compression": "zstd", "use_dictionary": False, "store_schema": False}
+    for version in ("1.0", "2.0"):
+        pq.write_table(pa.table({"text": ["a" * 2**26]}), file, data_page_version=version, **options)
+        importing.refused(file, "a.parquet: 'text' holds a page of", "unpacks to 67,10", "with pages of 1 MiB")
+    pq.write_table(pa.table({"text": [prose(10**6)]}), file, **options)
+    assert importing(file).store.manifest.text.documents == 1, "a long document that is none"
+
+
+@pytest.mark.slow
+def test_a_page_that_unpacks_to_far_more_is_refused_before_it_is_unpacked(tmp_path):
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a" * 2**26]}), file, compression="zstd", use_dictionary=False)
+    assert peak_bytes(partial(bomb, file)) < 2**24
+
+
+def bomb(file):
+    """Open a bomb, all modules having been loaded."""
+    pq.ParquetFile(file).close()
+
+    def read():
+        with pytest.raises(UserError):
+            next(parquet_batches(file, {"--column": "text"}, 64))
+
+    return read
