@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SKIPPED = {".venv", "runs", ".git", "node_modules"}
+SKIPPED = {".venv", "runs", ".git", "node_modules", "build"}
 
 
 def documents() -> Iterator[Path]:
