@@ -15,7 +15,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +25,7 @@ TESTS = Path(__file__).parents[1]
 CHECKOUT = TESTS.parent
 sys.path.append(str(TESTS))
 
-from browser.mlflow_pages import mlflow_pages  # noqa: E402
+from browser.mlflow_pages import CLOSED_ASSISTANT, WIDTH, mlflow_pages  # noqa: E402
 from support.chromium import Theme, Visit, chromium, faults_of, visit  # noqa: E402
 
 RUNS = {
@@ -92,17 +92,20 @@ def save(one: Visit, path: Path, whole: bool = False) -> None:
     print(f"{path.name}: {path.stat().st_size / 1024:.0f} KiB", *one.faults, sep="\n  ")
 
 
-def own_pages(home: Path, runs: dict[str, str], folder: Path) -> dict[str, str]:
-    """Addresses of DiTLab's own pages, written into a folder: a run's, a comparison's, the sweep's."""
-    ditlab(home, "report", runs["digits-demo"], "--out", str(folder / "report.html"))
-    pair = (runs["digits-dit"], runs["digits-unet"])
-    ditlab(home, "compare", *pair, "--samples", "200", "--out", str(folder / "comparison"))
-    pages = {"report": folder / "report.html", "comparison": folder / "comparison" / "comparison.html"}
-    if sweep := runs.get(SWEEP_NAME):
-        pages["sweep"] = home / "train" / sweep / "report" / "report.html"
-    if (site := CHECKOUT / "site" / "index.html").is_file():
-        pages["site"] = site
-    return {name: path.as_uri() for name, path in pages.items() if path.is_file()}
+def own_pages(home: Path, runs: dict[str, str], folder: Path, wanted: Callable[[str], bool]) -> dict[str, str]:
+    """Addresses of DiTLab's own pages, in a folder: a run's, a comparison's, the sweep's, the site's first."""
+    pages = {
+        "report": folder / "report.html",
+        "comparison": folder / "comparison" / "comparison.html",
+        "sweep": home / "train" / runs[SWEEP_NAME] / "report" / "report.html",
+        "site": CHECKOUT / "site" / "index.html",
+    }
+    if wanted("report"):
+        ditlab(home, "report", runs["digits-demo"], "--out", str(pages["report"]))
+    if wanted("comparison"):
+        pair = (runs["digits-dit"], runs["digits-unet"])
+        ditlab(home, "compare", *pair, "--samples", "100", "--out", str(pages["comparison"].parent))
+    return {name: path.as_uri() for name, path in pages.items() if wanted(name) and path.is_file()}
 
 
 def main() -> int:
@@ -115,20 +118,22 @@ def main() -> int:
     chosen = parser.parse_args()
     runs = train_missing(chosen.home)
     faults: list[str] = []
+
+    def wanted(name: str) -> bool:
+        return not chosen.only or name in chosen.only
+
     with chromium() as browser:
         themes: tuple[Theme, ...] = ("light", "dark")
-        for name, address in own_pages(chosen.home, runs, chosen.home / "pages").items():
-            if chosen.only and name not in chosen.only:
-                continue
+        for name, address in own_pages(chosen.home, runs, chosen.home / "pages", wanted).items():
             for theme in themes:
                 with visit(browser, address, theme=theme) as one:
                     save(one, chosen.out / f"{name}-{theme}.png")
             faults += [f"{name}: {fault}" for fault in faults_of(browser, address)]
         with mlflow_server(chosen.home, chosen.port) as server:
-            for page in mlflow_pages(server, runs):
-                if chosen.only and page.name not in chosen.only:
+            for page in mlflow_pages(server, runs, SWEEP_NAME):
+                if not wanted(page.name):
                     continue
-                with visit(browser, page.address) as one:
+                with visit(browser, page.address, WIDTH, script=CLOSED_ASSISTANT) as one:
                     page.prepare(one.page)
                     save(one, chosen.out / f"{page.name}.png")
     print(*faults, sep="\n", file=sys.stderr)

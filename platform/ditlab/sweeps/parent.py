@@ -13,7 +13,7 @@ from ditlab.sweeps.trials import PlannedTrial, trial_experiment
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.notes.sweep_note import SweepNote
 from ditlab.tracking.parameters import flatten
-from ditlab.tracking.review import STATUS_TAG
+from ditlab.tracking.review import STATUS_TAG, log_best
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 
 REPORT_FOLDER = "report"
@@ -61,6 +61,8 @@ class ParentRun:
         found = next((trial for trial in trials if trial.number == leader), None)
         values = {f"best/{name}": found.metrics[name] for name in self._metrics if found and name in found.metrics}
         self._tracker.journal.log_metrics(len(ended), {**counts, **values})
+        if (first := values.get(f"best/{self._metrics[0]}")) is not None:
+            log_best(self._tracker, len(ended), first)
 
     def end(self, status: str, summary: SweepSummary, files: Sequence[Path]) -> None:
         """Log the ranking, the best trial and the report's files, and end the run."""

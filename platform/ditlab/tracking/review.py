@@ -16,6 +16,7 @@ from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.journal.facts import MAIN_TAG
 from ditlab.tracking.journal.results import RESULT_PREFIXES, SPEED
 from ditlab.tracking.notes.run_note import RunNote
+from ditlab.tracking.parameters import as_count
 from ditlab.tracking.run_record import UnreadableRecord, read_run_record
 from ditlab.tracking.tracker import EndStatus, RunTracker
 from ditlab.tracking.upload.models import WEIGHTS_NAME, weights_step
@@ -59,19 +60,28 @@ def renew_review(tracker: RunTracker, step: int) -> None:
 def log_overview(tracker: RunTracker, step: int) -> None:
     """Log the run's figures for MLflow's list of runs, under names that all families share.
 
-    They are short, as the list's columns are narrow: the held-out metric that is read first, now and at its lowest, the
-    samples a second, the number of parameters.
+    They are short, as the list's columns are narrow, and of four digits: the held-out metric that is read first, now
+    and at its lowest, the samples a second, the number of parameters (whole). Exact values stand under their own names.
     """
     facts, results = tracker.journal.facts, tracker.journal.results
     values: dict[str, float] = {}
     if main := results.get(facts.tags.get(MAIN_TAG, "")):
-        values |= {"run/eval": main.last.value, "run/best_eval": main.low.value}
+        values |= {"run/eval": _short(main.last.value), "run/best_eval": _short(main.low.value)}
     if speed := results.get(SPEED):
-        values["run/speed"] = speed.last.value
-    total = facts.params.get("parameters.total", "")
-    if total.isdigit() and "run/parameters" not in facts.overview_steps:
+        values["run/speed"] = _short(speed.last.value)
+    total = as_count(facts.params.get("parameters.total", ""))
+    if total is not None and "run/parameters" not in facts.overview_steps:
         values["run/parameters"] = float(total)
     tracker.journal.log_overview(step, values)
+
+
+def log_best(tracker: RunTracker, step: int, value: float) -> None:
+    """Log the best value of a sweep's trials for MLflow's list of runs, after `step` trials ended."""
+    tracker.journal.log_overview(step, {"run/best_eval": _short(value)})
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def log_model(tracker: RunTracker, step: int, folder: Path) -> None:

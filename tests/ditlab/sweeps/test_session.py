@@ -55,6 +55,7 @@ def test_trials_are_runs_and_failed_ones_do_not_end_the_sweep(ray, tracked_home,
     assert [children[number].data.tags.get("ditlab.failure") for number in range(4)] == ["crash", "crash", None, None]
     assert parent.info.status == "FINISHED" and parent.data.tags["ditlab.best_trial"] == str(best["number"])
     assert parent.data.metrics["trials/failed"] == 2
+    assert parent.data.metrics["run/best_eval"] == float(f"{best['metrics']['eval/velocity']:.4g}")
     client = mlflow.MlflowClient(f"sqlite:///{root}/mlflow.db")
     files = {Path(file.path).name for file in client.list_artifacts(parent.info.run_id, "report")}
     assert {"report.html", "best.yaml"} <= files
