@@ -13,6 +13,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from ditlab.data.stores.arrow_file import first_batch
 from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn, StoreManifest, StoreShard
 from ditlab.data.stores.manifest_parsing import parse_manifest, read_manifest_bytes
 from ditlab.errors import UserError, first_line
@@ -109,7 +110,16 @@ def read_manifest(path: Path) -> StoreManifest:
     return parse_manifest(read_manifest_bytes(file), str(file))
 
 
-UNREADABLE = (pa.ArrowException, ValueError, LookupError, AttributeError, TypeError, RuntimeError, ArithmeticError)
+UNREADABLE = (
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    TypeError,
+    RuntimeError,
+    ArithmeticError,
+)
 """Errors of pyarrow, NumPy and torch for a file that is no Arrow file of a manifest's columns."""
 _REMEDY = "remove the store's folder and import the data again with `ditlab data import`."
 
@@ -155,15 +165,7 @@ def _map_shard(file: Path, shard: StoreShard, columns: Mapping[str, StoredColumn
     """
     try:
         return _tensors(file, shard, columns)
-    except (
-        pa.ArrowException,
-        ValueError,
-        LookupError,
-        AttributeError,
-        TypeError,
-        RuntimeError,
-        ArithmeticError,
-    ) as error:
+    except UNREADABLE as error:
         raise UserError(f"{file} does not hold the columns of its manifest ({first_line(error)}); {_REMEDY}") from error
 
 
@@ -171,7 +173,7 @@ def _tensors(file: Path, shard: StoreShard, columns: Mapping[str, StoredColumn])
     with _opened(file) as content:
         pages = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_COPY)
     whole = pa.py_buffer(pages)
-    batch = pa.ipc.open_file(whole).get_batch(0)
+    batch = first_batch(whole)
     if batch.num_rows != shard.rows:
         raise ValueError(f"{batch.num_rows:,} rows, not {shard.rows:,}")
     tensors = {}
