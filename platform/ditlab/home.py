@@ -1,6 +1,7 @@
 """Paths of everything that outlives a run: one folder, `DITLAB_HOME` (default `runs/` in the working directory)."""
 
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ditlab.errors import UserError
+
+_NODE_JOURNAL = re.compile(r"journal\.node-([1-9][0-9]{0,8})\.jsonl")
 
 
 def writable_folder(path: Path, knob: str, remedy: str) -> Path:
@@ -175,6 +178,11 @@ class RunFolder:
     def node_journal(self, node: int) -> Path:
         """The journal of one machine of a run on several, by its rank; machine 0 writes the run's own, `journal`."""
         return self.journal if node == 0 else self.journal.with_name(f"journal.node-{node}.jsonl")
+
+    def journal_nodes(self) -> list[int]:
+        """Ranks of the machines that have a journal in the folder, and 0."""
+        found = (_NODE_JOURNAL.fullmatch(path.name) for path in self.path.glob("journal.node-*.jsonl"))
+        return [0, *sorted(int(match[1]) for match in found if match)]
 
     @property
     def checkpoints(self) -> Path:

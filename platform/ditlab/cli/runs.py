@@ -113,7 +113,8 @@ def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
     remarks = [*record_remarks(runs), *faults]
     if damaged:
         remarks.append(
-            f"{damaged} damaged line{'s' if damaged > 1 else ''} at the end of these runs' journals passed over."
+            f"{damaged} damaged line{'s' if damaged > 1 else ''} in the last 64 KiB of these runs' journals passed "
+            "over; `ditlab runs show RUN` counts those of a whole journal."
         )
     return rows, remarks
 

@@ -21,7 +21,10 @@ from ditlab.cli.hints import hint
 @click.option("--solver", help="Solver, by the family's name for it: euler, heun, midpoint, rk4, dpmpp_2m.")
 @click.option("--steps", type=int, help="Solver steps.")
 @click.option("--guidance", type=float, help="Classifier-free guidance scale; 1 is the conditional model as it is.")
-@click.option("--label", type=int, help="Class of every sample; default: every class in turn.")
+@click.option(
+    "--label", metavar="CLASS", help="Class of every sample: its number, or its name where the run's data have names "
+    "(`data import images --label-from folder`) [default: every class in turn]."
+)  # fmt: skip
 @click.option(
     "--prompt",
     "prompts",

@@ -52,7 +52,7 @@ def check_address(address: str, timeout: float = 5.0) -> None:
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address in ("auto", "local"):
         return
-    if not (host and colon and port.isdigit()):
+    if not (host and colon and port.isascii() and port.isdigit()):
         raise UserError(f"--address {address} is no Ray address; write HOST:PORT (Ray's default port is 6379) or auto.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout).close()

@@ -16,7 +16,7 @@ from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import read_plain
 from ditlab.storage.sizes import folder_size
 from ditlab.tracking.address import redact, resolve_tracking_uri
-from ditlab.tracking.journal.side_index import read_content
+from ditlab.tracking.journal.side_index import damaged_lines, read_content
 from ditlab.tracking.parameters import flatten
 from ditlab.tracking.records import FoundRun, list_runs
 from ditlab.tracking.relocation.places import check_place
@@ -99,7 +99,7 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
         content = read_content(folder.journal)
         metrics = {name: (content.steps[p.rows[-1]], p.values[-1]) for name, p in content.metrics.items()}
         if content.num_damaged:
-            notes.append(f"{folder.journal} has {content.num_damaged} damaged lines, which were passed over.")
+            notes.append(f"{folder.journal}: {damaged_lines(content.num_damaged)}")
         unsent = num_unsent(folder, address, home)
     except FileNotFoundError:
         unsent = 0

@@ -1,22 +1,18 @@
 """Specs that are kept with a run: their last line is their hash, so that an edit by hand is noticed, and said."""
 
-import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
+from ditlab.spec.reading.edits import warn_of_edit
 from ditlab.spec.reading.yaml_text import dump_yaml
-from ditlab.storage.checksums import is_as_stamped, is_edited, stamped
+from ditlab.storage.checksums import is_as_stamped, stamped
 from ditlab.storage.plain_files import MIB, UnusableFile, read_plain
 
 SpecT = TypeVar("SpecT")
-
-_log = logging.getLogger("ditlab.spec")
-_said: set[Path] = set()
 
 
 def encode_recorded(mapping: Mapping[str, Any]) -> bytes:
@@ -35,9 +31,9 @@ def load_recorded(path: Path, load: Callable[[Path], SpecT]) -> SpecT:
     Raises UserError as `load` does, for a link in the file's place, and with the reason for a file that is as DiTLab
     wrote it and cannot be loaded: a newer version wrote it.
     """
-    warn_of_edit(path)
     try:
         content = read_plain(path, MIB)
+        warn_of_edit(path, content)
     except UnusableFile as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); put the run's own file there.") from None
     except OSError:
@@ -52,11 +48,3 @@ def load_recorded(path: Path, load: Callable[[Path], SpecT]) -> SpecT:
             f"{path}: was written by a DiTLab, or with packages, newer than those here ({mistake}); open the run with "
             "them."
         ) from None
-
-
-def warn_of_edit(path: Path) -> None:
-    """Log a warning, once a process, where a file was changed since `encode_recorded`."""
-    with suppress(OSError):
-        if path not in _said and is_edited(read_plain(path, MIB)):
-            _said.add(path)
-            _log.warning("%s was changed since DiTLab wrote it, by hand or by damage; it counts as it is now", path)

@@ -12,6 +12,7 @@ from ditlab.notebook_html import never_failing
 from ditlab.reports.sweeps.ranking import best, rank
 from ditlab.reports.sweeps.records import ENDED, SweepSummary
 from ditlab.reports.sweeps.report import write_sweep_report
+from ditlab.storage.checksums import stamped
 from ditlab.storage.files import write_durably
 from ditlab.sweeps.folder import find_record
 from ditlab.sweeps.parent import ParentRun
@@ -99,7 +100,7 @@ def finish_sweep(
 def _write_report(started: StartedSweep, summary: SweepSummary) -> list[Path]:
     spec, folder = best_spec(started.sweep, summary), started.folder.report
     files = write_sweep_report(summary, folder, spec, f"ditlab tune --resume {summary.sweep_id}")
-    return [*files, write_durably(folder / "best.yaml", spec.encode())] if spec else files
+    return [*files, write_durably(folder / "best.yaml", stamped(spec).encode())] if spec else files
 
 
 def _end_tracked_run(started: StartedSweep, folder: RunFolder) -> None:

@@ -27,3 +27,8 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def as_count(text: str) -> int | None:
+    """Return the whole number that a parameter or tag is; None for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from ditlab.errors import UserError, nearest
+from ditlab.errors import UserError, first_line, nearest
 from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
 from ditlab.storage.files import write_durably
@@ -113,8 +113,12 @@ def _folders(home: Home) -> list[str]:
                 for entry in entries
                 if not entry.name.startswith(".") and (entry.is_symlink() or entry.is_dir(follow_symlinks=False))
             ]
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        raise UserError(
+            f"{home.runs} cannot be listed ({first_line(error)}); put the folder of the runs there."
+        ) from None
 
 
 def find_run(home: Home, text: str) -> FoundRun:

@@ -57,11 +57,11 @@ class RunTracker:
         self.uri = resolve_tracking_uri(uri, home)
         self.folder = folder
         self._node = node
-        self.journal = JournalWriter(folder, node, budget)
-        self._system: SystemMetrics | None = None
-        self._note = ""
         show = warn or _log.warning
         self._warn: Warn = lambda message: show(hide(message))
+        self.journal = JournalWriter(folder, node, budget, self._warn)
+        self._system: SystemMetrics | None = None
+        self._note = ""
         self._uploader = BackgroundUploader(folder, self.uri, home, self._warn, node, self.journal.sync)
         self._uploader.start()
 

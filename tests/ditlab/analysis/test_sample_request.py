@@ -9,10 +9,13 @@ import torch
 from PIL import Image
 
 from denoisers.contract import Prompt, SampleRequest
+from ditlab.analysis.sampling.labels import class_number
 from ditlab.analysis.sampling.options import SampleKeywords, SampleOptions, sample_options
 from ditlab.analysis.sampling.overrides import sampling_changes
 from ditlab.analysis.sampling.request import folder_name, num_samples, sample_request
 from ditlab.errors import UserError
+from support.special_files import KINDS, put
+from support.watchdog import watchdog
 
 
 @dataclass
@@ -60,6 +63,12 @@ def test_a_file_without_prompts_is_refused(tmp_path):
             file.write_bytes(content)
         with pytest.raises(UserError, match=message):
             request_for(prompt_file=file)
+
+
+@pytest.mark.parametrize(("kind", "problem"), KINDS)
+def test_special_files_of_prompts_are_refused(tmp_path, kind, problem):
+    with watchdog(5), pytest.raises(UserError, match=rf"list\.txt cannot be read \(.*({problem}|a device).*\); name a"):
+        request_for(prompt_file=put(kind, tmp_path / "list.txt"))
 
 
 def test_sizes():
@@ -138,3 +147,20 @@ def test_keywords_become_options():
     assert (found.num, found.size, found.start, found.prompts) == (3, "4x8", Path("a.png"), ("a",))
     assert found.placed == ((1, "b"),) and found.seed == 0
     assert sample_options(None, {"size": 16}).size == "16"
+
+
+def test_a_class_by_its_number_or_name():
+    assert [sample_options(1, {"label": label}).label for label in (3, "3", "-1", "dog", "3d", None)] == [
+        3, 3, -1, "dog", "3d", None
+    ]  # fmt: skip
+    assert class_number("dog", ("cat", "dog")) == 1
+    with pytest.raises(UserError, match=r"--label cow is no class of this run's data; their names are cat, dog\.$"):
+        class_number("cow", ("cat", "dog"))
+    with pytest.raises(UserError, match=r"--label x is no class .* names are n0, .*, n29 and 70 more\.$"):
+        class_number("x", [f"n{number}" for number in range(100)])
+    with pytest.raises(
+        UserError, match=r"--label x: this run's data have no names of classes; give the class's number"
+    ):
+        class_number("x", ())
+    with pytest.raises(UserError, match=r"--label dog: an export knows no names of classes; give"):
+        request_for(label="dog")

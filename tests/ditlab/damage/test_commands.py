@@ -66,6 +66,8 @@ def test_resumes_on_damaged_homes(one, finished, tmp_path):
             ended.append(said.code)
             if fault := fault_of(said):
                 faults.append(f"{case.name}, {label}: {fault}")
+            if case.name == "journal" and not number % 2 and "damaged line" not in said.err:
+                faults.append(f"{case.name}, {label}: the resume says nothing of the damaged line: {said.err[-600:]}")
             if files_of(one.other.path) != before:
                 faults.append(f"{case.name}, {label}: another run was changed")
     print(f"{NUM_RESUMES} resumes, exit codes {sorted(ended)}")

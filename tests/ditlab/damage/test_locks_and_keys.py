@@ -7,7 +7,7 @@ from ditlab.home import Home
 from ditlab.tracking.server.accounts import _secret_key
 from ditlab.tracking.upload.connection import _database_lock
 from support import special_files
-from support.damaged.cases import watchdog
+from support.watchdog import watchdog
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "circle", "folder"])

@@ -10,10 +10,11 @@ import pytest
 
 from support import special_files
 from support.damaged import readers
-from support.damaged.cases import Judge, Verdicts, cases, watchdog
+from support.damaged.cases import Judge, Verdicts, cases
 from support.damaged.commands import fault_of, kept, path_parameters, run_watched
 from support.damaged.home import OTHER
 from support.sweeps import prepared, sweep_of
+from support.watchdog import watchdog
 
 KINDS = ("pipe", "device", "circle", "dangling", "socket", "folder", "terabyte")
 LARGEST = 2 << 30

@@ -71,5 +71,14 @@ def test_a_model_learns_and_draws_the_classes_of_folders(tmp_path, pets):
     spec.write_text(SPEC.replace("CLASSES", "3"))
     trained = ditlab(tmp_path, "train", spec, "--local", "--json")
     assert trained.code == 0 and trained.json["step"] == 3, trained.err
-    drawn = ditlab(tmp_path, "sample", trained.json["run_id"], "--label", "2", "--num", "2", "--json")
-    assert drawn.code == 0 and len(drawn.json["files"]) >= 2, drawn.err
+    drawn = [
+        ditlab(tmp_path, "sample", trained.json["run_id"], "--label", label, "--num", "2", "--json")
+        for label in ("2", "golden_retriever")
+    ]
+    assert all(said.code == 0 and len(said.json["files"]) >= 2 for said in drawn), drawn
+    assert drawn[0].json["files"] == drawn[1].json["files"], "the name of a class is its number"
+    refused = ditlab(tmp_path, "sample", trained.json["run_id"], "--label", "cow")
+    assert refused.code == 2
+    assert refused.err.endswith(
+        "ditlab: --label cow is no class of this run's data; their names are cat, dog, golden_retriever.\n"
+    )

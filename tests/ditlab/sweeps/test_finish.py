@@ -8,6 +8,7 @@ import pytest
 from ditlab.cli.tune import summary_lines
 from ditlab.errors import RunFailed
 from ditlab.spec.loading import load_experiment
+from ditlab.spec.reading import edits
 from ditlab.sweeps.finish import count_ended, finish_sweep
 from ditlab.tracking.records import read_record
 from support.sweeps import METRIC, planned, started, sweep_of, trial_run
@@ -55,6 +56,18 @@ def test_sweep_whose_trials_have_all_ended(sweep_with, home):
     assert all(path.exists() for path in parent.files)
     best = load_experiment(one.folder.report / "best.yaml")
     assert best.optimizer.lr == planned(one)[0].values["optimizer.lr"]
+
+
+def test_an_edit_of_the_best_spec_is_said(sweep_with, caplog, monkeypatch):
+    monkeypatch.setattr(edits, "_said", set())
+    one = sweep_with("finished")
+    finish(one, "finished")
+    best = one.folder.report / "best.yaml"
+    load_experiment(best)
+    assert not caplog.text
+    best.write_text(best.read_text().replace("seed: 0", "seed: 7"))
+    assert load_experiment(best).seed == 7
+    assert caplog.text.count(f"{best} was changed since DiTLab wrote it") == 1
 
 
 def test_result_for_json(sweep_with):

@@ -9,7 +9,9 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
+from ditlab.tracking.parameters import as_count
 from ditlab.tracking.records import find_run, find_unfinished, list_runs, read_record, update_record
+from support import special_files
 
 NewRun = Callable[..., RunFolder]
 
@@ -84,6 +86,28 @@ def test_damaged_records_are_passed_over_in_lists(home: Home, new_run: NewRun) -
     assert [record.run_id for record in list_runs(home)] == [whole.run_id]
     with pytest.raises(UserError, match=r"run\.json cannot be read \(no JSON"):
         read_record(damaged)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "circle", "dangling", "socket"])
+def test_a_folder_of_runs_that_is_none_is_said(home: Home, kind: str) -> None:
+    special_files.put(kind, home.runs)
+    if kind == "dangling":
+        assert list_runs(home) == []
+        return
+    with pytest.raises(UserError, match=r"train cannot be listed \(.+\); put the folder of the runs there\.$"):
+        list_runs(home)
+
+
+def test_journals_of_nodes_are_known_by_their_names(new_run: NewRun) -> None:
+    folder = new_run()
+    for name in ("2", "11", "0", "01", "-1", "\u00b2\u00b3", "1x", "9" * 10, ""):
+        (folder.path / f"journal.node-{name}.jsonl").touch()
+    assert folder.journal_nodes() == [0, 2, 11]
+
+
+def test_counts_are_whole_numbers_of_a_bounded_length() -> None:
+    texts = ("0", "12", "-1", "1.0", "\u00b2", "\u0663", "9" * 30, "")
+    assert [as_count(text) for text in texts] == [0, 12, *[None] * 6]
 
 
 def test_the_newest_unfinished_run_of_a_spec(home: Home, new_run: NewRun) -> None:

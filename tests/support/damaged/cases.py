@@ -2,11 +2,9 @@
 
 import json
 import random
-import signal
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -20,9 +18,8 @@ from support.damaged import readers
 from support.damaged.home import DamagedHome
 from support.damaged.readers import Reader, spoken
 from support.special_files import remove
+from support.watchdog import Hang, watchdog
 
-WATCHDOG = 30.0
-"""Seconds of one reading, on a busy machine."""
 LONGEST_SENTENCE = 2000
 
 Form = Literal["lines", "json", "yaml", "bytes"]
@@ -66,7 +63,12 @@ def cases(ledger: Reader) -> tuple[Case, ...]:
         Case("trials.jsonl", lambda one: one.sweep.ledger, (ledger,), "lines", 6),
         Case("exploits.jsonl", lambda one: one.trial.path / "exploits.jsonl", (ledger,), "lines", 3),
         Case("elapsed.json", lambda one: one.sweep.clock, (ledger,), "json", 2),
-        Case("sweep.yaml", lambda one: one.sweep.spec, (readers.stored_sweep,), "yaml", 3),
+        Case("sweep.yaml", lambda one: one.sweep.spec, (readers.stored_sweep, readers.removal), "yaml", 3),
+        Case("best.yaml", lambda one: one.best, (readers.best, readers.removal), "yaml", 3),
+        Case("places.json", lambda one: one.home.places, (readers.places, readers.database), "json", 2),
+        Case("side index", lambda one: one.side_index, (readers.history, readers.compare), "bytes", 2),
+        Case("mlflow.db", lambda one: one.home.mlflow_database, (readers.database,), "bytes", 1),
+        Case("picture", lambda one: one.picture, (readers.picture,), "bytes", 1),
     )  # fmt: skip
 
 
@@ -89,26 +91,6 @@ class Verdicts:
         names = list(dict.fromkeys(name for name, _ in self.counts))
         rows = [f"{name:22}" + "".join(f"{self.counts[name, each]:8}" for each in outcomes) for name in names]
         return "\n".join([f"{'':22}" + "".join(f"{each:>8}" for each in outcomes), *rows])
-
-
-class Hang(BaseException):
-    """A reader took longer than the watchdog allows."""
-
-
-@contextmanager
-def watchdog(seconds: float = WATCHDOG) -> Iterator[None]:
-    """Raise `Hang` in the main thread where the block takes longer."""
-
-    def bark(*_: object) -> None:
-        raise Hang(f"no end after {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, bark)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def read(reader: Reader, one: DamagedHome) -> tuple[str, list[str]]:

@@ -10,8 +10,8 @@ import click
 
 from ditlab.cli.main import cli
 from support.command import Said, run_inside
-from support.damaged.cases import watchdog
 from support.damaged.home import OTHER, DamagedHome
+from support.watchdog import watchdog
 
 COMMAND_SECONDS = 120.0
 """Seconds of a command, on a busy machine."""
@@ -36,6 +36,14 @@ def commands_of(case: str, one: DamagedHome, out: Path) -> list[tuple[object, ..
             return [("runs", "sync"), shown[1]]
         case "store.json" | "store's rows":
             return [("data", "inspect", "digits"), sample]
+        case "side index":
+            return [compare, shown[1]]
+        case "best.yaml":
+            return [("train", one.best, "--dry-run"), ("validate", one.best), ("runs", "rm", OTHER, "--dry-run")]
+        case "places.json" | "mlflow.db":
+            return [("runs", "sync"), ("runs", "relocate", "--dry-run"), shown[1]]
+        case "picture":
+            return [("report", run), ("runs", "sync")]
         case "buckets.json" | "bucket's store.json":
             return [("data", "inspect", one.bucketed)]
         case "trials.jsonl" | "exploits.jsonl" | "elapsed.json" | "sweep.yaml":

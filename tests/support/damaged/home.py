@@ -15,17 +15,23 @@ from ditlab.quality.classifier import TrainedClassifier
 from ditlab.quality.classifier_cache import RECORD, WEIGHTS, _save
 from ditlab.quality.images import ImageFields
 from ditlab.quality.network import SmallClassifier
+from ditlab.storage.checksums import stamped
 from ditlab.sweeps.folder import SweepFolder
+from ditlab.sweeps.results import best_spec, summarize_sweep
 from ditlab.sweeps.takeovers import Takeover, record_takeover
 from ditlab.sweeps.trials import trial_experiment
+from ditlab.tracking.journal.side_index import _save as _save_index
+from ditlab.tracking.journal.side_index import read_content, side_index_path
 from ditlab.tracking.journal.writer import JournalWriter
 from ditlab.tracking.records import update_record
+from ditlab.tracking.relocation.places import _write as _write_places
 from support.command import run_inside
 from support.datasets import bucketed
 from support.sweeps import planned, started, sweep_of, trial_run
 
 OTHER = "0123abcd"
 """Id of a second run, which no damage of the first may touch."""
+FORMER = Path("/former/place/of/the/home")
 FIELDS = ImageFields(
     BatchField("image", (1, 8, 8), "float32", value_range=(-1, 1)), BatchField("label", (), "int64", num_classes=10)
 )
@@ -58,6 +64,21 @@ class DamagedHome:
     def bucketed(self) -> Path:
         """A store of images of several sizes."""
         return self.home.stores / "buckets"
+
+    @property
+    def side_index(self) -> Path:
+        """The index of the first run's journal, which only long ones have."""
+        return side_index_path(self.first.journal)
+
+    @property
+    def best(self) -> Path:
+        """The sweep's best spec."""
+        return self.sweep.report / "best.yaml"
+
+    @property
+    def picture(self) -> Path:
+        """A picture of the first run's samples."""
+        return min(self.first.media.glob("*.png"))
 
     @property
     def export(self) -> Path:
@@ -93,6 +114,7 @@ def complete(root: Path, run_id: str) -> DamagedHome:
         second_node = JournalWriter(first, node=1)
         second_node.log_metrics(2, {"system/cpu": 0.5, "system/memory": 1e9})
         second_node.close()
+        index_journal(first.journal)
         shutil.copytree(first.path, home.run(OTHER).path)
         update_record(home.run(OTHER), name="other", status="interrupted")
         sweep = _sweep(home)
@@ -106,9 +128,17 @@ def complete(root: Path, run_id: str) -> DamagedHome:
     return found
 
 
+def index_journal(journal: Path) -> None:
+    """Give a journal the index that a long one has."""
+    content = read_content(journal)
+    with journal.open("rb") as file:
+        _save_index(journal, file, content)
+
+
 def copied(made: DamagedHome, root: Path) -> DamagedHome:
-    """Copy a home; the copy's files may be damaged."""
+    """Copy a home, which was moved once, and nothing in it names the former place; the copy's files may be damaged."""
     home = copied_home(made.home.root, root)
+    _write_places(home, [FORMER, home.root])
     return DamagedHome(home, home.run(made.first.run_id), SweepFolder(home.run(made.sweep.sweep_id)))
 
 
@@ -122,5 +152,7 @@ def _sweep(home: Home) -> SweepFolder:
     takeover = Takeover(2, planned(one)[1].run_id, 2, {"optimizer.lr": 0.05}, "a key")
     record_takeover(home.run(first.run_id), takeover, trial_experiment(one.sweep, first))
     one.folder.save_elapsed(12.5)
+    one.folder.report.mkdir()
+    (one.folder.report / "best.yaml").write_text(stamped(best_spec(one.sweep, summarize_sweep(one, 12.5))))
     update_record(one.folder.folder, status="interrupted")
     return one.folder

@@ -1,5 +1,6 @@
 """Readers of a home's files: what commands learn from them. Each returns what it found, and says what is wrong."""
 
+import io
 import logging
 import os
 import shutil
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from PIL import Image
 
 from ditlab.analysis.comparison.runs import summarise
 from ditlab.analysis.exported import open_export
@@ -15,17 +17,24 @@ from ditlab.analysis.opened_run import open_training_run
 from ditlab.data.stores.bucketed_store import open_store
 from ditlab.data.text.tokenizer_files import open_tokenizer
 from ditlab.home import RunFolder
+from ditlab.interface.run_needs import needs
 from ditlab.quality.classifier_cache import _load
 from ditlab.runs.description import describe_run
-from ditlab.spec import recorded
+from ditlab.runs.report.pictures import load_picture
+from ditlab.spec.loading import load_experiment
+from ditlab.spec.reading import edits
 from ditlab.sweeps.prepare import PreparedSweep
 from ditlab.sweeps.start import find_stored_sweep, read_past_trials
 from ditlab.sweeps.takeovers import read_takeovers
 from ditlab.tracking.address import resolve_tracking_uri
+from ditlab.tracking.database_damage import check_database
+from ditlab.tracking.journal.history import metric_history
 from ditlab.tracking.journal.reader import read_lines
 from ditlab.tracking.journal.recent import recent_metrics
 from ditlab.tracking.journal.writer import JournalWriter
 from ditlab.tracking.records import find_run, find_unfinished, read_record, record_remarks, scan_runs
+from ditlab.tracking.relocation import places as relocation_places
+from ditlab.tracking.relocation.places import check_place, former_places
 from ditlab.tracking.upload.cursor import CursorFile
 from ditlab.tracking.upload.sync import _journal_fault, num_unsent
 from support.damaged.home import FIELDS, OTHER, DamagedHome
@@ -50,7 +59,8 @@ def spoken() -> Iterator[list[str]]:
     before = logger.propagate
     logger.addHandler(handler)
     logger.propagate = False
-    recorded._said.clear()
+    edits._said.clear()
+    relocation_places._said.clear()
     try:
         yield found
     finally:
@@ -192,6 +202,49 @@ def classifier(one: DamagedHome, say: Say) -> Any:
         return None
     weights = {name: tensor.numpy().tobytes() for name, tensor in found.network.state_dict().items()}
     return found.accuracy, found.chance, found.samples, weights
+
+
+def picture(one: DamagedHome, say: Say) -> Any:
+    """A picture on a run's page."""
+    try:
+        content, kind = load_picture(one.picture)
+    except OSError as error:
+        say(str(error))
+        return None
+    with Image.open(io.BytesIO(content)) as opened:
+        return kind, opened.size, opened.convert("RGB").tobytes()
+
+
+def best(one: DamagedHome, say: Say) -> Any:
+    """`ditlab train best.yaml`."""
+    return load_experiment(one.best).to_dict()
+
+
+def removal(one: DamagedHome, say: Say) -> Any:
+    """`ditlab runs rm`: a run that something needs stays, and one of which this cannot be known."""
+    found = needs(one.home, scan_runs(one.home), [one.trial.run_id, OTHER])
+    if OTHER in found:
+        say(found[OTHER])
+    return one.trial.run_id in found
+
+
+def history(one: DamagedHome, say: Say) -> Any:
+    """Every point of a run, with the journal's index: `compare`, pages, sweeps."""
+    found = metric_history(one.first)
+    return {name: (s.steps.tolist(), s.values.tolist(), s.times.tolist()) for name, s in found.items()}
+
+
+def places(one: DamagedHome, say: Say) -> Any:
+    """Whether the home was moved or copied: `train`, `tune`, `runs sync`, `ui`."""
+    check_place(one.home)
+    return former_places(one.home)
+
+
+def database(one: DamagedHome, say: Say) -> Any:
+    """MLflow's database, before MLflow opens it: `runs sync`, `ui`, `runs relocate`."""
+    if damage := check_database(one.home.mlflow_database):
+        say(damage)
+    return places(one, say)
 
 
 def stored_sweep(one: DamagedHome, say: Say) -> Any:

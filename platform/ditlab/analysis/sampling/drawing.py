@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from denoisers.contract import Samples
+from ditlab.analysis.sampling.labels import with_class_number
 from ditlab.analysis.sampling.options import SampleOptions
 from ditlab.analysis.sampling.overrides import sampling_changes
 from ditlab.analysis.sampling.request import folder_name, num_samples, sample_request
@@ -30,6 +31,7 @@ def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
 
     Raises UserError for options that do not fit the run.
     """
+    options = with_class_number(options, saved)
     experiment = saved.experiment(changes_of(options))
     device = default_device()
     sampler = saved.sampler(experiment)

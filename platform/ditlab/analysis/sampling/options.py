@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     from torch import Tensor
 
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
 SAMPLES_PER_PROMPT = 4
 """Samples of each prompt where no number is given."""
 STRENGTH = 0.6
@@ -25,8 +27,8 @@ class SampleKeywords(TypedDict, total=False):
     """Solver steps."""
     guidance: float | None
     """Scale of classifier-free guidance; 1 is the conditional model as it is."""
-    label: int | None
-    """Class of every sample. None: every class in turn."""
+    label: int | str | None
+    """Class of every sample: its number, or its name in the run's data. None: every class in turn."""
     prompts: Sequence[str]
     """Prompts; a language model takes one, the text that every sample begins with."""
     prompt_file: str | Path | None
@@ -65,7 +67,7 @@ class SampleOptions:
     solver: str | None = None
     steps: int | None = None
     guidance: float | None = None
-    label: int | None = None
+    label: int | str | None = None
     prompts: tuple[str, ...] = ()
     prompt_file: Path | None = None
     negative_prompt: str | None = None
@@ -83,14 +85,14 @@ class SampleOptions:
 
 def sample_options(num: int | None, keywords: SampleKeywords) -> SampleOptions:
     """Bring keyword arguments of `sample` into the form of `SampleOptions`."""
-    size = keywords.get("size")
+    size, label = keywords.get("size"), keywords.get("label")
     prompt_file, start, data = keywords.get("prompt_file"), keywords.get("start"), keywords.get("data")
     return SampleOptions(
         num=num,
         solver=keywords.get("solver"),
         steps=keywords.get("steps"),
         guidance=keywords.get("guidance"),
-        label=keywords.get("label"),
+        label=int(label) if isinstance(label, str) and _NUMBER.fullmatch(label) else label,
         prompts=tuple(keywords.get("prompts", ())),
         prompt_file=None if prompt_file is None else Path(prompt_file),
         negative_prompt=keywords.get("negative_prompt"),

@@ -15,9 +15,12 @@ from torch import Tensor
 from denoisers.contract import PicturingSampler, Prompt, SampleRequest
 from ditlab.analysis.sampling.options import SAMPLES_PER_PROMPT, STRENGTH, SampleOptions
 from ditlab.analysis.sampling.pictures import start_image
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line
+from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.parameters import flatten
 
+PROMPTS_BYTES = 16 * MIB
+"""Most bytes of a file of prompts."""
 _NOT_EACH = "this run's family does not draw samples for each of several prompts"
 
 
@@ -32,6 +35,8 @@ def sample_request(options: SampleOptions, sampler: Any) -> SampleRequest:
     size = None if options.size is None else _size(options.size)
     texts = [*options.prompts, *([] if options.prompt_file is None else _lines(options.prompt_file))]
     prompts = [*map(Prompt, texts), *(Prompt(text, position) for position, text in options.placed)]
+    if isinstance(options.label, str):
+        raise UserError(f"--label {options.label}: an export knows no names of classes; give the class's number.")
     request = SampleRequest(options.label, prompts, options.negative_prompt, size=size)
     if sampler.draws_per_prompt and options.seed is not None:
         request = replace(request, seed=options.seed)
@@ -117,14 +122,14 @@ def _size(text: str) -> tuple[int, int]:
 def _lines(path: Path) -> list[str]:
     """Non-empty lines of a text file. Raises UserError where there are none, and for a file that is no text."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_plain(path, PROMPTS_BYTES, follow=True).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
             f"--prompts {path} is not UTF-8 (at byte {error.start}); save it as UTF-8, a prompt in every line."
         ) from error
     except OSError as error:
         raise UserError(
-            f"--prompts {path} cannot be read ({error.strerror or error}); name a file with a prompt in every line."
+            f"--prompts {path} cannot be read ({first_line(error)}); name a file with a prompt in every line."
         ) from error
     lines = [line.strip() for line in text.split("\n")]
     if not any(lines):

@@ -17,6 +17,15 @@ MEMBER_BYTES = 512 * MIB
 KEY_BYTES = 2 * MEMBER_BYTES
 """Most bytes of members of one key, which are held together."""
 
+NAME_BYTES = MIB
+"""Most bytes of a member's name, or of its PAX fields."""
+_OF_NAMES = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
 LONGEST_PADDING = 4 * MIB
 """Bytes behind an end mark that are looked at: writers pad to 10 KiB, or to the record of a tape."""
 
@@ -131,7 +140,15 @@ class _Reading:
 
 
 class CheckedHeader(tarfile.TarInfo):
-    """Header of a member that is damaged where Python's own takes it for the end of the tar."""
+    """Header of a member that is damaged where Python's own takes it for the end of the tar, and bounded in size."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "CheckedHeader":
+        """Parse a header. Raises ReadError for one whose long name or PAX fields would be read without a bound."""
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _OF_NAMES and header.size > NAME_BYTES:
+            raise tarfile.ReadError(f"a name of {header.size:,} bytes")
+        return header
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "CheckedHeader":

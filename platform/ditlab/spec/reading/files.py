@@ -10,6 +10,7 @@ from typing import Any
 
 from ditlab.errors import UserError, first_line
 from ditlab.spec.format_value import format_value, printable_sentence
+from ditlab.spec.reading.edits import warn_of_edit
 from ditlab.spec.reading.overrides import merge
 from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.storage.plain_files import read_plain
@@ -87,7 +88,9 @@ def _read_text(path: Path, named_by: str) -> str:
     """The text of a file. Raises UserError for anything but a regular file of UTF-8 text of a bounded size."""
     try:
         content = read_plain(path, MAX_BYTES, follow=True)
-        return content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
+        warn_of_edit(path, content)
+        return text
     except FileNotFoundError:
         reason = "no such file"
     except UnicodeDecodeError as error:

@@ -108,16 +108,38 @@ def _load(path: Path, journal: BinaryIO) -> JournalContent | None:
     return _content(head, body) if is_valid else None
 
 
-def _content(head: _Head, body: bytes) -> JournalContent:
-    from safetensors.numpy import load  # only here: most journals have no index
+def _content(head: _Head, body: bytes) -> JournalContent | None:
+    """The content that is indexed; None where the columns are none of a journal's."""
+    from safetensors import SafetensorError  # only here: most journals have no index
+    from safetensors.numpy import load
 
-    columns = load(body)
+    try:
+        columns = load(body)
+        if not _is_consistent(columns, len(head["names"])):
+            return None
+    except (SafetensorError, KeyError, ValueError):
+        return None
     metrics = {
         name: MetricPoints(_as_array("q", columns[f"{number}.rows"]), _as_array("d", columns[f"{number}.values"]))
         for number, name in enumerate(head["names"])
     }
     steps, times = _as_array("q", columns["steps"]), _as_array("q", columns["times"])
     return JournalContent(steps, times, metrics, head["events"], head["num_damaged"], head["journal_bytes"])
+
+
+def _is_consistent(columns: dict[str, Any], num: int) -> bool:
+    """Return True if each of `num` metrics has a value for each of its rows, and each row a step and a time."""
+    steps = columns["steps"]
+    rows = [columns[f"{number}.rows"] for number in range(num)]
+    values = [columns[f"{number}.values"] for number in range(num)]
+    whole = all(column.dtype == "int64" and column.ndim == 1 for column in (steps, columns["times"], *rows))
+    return (
+        whole
+        and all(column.dtype == "float64" for column in values)
+        and len(columns["times"]) == len(steps)
+        and all(len(row) == len(value) for row, value in zip(rows, values, strict=True))
+        and all(row.min() >= 0 and row.max() < len(steps) for row in rows if len(row))
+    )
 
 
 def _prefix_hash(journal: BinaryIO, num_bytes: int) -> str:

@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,19 @@ class JournalWriter:
 
     Records that the journal holds already (`JournalIndex`) are dropped, so a run that goes back to a checkpoint, in
     this process or in the next, repeats the steps since then without logging them twice. Of each metric about `budget`
-    of 10^6 points go on to MLflow, or all of them where `budget` is None.
+    of 10^6 points go on to MLflow, or all of them where `budget` is None. `warn` gets a line on damage, and on a disk
+    that refuses; None: it is logged.
     """
 
-    def __init__(self, folder: RunFolder, node: int = 0, budget: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        node: int = 0,
+        budget: int | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
         self.folder = folder
+        self._warn = warn or _log.warning
         self.path = folder.node_journal(node)
         self._index = JournalIndex(budget)
         self._lock = threading.Lock()
@@ -57,7 +65,7 @@ class JournalWriter:
                 self._index.load(content)
                 self._indexed = content.end
                 if content.num_damaged:
-                    _log.warning("%s: %s", self.path, damaged_lines(content.num_damaged))
+                    self._warn(f"{self.path}: {damaged_lines(content.num_damaged)}")
             self._open()
         except OSError as error:
             self._warn_once(error)
@@ -205,9 +213,7 @@ class JournalWriter:
     def _warn_once(self, error: OSError) -> None:
         if not self._has_warned:
             self._has_warned = True
-            _log.warning(
-                "%s cannot be written (%s): metrics are being lost, training goes on", self.path, error.strerror
-            )
+            self._warn(f"{self.path} cannot be written ({error.strerror}): metrics are being lost, training goes on")
 
     def _sync_periodically(self) -> None:
         while not self._closed.wait(_SYNC_INTERVAL):

@@ -12,6 +12,7 @@ from ditlab.tracking.journal.facts import MAIN_TAG, JournalFacts
 from ditlab.tracking.journal.results import RESULT_PREFIXES, MetricSpan, RunResults
 from ditlab.tracking.names import artifact_image
 from ditlab.tracking.notes.markdown import charts, code, page, picture, plain, table
+from ditlab.tracking.parameters import as_count
 
 _SPEC_LINES = (("model",), ("objective", "sampling"), ("data",), ("optimizer", "schedule"), ("batch", "training"))
 """Sections of the spec by line of the note."""
@@ -60,8 +61,8 @@ class RunNote:
 
     def _description(self) -> str:
         facts = self.facts
-        total = facts.params.get("parameters.total", "")
-        size = f" of {int(total):,} parameters" if total.isdigit() else ""
+        total = as_count(facts.params.get("parameters.total", ""))
+        size = "" if total is None else f" of {total:,} parameters"
         data = f", trained on {plain(facts.dataset['name'])}" if facts.dataset else ""
         count = facts.dataset.get("counts", {}).get("train")
         rows = f" ({count:,} samples)" if count else ""

@@ -13,11 +13,11 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from urllib.parse import quote
 
 from ditlab.errors import UserError, first_line
 from ditlab.storage.files import sync_file, sync_folder
 from ditlab.storage.plain_files import check_plain
+from ditlab.tracking.database_damage import REFILL, open_database
 from ditlab.tracking.relocation.path_map import PathMap
 
 KNOWN_SCHEMAS = {"dc11669786a5": "MLflow 3.17"}
@@ -32,8 +32,6 @@ _LOCATIONS = (
     ("workspaces", "trace_archival_location", ""),
 )
 """(table, column, condition) of artifact locations. Parameters and datasets, which say where data once were, stay."""
-_TIMEOUT = 10.0
-"""Seconds for another process's transaction to end."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +55,13 @@ def first_home(database: Path) -> Path | None:
     None where there is no database, where it cannot be read, and where its artifacts lie elsewhere.
     """
     try:
-        with closing(_open(database, "ro")) as connection:
+        with closing(open_database(database, "ro")) as connection:
             row = connection.execute("SELECT artifact_location FROM experiments WHERE experiment_id = 0").fetchone()
     except (OSError, sqlite3.Error):
         return None
     location = Path(str(row[0]).removeprefix("file://")) if row else Path()
     is_ours = location.is_absolute() and (location.name, location.parent.name) == ("0", "artifacts")
-    return location.parent.parent if is_ours else None
+    return location.parent.parent if is_ours and "\0" not in str(location) else None
 
 
 def refers_to_former_places(database: Path, path_map: PathMap) -> bool:
@@ -72,7 +70,7 @@ def refers_to_former_places(database: Path, path_map: PathMap) -> bool:
     False where there is no database, or none that can be read: MLflow says so itself.
     """
     try:
-        with closing(_open(database, "ro")) as connection:
+        with closing(open_database(database, "ro")) as connection:
             return any(
                 path_map.relocated(location) is not None
                 for table, column, _ in _LOCATIONS[:2]
@@ -99,7 +97,7 @@ def relocating(database: Path, path_map: PathMap, *, dry_run: bool = False) -> I
     except OSError as error:
         raise UserError(f"{database} cannot be relocated ({error.strerror}); put MLflow's database there.") from None
     try:
-        with closing(_open(database, "ro" if dry_run else "rw")) as connection:
+        with closing(open_database(database, "ro" if dry_run else "rw")) as connection:
             connection.execute("BEGIN" if dry_run else "BEGIN IMMEDIATE")
             _check_schema(database, connection)
             changes = _changes(connection, path_map)
@@ -117,12 +115,6 @@ def relocating(database: Path, path_map: PathMap, *, dry_run: bool = False) -> I
             connection.execute("COMMIT")
     except sqlite3.Error as error:
         raise UserError(f"{database} cannot be relocated ({first_line(error)}); {_remedy(error)}.") from error
-
-
-def _open(database: Path, mode: str) -> sqlite3.Connection:
-    check_plain(database)
-    uri = f"file:{quote(str(database))}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_TIMEOUT)
 
 
 def _check_schema(database: Path, connection: sqlite3.Connection) -> None:
@@ -153,7 +145,7 @@ def _back_up(database: Path) -> Path:
     part = backup.with_name(f".{backup.name}.part")
     os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, database.stat().st_mode & 0o777))
     try:
-        with closing(_open(database, "ro")) as source, closing(sqlite3.connect(part)) as target:
+        with closing(open_database(database, "ro")) as source, closing(sqlite3.connect(part)) as target:
             source.backup(target)
         sync_file(part)
         part.rename(backup)
@@ -170,4 +162,4 @@ def _remedy(error: sqlite3.Error) -> str:
         return "end the MLflow server and the runs that use it"
     if "full" in text:
         return "make room on its disk"
-    return "bring back a whole copy of that file"
+    return f"bring back a whole copy of it, or {REFILL}"

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.storage.checksums import add_checksum, has_checksum, is_intact
 from ditlab.storage.files import write_durably
 from ditlab.storage.plain_files import MIB, parse_json, read_plain
 from ditlab.tracking.relocation.database import first_home, refers_to_former_places
 from ditlab.tracking.relocation.path_map import PathMap, found_paths
+
+_log = logging.getLogger("ditlab.tracking")
+_said: set[Path] = set()
+"""Damaged files that were said in this process."""
 
 
 def former_places(home: Home) -> tuple[Path, ...]:
@@ -65,18 +70,37 @@ def check_place(home: Home, *written_to: Any) -> None:
 
 
 def _recorded(home: Home) -> list[Path]:
-    """Places of `places.json`; [] where it is missing or damaged."""
+    """Places of `places.json`; [] where it is missing, and with a warning, once a process, where it is damaged."""
     try:
         text = read_plain(home.places, MIB)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return _damaged(home, first_line(error))
+    try:
         content = parse_json(text)
-    except (OSError, ValueError):
-        return []
+    except ValueError as error:
+        return _damaged(home, first_line(error))
     if has_checksum(text) and not is_intact(text):
-        return []
+        return _damaged(home, "its checksum is wrong")
     places = content.get("places") if isinstance(content, dict) else None
-    if not isinstance(places, list):
-        return []
-    return [Path(place) for place in places if isinstance(place, str) and place.startswith("/") and "\0" not in place]
+    if not isinstance(places, list) or not all(_is_path(place) for place in places):
+        return _damaged(home, "it holds no list of folders")
+    return [Path(place) for place in places]
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("/") and "\0" not in value
+
+
+def _damaged(home: Home, reason: str) -> list[Path]:
+    if home.places not in _said:
+        _said.add(home.places)
+        _log.warning(
+            "%s is damaged (%s); whether this folder was moved or copied is known by MLflow's database alone",
+            home.places, reason,
+        )  # fmt: skip
+    return []
 
 
 def _write(home: Home, places: list[Path]) -> None:

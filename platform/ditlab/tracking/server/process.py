@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -20,12 +21,14 @@ from ditlab.secrets import hide
 from ditlab.storage.plain_files import MIB, open_for_append, read_plain
 from ditlab.tracking.access import basic_authorization, check_reachable
 from ditlab.tracking.address import resolve_tracking_uri
+from ditlab.tracking.database_damage import check_database
 from ditlab.tracking.names import MODEL_TRAINING
 from ditlab.tracking.relocation.places import check_place, record_place
 from ditlab.tracking.server.accounts import NAME, PASSWORD, Administrator, check_auth_packages
 from ditlab.tracking.server.front_page import front_page
 from ditlab.tracking.server.hosts import allowed_hosts, is_loopback
 
+_log = logging.getLogger("ditlab.tracking")
 _Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 START_TIMEOUT = 180.0
@@ -63,6 +66,8 @@ class MlflowServer:
         if options.database is None:
             check_place(home)
             record_place(home)
+            if damage := check_database(home.mlflow_database):
+                _log.warning(damage.rstrip("."))
         if options.administrator:
             check_auth_packages()
         self._hosts = allowed_hosts(self.options.hosts, host, port)

@@ -38,9 +38,7 @@ def cursor_moves(folder: RunFolder, tracking_uri: str, mapping: PathMap) -> Iter
     """
     homes = [Home(place) for place in mapping.former]
     addresses = [tracking_uri] if tracking_uri else [resolve_tracking_uri(None, home) for home in homes]
-    for journal in sorted(folder.path.glob("journal*.jsonl")):
-        number = journal.stem.rpartition("node-")[2]
-        node = int(number) if number.isdigit() else 0
+    for node in folder.journal_nodes():
         for address in addresses:
             moved = mapping.relocated(address)
             cursor = CursorFile(folder, address, node).load()
@@ -48,4 +46,4 @@ def cursor_moves(folder: RunFolder, tracking_uri: str, mapping: PathMap) -> Iter
                 continue
             target = CursorFile(folder, moved, node)
             if target.load().offset < cursor.offset:
-                yield CursorMove(journal.with_suffix(".cursor.json"), cursor, target)
+                yield CursorMove(folder.node_journal(node).with_suffix(".cursor.json"), cursor, target)

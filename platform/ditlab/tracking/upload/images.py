@@ -15,6 +15,7 @@ from typing import Any
 
 from ditlab.tracking.journal.format import JournalRecord
 from ditlab.tracking.names import artifact_image, safe_image_key
+from ditlab.tracking.parameters import as_count
 
 LATEST, STEPS = "latest", "steps"
 """Names of the two cards, in the section that the image's key names."""
@@ -36,7 +37,7 @@ def send_image(client: Any, mlflow_run_id: str, run_id: str, image: Any, record:
     key, step, time = record["key"], record["step"], record["time"]
     newest_tag = f"ditlab.latest.{safe_image_key(key)}"
     newest = client.get_run(mlflow_run_id).data.tags.get(newest_tag, "")
-    is_newest = not newest.isdigit() or int(newest) <= step
+    is_newest = (as_count(newest) or 0) <= step
     name = safe_image_key(key)
     with tempfile.TemporaryDirectory() as folder:
         _send_pair(client, mlflow_run_id, Path(folder), image, image_name(run_id, f"{name}/{STEPS}", step, time))

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ditlab.errors import first_line
+from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.storage.plain_files import check_plain
 from ditlab.tracking.access import check_access, check_reachable, outage_reason
-from ditlab.tracking.address import redact, resolve_tracking_uri
+from ditlab.tracking.address import redact, resolve_tracking_uri, sqlite_path
+from ditlab.tracking.database_damage import REFILL, check_database, is_damage
 from ditlab.tracking.journal.reader import LARGEST_JOURNAL
 from ditlab.tracking.relocation.places import check_place
 from ditlab.tracking.run_record import RunRecord
@@ -66,7 +67,7 @@ def num_unsent(folder: RunFolder, address: str, home: Home) -> int:
 
 def _journal_fault(folder: RunFolder) -> str:
     """Reason why one of a run's journals cannot be read, and the remedy; empty where all can."""
-    for journal in (folder.journal, *folder.path.glob("journal.node-*.jsonl")):
+    for journal in map(folder.node_journal, folder.journal_nodes()):
         try:
             check_plain(journal, LARGEST_JOURNAL)
         except FileNotFoundError:
@@ -79,6 +80,10 @@ def _journal_fault(folder: RunFolder) -> str:
 def _fault(address: str) -> str | None:
     """Reason why an address takes nothing, and the remedy; None where it answers."""
     if address.startswith("sqlite:"):
+        try:
+            check_database(sqlite_path(address))
+        except UserError as error:
+            return str(error)
         return None
     if reason := check_reachable(address):
         return f"tracking.uri={redact(address)} does not answer ({reason}); start that server and sync again."
@@ -112,6 +117,8 @@ def _sync(folder: RunFolder, address: str, home: Home, warn: Warn, before: int) 
         mlflow_run_id = next((each.cursor.mlflow_run_id for each in _transfers(folder, address, home, warn)), None)
         reason = outage_reason(error, address, mlflow_run_id)
         fault = f"tracking.uri={redact(address)} takes nothing of run {folder.run_id} ({reason})."
+        if address.startswith("sqlite:") and is_damage(reason):
+            fault = f"{sqlite_path(address)} is damaged ({reason}); {REFILL}."
     left = _num_left(folder, address, home, warn)
     return SyncResult(folder.run_id, max(0, before - left), left, fault)
 
@@ -122,6 +129,4 @@ def _num_left(folder: RunFolder, address: str, home: Home, warn: Warn) -> int:
 
 def _transfers(folder: RunFolder, address: str, home: Home, warn: Warn) -> list[JournalTransfer]:
     """One transfer a journal, node 0 first."""
-    names = (path.stem.rpartition("node-")[2] for path in folder.path.glob("journal.node-*.jsonl"))
-    nodes = [0, *sorted(int(name) for name in names if name.isdigit())]
-    return [JournalTransfer(folder, address, home, warn, node) for node in nodes]
+    return [JournalTransfer(folder, address, home, warn, node) for node in folder.journal_nodes()]

@@ -1,6 +1,7 @@
 """Tars and Parquet files of images that hold more than they should, or are no files at all."""
 
 import io
+import os
 import re
 import tarfile
 from collections.abc import Callable
@@ -152,6 +153,21 @@ def test_what_lies_before_the_damage_of_a_tar_counts_and_other_tars_are_whole(ru
     assert store.manifest.notes == (f"2.tar: damaged file (the rest, from byte {at:,} on: {reason})",)
     with pytest.raises(UserError, match=r"^2\.tar: the rest, from byte .*; mend it, or give --unreadable skip\.$"):
         run(source, unreadable="refuse")
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE])
+def test_a_name_without_end_is_refused_before_it_fills_memory(run, tmp_path, kind):
+    """A terabyte of nothing, which takes no room on the disk, and would be read as a member's name."""
+    member = tarfile.TarInfo("a.png")
+    member.type, member.size = kind, 2**39
+    file = tar_file(tmp_path / "web.tar", {"a.txt": b"a", "a.png": PICTURE, "b.txt": b"b", "b.png": PICTURE})
+    content = file.read_bytes()
+    file.write_bytes(content[: content.index(b"b.txt")] + member.tobuf(tarfile.GNU_FORMAT))
+    os.truncate(file, 2**40)
+    store = run(file)
+    assert decode_captions(store.tensor("caption").numpy()) == ["a"]
+    (note,) = store.manifest.notes
+    assert note.endswith("on: a name of 549,755,813,888 bytes)")
 
 
 @pytest.mark.parametrize("caption_from", ["txt", "stem"])

@@ -126,7 +126,7 @@ def test_an_unknown_schema_is_refused(database: Path) -> None:
 
 
 def test_a_database_in_use_is_refused(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ditlab.tracking.relocation.database._TIMEOUT", 0.1)
+    monkeypatch.setattr("ditlab.tracking.database_damage._TIMEOUT", 0.1)
     with closing(sqlite3.connect(database, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         message = r"locked.*end the MLflow server and the runs that use it"

@@ -35,7 +35,8 @@ class Logging:
     """Calls of a training loop to the tracker, which keeps the longest time that one took."""
 
     def __init__(self, folder: RunFolder, uri: str, home: Home) -> None:
-        self.tracker = RunTracker(folder, uri, home, warn=lambda message: None)
+        self.said: list[str] = []
+        self.tracker = RunTracker(folder, uri, home, warn=self.said.append)
         self.longest = 0.0
         self.call(self.tracker.start, "digits-dit", "faults", "dit", {"depth": "9"})
 
@@ -314,9 +315,7 @@ def test_a_server_that_hangs_holds_no_process(proxy: Proxy, home: Home, new_run:
     assert time.monotonic() - begin < 3.5 + 10
 
 
-def test_a_disk_that_is_full_for_a_while(
-    home: Home, new_run: NewRun, tmp_path: Path, mlflow_template: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_disk_that_is_full_for_a_while(home: Home, new_run: NewRun, tmp_path: Path, mlflow_template: Path) -> None:
     folder = new_run()
     small = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder.path], check=False, capture_output=True
@@ -340,7 +339,7 @@ def test_a_disk_that_is_full_for_a_while(
         assert run.tracker.close(40) == 0
         history = metric_history(folder)["train/loss"].steps.tolist()
         assert history[:100] == list(range(100)) and history[-400:] == list(range(2900, 3300))
-        assert [record.message for record in caplog.records if "cannot be written" in record.message] == [
+        assert [message for message in run.said if f"{folder.journal} cannot be written" in message] == [
             f"{folder.journal} cannot be written (No space left on device): metrics are being lost, training goes on"
         ]
         assert all(json.loads(line) for line in folder.journal.read_text().splitlines())

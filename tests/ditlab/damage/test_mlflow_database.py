@@ -1,0 +1,133 @@
+"""MLflow's database damaged: each command says one sentence, training goes on, and a new database gets everything."""
+
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+
+import mlflow
+import pytest
+
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.tracking.database_damage import check_database
+from support.command import run_process
+from support.damaged.commands import fault_of, run_watched
+from support.damaged.home import OTHER
+
+
+def garbage(path):
+    path.write_bytes(b"no database at all\n" * 1000)
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def half(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def no_header(path):
+    content = path.read_bytes()
+    path.write_bytes(bytes(100) + content[100:])
+
+
+def torn_pages(path):
+    """Pages of noise in the places of metrics and tags; the schema is whole."""
+    with closing(sqlite3.connect(path)) as connection:
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        pages = connection.execute("SELECT rootpage FROM sqlite_master WHERE name IN ('metrics', 'tags')").fetchall()
+    content = bytearray(path.read_bytes())
+    for (page,) in pages:
+        content[(page - 1) * size : page * size] = b"\x5a" * size
+    path.write_bytes(content)
+
+
+def without_runs(path):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE runs")
+        connection.commit()
+
+
+def of_the_future(path):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'ffffffffffff'")
+        connection.commit()
+
+
+DAMAGES = (garbage, empty, half, no_header, torn_pages, without_runs, of_the_future)
+UNREADABLE = (garbage, no_header)
+
+
+def test_a_damaged_database_is_named_with_the_remedy(one, tmp_path):
+    database = one.home.mlflow_database
+    whole = database.read_bytes()
+    assert check_database(database) == "" and check_database(tmp_path / "none.db") == ""
+    for damage in UNREADABLE:
+        damage(database)
+        with pytest.raises(UserError, match=r"mlflow\.db cannot be read \(file is not a database\); move that file as"):
+            check_database(database)
+        database.write_bytes(whole)
+    torn_pages(database)
+    assert re.fullmatch(r".*mlflow\.db is damaged in parts \(.*Page.*\); move that file .*\.", check_database(database))
+
+
+def points_in_mlflow(home: Home, run_id: str) -> set[tuple[str, int]]:
+    client = mlflow.MlflowClient(f"sqlite:///{home.mlflow_database}")
+    experiments = [each.experiment_id for each in client.search_experiments()]
+    (found,) = client.search_runs(experiments, f"tags.`ditlab.run` = '{run_id}'")
+    names = found.data.metrics
+    return {(name, p.step) for name in names for p in client.get_metric_history(found.info.run_id, name)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_commands_on_a_damaged_database(one, finished, tmp_path, damage):
+    said = run_watched("runs", "sync", one=one, cwd=tmp_path)
+    assert said.code == 0, said.err
+    expected = points_in_mlflow(one.home, OTHER)
+    assert expected, "the other run was sent"
+    database = one.home.mlflow_database
+    whole = database.read_bytes()
+    journals = {folder: folder.journal.read_bytes() for folder in (one.first, one.other)}
+    commands = {
+        "sync": ("runs", "sync"),
+        "all again": ("runs", "sync", one.first.run_id),
+        "relocate": ("runs", "relocate"),
+        "train": ("train", finished.spec, "--local", "--resume", one.first.run_id, "--set", "training.steps=6"),
+        "new": ("train", finished.spec, "--local"),
+        "evaluate": ("evaluate", OTHER, "--num", "4"),
+        "rm": ("runs", "rm", OTHER, "--mlflow", "--dry-run"),
+    }
+    faults = []
+    for name, arguments in commands.items():
+        database.write_bytes(whole)
+        damage(database)
+        said = run_watched(*arguments, one=one, cwd=tmp_path)
+        print(f"--- {damage.__name__}, {name}: {said.code}\n{said.err[-700:]}")
+        if fault := fault_of(said):
+            faults.append(f"{name}: {fault}")
+        if name in ("train", "new") and said.code != 0:
+            faults.append(f"{name}: the training did not go on: {said.err[-500:]}")
+        if said.err.count("mlflow.db") > 3:
+            faults.append(f"{name}: more than a sentence: {said.err}")
+    assert not faults, "\n\n".join(faults)
+    for folder, content in journals.items():
+        assert folder.journal.read_bytes().startswith(content)
+    shutil.move(database, tmp_path / "aside.db")
+    said = run_watched("runs", "sync", "--json", one=one, cwd=tmp_path)
+    assert said.code == 0 and not any(each["left"] for each in said.json["synced"]), said.err
+    assert points_in_mlflow(one.home, OTHER) >= expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("damage", [*UNREADABLE, half])
+def test_the_server_on_a_damaged_database_ends_in_a_sentence(one, tmp_path, damage):
+    damage(one.home.mlflow_database)
+    said = run_process("ui", "--port", "5963", "--wait", "60", home=one.home.root, cwd=tmp_path)
+    assert said.code in (1, 2) and "Traceback" not in said.err, said.err
+    lines = [line for line in said.err.splitlines() if line.startswith("ditlab: ")]
+    assert len(lines) == 1 and "mlflow" in lines[0], said.err

@@ -1,0 +1,63 @@
+"""Every kind of file that a home holds, with the case that damages it, or the reason why none does."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+CHECKPOINT = r"train/\w+/checkpoints/step-\d+/"
+STORE = r"(stores/[^/]+|caches/stores/[^/]+)/"
+
+DAMAGED: tuple[tuple[str, str], ...] = (
+    (r"train/\w+/journal\.jsonl", "journal"),
+    (r"train/\w+/journal\.node-\d+\.jsonl", "journal of node 1"),
+    (r"train/\w+/journal\.index", "side index"),
+    (r"train/\w+/journal(\.node-\d+)?\.cursor\.json", "cursor"),
+    (r"train/\w+/run\.json", "run.json"),
+    (r"train/\w+/spec\.yaml", "spec.yaml"),
+    (r"train/\w+/tokenizer\.json", "tokenizer.json"),
+    (r"train/\w+/trials\.jsonl", "trials.jsonl"),
+    (r"train/\w+/exploits\.jsonl", "exploits.jsonl"),
+    (r"train/\w+/elapsed\.json", "elapsed.json"),
+    (r"train/\w+/sweep\.yaml", "sweep.yaml"),
+    (r"train/\w+/report/best\.yaml", "best.yaml"),
+    (r"train/\w+/(media|report)/.*\.png", "picture"),
+    (CHECKPOINT + r"manifest\.json", "checkpoint's manifest"),
+    (CHECKPOINT + r"shard-[^/]*", "checkpoint's shard"),
+    (STORE + r"buckets\.json", "buckets.json"),
+    (STORE + r"\d+x\d+-\w+/store\.json", "bucket's store.json"),
+    (STORE + r"store\.json", "store.json"),
+    (STORE + r"(\d+x\d+-\w+/)?shard-[^/]*\.arrow", "store's rows"),
+    (STORE + r"tokenizer\.json", "tokenizer.json"),
+    (r"(export|train/\w+/media/export)/weights\.safetensors", "export's weights"),
+    (r"(export|train/\w+/media/export)/spec\.yaml", "export's spec.yaml"),
+    (r"tokenizer\.json", "tokenizer.json"),
+    (r"classifiers/[^/]+/classifier\.json", "classifier.json"),
+    (r"classifiers/[^/]+/weights\.safetensors", "classifier's weights"),
+    (r"places\.json", "places.json"),
+    (r"mlflow\.db", "mlflow.db"),
+)
+"""(Pattern of paths below the home, name of the case)."""
+
+NOT_READ: tuple[tuple[str, str], ...] = (
+    (r".*\.lock", "a lock: what it holds is not read"),
+    (r"(.*/)?artifacts/.*", "MLflow's copies, which only its server reads"),
+    (r"train/\w+/(report|figures|media)/.*\.(html|md|svg|pdf|gif|txt|csv)", "for people, sent to MLflow as it is"),
+    (r"train/\w+/media/.*\.json", "a table or the machine's facts, sent to MLflow as they are"),
+    (r"train/\w+/(report\.html|samples/.*|figures/.*)", "for people"),
+    (r"train/\w+/media/.*\.parquet", "a table for people"),
+    (STORE + r"skipped-\w+\.txt", "a list for people"),
+    (r"comparisons/.*", "for people"),
+    (r"caches/(inspect|matplotlib|compiled-\d+)/.*", "may be deleted at any time"),
+    (r"mlflow-(server-\d+\.log|key|users\.db|access\.ini)", "the MLflow server's own: test_locks_and_keys, its tests"),
+    (r"mlflow\.db\.backup-[\d-]+|.*\.damaged", "put aside, and not read again"),
+)
+"""(Pattern, why no damage of it is tried)."""
+
+
+def unknown_files(root: Path) -> Iterator[str]:
+    """Files below a home of which neither table says anything."""
+    patterns = [re.compile(pattern) for pattern, _ in (*DAMAGED, *NOT_READ)]
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if path.is_file() and not any(pattern.fullmatch(name) for pattern in patterns):
+            yield name
