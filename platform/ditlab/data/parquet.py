@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ditlab.data.parquet_pages import Page, read_page
+from ditlab.data.parquet_pages import ParquetPage, read_page
 from ditlab.data.source_files import BadRecord
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.storage.plain_files import MIB, open_plain
@@ -60,7 +60,7 @@ def _check_pages(file: Path, group: "pq.RowGroupMetaData", columns: Collection[s
                     raise BadRecord.at(str(file), reason, "write the file again with pages of 1 MiB")
 
 
-def _pages(content: BinaryIO, chunk: "pq.ColumnChunkMetaData") -> Iterator[Page | None]:
+def _pages(content: BinaryIO, chunk: "pq.ColumnChunkMetaData") -> Iterator[ParquetPage | None]:
     """Iterate over the pages of a column of a row group; one with a damaged header is None, and the last."""
     places = (chunk.data_page_offset, chunk.dictionary_page_offset)
     place = min((place for place in places if place), default=0)

@@ -12,7 +12,7 @@ _UNPACKED, _PACKED = 2, 3
 """Fields of `PageHeader`: the sizes in bytes of the page behind it."""
 
 
-class Page(NamedTuple):
+class ParquetPage(NamedTuple):
     """Page of a column."""
 
     unpacked: int
@@ -23,7 +23,7 @@ class Page(NamedTuple):
     """Offset of its end in the file."""
 
 
-def read_page(content: BinaryIO, place: int) -> Page | None:
+def read_page(content: BinaryIO, place: int) -> ParquetPage | None:
     """Read the header of the page at an offset of a file; None for one that is damaged."""
     for most in _HEADER_BYTES:
         content.seek(place)
@@ -35,7 +35,7 @@ def read_page(content: BinaryIO, place: int) -> Page | None:
         except ValueError:
             return None
         unpacked, packed = sizes.get(_UNPACKED, -1), sizes.get(_PACKED, -1)
-        return Page(unpacked, packed, place + header.place + packed) if min(unpacked, packed) >= 0 else None
+        return ParquetPage(unpacked, packed, place + header.place + packed) if min(unpacked, packed) >= 0 else None
     return None
 
 
