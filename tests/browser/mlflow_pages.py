@@ -58,6 +58,15 @@ def open_latest_samples(page: Page) -> None:
     settle(page)
 
 
+def show_image_cards(page: Page) -> None:
+    """Show the cards of the newest samples and of those by step."""
+    settle(page)
+    page.locator("text=/^samples$/").last.scroll_into_view_if_needed()
+    page.mouse.move(WIDTH * 2 / 3, 500)
+    page.mouse.wheel(0, 500)
+    settle(page)
+
+
 @dataclass(frozen=True)
 class MlflowPage:
     """A page and its preparation."""
@@ -88,7 +97,7 @@ def mlflow_pages(server: Mapping[str, str], runs: Mapping[str, str], sweep: str)
 
     yield MlflowPage("mlflow-list", server["page"])
     yield MlflowPage("mlflow-trials", server["page"], unfold_trials)
-    yield MlflowPage("mlflow-images", f"{url}/{experiment_page(number, charts=True)}")
+    yield MlflowPage("mlflow-images", f"{url}/{experiment_page(number, charts=True)}", show_image_cards)
     yield MlflowPage("mlflow-run", of(demo), unfold_description)
     yield MlflowPage("mlflow-metrics", of(demo, "/model-metrics"))
     yield MlflowPage("mlflow-samples", of(demo, "/artifacts"), open_latest_samples)

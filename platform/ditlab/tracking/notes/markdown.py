@@ -45,6 +45,11 @@ def code(lines: Iterable[str], width: int = 160) -> str:
     return "\n".join(["```", *(shorten(line, max(width, 60)) for line in kept), "```"])
 
 
+def listed(lines: Iterable[str], width: int = 400) -> str:
+    """A list of plain lines of at most about `width` characters. A page breaks them; a block's lines would widen it."""
+    return "\n".join(f"- {plain(line, width)}" for line in lines)
+
+
 def picture(title: str, artifact: str) -> str:
     """A picture among the run's artifacts; `with_addresses` puts in the address under which it is shown."""
     return f"![{title}]({_PICTURE}{quote(artifact)})"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ditlab.tracking.journal.facts import MAIN_TAG, JournalFacts
 from ditlab.tracking.journal.results import RESULT_PREFIXES, MetricSpan, RunResults
 from ditlab.tracking.names import artifact_image
-from ditlab.tracking.notes.markdown import charts, code, page, picture, plain, table
+from ditlab.tracking.notes.markdown import charts, code, listed, page, picture, plain, table
 from ditlab.tracking.parameters import as_count
 
 _SPEC_LINES = (("model",), ("objective", "sampling"), ("data",), ("optimizer", "schedule"), ("batch", "training"))
@@ -54,7 +54,7 @@ class RunNote:
         yield self._pictures()
         if self.facts.page:
             yield f"**{page('Page of this run', self.facts.page)}**: curves, samples over the steps, speed, failures."
-        yield code(spec_lines(self.facts.params))
+        yield listed(spec_lines(self.facts.params))
         if self.facts.status in ("running", "failed", "interrupted"):
             yield "To go on, where the run's files are, with its `spec.yaml` (among the artifacts):"
             yield code([f"ditlab train spec.yaml --resume {self.run_id}"])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ditlab.tracking.notes.markdown import code, page, picture, plain, table
+from ditlab.tracking.notes.markdown import code, listed, page, picture, plain, table
 from ditlab.tracking.notes.run_note import number, spec_lines
 
 _MOST_TRIALS = 10
@@ -50,7 +50,7 @@ class SweepNote:
             yield self._ranking()
         if self.best:
             yield f"Best: {plain(self.best)}"
-            yield code(spec_lines(self.best_spec))
+            yield listed(spec_lines(self.best_spec))
         if self.page:
             yield f"**{page('Report of this sweep', self.page)}**: ranking, what mattered, learning curves."
         yield from (picture(plain(path.rpartition("/")[2]), path) for path in self.figures)

@@ -73,7 +73,10 @@ def test_a_note_says_what_the_run_is_and_how_its_result_compares() -> None:
     assert ["assessed/bound", "1.9", "", "bigram 2.5"] in rows
     assert ["quality/agreement", "0.8", "", "chance 0.1, real 0.97"] in rows
     assert rows[-1][0] == plain("eval/velocity_t0")
-    assert len([line for line in text.splitlines() if re.match(r"(model|objective|data|optimizer|batch): ", line)]) == 5
+    assert (
+        len([line for line in text.splitlines() if re.match(r"- (model|objective|data|optimizer|batch)&#58; ", line)])
+        == 5
+    )
     assert "ditlab train spec.yaml --resume 1a2b3c4d" in text
     assert "![samples of step 600](picture:samples/samples-00000600.png)" in text
     assert "Page of this run" not in text
@@ -136,7 +139,7 @@ def test_a_sweeps_note_ranks_and_shows_the_best_spec() -> None:
     rows = cells(text).splitlines()
     assert rows[2].startswith("| 0 | run0 | finished | 600 | 0 |") and len(rows) < 15
     assert f"{30 - len(rows) + 2} more in `ranking.json`" in text
-    assert "Best: trial 0" in text and "optimizer: lr=0.01" in text
+    assert "Best: trial 0" in text and "- optimizer&#58; lr=0.01" in text
     assert all(f"(picture:{figure})" in text for figure in figures) and "(page:report/report.html)" in text
     assert "ditlab tune --resume 5e6f7a8b" in text and len(text) < TAG_LENGTH
     assert "<script>" not in text
