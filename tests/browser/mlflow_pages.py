@@ -63,7 +63,7 @@ def show_image_cards(page: Page) -> None:
     settle(page)
     page.locator("text=/^samples$/").last.scroll_into_view_if_needed()
     page.mouse.move(WIDTH * 2 / 3, 500)
-    page.mouse.wheel(0, 500)
+    page.mouse.wheel(0, 330)
     settle(page)
 
 
@@ -95,7 +95,6 @@ def mlflow_pages(server: Mapping[str, str], runs: Mapping[str, str], sweep: str)
     def of(run: RunInfo, tab: str = "") -> str:
         return f"{url}/#/experiments/{run.experiment_id}/runs/{run.run_id}{tab}?{MODEL_TRAINING}"
 
-    yield MlflowPage("mlflow-list", server["page"])
     yield MlflowPage("mlflow-trials", server["page"], unfold_trials)
     yield MlflowPage("mlflow-images", f"{url}/{experiment_page(number, charts=True)}", show_image_cards)
     yield MlflowPage("mlflow-run", of(demo), unfold_description)

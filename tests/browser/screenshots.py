@@ -1,4 +1,4 @@
-"""Pictures of what people look at, from real servers: the MLflow UI, a run's page, a comparison, a sweep, the site.
+"""Pictures of what people look at, from real servers: the MLflow UI, a run's page, a comparison, a sweep.
 
     make screenshots                     # trains small runs into build/screenshots, then writes docs/images/screens
     python tests/browser/screenshots.py --home FOLDER --out FOLDER [--only NAME ...]
@@ -93,12 +93,11 @@ def save(one: Visit, path: Path, whole: bool = False) -> None:
 
 
 def own_pages(home: Path, runs: dict[str, str], folder: Path, wanted: Callable[[str], bool]) -> dict[str, str]:
-    """Addresses of DiTLab's own pages, in a folder: a run's, a comparison's, the sweep's, the site's first."""
+    """Addresses of DiTLab's own pages, in a folder: a run's, a comparison's, the sweep's."""
     pages = {
         "report": folder / "report.html",
         "comparison": folder / "comparison" / "comparison.html",
         "sweep": home / "train" / runs[SWEEP_NAME] / "report" / "report.html",
-        "site": CHECKOUT / "site" / "index.html",
     }
     if wanted("report"):
         ditlab(home, "report", runs["digits-demo"], "--out", str(pages["report"]))
