@@ -4,10 +4,13 @@ import atexit
 import errno
 import importlib
 import json
+import logging
 import os
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -101,7 +104,8 @@ def main() -> None:
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     warnings.showwarning = _show_warning
     try:
-        code = cli.main(prog_name="ditlab", standalone_mode=False)
+        with _shown_log():
+            code = cli.main(prog_name="ditlab", standalone_mode=False)
     except (UserError, RunFailed) as error:
         _fail(str(error), error.exit_code)
     except click.ClickException as error:
@@ -121,6 +125,25 @@ def main() -> None:
         _fail(f"{place} cannot be used ({error.strerror}); make room there, or mend its permissions.", 1)
     else:
         sys.exit(code if isinstance(code, int) else 0)
+
+
+class _Sentences(logging.Handler):
+    """Handler that prints the package's warnings for people, as sentences on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a warning without secrets and control characters."""
+        click.echo(shown(f"warning: {hide(record.getMessage()).rstrip('.')}."), err=True)
+
+
+@contextmanager
+def _shown_log() -> Iterator[None]:
+    """Print what the package logs within the block: without a handler of the program's it goes nowhere."""
+    logger, handler = logging.getLogger("ditlab"), _Sentences(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _sentence(error: click.ClickException) -> str:

@@ -9,7 +9,8 @@ from denoisers.families import families
 from ditlab import __version__
 from ditlab.cli.common import emit
 from ditlab.cli.main import COMMANDS
-from support.command import run_process
+from ditlab.storage.checksums import stamped
+from support.command import run_inside, run_process
 
 HEAVY = ("torch", "ray", "mlflow", "deepspeed", "pydantic", "pyarrow", "matplotlib", "numpy")
 
@@ -31,6 +32,16 @@ def heavy_after(*commands: list[str], light: tuple[str, ...] = ()) -> list[str]:
 
 def test_help_and_version_import_nothing_heavy():
     assert heavy_after(["--help"], ["-h"], ["--version"], []) == []
+
+
+def test_what_the_package_logs_reaches_a_person_once(spec, tmp_path):
+    """The logger has a handler that drops all, for programs that use the package."""
+    for name in ("a.yaml", "b.yaml"):
+        file = tmp_path / name
+        file.write_text(stamped(spec.read_text()).replace("depth: 1", "depth: 2"))
+        said = run_inside("validate", file, home=tmp_path / "home")
+        warning = f"warning: {file} was changed since DiTLab wrote it, by hand or by damage; it counts as it is now.\n"
+        assert said.code == 0 and said.err.count("changed since") == 1 and said.err.startswith(warning)
 
 
 def test_checking_specs_imports_pydantic_alone(spec):

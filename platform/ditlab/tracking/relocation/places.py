@@ -73,7 +73,7 @@ def _recorded(home: Home) -> list[Path]:
     """Places of `places.json`; [] where it is missing, and with a warning, once a process, where it is damaged."""
     try:
         text = read_plain(home.places, MIB)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         return _damaged(home, first_line(error))
