@@ -1,0 +1,137 @@
+"""DiTLab's own pages in a browser: no error, readable, as wide as a telephone, and names of any kind as text."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ditlab.home import Home
+from ditlab.reports.comparison.curves import RunCurve
+from ditlab.reports.comparison.page import write_comparison
+from ditlab.reports.comparison.records import ComparedRun, Comparison
+from ditlab.reports.sweeps.records import AxisInfo, MetricCurve, SweepSummary, Trial
+from ditlab.reports.sweeps.report import write_sweep_report
+from ditlab.runs.live.server import LivePage
+from ditlab.runs.report.collect import report_source
+from ditlab.runs.report.write import write_run_report
+from support.chromium import chromium, faults_of, find_chromium, visit
+from support.journaled import JournaledRun, finished_run
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(find_chromium() is None, reason="no Chromium here, or no playwright to steer it"),
+]
+HOSTILE = "</script><script>window.broken = 1</script><img src=x onerror='window.broken = 1'> & \"q\" " + "x" * 10_000
+FAMILIES = ("digits/dit", "digits/unet", "region/small", "pixelhdm/small", "dlm/small")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def hostile_run(home: Path, place: str = "digits/dit.yaml") -> JournaledRun:
+    """A run whose name, parameters, tags and captions are markup, killed once, with a step that was not finite."""
+    run = JournaledRun(home, place, name=HOSTILE)
+    run.start(**{"data.path": HOSTILE})
+    run.evaluate(0, text=HOSTILE if place.startswith("dlm") else "")
+    run.train(range(1, 300), bad=[7])
+    (run.folder.media / "samples-00000000.captions").write_text(f"{HOSTILE}\n" * 3)
+    run.tags({"ditlab.failure_message": HOSTILE})
+    run.start()
+    run.train(range(300, 320))
+    run.evaluate(319)
+    run.save(status="failed", message=HOSTILE, step=319)
+    return run
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_page_of_a_run(browser, home, family):
+    folder = finished_run(home, f"{family}.yaml", "def main():" if family.startswith("dlm") else "")
+    plain = write_run_report(report_source(Home(home), folder))
+    hostile = hostile_run(home, f"{family}.yaml")
+    path = write_run_report(report_source(hostile.home, hostile.folder))
+    assert faults_of(browser, plain.as_uri()) == []
+    assert faults_of(browser, path.as_uri()) == []
+    with visit(browser, path.as_uri()) as one:
+        assert one.page.evaluate("window.broken") is None and "window.broken" in one.page.inner_text("h1")
+
+
+def test_the_slider_and_the_keys_change_what_is_shown(browser, home):
+    path = write_run_report(report_source(Home(home), finished_run(home)))
+    with visit(browser, path.as_uri()) as one:
+        page = one.page
+        shown = page.locator(".slide:visible img").get_attribute("alt")
+        page.locator("input[type=range]").first.press("ArrowLeft")
+        assert page.locator(".slide:visible img").get_attribute("alt") != shown
+        legend = page.locator("output.legend").first
+        last = legend.inner_text()
+        page.locator(".plot").first.hover(position={"x": 90, "y": 60})
+        assert legend.inner_text() != last
+        page.mouse.move(1, 1)
+        assert legend.inner_text() == last and one.faults == []
+
+
+def test_the_live_page_grows_with_its_run(browser, home):
+    run = JournaledRun(home)
+    run.start()
+    run.evaluate(0)
+    run.train(range(1, 11))
+    run.save()
+    with LivePage(run.home, run.folder, 0, print) as server:
+        thread = threading.Thread(target=server.serve)
+        thread.start()
+        try:
+            assert faults_of(browser, server.url) == []
+            with visit(browser, server.url) as one:
+                before = one.page.locator("output.legend").first.inner_text()
+                run.train(range(11, 31))
+                run.save()
+                one.page.wait_for_function(
+                    "text => document.querySelector('output.legend').innerText !== text", arg=before, timeout=30_000
+                )
+                assert one.faults == []
+        finally:
+            server.stop()
+            thread.join()
+
+
+def compared_run(run_id: str, name: str) -> ComparedRun:
+    """A run of 100 steps in 100 s."""
+    at = np.arange(1.0, 101.0)
+    curve = RunCurve(at, at * 10, at, 2.0 - at / 100)
+    return ComparedRun(
+        run_id=run_id, name=name, family="dit", status="finished", step=100, batch_size=10, spec={"name": name},
+        weights=["velocity"], data="digits", components={"blocks": 900}, samples_per_second=10.0,
+        curves={"train/loss": curve, "eval/velocity": curve},
+    )  # fmt: skip
+
+
+def test_a_comparison(browser, tmp_path):
+    runs = [compared_run("aaaa", "digits-dit"), compared_run("bbbb", HOSTILE)]
+    page, *_ = write_comparison(Comparison(runs, seed=0, batch=64, device="cpu", quality_note="on features"), tmp_path)
+    assert faults_of(browser, page.as_uri()) == []
+
+
+def test_the_report_of_a_sweep(browser, tmp_path):
+    curves = {"eval/loss": MetricCurve([10, 100], [2.0, 1.0])}
+    trials = [
+        Trial(number, f"run-{number}", {"optimizer.lr": 10.0**-number, "time.kind": HOSTILE}, "finished", 100, 100,
+              12.0, {"eval/loss": 1.0 + number}, curves, HOSTILE)
+        for number in range(1, 5)
+    ]  # fmt: skip
+    axes = [AxisInfo("optimizer.lr", "log"), AxisInfo("time.kind", "category")]
+    summary = SweepSummary(
+        "5e6f7a8b", HOSTILE, ("eval/loss",), ("min",), axes, trials, "random", "asha", 90.0, len(trials), HOSTILE
+    )
+    page, *_ = write_sweep_report(summary, tmp_path, f"name: {HOSTILE}", "ditlab tune --resume 5e6f7a8b")
+    assert faults_of(browser, page.as_uri()) == []
