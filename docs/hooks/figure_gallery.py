@@ -5,6 +5,8 @@ import posixpath
 import re
 from pathlib import Path
 
+from ditlab.reports.rendering.description import read_description
+
 FOLDER = "images/figures"
 """Folder of the pictures below docs/, named FAMILY-KIND."""
 PICTURES = (".svg", ".png", ".gif")
@@ -15,34 +17,34 @@ def show_figures(markdown: str, uri: str, docs: Path) -> str:
     """Put a family's pictures where a page has `<!-- figures of FAMILY -->`; but for those that it shows."""
 
     def pictures(found: re.Match[str]) -> str:
-        files = sorted(path for path in (docs / FOLDER).glob(f"{found['family']}-*") if path.suffix in PICTURES)
+        files = [path for path in (docs / FOLDER).glob(f"{found['family']}-*") if path.suffix in PICTURES]
         shown = [path for path in files if f"{FOLDER}/{path.name}" not in markdown and not path.stem.endswith("-dark")]
-        return "\n".join(_picture(path, found["family"], uri, meanings) for path in shown)
+        shown.sort(key=lambda path: (places.get(_kind(path), len(places)), path.name))
+        return "\n".join(_picture(path, uri, meanings) for path in shown)
 
     meanings = kind_meanings(docs / "figures.md")
+    places = {kind: place for place, kind in enumerate(meanings)}
     return _PLACE.sub(pictures, markdown)
 
 
 def kind_meanings(page: Path) -> dict[str, str]:
-    """Read what each kind shows from the table of the page on figures."""
+    """Read what each kind shows from the tables of the page on figures, in their order."""
     meanings = {}
     for kinds, meaning in re.findall(r"^\| (`[^|]+) \| ([^|]+) \|", page.read_text(encoding="utf-8"), re.MULTILINE):
-        meanings.update(dict.fromkeys(re.findall(r"`(\w+)`", kinds), meaning))
+        meanings.update(dict.fromkeys(re.findall(r"`([\w-]+)`", kinds), meaning))
     return meanings
 
 
-def _picture(path: Path, family: str, uri: str, meanings: dict[str, str]) -> str:
-    """Write a picture with its alternative text: an SVG's own description, else what its kind shows."""
-    kind = path.stem.removeprefix(f"{family}-")
+def _kind(path: Path) -> str:
+    return path.stem.partition("-")[2]
+
+
+def _picture(path: Path, uri: str, meanings: dict[str, str]) -> str:
+    """Write a picture with its alternative text: the one that it carries, else what its kind shows."""
+    kind = _kind(path)
     meaning = meanings.get(kind, kind.replace("_", " "))
-    text = _described(path) or meaning
+    text = read_description(path) or meaning
     address = posixpath.relpath(f"{FOLDER}/{path.name}", posixpath.dirname(uri) or ".")
     caption = f"<figcaption><code>{kind}</code>: {html.escape(meaning)}</figcaption>"
-    return f'\n<figure><img src="{address}" alt="{html.escape(text, quote=True)}" loading="lazy">{caption}</figure>\n'
-
-
-def _described(path: Path) -> str:
-    if path.suffix != ".svg":
-        return ""
-    found = re.search(r"<desc>([^<]*)</desc>", path.read_text(encoding="utf-8"))
-    return html.unescape(found[1]) if found else ""
+    image = f'<img src="{address}" alt="{html.escape(text, quote=True)}" loading="lazy">'
+    return f'\n<figure><a href="{address}">{image}</a>{caption}</figure>\n'  # wide ones are read at their own size

@@ -71,7 +71,10 @@ class Lines:
     title: str = ""
     x_label: str = ""
     y_label: str = ""
+    log_x: bool = False
+    """True only where all x are above 0."""
     log_y: bool = False
+    """True only where all y are above 0."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from denoisers.figure_kinds.features import principal_components
 from denoisers.figure_kinds.flow_schedule import flow_schedule_figure, time_density
 from denoisers.figure_kinds.flow_times import STRIP_NOISE, FlowProbe, denoising_figure, loss_by_time_figure
 from denoisers.figure_kinds.image_attention import patterns_figure, plain_patterns
-from denoisers.figure_kinds.receptive_field import input_gradient
+from denoisers.figure_kinds.receptive_field import input_gradient, receptive_field_figure
 from denoisers.figure_kinds.rotary import rotary_similarity
 from denoisers.figures import Curve, Figure, Lines
 from denoisers.layers.attention import SelfAttention
@@ -154,6 +154,31 @@ def test_plain_patterns_are_weights_and_are_most_like_themselves():
     similarity = patterns_figure([np.stack(list(patterns.values()))], 4, 4).panels[-1].values
     np.testing.assert_allclose(np.diag(similarity), 1)
     assert (similarity.argmax(axis=0) == np.arange(len(patterns))).all()
+
+
+def test_even_weights_are_drawn_as_weights():
+    """A scale from the smallest to the largest weight would draw the uniform pattern as no weight at all."""
+    panels = {panel.title: panel for panel in patterns_figure(None, 4, 4).panels}
+    assert panels["uniform"].limits == (0.0, 1 / 16) and panels["itself"].limits == (0.0, 1.0)
+
+
+def test_a_pixel_does_not_hide_its_neighbours():
+    """The velocity depends on the pixel itself many times as much as on others."""
+    layer = torch.nn.Conv2d(1, 1, 3, padding=1)
+    with torch.no_grad():
+        layer.weight.fill_(0.1)
+        layer.weight[0, 0, 1, 1] = 5
+    images = torch.randn(2, 1, 7, 7)
+    panel = receptive_field_figure(FlowProbe(lambda x, t: layer(x), images, images)).panels[0]
+    assert panel.limits == pytest.approx((0, 0.1)) and panel.values[panel.mark] == pytest.approx(5)
+    assert panel.title.endswith("itself 5")
+
+
+def test_axes_that_turn_alike_share_a_curve():
+    (lines,) = [panel for panel in figure_network("pixelhdm").static()["positions"].panels if isinstance(panel, Lines)]
+    values = [tuple(curve.y) for curve in lines.curves]
+    assert len(set(values)) == len(values)
+    assert sorted(", ".join(curve.label for curve in lines.curves).split(", ")) == ["column", "row", "text position"]
 
 
 def test_principal_components():

@@ -42,8 +42,9 @@ EXCERPT = 1200
 def draw_loss_by_noise(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     """Draw `loss_by_noise`: the batch's loss times d sigma/dt by t, and unweighted by sigma, beside log scores of 0.
 
-    A curve's area is, in both panels, the integral in the bound, in nats a token. Bands are two standard errors over
-    sequences. Each level is the middle of an equal part of t.
+    A curve's area in the first panel is the integral in the bound, in nats a token. Bands are two standard errors over
+    sequences. Each level is the middle of an equal part of t. Sigma has a logarithmic axis, as most schedules spend
+    most of t near 0.
     """
     x0 = inputs.batch["tokens"]
     t = (torch.arange(NUM_LEVELS, dtype=torch.float32, device=x0.device) + 0.5) / NUM_LEVELS
@@ -62,11 +63,11 @@ def draw_loss_by_noise(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     panels = []
     for times, x, title, x_label, y_label in (
         (rate, t, "Loss times d sigma/dt, by time", "t", "nats a token per unit of t"),
-        (torch.ones_like(rate), sigma, "Loss, by noise", "sigma", "nats a token per unit of sigma"),
+        (torch.ones_like(rate), sigma, "Loss, by noise", "sigma (log scale)", "nats a token per unit of sigma"),
     ):
         abscissa, y, band, zero = (each.cpu().numpy() for each in (x, times * mean, times * error, times * flat))
         curves = [Curve(abscissa, y, "network", band), Curve(abscissa, zero, "all log scores 0")]
-        panels.append(Lines(curves, title, x_label, y_label))
+        panels.append(Lines(curves, title, x_label, y_label, log_x=x is sigma))
     area, zero_area = (float((rate * each).mean()) for each in (mean, flat))
     title = f"Where the loss sits (areas in nats a token: network {area:.3f}, all log scores 0 {zero_area:.3f})"
     return Figure(panels, title=title)

@@ -42,11 +42,12 @@ def attention_steps_figure(
         _matrix(mixed[:num], f"Output A V ({shape})", entry, tokens),
         _bars(parts.weights[head, query], query, tokens),
     ]  # fmt: skip
-    count = f"the first {num} of {parts.x.shape[0]} {tokens}s" if num < parts.x.shape[0] else f"{num} {tokens}s"
+    plural = f"{tokens}es" if tokens.endswith("h") else f"{tokens}s"
+    count = f"the first {num} of {parts.x.shape[0]} {plural}" if num < parts.x.shape[0] else f"{num} {plural}"
     return Figure(
         panels,
         title=f"Attention step by step: {layer}, head {head + 1} of {len(parts.q)}",
-        columns=4,
+        columns=2,
         alt=f"Eight panels of one attention head over {count}: input, queries, keys, values, scores, softmax weights, "
         f"outputs, and the largest weights of {tokens} {query}.",
     )

@@ -69,9 +69,12 @@ def patterns_figure(layers: Sequence[np.ndarray] | None, rows: int, columns: int
     centre = (rows // 2, columns // 2)
     query = centre[0] * columns + centre[1]
     panels: list[Panel] = [
-        Heatmap(values[query].reshape(rows, columns), name, "column", "row", mark=centre, unit="weight")
+        Heatmap(
+            values[query].reshape(rows, columns), name, "column", "row", mark=centre, unit="weight",
+            limits=(0.0, float(values[query].max())),
+        )
         for name, values in patterns.items()
-    ]
+    ]  # fmt: skip
     title = "Plain patterns of attention, seen from the marked patch"
     if layers is not None:
         names = [f"{number + 1}.{head + 1}" for number, each in enumerate(layers) for head in range(len(each))]

@@ -20,9 +20,12 @@ def receptive_field_figure(probe: FlowProbe) -> Figure:
     fields = [input_gradient(probe, share, centre) for share in SHARES]
     times = [float(probe.at(share)[0]) for share in SHARES]
     panels: list[Panel] = [
-        Heatmap(field, f"t = {time:g}", "column (pixels)", "row (pixels)", mark=centre, unit="|dv / dx|")
+        Heatmap(
+            field, f"t = {time:g}, the marked pixel itself {field[centre]:.2g}", "column (pixels)", "row (pixels)",
+            mark=centre, limits=(0.0, _largest_other(field, centre)), unit="|dv / dx|",
+        )
         for time, field in zip(times, fields, strict=True)
-    ]
+    ]  # fmt: skip
     rows, columns = np.indices((height, width))
     distance = np.maximum(np.abs(rows - centre[0]), np.abs(columns - centre[1]))
     radii = np.arange(int(distance.max()) + 1)
@@ -38,6 +41,13 @@ def receptive_field_figure(probe: FlowProbe) -> Figure:
     curves.append(Curve(radii, counted, "if every pixel counted alike"))
     panels.append(Lines(curves, "Share within a distance", "distance from the centre (pixels)", "share of |dv / dx|"))
     return Figure(panels, title="What the velocity of the marked pixel depends on")
+
+
+def _largest_other(field: np.ndarray, centre: tuple[int, int]) -> float:
+    """Largest value but the centre's own, which is many times the others': with it in the scale they would look 0."""
+    others = field.copy()
+    others[centre] = 0.0
+    return float(others.max()) or 1.0
 
 
 def input_gradient(probe: FlowProbe, share: float, pixel: tuple[int, int]) -> np.ndarray:

@@ -15,6 +15,8 @@ from denoisers.region.prediction import evaluate_network, present_or_none
 MASKED = 0.5
 STRIP_SHARES = (0.1, 0.4, 0.8)
 """Timesteps of a strip, as shares of the last one."""
+MOST_TIMES = 3.0
+"""The error of x_t grows by orders of magnitude: its curve ends where it is as many times that of the mean."""
 NUM_LEVELS = 20
 MAX_WINDOWS = 32
 
@@ -75,10 +77,12 @@ def draw_loss_by_time(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
             row.append(_by_window(guess, regions, mask))
     network, constant, noised = (np.stack(row) for row in rows)  # (levels, windows)
     error = 2 * network.std(axis=1) / network.shape[1] ** 0.5
+    worse = noised.mean(axis=1) > MOST_TIMES * constant.mean(axis=1)
+    shown = slice(0, int(worse.argmax()) + 1 if worse.any() else None)
     curves = [
         Curve(steps, network.mean(axis=1), "network", error),
         Curve(steps, constant.mean(axis=1), "each feature's mean"),
-        Curve(steps, noised.mean(axis=1), "x_t / √ᾱ_t"),
+        Curve(steps[shown], noised.mean(axis=1)[shown], "x_t / √ᾱ_t, as far as shown"),
     ]
     title = f"Masked regions of {len(regions)} held-out windows"
     lines = Lines(curves, title, "timestep t", "squared error of x_0, per entry", log_y=True)

@@ -74,20 +74,25 @@ def confusion_figure(expected: Classes, recognised: Classes, names: Mapping[str,
 
     `names` are those of the classes by column, as many as there are classes. A class that no caption named stays blank.
     """
-    panels = []
+    panels, agreements = [], []
     for column, classes in names.items():
         counts = np.zeros((len(classes), len(classes)))
         np.add.at(counts, (expected[column].numpy(), recognised[column].numpy()), 1)
         with np.errstate(invalid="ignore"):
             shares = counts / counts.sum(1, keepdims=True)
         right = _share(expected[column] == recognised[column])
+        agreements.append(f"{column}: {right:.1%} of {len(expected[column])} samples agree")
         panels.append(
             Heatmap(
-                shares, title=f"{column}: {right:.1%} of {len(expected[column])} samples agree", x_label="recognised",
+                shares, title=agreements[-1], x_label="recognised",
                 y_label="expected", limits=(0.0, 1.0), x_names=classes, y_names=classes,
             )
         )  # fmt: skip
-    return Figure(panels, title="Caption agreement: share of the samples of each expected class")
+    alt = (
+        "Confusion matrices, expected class by recognised class; shares on the diagonal are of samples that show what "
+        f"their captions name. {'; '.join(agreements)}."
+    )
+    return Figure(panels, title="Caption agreement: share of the samples of each expected class", alt=alt)
 
 
 def _recognised(

@@ -1,11 +1,15 @@
 """Figure of a run's loss over steps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from denoisers.figures import Curve, Figure, Lines
+from ditlab.reports.formatting import format_number
+
+MOST_TIMES = 5.0
+"""Largest ratio of the sizes of curves in one panel."""
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:
@@ -28,6 +32,20 @@ def loss_figure(history: Mapping[str, Any]) -> Figure:
         for name, series in sorted(history.items())
         if name.startswith("eval/")
     ]
-    if held_out:
-        panels.append(Lines(held_out, "Held-out metrics", "step"))
-    return Figure(panels)
+    panels += [Lines(curves, "Held-out metrics", "step") for curves in _by_size(held_out)]
+    last = ", ".join(f"{curve.label} {format_number(float(curve.y[-1]))}" for curve in held_out if len(curve.y))
+    alt = f"Curves over {int(steps[-1]) if len(steps) else 0:,} steps: training loss, each step and smoothed"
+    return Figure(panels, alt=f"{alt}, and held-out metrics, at last {last}." if last else f"{alt}.")
+
+
+def _by_size(curves: Sequence[Curve]) -> list[list[Curve]]:
+    """Part curves whose values differ much in size: on one axis, a perplexity would flatten all others."""
+    sizes = {curve.label: float(np.nanmax(np.abs(curve.y), initial=0.0)) for curve in curves}
+    groups: list[list[Curve]] = []
+    largest = 0.0  # of the newest group
+    for curve in sorted(curves, key=lambda curve: -sizes[curve.label]):
+        if not groups or sizes[curve.label] * MOST_TIMES < largest:
+            groups.append([])
+            largest = sizes[curve.label]
+        groups[-1].append(curve)
+    return [sorted(group, key=lambda curve: curve.label) for group in groups]

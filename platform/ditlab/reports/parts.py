@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ditlab.reports.charts.chart import Chart
 from ditlab.reports.formatting import Cell, is_numeric
+from ditlab.reports.rendering.description import read_description
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class ImageFile:
 
     @property
     def alternative(self) -> str:
-        """Alternative text: the file's name in words."""
-        return re.sub(r"[-_]+", " ", self.path.stem)
+        """Alternative text: the one that the file carries, else its name in words."""
+        return read_description(self.path) or re.sub(r"[-_]+", " ", self.path.stem)
 
     @property
     def data_uri(self) -> str:
@@ -134,6 +135,13 @@ class NamedPicture:
     """Address: a data URI in a file."""
     dark: str = ""
     """Address of the same picture for dark pages; empty where there is none."""
+    about: str = ""
+    """Alternative text; empty where the file carries none."""
+
+    @property
+    def alternative(self) -> str:
+        """`about`, else the name."""
+        return self.about or f"Figure: {self.name}"
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def test_a_trajectory_goes_from_noise_to_data(projects):
     assert isinstance(grid, ImageGrid) and len(figure.frames) == 4 + projects
     times = ["t=0.05", "t=0.35", "t=0.65", "t=0.95", *(["t=1.00"] if projects else [])]
     assert list(grid.captions) == times * 4
-    assert figure.title.endswith("from noise (t = 0.05) to data (t = 1)" if projects else "to data (t = 0.95)")
+    assert figure.title.endswith("noise at t=0.05 to data at t=1" if projects else "to data at t=0.95")
 
 
 @pytest.mark.parametrize("gate", ["headwise", "elementwise"])

@@ -44,6 +44,11 @@ def draw_bound(measurements: LikelihoodMeasurements) -> Figure:
         Lines([*sums, *levels], "Bound at t = 0, added up from t = 1", time, unit),
     ]
     exact = ", ".join(f"{name} {scale * nats:.3f}" for name, nats in measurements.exact.items())
-    return Figure(
-        panels, title=f"Held-out text, {unit}: model at most {scale * measurements.summary['bound']:.3f}, {exact}"
+    title = f"Held-out text, {unit}: model at most {scale * measurements.summary['bound']:.3f}, {exact}"
+    names = ", ".join(name.replace("_", " ") for name in losses)
+    alt = (
+        f"Two panels over the time t of the noise, for {names}: the loss "
+        f"times d sigma/dt in steps, and the bound added up from t = 1 to t = 0, beside level lines of unigram and "
+        f"bigram. {title}."
     )
+    return Figure(panels, title=title, alt=alt)

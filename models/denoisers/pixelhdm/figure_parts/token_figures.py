@@ -50,7 +50,9 @@ def positions_figure(spec: PixelHDMSpec) -> Figure:
     names = ("text position", "row", "column")
     widths = spec.mrope_widths
     distance = np.arange(DISTANCES)
-    by_axis = [rotary_similarity(distance, width, spec.rope_base) for width in widths]
+    by_width = {
+        width: ", ".join(name for name, each in zip(names, widths, strict=True) if each == width) for width in widths
+    }
     share = np.array(widths) / sum(widths)
     side = min(16, spec.max_patches)
     rows, columns = np.indices((side, side))
@@ -66,7 +68,10 @@ def positions_figure(spec: PixelHDMSpec) -> Figure:
             texts=[f"{each:.0%}" for each in share],
         ),
         Lines(
-            [Curve(distance, values, name) for name, values in zip(names, by_axis, strict=True)],
+            [
+                Curve(distance, rotary_similarity(distance, width, spec.rope_base), name)
+                for width, name in by_width.items()
+            ],
             "Equal vectors, turned by one axis", "distance on the axis", "cosine of these entries",
         ),
         Heatmap(similarity, "Similarity to the centre patch", "column", "row", mark=centre, unit="cosine"),

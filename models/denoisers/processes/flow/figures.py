@@ -43,7 +43,10 @@ def sample_figure(samples: Samples, title: str = "") -> Figure:
     captions = [] if label is None else [str(value) for value in label.tolist()]
     num_labels = len(set(captions))
     columns = num_labels if 1 < num_labels <= MAX_CLASS_COLUMNS else 8
-    return Figure([ImageGrid(to_pictures(samples.values), captions, columns)], title=title, columns=1)
+    named = f" of {', '.join(dict.fromkeys(captions))}, in turn" if captions else ""
+    alt = f"{len(samples.values)} samples{named}, {columns} in a row"
+    grid = ImageGrid(to_pictures(samples.values), captions, columns)
+    return Figure([grid], title=title, columns=1, alt=f"{title}: {alt}" if title else alt)
 
 
 def draw_samples(inputs: FigureInputs) -> Figure:
@@ -75,8 +78,9 @@ def trajectory_figure(trajectory: Tensor, times: Sequence[float]) -> Figure:
     for frame in _evenly_spaced(num_frames - 1, MAX_FRAMES):
         grid = ImageGrid(to_pictures(trajectory[frame]), columns=num)
         frames.append(Figure([grid], title=f"t = {times[frame]:.2f}", columns=1))
-    title = f"Samples on their way from noise (t = {times[0]:g}) to data (t = {times[-1]:g})"
-    return Figure([ImageGrid(to_pictures(still), captions, len(still_times))], title, columns=1, frames=frames)
+    title = f"From noise at t={times[0]:g} to data at t={times[-1]:g}"
+    alt = f"{num} samples, a row each, at {len(still_times)} times from noise at t = {times[0]:g} to t = {times[-1]:g}."
+    return Figure([ImageGrid(to_pictures(still), captions, len(still_times))], title, columns=1, frames=frames, alt=alt)
 
 
 def _evenly_spaced(last: int, num: int) -> list[int]:

@@ -18,6 +18,10 @@ def evaluation_figures(measurements: ImputationMeasurements) -> dict[str, Figure
 
 def r2_by_mask_ratio(measurements: ImputationMeasurements) -> Figure:
     """Draw a curve for each predictor, over all entries and within features."""
+    at_main = ", ".join(
+        f"{_label(name)} {overall(by_ratio[MAIN_RATIO].whole)['r2_within']:.3f}"
+        for name, by_ratio in measurements.by_predictor.items()
+    )
     return Figure(
         [
             Lines(_curves(measurements, figure), title, "share of regions masked", "R²")
@@ -27,6 +31,9 @@ def r2_by_mask_ratio(measurements: ImputationMeasurements) -> Figure:
             )
         ],
         title=". ".join(filter(None, ("R² of masked regions", measurements.remark))),
+        alt=f"Two panels of R² over the share of regions masked, {RATIOS[0]:g} to {RATIOS[-1]:g}, a curve a predictor: "
+        "against each feature's own mean, and against the mean of all entries. Against each feature's own mean, with "
+        f"{MAIN_RATIO:.0%} masked: {at_main}.",
     )
 
 
@@ -52,7 +59,12 @@ def r2_by_motif(measurements: ImputationMeasurements) -> Figure:
         f"{end}: {', '.join(f'{name} {value:.2f}' for name, value in features)}"
         for end, features in (("best", best), ("worst", worst))
     ]
-    return Figure([lines, Text(passages, "Features by name")], title="R² by feature", columns=1)
+    others = ", ".join(_label(name) for name in measurements.by_predictor if name != "model")
+    alt = (
+        f"Curves of R² by feature with {MAIN_RATIO:.0%} of the regions masked, of the model and, on the same features, "
+        f"of {others}. {len(order)} features in the order of the model's R²; {'; '.join(passages)}."
+    )
+    return Figure([lines, Text(passages, "Features by name")], title="R² by feature", columns=1, alt=alt)
 
 
 def _label(name: str) -> str:

@@ -11,11 +11,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from denoisers.figures import Figure, ImageGrid, Panel
 from ditlab.reports.comparison.curves import AXES, CurveAxis, RunCurve, smoothed
 from ditlab.reports.formatting import format_number
+from ditlab.reports.rendering.log_axis import set_log_ticks
 from ditlab.reports.rendering.panels import COLOURS, panel_size
 from ditlab.reports.rendering.plain_text import NAME_CHARACTERS, one_line
 from ditlab.reports.rendering.render import DPI, save_canvas
@@ -72,7 +73,16 @@ def draw_curves(rows: Sequence[MetricRow], labels: Sequence[str], path: Path) ->
     )  # fmt: skip
     for text in legend.get_texts():
         text.set_parse_math(False)
-    return save_canvas(canvas, path)
+    return save_canvas(canvas, path, _about(rows, labels))
+
+
+def _about(rows: Sequence[MetricRow], labels: Sequence[str]) -> str:
+    """The alternative text: the metrics, and where each run's curve ends."""
+    ends = []
+    for row in rows:
+        last = [f"{labels[place]} {format_number(float(curve.values[-1]))}" for place, curve in row.curves.items()]
+        ends.append(f"{row.name}: {', '.join(last)}")
+    return f"Curves over steps, samples seen and training time, a colour a run. Last values of {'; '.join(ends)}."
 
 
 def _draw(row: MetricRow, axis: CurveAxis, scale: float, axes: Axes) -> None:
@@ -87,24 +97,13 @@ def _draw(row: MetricRow, axis: CurveAxis, scale: float, axes: Axes) -> None:
     finite = values[np.isfinite(values)]
     if len(finite) and (finite > 0).all():
         axes.set_yscale("log")
-        few = finite.max() < 12 * finite.min()
-        axes.yaxis.set_major_locator(_LogTicks(subs=(1, 1.5, 2, 3, 4, 5, 7) if few else (1, 2, 5)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
-        axes.yaxis.set_minor_locator(NullLocator())
+        set_log_ticks(axes.yaxis, float(finite.min()), float(finite.max()))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
     axes.tick_params(labelsize=TICK_POINTS)
     light_grid(axes, LIGHT)
     if all(np.isnan(curve.along(axis)).all() for curve in row.curves.values()):
         axes.text(0.5, 0.5, "not known", transform=axes.transAxes, ha="center", color="#777777")
-
-
-class _LogTicks(LogLocator):
-    """Ticks of a logarithmic axis without those outside its limits, which would be laid out and never shown."""
-
-    def tick_values(self, vmin: float, vmax: float) -> list[float]:
-        low, high = 0.99 * min(vmin, vmax), 1.01 * max(vmin, vmax)
-        return [tick for tick in super().tick_values(vmin, vmax) if low < tick < high]
 
 
 def _plot(axes: Axes, curve: RunCurve, axis: CurveAxis, scale: float, **style: object) -> None:

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from denoisers.figures import Bars, Lines, Points
+from ditlab.reports.rendering.log_axis import set_log_ticks
 from ditlab.reports.rendering.panel_size import PanelSize
 from ditlab.reports.rendering.plain_text import NAME_CHARACTERS, one_line
 from ditlab.reports.rendering.theme import (
@@ -22,6 +23,8 @@ from ditlab.reports.rendering.theme import (
 )
 
 LEGEND_INCHES = 1.8
+_ALIKE = 5
+"""Curves of one dash: the colours from the sixth on are less unlike the first ones."""
 _MAX_POINTS = 4000
 """Points of a curve from which on only the lowest and highest of neighbours are drawn."""
 _BAR_INCHES = 0.26
@@ -42,11 +45,9 @@ def legend_is_outside(panel: Lines) -> bool:
 
 def draw_lines(panel: Lines, axes: Axes, dpi: int, theme: Theme) -> None:
     """Draw curves, their bands and a legend."""
-    if panel.log_y:
-        axes.set_yscale("log")
     for index, curve in enumerate(panel.curves):
         colour = theme.curves[index % len(theme.curves)]
-        style = ("-", "--", ":", "-.")[index // len(theme.curves) % 4]
+        style = ("-", "--", ":", "-.")[index // _ALIKE % 4]
         x, y = np.asarray(curve.x, dtype=float), np.asarray(curve.y, dtype=float)
         # A line of a single point would be invisible.
         marker = "o" if len(x) == 1 else ""
@@ -63,8 +64,29 @@ def draw_lines(panel: Lines, axes: Axes, dpi: int, theme: Theme) -> None:
             axes.fill_between(x, y - band, y + band, color=colour, alpha=0.18, linewidth=0)
     light_grid(axes, theme)
     style_axes(axes, theme)
+    if panel.log_x:
+        axes.set_xscale("log")
+        set_log_ticks(axes.xaxis, *_range([curve.x for curve in panel.curves]))
+    elif all(_counts(curve.x) for curve in panel.curves):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if panel.log_y:
+        axes.set_yscale("log")
+        set_log_ticks(axes.yaxis, *_range([curve.y for curve in panel.curves]))
     label_axes(axes, panel.x_label, panel.y_label, theme)
     _legend(axes, [curve.label for curve in panel.curves], legend_is_outside(panel), theme)
+
+
+def _counts(x: np.ndarray) -> bool:
+    """Return True for whole numbers, such as layers: there is no layer 1.5 on the axis."""
+    values = np.asarray(x, dtype=float)
+    return len(values) > 1 and bool((values == values.round()).all())
+
+
+def _range(parts: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Smallest and largest finite value; 1 and 1 where there is none."""
+    values = np.concatenate([np.asarray(part, dtype=float) for part in parts])
+    values = values[np.isfinite(values)]
+    return (float(values.min()), float(values.max())) if len(values) else (1.0, 1.0)
 
 
 def _thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

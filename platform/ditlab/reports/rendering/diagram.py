@@ -14,6 +14,8 @@ _COLUMN_INCHES, _ROW_INCHES = 3.1, 0.78
 _BOX_INCHES = (2.75, 0.5)
 _CHARACTERS = 52
 """Characters of a line in a box; text of more is cut."""
+_WHOLE_SIZE = (30, 42)
+"""Characters of a box's first and second line up to which they have their size; longer ones are smaller."""
 
 
 def diagram_size(panel: Diagram, dpi: int) -> PanelSize:
@@ -58,14 +60,15 @@ def _draw_box(box: Box, axes: Axes, theme: Theme) -> None:
         )
     )  # fmt: skip
     shift = 0.11 / _ROW_INCHES if box.detail else 0.0
+    text, detail = one_line(box.text, _CHARACTERS), one_line(box.detail, _CHARACTERS)
     axes.text(
-        box.column, box.row - shift, one_line(box.text, _CHARACTERS), ha="center", va="center", fontsize=LABEL_POINTS,
-        fontweight="bold", color=theme.text, parse_math=False,
+        box.column, box.row - shift, text, ha="center", va="center", fontweight="bold", color=theme.text,
+        fontsize=LABEL_POINTS * min(1.0, _WHOLE_SIZE[0] / max(1, len(text))), parse_math=False,
     )  # fmt: skip
-    if box.detail:
+    if detail:
         axes.text(
-            box.column, box.row + shift, one_line(box.detail, _CHARACTERS), ha="center", va="center",
-            fontsize=CAPTION_POINTS, color=theme.text, parse_math=False,
+            box.column, box.row + shift, detail, ha="center", va="center", color=theme.text,
+            fontsize=CAPTION_POINTS * min(1.0, _WHOLE_SIZE[1] / len(detail)), parse_math=False,
         )  # fmt: skip
 
 

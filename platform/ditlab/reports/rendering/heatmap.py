@@ -17,6 +17,8 @@ _CELL_POINTS = 8.0
 _CELL_INCHES = (0.21, 0.2)
 """(width, height) of a cell with a text of one character."""
 _CELL_CHARACTERS = 6
+_UPRIGHT_CHARACTERS = 2
+"""Longest names of columns that are not turned: those of heads and of digits."""
 
 
 def heatmap_margin(panel: Heatmap) -> float:
@@ -60,7 +62,8 @@ def draw_heatmap(panel: Heatmap, axes: Axes, dpi: int, theme: Theme) -> None:
             axis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     if panel.x_names:
         names = _names(panel.x_names)
-        axes.set_xticks(range(len(names)), names, rotation=90, parse_math=False)
+        rotation = 90 if max(map(len, names)) > _UPRIGHT_CHARACTERS else 0
+        axes.set_xticks(range(len(names)), names, rotation=rotation, parse_math=False)
     if panel.y_names:
         axes.set_yticks(range(len(panel.y_names)), _names(panel.y_names), parse_math=False)
     if panel.mark is not None:

@@ -18,6 +18,8 @@ _LEGIBLE_PIXELS = 88
 _FEW_PIXELS = 168
 """The same for grids of up to four images."""
 _CAPTION_LINES = 3
+_ASCENT = 0.8
+"""Height of tall letters above the line, in units of the font's size."""
 _CAPTION_CHARACTERS = 400
 """Characters of a caption that are looked at, more than any three lines hold."""
 _NOT_FINITE = (1.0, 0.0, 1.0)
@@ -26,7 +28,11 @@ _NOT_FINITE = (1.0, 0.0, 1.0)
 
 @dataclass(frozen=True)
 class Caption:
-    """Text centred on x with its top at y, both in pixels of the picture."""
+    """Text centred on x whose first line stands on y, both in pixels of the picture.
+
+    Captions of a row stand on one line, whichever letters they have; by their tops, one without tall letters would
+    stand higher than its neighbours.
+    """
 
     x: float
     y: float
@@ -118,7 +124,8 @@ class GridLayout:
         for index, text in enumerate(self.wrapped[: self.num]):
             top, left = self.corner(index)
             if text:
-                yield Caption(left + self.tile_width / 2, top + self.tile_height + 3, text)
+                ascent = _ASCENT * self.caption_points * self.dpi / 72
+                yield Caption(left + self.tile_width / 2, top + self.tile_height + 3 + ascent, text)
 
 
 def _rgb(colour: str) -> np.ndarray:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import takewhile
 
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties
+
+_GAPS = re.compile(r"(?<!=)\s+(?!=)")
+"""Spaces at which a line may end: not those of `t = 0.5`."""
 
 
 @lru_cache(maxsize=1024)  # a panel's title counts for its size and is drawn, and a run's figures repeat their titles
@@ -25,7 +29,7 @@ def wrap(text: str, width: float, points: float, dpi: int, weight: str = "normal
 
 
 def _lines(paragraph: str, fits: Callable[[str], bool]) -> Iterator[str]:
-    words = paragraph.split()
+    words = _GAPS.split(paragraph.strip())
     if fits(" ".join(words)):  # one measurement, which most titles need
         yield " ".join(words)
         return

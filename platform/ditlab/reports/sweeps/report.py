@@ -12,6 +12,7 @@ from ditlab.reports.formatting import Cell, describe_value, format_duration, for
 from ditlab.reports.page import Page, write_html, write_markdown
 from ditlab.reports.parts import Code, ImageFile, Paragraphs, Section, Table
 from ditlab.reports.rendering.render import save_canvas
+from ditlab.reports.sweeps.alternatives import about_curves, about_effects, about_objective, about_parallel
 from ditlab.reports.sweeps.axes import plot_axis
 from ditlab.reports.sweeps.effects import EFFECTS_CAPTION, draw_effects
 from ditlab.reports.sweeps.figures import CURVES_CAPTION, draw_learning_curves, draw_objective, objective_caption
@@ -30,8 +31,9 @@ _WEAK = 0.3
 _NO_PICTURE = "There is nothing to draw: no trial has a value yet."
 
 Part = Table | ImageFile | Paragraphs | Code
-MakePicture = Callable[[str, Canvas | None, str], Part]
-"""Writes a figure, if there is one, under this file name, and returns the part of the page for it."""
+MakePicture = Callable[[str, Canvas | None, str, str], Part]
+"""Writes a figure, if there is one, under this file name with this alternative text, and returns the part of the page
+for it, with this caption."""
 
 
 def write_sweep_report(summary: SweepSummary, folder: Path, best_spec: str, resume_command: str) -> list[Path]:
@@ -44,11 +46,11 @@ def write_sweep_report(summary: SweepSummary, folder: Path, best_spec: str, resu
     shares = importance(summary)
     pictures: list[Path] = []
 
-    def picture(name: str, canvas: Canvas | None, caption: str) -> Part:
+    def picture(name: str, canvas: Canvas | None, about: str, caption: str) -> Part:
         if canvas is None:
             (folder / name).unlink(missing_ok=True)  # an earlier report's would not belong to this page
             return Paragraphs(_NO_PICTURE)
-        pictures.append(save_canvas(canvas, folder / name))
+        pictures.append(save_canvas(canvas, folder / name, about))
         return ImageFile(pictures[-1], caption)
 
     sections = [
@@ -57,10 +59,23 @@ def write_sweep_report(summary: SweepSummary, folder: Path, best_spec: str, resu
         _what_mattered(summary, shares, picture),
         Section(
             "All trials at once",
-            [picture("parallel-coordinates.png", draw_parallel_coordinates(summary), PARALLEL_CAPTION)],
+            [
+                picture(
+                    "parallel-coordinates.png",
+                    draw_parallel_coordinates(summary),
+                    about_parallel(summary),
+                    PARALLEL_CAPTION,
+                )
+            ],
         ),
-        Section("Progress", [picture("objective.png", draw_objective(summary), objective_caption(summary))]),
-        Section("Learning curves", [picture("curves.png", draw_learning_curves(summary), CURVES_CAPTION)]),
+        Section(
+            "Progress",
+            [picture("objective.png", draw_objective(summary), about_objective(summary), objective_caption(summary))],
+        ),
+        Section(
+            "Learning curves",
+            [picture("curves.png", draw_learning_curves(summary), about_curves(summary), CURVES_CAPTION)],
+        ),
         *_notes(summary),
         _how(summary, resume_command),
     ]
@@ -129,7 +144,7 @@ def _what_mattered(summary: SweepSummary, shares: Importance, picture: MakePictu
         parts += [Paragraphs(text), Table(["axis", "importance, %"], rows, METHOD)]
     else:
         parts.append(Paragraphs(f"No importance is given. {shares.reason}"))
-    parts.append(picture("effects.png", draw_effects(summary, shares), EFFECTS_CAPTION))
+    parts.append(picture("effects.png", draw_effects(summary, shares), about_effects(summary, shares), EFFECTS_CAPTION))
     return Section("What mattered", parts)
 
 

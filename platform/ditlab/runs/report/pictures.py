@@ -12,6 +12,7 @@ from typing import Protocol
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
 from ditlab.reports.parts import NamedPicture, Slide, data_uri
+from ditlab.reports.rendering.description import read_description
 from ditlab.reports.run.records import SampleSeries
 from ditlab.secrets import hide
 from ditlab.storage.plain_files import MIB, UnusableFile, check_plain, read_plain
@@ -184,7 +185,8 @@ def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> 
         try:
             source = _figure(folder, path, pictures, share)
             of_dark = _figure(folder, dark[path.stem], pictures, share) if path.stem in dark else ""
-            found.append(NamedPicture(re.sub(r"[-_]+", " ", path.stem), source, of_dark))
+            about = hide(read_description(path.with_suffix(".png")))  # beside an animation stands its still
+            found.append(NamedPicture(re.sub(r"[-_]+", " ", path.stem), source, of_dark, about))
         except OSError as error:
             notes.append(f"The figure {path.name} cannot be shown ({first_line(error)}).")
     return found

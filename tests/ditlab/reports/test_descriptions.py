@@ -1,0 +1,104 @@
+"""Pictures carry their alternative text, pages read it from them, and axes count what can be counted."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure as Canvas
+
+from denoisers.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Text
+from ditlab.reports.curves import loss_figure
+from ditlab.reports.parts import ImageFile, NamedPicture
+from ditlab.reports.rendering.charts import draw_lines
+from ditlab.reports.rendering.description import read_description
+from ditlab.reports.rendering.panel_size import PanelSize
+from ditlab.reports.rendering.panels import draw_panel
+from ditlab.reports.rendering.render import draw_canvas, save_canvas, to_image
+from ditlab.reports.rendering.theme import LIGHT
+from ditlab.reports.rendering.vector import save_formats
+from ditlab.reports.rendering.wrapping import wrap
+from ditlab.tracking.journal.history import Series
+
+ABOUT = 'Loss <b>"falls"</b> & 2 > 1 → ∞'
+
+
+def ticks(panel: Lines, axis: str) -> list[str]:
+    canvas = Canvas()
+    axes = canvas.add_subplot()
+    draw_lines(panel, axes, 100, LIGHT)
+    canvas.draw_without_rendering()
+    return [label.get_text() for label in getattr(axes, f"get_{axis}ticklabels")(which="both") if label.get_text()]
+
+
+def test_pictures_carry_their_alternative_text(tmp_path: Path) -> None:
+    figure = Figure([Lines([Curve(np.arange(3), np.arange(3.0))])], "two\nlines", alt=ABOUT)
+    png, svg = save_formats(figure, tmp_path / "a", ("png", "svg"))
+    assert read_description(png) == read_description(svg) == f"{ABOUT}."
+    assert ImageFile(png).alternative == f"{ABOUT}."
+    assert ImageFile(save_canvas(Canvas((1, 1)), tmp_path / "b.png", "bare")).alternative == "bare."
+    assert ImageFile(save_canvas(Canvas((1, 1)), tmp_path / "some_loss-c.png")).alternative == "some loss c"
+    assert NamedPicture("adaln", "data:", about="bare").alternative == "bare"
+    assert NamedPicture("adaln", "data:").alternative == "Figure: adaln"
+
+
+@pytest.mark.parametrize("content", [b"", b"\x89PNG\r\n\x1a\n" + b"\xff" * 99, b"<svg><desc>open", b"GIF89a"])
+def test_a_damaged_picture_has_no_alternative_text(content: bytes, tmp_path: Path) -> None:
+    for suffix in (".png", ".svg", ".gif"):
+        path = tmp_path / f"a{suffix}"
+        path.write_bytes(content)
+        assert read_description(path) == ""
+    assert read_description(tmp_path / "missing.png") == ""
+    os.mkfifo(tmp_path / "pipe.png")
+    assert read_description(tmp_path / "pipe.png") == ""
+
+
+def test_there_is_no_layer_one_and_a_half() -> None:
+    layers = Lines([Curve(np.arange(1, 4), np.arange(3.0))])
+    assert ticks(layers, "x") and all(float(text).is_integer() for text in ticks(layers, "x"))
+    times = Lines([Curve(np.linspace(0, 1, 5), np.arange(5.0))])
+    assert any("." in text for text in ticks(times, "x"))
+
+
+def test_logarithmic_axes_are_written_plainly() -> None:
+    x = np.geomspace(1e-4, 20, 9)
+    panel = Lines([Curve(x, np.linspace(0.06, 0.4, 9))], log_x=True, log_y=True)
+    assert {"0.001", "0.1", "10"} <= set(ticks(panel, "x")) and {"0.1", "0.2", "0.3"} <= set(ticks(panel, "y"))
+    assert not any("10^" in text or "times" in text for axis in "xy" for text in ticks(panel, axis))
+
+
+def test_held_out_metrics_of_other_sizes_have_panels_of_their_own() -> None:
+    steps = np.arange(3)
+    last = {"train/loss": 3.0, "eval/perplexity": 240.0, "eval/bound": 5.5, "eval/bits": 8.0, "eval/nothing": 0.0}
+    history = {name: Series(steps, np.linspace(value / 2, value, 3), steps) for name, value in last.items()}
+    panels = loss_figure(history).panels[1:]
+    labels = [[curve.label for curve in panel.curves] for panel in panels if isinstance(panel, Lines)]
+    assert labels == [["perplexity"], ["bits", "bound"], ["nothing"]]
+
+
+def test_captions_of_a_row_stand_on_one_line() -> None:
+    picture = to_image(Figure([ImageGrid(np.ones((2, 16, 16)), ["ace", "lace"])]))
+    halves = np.array_split((picture < 150).all(axis=2), 2, axis=1)
+    small, tall = (half.any(axis=1).nonzero()[0] for half in halves)
+    assert small.max() == tall.max() and small.min() > tall.min() + 2
+
+
+def test_short_names_of_columns_stand_upright() -> None:
+    canvas = Canvas()
+    for names, turned in ((["1", "12"], 0.0), (["red", "green"], 90.0)):
+        axes = canvas.add_subplot()
+        draw_panel(Heatmap(np.eye(2), x_names=names), axes, PanelSize(4, 2), 100)
+        assert {label.get_rotation() for label in axes.get_xticklabels()} == {turned}
+
+
+def test_an_equation_is_not_broken_over_lines() -> None:
+    lines = wrap("Principal components of the tokens behind the last block, t = 0.25", 4.3, 12, 100).split("\n")
+    assert len(lines) > 1 and lines[-1].endswith("t = 0.25")
+
+
+def test_text_below_curves_has_the_width_that_it_needs() -> None:
+    canvas = draw_canvas(Figure([Lines([Curve([0, 1], [0, 1])], "", "x", "y"), Text(["w" * 90])], columns=1))
+    canvas.draw_without_rendering()
+    band = canvas.axes[1].get_window_extent()
+    written = canvas.axes[1].texts[0].get_window_extent()
+    assert written.x1 < band.x1 and written.x1 < canvas.bbox.x1
