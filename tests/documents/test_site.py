@@ -17,6 +17,7 @@ from command_notes import show_notes
 from figure_gallery import kind_meanings, show_figures
 from formulas import render_formulas
 from repository_pages import RepositoryPages
+from scrolling_tables import reach_tables
 
 PAGE = '<html><body><h1 id="top">A</h1><img src="a.png" alt="a">{}</body></html>'
 FAULTS = {
@@ -64,6 +65,11 @@ def test_formulas_become_mathml():
     assert "<msqrt>" in page and "arithmatex" not in page and 'aria-label="x_t &lt; 1"' in page
     with pytest.raises(ValueError, match="unknown to latex2mathml"):
         render_formulas('<span class="arithmatex">\\(\\nosuchcommand{x}\\)</span>')
+
+
+def test_tables_take_the_focus_once():
+    tables = reach_tables('<table><tr></tr></table><table style="a"></table><table tabindex="0"></table>')
+    assert tables.count("tabindex") == 3 and tables.startswith('<table tabindex="0"><tr>')
 
 
 def test_formulas_of_all_pages_can_be_written():

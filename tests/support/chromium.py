@@ -22,6 +22,9 @@ RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "
 """axe-core's rules: contrast, alternative texts, names of controls, languages, headings (WCAG 2.1, levels A and AA)."""
 
 Theme = Literal["light", "dark"]
+THEMES: tuple[Theme, ...] = ("light", "dark")
+SETTLING = 200
+"""Milliseconds that a page has to draw itself after it was loaded or its width changed."""
 
 
 def find_chromium() -> str | None:
@@ -113,11 +116,13 @@ class Visit:
 
 @contextmanager
 def visit(
-    browser: Browser, address: str, width: int = WIDE, theme: Theme = "light", height: int = 900
+    browser: Browser, address: str, width: int = WIDE, theme: Theme = "light", height: int = 900, script: str = ""
 ) -> Iterator[Visit]:
-    """Open an address, http:// or file://, and wait until its network is quiet."""
+    """Open an address, http:// or file://, and wait until it is loaded; `script` runs before those of the page."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme, locale="en-GB")
     try:
+        if script:
+            context.add_init_script(script)
         made = Visit(context.new_page(), address)
         made.page.goto(address, wait_until="load", timeout=120_000)
         yield made
@@ -128,10 +133,12 @@ def visit(
 def faults_of(browser: Browser, address: str) -> list[str]:
     """Everything wrong with one of DiTLab's own pages, in both themes and at both widths."""
     found: list[str] = []
-    for theme in ("light", "dark"):
-        for width in (WIDE, NARROW):
-            with visit(browser, address, width, theme) as one:  # type: ignore[arg-type]
-                one.page.wait_for_timeout(300)
-                every = one.faults + one.too_wide() + (one.inaccessible() if width == WIDE else [])
-                found += [f"{theme}, {width} pixels: {fault}" for fault in every]
+    for theme in THEMES:
+        with visit(browser, address, WIDE, theme) as one:
+            one.page.wait_for_timeout(SETTLING)
+            found += [f"{theme}, {WIDE} pixels: {fault}" for fault in one.too_wide() + one.inaccessible()]
+            one.page.set_viewport_size({"width": NARROW, "height": 900})
+            one.page.wait_for_timeout(SETTLING)
+            found += [f"{theme}, {NARROW} pixels: {fault}" for fault in one.too_wide()]
+            found += [f"{theme}: {fault}" for fault in one.faults]
     return found
