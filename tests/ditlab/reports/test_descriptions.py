@@ -12,6 +12,7 @@ from ditlab.reports.curves import loss_figure
 from ditlab.reports.parts import ImageFile, NamedPicture
 from ditlab.reports.rendering.charts import draw_lines
 from ditlab.reports.rendering.description import read_description
+from ditlab.reports.rendering.image_grid import GridLayout
 from ditlab.reports.rendering.panel_size import PanelSize
 from ditlab.reports.rendering.panels import draw_panel
 from ditlab.reports.rendering.render import draw_canvas, save_canvas, to_image
@@ -81,6 +82,14 @@ def test_captions_of_a_row_stand_on_one_line() -> None:
     halves = np.array_split((picture < 150).all(axis=2), 2, axis=1)
     small, tall = (half.any(axis=1).nonzero()[0] for half in halves)
     assert small.max() == tall.max() and small.min() > tall.min() + 2
+
+
+def test_captions_of_several_lines_stand_below_their_image() -> None:
+    layout = GridLayout(ImageGrid(np.ones((4, 16, 16)), ["a long caption of two lines", "b", "", "d"], columns=2), 120)
+    captions = list(layout.captions())
+    below = layout.corner(0)[0] + layout.tile_height
+    assert " ".join(caption.text for caption in captions) == "a long caption of two lines b d" and len(captions) == 4
+    assert below < captions[0].y < captions[1].y < layout.corner(2)[0] and captions[2].y == captions[0].y
 
 
 def test_short_names_of_columns_stand_upright() -> None:

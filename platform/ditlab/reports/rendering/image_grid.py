@@ -20,6 +20,8 @@ _FEW_PIXELS = 168
 _CAPTION_LINES = 3
 _ASCENT = 0.8
 """Height of tall letters above the line, in units of the font's size."""
+_LINE = 1.25
+"""Distance of lines, in the same units."""
 _CAPTION_CHARACTERS = 400
 """Characters of a caption that are looked at, more than any three lines hold."""
 _NOT_FINITE = (1.0, 0.0, 1.0)
@@ -28,7 +30,7 @@ _NOT_FINITE = (1.0, 0.0, 1.0)
 
 @dataclass(frozen=True)
 class Caption:
-    """Text centred on x whose first line stands on y, both in pixels of the picture.
+    """A line of text centred on x that stands on y, both in pixels of the picture.
 
     Captions of a row stand on one line, whichever letters they have; by their tops, one without tall letters would
     stand higher than its neighbours.
@@ -120,12 +122,13 @@ class GridLayout:
         return picture
 
     def captions(self) -> Iterator[Caption]:
-        """Non-empty captions with their positions."""
+        """Lines of non-empty captions with their positions."""
+        point = self.caption_points * self.dpi / 72
         for index, text in enumerate(self.wrapped[: self.num]):
             top, left = self.corner(index)
-            if text:
-                ascent = _ASCENT * self.caption_points * self.dpi / 72
-                yield Caption(left + self.tile_width / 2, top + self.tile_height + 3 + ascent, text)
+            first = top + self.tile_height + 3 + _ASCENT * point
+            for number, line in enumerate(text.split("\n") if text else ()):
+                yield Caption(left + self.tile_width / 2, first + number * _LINE * point, line)
 
 
 def _rgb(colour: str) -> np.ndarray:

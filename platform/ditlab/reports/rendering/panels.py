@@ -76,7 +76,7 @@ def _draw_grid(panel: ImageGrid, axes: Axes, dpi: int, theme: Theme) -> None:
     for caption in layout.captions():
         axes.text(
             caption.x, caption.y, caption.text, ha="center", va="baseline", fontsize=layout.caption_points,
-            color=theme.muted, linespacing=1.1, parse_math=False,
+            color=theme.muted, parse_math=False,
         )  # fmt: skip
     axes.set_axis_off()
 

@@ -29,7 +29,9 @@ DPI = 120
 
 _PNG_LEVEL = 4
 """zlib's level: a third less time than at the usual 6, for files that are 3 % larger."""
-_BAR_GAP = 0.24
+_PAD = 0.07
+"""Inches around each panel."""
+_BAR_GAP = 0.3
 """Inches between a colour bar and what stands at its right."""
 _LAST_FRAME_SECONDS = 2.0
 """Duration of an animation's last frame, which takes longer to look at than the others."""
@@ -105,9 +107,9 @@ def draw_canvas(figure: Figure, theme: Theme = LIGHT) -> Canvas:
     title = wrap(one_line(figure.title, TITLE_CHARACTERS), width - 0.2, TITLE_POINTS, DPI, "bold")
     title_height = 0.1 + 0.24 * (title.count("\n") + 1) if title else 0.0
     # A colour bar's unit would stand beside the next map's label as if it were one.
-    gaps = _BAR_GAP * (num_columns - 1) if any(isinstance(panel, Heatmap) for panel in figure.panels) else 0.0
-    width += gaps
-    layout = ConstrainedLayoutEngine(w_pad=0.07, h_pad=0.06, wspace=gaps / width)  # inches, and a share of the width
+    gap = _BAR_GAP if any(isinstance(panel, Heatmap) for panel in figure.panels) and num_columns > 1 else 2 * _PAD
+    width += (gap - 2 * _PAD) * num_columns
+    layout = ConstrainedLayoutEngine(w_pad=_PAD, h_pad=0.06, wspace=gap * num_columns / width)  # inches; a share
     canvas = Canvas(figsize=(width, sum(heights) + title_height), dpi=DPI, layout=layout)
     canvas.set_facecolor(theme.background)
     if title:
