@@ -74,7 +74,8 @@ run.plot("eval/r2", "eval/spread")
 # ## Filled in
 #
 # Held-out windows. As a logo: the largest features of each hidden region, the larger a value, the larger its name.
-# **Compare the two lines**: the first name should be the same, the values are averages and so smaller.
+# **Compare the two lines**: the network predicts averages, so its values are smaller, and features that are common in
+# the window come first in region after region. Where neighbours tell more, a region's own names move to the front.
 
 # %%
 run.sample(3, seed=0)
@@ -90,7 +91,7 @@ list(drawn.table)[:8], len(drawn.table["window"])
 # ## Beside the baselines
 #
 # The network, three baselines and the best possible prediction, on the same masks of held-out windows. **Look at**
-# where the network stands between `neighbours` (a regression on the regions beside it) and the best possible one.
+# where the network stands between `baseline/ridge` (a regression on the regions beside it) and `reference/optimal`.
 
 # %%
 found = run.evaluate()
