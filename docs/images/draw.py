@@ -8,9 +8,9 @@
 
 Kinds that show weights are drawn from the runs of `RUNS`, in a home of their own, build/figures. A run that is missing
 there is trained first, one that was interrupted goes on: a few minutes for digits, some twenty for each of the others,
-on one core; dlm and pixelhdm train for fewer steps than their examples. The other kinds show the settings of the
-families' defaults. Pictures that are drawn no more are removed, where all kinds of a family were drawn. The exit code
-is 1 where a picture is missing, with a line for each.
+on one core; dlm and pixelhdm train for fewer steps than their examples, and dlm as a smaller network. The other kinds
+show the settings of the families' defaults. Pictures that are drawn no more are removed, where all kinds of a family
+were drawn. The exit code is 1 where a picture is missing, with a line for each.
 """
 
 from __future__ import annotations
@@ -41,11 +41,15 @@ FOLDER = CHECKOUT / "docs" / "images" / "figures"
 EXPERIMENTS = CHECKOUT / "experiments"
 GENERAL = "general"
 _SHORTER = ("training.steps=1500", "checkpoint.every=500", "evaluation.every=500")
+_SMALLER = (
+    "model.width=96", "model.depth=3", "model.num_heads=2", "model.length=64", "data.length=64",
+    "training.precision=fp32", "engine.compile=false",
+)  # fmt: skip
 RUNS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "dit": ("digits/dit_class.yaml", ()),
     "unet": ("digits/unet_class.yaml", ()),
     "region": ("region/small_ddpm.yaml", ()),
-    "dlm": ("dlm/small.yaml", _SHORTER),
+    "dlm": ("dlm/small.yaml", (*_SHORTER, *_SMALLER)),
     "pixelhdm": ("pixelhdm/small.yaml", _SHORTER),
 }
 """Experiments, below `EXPERIMENTS`, and changes to them, from whose weights a family's kinds are drawn."""
