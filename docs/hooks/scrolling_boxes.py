@@ -1,10 +1,10 @@
-"""Tables that the keyboard reaches: the box in which a wide one scrolls needs something that takes the focus."""
+"""Boxes that the keyboard reaches: one that scrolls sideways has to take the focus, or to hold something that does."""
 
 import re
 
-_TABLE = re.compile(r"<table(?=[\s>])(?![^>]*\btabindex=)")
+_BOX = re.compile(r'<table(?=[\s>])(?![^>]*\btabindex=)|<div class="(?:output|formula)"(?=>)')
 
 
-def reach_tables(html: str) -> str:
-    """Let every table take the focus, so that the arrow keys scroll it where it is wider than the page."""
-    return _TABLE.sub('<table tabindex="0"', html)
+def reach_boxes(html: str) -> str:
+    """Let tables, formulas and outputs of notebooks take the focus, so that the arrow keys scroll them."""
+    return _BOX.sub(lambda found: f'{found[0]} tabindex="0"', html)

@@ -18,7 +18,7 @@ from mkdocs.structure.files import File, Files
 from notebook_pages import notebook_pages
 from reference import reference_pages
 from repository_pages import RepositoryPages
-from scrolling_tables import reach_tables
+from scrolling_boxes import reach_boxes
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -41,8 +41,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Write formulas as MathML, and let the keyboard reach tables."""
-    return reach_tables(render_formulas(html))
+    """Write formulas as MathML, and let the keyboard reach what scrolls."""
+    return reach_boxes(render_formulas(html))
 
 
 def on_post_build(config: Any) -> None:

@@ -17,7 +17,7 @@ from command_notes import show_notes
 from figure_gallery import kind_meanings, show_figures
 from formulas import render_formulas
 from repository_pages import RepositoryPages
-from scrolling_tables import reach_tables
+from scrolling_boxes import reach_boxes
 
 PAGE = '<html><body><h1 id="top">A</h1><img src="a.png" alt="a">{}</body></html>'
 FAULTS = {
@@ -67,9 +67,10 @@ def test_formulas_become_mathml():
         render_formulas('<span class="arithmatex">\\(\\nosuchcommand{x}\\)</span>')
 
 
-def test_tables_take_the_focus_once():
-    tables = reach_tables('<table><tr></tr></table><table style="a"></table><table tabindex="0"></table>')
-    assert tables.count("tabindex") == 3 and tables.startswith('<table tabindex="0"><tr>')
+def test_boxes_that_scroll_take_the_focus_once():
+    for box in ("<table>", '<table style="a">', '<div class="output">', '<div class="formula">'):
+        assert reach_boxes(box).count(' tabindex="0"') == 1 and reach_boxes(reach_boxes(box)) == reach_boxes(box)
+    assert reach_boxes('<div class="outputs"><tablet>') == '<div class="outputs"><tablet>'
 
 
 def test_formulas_of_all_pages_can_be_written():

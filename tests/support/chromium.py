@@ -94,9 +94,14 @@ class Visit:
         if excess <= 0:
             return []
         wide = self.page.evaluate(
-            """[...document.querySelectorAll('body *')]
-               .filter(each => each.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
-               .slice(0, 5).map(each => each.tagName + '.' + each.className)"""
+            """() => {
+                const edge = document.documentElement.clientWidth + 1
+                const scrolls = each => each && each !== document.body && each !== document.documentElement &&
+                    (getComputedStyle(each).overflowX !== 'visible' || scrolls(each.parentElement))
+                return [...document.querySelectorAll('body *')]
+                    .filter(each => each.getBoundingClientRect().right > edge && !scrolls(each.parentElement))
+                    .slice(0, 5).map(each => each.tagName + '.' + each.className)
+            }"""
         )
         return [f"{excess} pixels wider than the window: {', '.join(map(str, wide))}"]
 
