@@ -99,7 +99,8 @@ figures.kinds
 figures.draw("trajectory")
 
 # %% [markdown]
-# The same noise under growing guidance.
+# The guidance scale over time, by `sampling.guidance_schedule`: this run keeps it constant, the others let it fade as
+# the image appears.
 
 # %%
 figures.draw("guidance")
