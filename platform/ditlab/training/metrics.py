@@ -131,9 +131,10 @@ class MetricLog:
             self._reporter.metrics(step, values)
 
     def report_progress(self, step: int, phase: Phase, speed: float = 0.0) -> None:
-        """Report the progress at `step`; `speed` in samples per second gives the time left."""
+        """Report the progress at `step`, with the time left where there is a `speed` (samples per second)."""
         if self._is_first:
-            left = (self._total_steps - step) * self._experiment.batch.size / speed if speed else None
+            samples = (self._total_steps - step) * self._experiment.batch.size
+            left = samples * self.throughput.seconds_per_sample if speed else None
             self._reporter.progress(TrainingProgress(step, self._total_steps, speed, dict(self.latest), phase, left))
 
     def _update(self, values: dict[str, float]) -> None:

@@ -1,10 +1,13 @@
 """Training throughput and the pace of progress reports."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 PROGRESS_INTERVAL = 0.25  # seconds between progress reports
+MEMORY = 30.0
+"""Seconds of training after which a stretch counts for a third in the time left; a busy machine's differ tenfold."""
 
 
 class ThroughputMeter:
@@ -14,6 +17,8 @@ class ThroughputMeter:
         self._batch_size, self._clock = batch_size, clock
         self._since, self._steps, self._reported = clock(), 0, 0.0
         self.samples_per_second = 0.0
+        self.seconds_per_sample = 0.0
+        """Average of which stretches fade within `MEMORY`: what the time left is told from."""
 
     def restart(self) -> None:
         """Begin a new stretch: the time since the last step was spent on something else."""
@@ -24,7 +29,10 @@ class ThroughputMeter:
         self._steps += 1
         elapsed = self._clock() - self._since
         if elapsed > 0 and (elapsed > 1.0 or not self.samples_per_second):
-            self.samples_per_second = self._steps * self._batch_size / elapsed
+            samples = self._steps * self._batch_size
+            share = 1 - math.exp(-elapsed / MEMORY) if self.seconds_per_sample else 1.0
+            self.seconds_per_sample += share * (elapsed / samples - self.seconds_per_sample)
+            self.samples_per_second = samples / elapsed
             self._since, self._steps = self._clock(), 0
 
     def is_report_due(self, force: bool) -> bool:
