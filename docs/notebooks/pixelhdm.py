@@ -6,7 +6,7 @@
 # such as "a red seven".
 #
 # Every number below is printed by this notebook. It trains a very small network for a few hundred steps: expect the
-# colour asked for, and strokes that begin to be digits.
+# colour asked for, and shapes that are hardly digits yet.
 
 # %%
 import os
