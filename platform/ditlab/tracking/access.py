@@ -109,6 +109,8 @@ def outage_reason(error: Exception, uri: str, mlflow_run_id: str | None) -> str:
     whose disk is full answers so, with the words that matter.
     """
     reason = first_line(error)
+    if reason.startswith("(raised as a result of") and (rest := str(error).partition("\n")[2]):
+        return first_line(RuntimeError(rest))  # SQLAlchemy's remark on when it happened
     if "error responses" not in reason or not mlflow_run_id:
         return reason
     return _write_fault(uri, mlflow_run_id) or reason

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote
 
@@ -29,6 +31,28 @@ def open_database(database: Path, mode: str) -> sqlite3.Connection:
     check_plain(database)
     uri = f"file:{quote(str(database))}?mode={mode}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_TIMEOUT)
+
+
+def made_at(database: Path) -> float:
+    """Return the time at which a database was made, in seconds since 1970: infinity where there is none, and 0 where it
+    cannot be known."""
+    try:
+        state = database.stat()
+    except FileNotFoundError:
+        return math.inf
+    except OSError:
+        return 0.0
+    return _made_at(database, state.st_dev, state.st_ino, state.st_ctime_ns)
+
+
+@lru_cache(maxsize=64)
+def _made_at(database: Path, device: int, inode: int, changed: int) -> float:
+    try:
+        with closing(open_database(database, "ro")) as connection:
+            (first,) = connection.execute("SELECT min(creation_time) FROM experiments").fetchone()
+    except (OSError, sqlite3.Error):
+        return 0.0
+    return first / 1000 if isinstance(first, int) else 0.0
 
 
 def check_database(database: Path) -> str:

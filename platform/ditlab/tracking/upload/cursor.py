@@ -15,7 +15,8 @@ from ditlab.home import RunFolder
 from ditlab.storage.checksums import add_checksum, has_checksum, is_intact
 from ditlab.storage.files import write_durably
 from ditlab.storage.plain_files import MIB, open_for_append, open_plain, parse_json, read_plain
-from ditlab.tracking.address import redact
+from ditlab.tracking.address import redact, sqlite_path
+from ditlab.tracking.database_damage import made_at
 from ditlab.tracking.journal.reader import LONGEST_LINE
 
 
@@ -33,6 +34,8 @@ class Cursor:
 
 
 _SAVED = TypeAdapter(Cursor)
+_CLOCK = 0.1
+"""Seconds by which a file's time may lag behind the clock."""
 
 
 class CursorFile:
@@ -40,6 +43,7 @@ class CursorFile:
 
     def __init__(self, folder: RunFolder, uri: str, node: int = 0) -> None:
         self._key = redact(uri)
+        self._database = sqlite_path(uri) if uri.startswith("sqlite:") else None
         self._journal = folder.node_journal(node)
         self._path = self._journal.with_suffix(".cursor.json")
         self._lock: int | None = None
@@ -87,6 +91,21 @@ class CursorFile:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def load_received(self) -> Cursor:
+        """The saved cursor as `load`, where what was sent is still there.
+
+        A local database that is missing, or was made after the cursor, has received nothing.
+        """
+        return Cursor() if self._is_older_than_database() else self.load()
+
+    def _is_older_than_database(self) -> bool:
+        if self._database is None:
+            return False
+        try:
+            return self._path.stat().st_mtime + _CLOCK < made_at(self._database)
+        except OSError:
+            return False
 
     def _is_of_this_journal(self, cursor: Cursor) -> bool:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ditlab.tracking.database_damage import is_damage
+
 _REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})
 _DENIALS = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}
 
@@ -11,8 +13,11 @@ class RunGoneError(Exception):
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return True if MLflow answered that the data is wrong; any other error may pass and is tried again."""
-    return _code(error) in _REFUSALS
+    """Return True if MLflow answered that the data is wrong; any other error may pass and is tried again.
+
+    It says the same of data for which its local database has a damaged page.
+    """
+    return _code(error) in _REFUSALS and not is_damage(str(error))
 
 
 def is_missing(error: Exception) -> bool:

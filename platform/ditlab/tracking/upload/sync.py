@@ -51,9 +51,9 @@ def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, 
             results.append(SyncResult(record.run_id, 0, 0, reason))
             continue
         left = _num_left(folder, address, home, warn)
-        if left and address not in faults:
-            faults[address] = _fault(address)
-        if left and (fault := faults[address]):
+        if address not in faults and (left or address.startswith("sqlite:")):
+            faults[address] = _fault(address, warn)
+        if fault := faults.get(address):
             results.append(SyncResult(record.run_id, 0, left, fault))
         else:
             results.append(_sync(folder, address, home, warn, left))
@@ -77,11 +77,15 @@ def _journal_fault(folder: RunFolder) -> str:
     return ""
 
 
-def _fault(address: str) -> str | None:
-    """Reason why an address takes nothing, and the remedy; None where it answers."""
+def _fault(address: str, warn: Warn) -> str | None:
+    """Reason why an address takes nothing, and the remedy; None where it answers.
+
+    `warn` gets a sentence on a database of which parts are damaged.
+    """
     if address.startswith("sqlite:"):
         try:
-            check_database(sqlite_path(address))
+            if damage := check_database(sqlite_path(address)):
+                warn(damage)
         except UserError as error:
             return str(error)
         return None

@@ -62,19 +62,19 @@ class JournalTransfer:
         self.path = folder.node_journal(node)
         self._sync = sync or (lambda: sync_file(self.path))
         self.cursor_file = CursorFile(folder, uri, node)
-        self.cursor = self.cursor_file.load()
+        self.cursor = self.cursor_file.load_received()
         self._sender: RecordSender | None = None
         self._parent: str | None = None
         self._has_warned_of_files = False
 
     def num_left(self) -> int:
         """Number of records that have not arrived."""
-        cursor = self.cursor_file.load()
+        cursor = self.cursor_file.load_received()
         return count_lines(self.path, cursor.offset) + len(cursor.deferred)
 
     def is_caught_up(self) -> bool:
         """Return True if every record was sent; deferred files do not count, as they were tried again and failed."""
-        return count_lines(self.path, self.cursor_file.load().offset) == 0
+        return count_lines(self.path, self.cursor_file.load_received().offset) == 0
 
     def send_pending(self, until: float | None = None, retry_files: bool = False) -> None:
         """Send the records after the cursor, up to the monotonic time `until`; none while another process sends them.
@@ -84,7 +84,7 @@ class JournalTransfer:
         if not self.cursor_file.is_mine:
             if not self.cursor_file.acquire():
                 return
-            self.cursor = self.cursor_file.load()  # another process may have sent since this one began
+            self.cursor = self.cursor_file.load_received()  # another process may have sent since this one began
         if not self._has_pending() and not (retry_files and self.cursor.deferred):
             return
         durable = self._sync()
