@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 from torch import nn
 
 from denoisers.contract import EvaluationResult
@@ -53,19 +55,19 @@ class CheckpointEvaluation:
     num_unsent: int | None = None
     """Records that wait for MLflow, 0 where all have arrived; None: nothing was added to the run."""
 
-    def terminal_tables(self) -> Iterator[Table]:
-        """Metrics and short tables for a terminal."""
+    def terminal_tables(self) -> Iterator[RenderableType]:
+        """Metrics and short tables for a terminal, under lines that say of what."""
         of = f"{self.num_samples} samples"
         if self.changes:
             of = f"{', '.join(self.changes)}, not added to the run"
-        table = Table(
-            "metric", "value", title=f"run {self.run_id}, step {self.step}, {of}",
-            caption=f"quality, of {self.quality} drawn samples: {QUALITY_NOTE}" if self.quality else None,
-        )  # fmt: skip
+        yield Text(f"run {self.run_id}, step {self.step}, {of}")
+        table = Table("metric", "value")
         for name, value in self.metrics.items():
             if not name.startswith("assessed/"):  # these are in tables of their own
                 table.add_row(name, f"{value:.5f}")
         yield table
+        if self.quality:
+            yield Text(f"quality, of {self.quality} drawn samples: {QUALITY_NOTE}")
         yield from short_tables(self.tables)
 
     def to_dict(self) -> dict[str, object]:

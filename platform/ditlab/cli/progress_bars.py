@@ -12,6 +12,8 @@ from ditlab.cli.live_display import LiveDisplay
 from ditlab.cli.plain_lines import format_clock
 from ditlab.cli.visible import shown
 
+_BESIDE_BAR = 66
+"""Characters of the longest task, its amount and the time: a terminal of 80 columns shows them whole."""
 _SIZES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("bytes", 1))
 
 
@@ -34,7 +36,8 @@ class ProgressBars(LiveDisplay):
         """Begin with a stage, which is shown until the first report."""
         super().__init__(console, clock)
         self._clock = clock
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), Amount(), TimeRemainingColumn())
+        bar = BarColumn(min(40, max(10, self._console.width - _BESIDE_BAR)))
+        columns = (TextColumn("{task.description}", markup=False), bar, Amount(), TimeRemainingColumn())
         self._bars = Progress(*columns, console=self._console)
         self._tasks: dict[str, TaskID] = {}
         self._latest = _Report(stage, "", clock())
