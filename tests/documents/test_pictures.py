@@ -51,10 +51,7 @@ def kinds_of_families() -> dict[str, set[str]]:
     return kinds
 
 
-NOT_YET = pytest.mark.xfail(reason="drawn once its run is trained")
-
-
-@pytest.mark.parametrize("family", ["dit", "unet", "region", "pixelhdm", pytest.param("dlm", marks=NOT_YET)])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_kind_of_a_family_stands_in_its_guide(family: str) -> None:
     kinds = kinds_of_families()[family]
     missing = [kind for kind in kinds if not list(FOLDER.glob(f"{family}-{kind}.*"))]
