@@ -65,9 +65,9 @@ EVALUATED: Mapping[str, tuple[int | None, tuple[str, ...]]] = {
 """Samples that a family's evaluation draws, and the kinds of figures that it gives."""
 VECTORS = (Bars, Diagram, Lines, Points)
 """Panels of lines and text, which are written as SVG."""
-MOST_BYTES = 95_000
+MOST_BYTES = 195_000
 """Largest picture, if few enough colours make it so small."""
-COLOURS = (256, 128, 64)
+COLOURS = (256, 128)
 
 Maker = Callable[[], Figure | None]
 
