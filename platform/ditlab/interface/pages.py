@@ -26,6 +26,8 @@ def write_report(home: Home, folder: RunFolder, path: str | Path | None = None) 
     place = folder.path / REPORT if path is None else Path(path)
     if place.is_dir():
         raise UserError(f"--out {place} is a folder; name a file, such as {place / REPORT}.")
+    if os.path.lexists(place) and not place.is_file():
+        raise UserError(f"--out {place} is no plain file whose place a page may take; name another file.")
     try:
         return write_run_report(report_source(home, folder), place)
     except OSError as error:

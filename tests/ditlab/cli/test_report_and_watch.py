@@ -27,15 +27,21 @@ def test_report_writes_the_page_and_names_it(home, ditlab, tmp_path):
 
 def test_mistakes_are_one_sentence(home, ditlab, tmp_path):
     folder = finished_run(home)
+    pipe, circle = tmp_path / "pipe", tmp_path / "circle"
+    os.mkfifo(pipe)
+    circle.symlink_to(circle)
     for arguments, expected in (
         (("report", "nope"), "run 'nope' is unknown"),
         (("watch", "nope"), "is watched there: ssh -t -L 8080:127.0.0.1:8080"),
         (("report", folder.run_id, "--out", tmp_path), "is a folder; name a file"),
+        (("report", folder.run_id, "--out", pipe), "no plain file"),
+        (("report", folder.run_id, "--out", circle), "no plain file"),
         (("report", folder.run_id, "--out", "/proc/none/x.html"), "cannot be written"),
         (("watch", folder.run_id, "--port", "99999"), "99999"),
     ):
         said = ditlab(*arguments)
         assert said.code == 2 and expected in said.err and said.err.count("\n") == 1, said.err
+    assert pipe.is_fifo() and circle.is_symlink()
 
 
 def test_a_sweep_has_the_page_that_it_wrote(home, ditlab):
