@@ -11,7 +11,6 @@ from PIL import Image
 
 from ditlab.data.images.aspect_buckets import AspectBuckets
 from ditlab.data.images.decoding import CaptionedImage, DecodedImage, DecodingRules, SkippedImage, decode
-from ditlab.errors import UserError
 from support.damage import bit_flips
 from support.datasets.photographs import encoded, smooth
 from support.special_files import KINDS, put
@@ -214,9 +213,10 @@ def test_captions_are_stripped_and_cut_between_characters():
     assert (one.caption, one.caption_was_cut) == (b"x" * 19, True)
 
 
-def test_a_caption_in_another_encoding_is_refused_with_its_offset():
-    with pytest.raises(UserError, match=r"caption of here is not UTF-8: byte 0xdf at offset 7"):
-        decode(RULES, CaptionedImage("here", encoded(smooth(20, 20)), "ein gro\xdfer".encode("latin1")))
+def test_a_caption_in_another_encoding_costs_its_image_alone_and_is_said_with_its_offset():
+    one = decode(RULES, CaptionedImage("here", encoded(smooth(20, 20)), "ein gro\xdfer".encode("latin1")))
+    assert isinstance(one, SkippedImage) and one.reason == "unreadable"
+    assert one.detail.startswith("its caption is not UTF-8: byte 0xdf at offset 7")
 
 
 def test_local_files_are_read_in_place(tmp_path):
