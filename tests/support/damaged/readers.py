@@ -235,7 +235,7 @@ def history(one: DamagedHome, say: Say) -> Any:
 
 
 def places(one: DamagedHome, say: Say) -> Any:
-    """Whether the home was moved or copied: `train`, `tune`, `runs sync`, `ui`."""
+    """Ask whether the home was moved or copied, as `train`, `tune`, `runs sync` and `ui` do."""
     check_place(one.home)
     return former_places(one.home)
 
