@@ -33,7 +33,6 @@ from ditlab.home import Home
 from ditlab.spec.data import (
     ArrowData,
     CaptionedDigitsData,
-    DataSpec,
     DigitsData,
     HoldOutClasses,
     MnistData,
@@ -41,6 +40,7 @@ from ditlab.spec.data import (
     TextData,
 )
 from ditlab.spec.data_sources import DataSource
+from ditlab.spec.mixture import DataSpec
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,7 @@ class TextData(Spec):
     a document with what trains."""
 
 
-DataSpec = Annotated[
+SourceSpec = Annotated[
     DigitsData | CaptionedDigitsData | MnistData | ArrowData | MotifsData | TextData, Field(discriminator="kind")
 ]
+"""One source of samples: the data of an experiment, or a part of a mixture (`mixture.DataSpec` is either)."""

@@ -14,12 +14,13 @@ from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpe
 from denoisers.families import AnyFamily, family_of
 from ditlab.errors import UserError
 from ditlab.notebook_html import never_failing
-from ditlab.spec.data import DataSpec, DigitsData
+from ditlab.spec.data import DigitsData
 from ditlab.spec.display.experiment_card import experiment_card
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
 from ditlab.spec.experiment_parts import ExperimentParts, parts_for
 from ditlab.spec.format_value import format_value
+from ditlab.spec.mixture import DataSpec
 from ditlab.spec.no_secrets import refuse_secrets
 from ditlab.spec.optimisation import AdamW, Batch, ConstantSchedule, ScheduleSpec, Training
 from ditlab.spec.reading.messages import explain

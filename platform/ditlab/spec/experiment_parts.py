@@ -9,11 +9,12 @@ from denoisers.contract import ObjectiveSpec
 from denoisers.extensions import extended_objective, fully_extended_objective
 from denoisers.families import AnyFamily, families, family_names, find_family
 from denoisers.plugins import PluginError
-from denoisers.spec_unions import kinds_of, with_kinds
+from denoisers.spec_unions import kinds_of
 from ditlab.errors import UserError, nearest
-from ditlab.spec.data import DataSpec, DigitsData
+from ditlab.spec.data import DigitsData
 from ditlab.spec.data_sources import DATA_SOURCES, DataSource
 from ditlab.spec.format_value import format_value
+from ditlab.spec.mixture import DataSpec, source_kinds, with_sources
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class ExperimentParts:
         }
         if self.data:
             data = Field(default=DigitsData(), description="Where samples come from.")
-            fields["data"] = (with_kinds(DataSpec, self.data), data)
+            fields["data"] = (with_sources(self.data), data)
         return fields
 
 
@@ -77,8 +78,5 @@ def _family(model: Any) -> AnyFamily:
 
 
 def _data_sources(data: Any) -> tuple[type[DataSource], ...]:
-    kind = data.get("kind") if isinstance(data, dict) else None
-    if not isinstance(kind, str) or kind in kinds_of(DataSpec):
-        return ()
-    source = DATA_SOURCES.load(kind)
-    return () if source is None else (source,)
+    sources = [DATA_SOURCES.load(kind) for kind in source_kinds(data) if kind not in kinds_of(DataSpec)]
+    return tuple(source for source in sources if source is not None)

@@ -10,8 +10,8 @@ from denoisers.families import FAMILIES, find_family
 from denoisers.plugins import BUILT_IN, Plugin
 from denoisers.spec_unions import kinds_of
 from ditlab.errors import UserError
-from ditlab.spec.data import DataSpec
 from ditlab.spec.data_sources import DATA_SOURCES
+from ditlab.spec.mixture import DataSpec, source_kinds
 
 FOLDER = "folder"
 """Version of a family that lies in a folder on the Python path and belongs to no package: `denoisers/NAME`."""
@@ -57,12 +57,11 @@ def installed_version(name: str) -> str:
 
 
 def _plugins(spec: Mapping[str, Any]) -> list[Plugin]:
-    name, kind = spec["model"]["family"], spec["data"]["kind"]
+    name = spec["model"]["family"]
     plugins, family = [FAMILIES.find(name)], find_family(name)
     if family is not None:
         plugins += added_parts(family.objective, spec["objective"])
-    if kind not in kinds_of(DataSpec):
-        plugins.append(DATA_SOURCES.find(kind))
+    plugins += [DATA_SOURCES.find(kind) for kind in source_kinds(spec["data"]) if kind not in kinds_of(DataSpec)]
     return [plugin for plugin in plugins if plugin]
 
 
