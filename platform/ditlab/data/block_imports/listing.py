@@ -1,0 +1,174 @@
+"""Files of an import's source: a file, a folder, a glob pattern, or a URI of one of them."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit, urlunsplit
+
+from ditlab.data.source_files import visible_name
+from ditlab.errors import UserError, first_line
+from ditlab.spec.uris import is_uri
+
+_PATTERN = re.compile(r"[*?\[]")
+_ACCESS = "check the address and the credentials in the environment (AWS_ACCESS_KEY_ID and the like)"
+
+
+@dataclass(frozen=True, order=True)
+class SourceFile:
+    """File of a source, as its listing has it."""
+
+    root: str
+    """Folder, or URI of one, that the name begins below."""
+    name: str
+    """Path below the root, with slashes."""
+    size: int
+    """Size in bytes; 0 for a link that leads nowhere."""
+    stamp: str
+    """Time of its last change, which another content does not share."""
+
+    @property
+    def is_remote(self) -> bool:
+        """True below a URI."""
+        return is_uri(self.root)
+
+    @property
+    def shown(self) -> str:
+        """Name for people, which UTF-8 can hold."""
+        return visible_name(self.name)
+
+    @property
+    def suffix(self) -> str:
+        """Ending of its name: `.parquet`."""
+        return PurePosixPath(self.name).suffix
+
+    @property
+    def path(self) -> Path:
+        """Path of a file that is not behind a URI."""
+        assert not self.is_remote, self.root
+        return Path(self.root) / self.name
+
+
+@dataclass(frozen=True)
+class SourceListing:
+    """Files of a source, in the order of their names."""
+
+    source: str
+    """Source as it was given."""
+    root: str
+    """Folder, or URI of one, that the files lie below."""
+    files: Sequence[SourceFile]
+
+    def of(self, *suffixes: str) -> list[SourceFile]:
+        """Return the files whose names end so, whatever the case of letters."""
+        return [file for file in self.files if file.suffix.lower() in suffixes]
+
+
+def list_source(knob: str, source: str, beside: Sequence[str] = ()) -> SourceListing:
+    """List a file, a folder searched to its depth, or the files that a pattern such as `shards/*/train-*.tar` matches.
+
+    Names that begin with a dot are left out; links to folders are not followed, links to files are. In a pattern, `**`
+    stands for folders of any depth. With a single file come those of its stem with an ending in `beside`. Raises
+    UserError where there is nothing of that name, and Unreachable where a URI does not answer.
+    """
+    listing = _list_uri(knob, source, beside) if is_uri(source) else _list_path(knob, source, beside)
+    if not listing.files and _PATTERN.search(source):
+        raise UserError(f"{knob}={source} matches no file; correct the pattern, and quote it for the shell.")
+    return listing
+
+
+def _list_path(knob: str, source: str, beside: Sequence[str]) -> SourceListing:
+    path = Path(source)
+    if path.is_file() or not (path.is_dir() or _PATTERN.search(source)):
+        if not os.path.lexists(path):
+            raise UserError(f"{knob}={source}: there is no such file or folder; correct it.")
+        named = (path.with_suffix(suffix) for suffix in beside)
+        found = [path, *(file for file in named if file != path and os.path.lexists(file))]
+        return SourceListing(source, str(path.parent), [_local_file(path.parent, file) for file in sorted(found)])
+    base, pattern = (source, "") if path.is_dir() else _parts(source)
+    root = Path(base or ".")
+    files = [_local_file(root, file) for file in sorted(root.rglob("*")) if _is_visible(file, root)]
+    return SourceListing(source, str(root), _matching(files, pattern))
+
+
+def _local_file(root: Path, file: Path) -> SourceFile:
+    try:
+        status = file.stat()
+    except OSError:
+        return SourceFile(str(root), file.relative_to(root).as_posix(), 0, "")
+    return SourceFile(str(root), file.relative_to(root).as_posix(), status.st_size, str(status.st_mtime_ns))
+
+
+def _is_visible(file: Path, root: Path) -> bool:
+    """Return True for files, special ones among them: these cannot be read, and are counted with the damaged ones."""
+    hidden = any(part.startswith(".") for part in file.relative_to(root).parts)
+    return not hidden and ((file.is_symlink() and not file.is_dir()) or not file.is_dir())
+
+
+def _list_uri(knob: str, source: str, beside: Sequence[str]) -> SourceListing:
+    from pyarrow.fs import FileSelector, FileType
+
+    from ditlab.storage.remote import RemoteFiles
+
+    parts = urlsplit(source if "#" not in source else source.replace("#", "%23"))
+    base, pattern = _parts(parts.path)
+    root = urlunsplit(parts._replace(path=base or "/"))
+    files = RemoteFiles.open(knob, root)
+    with files.translating_errors("cannot be listed", _ACCESS):
+        (info,) = files.filesystem.get_file_info([files.path])
+        if info.type == FileType.NotFound:
+            raise UserError(f"{knob}={source}: there is no such file or folder; correct it.")
+        if info.type == FileType.File:
+            parent, _, _ = base.rstrip("/").rpartition("/")
+            root = urlunsplit(parts._replace(path=parent or "/"))
+            named = [f"{info.path.rpartition('.')[0]}{suffix}" for suffix in beside if suffix != f".{info.extension}"]
+            infos = [info, *(each for each in files.filesystem.get_file_info(named) if each.type == FileType.File)]
+            above = info.path.rpartition("/")[0]
+        else:
+            selector = FileSelector(files.path, recursive=True)
+            infos = [each for each in files.filesystem.get_file_info(selector) if each.type == FileType.File]
+            above = files.path
+    found = (
+        SourceFile(root, name, each.size or 0, str(each.mtime_ns or ""))
+        for each in infos
+        if not _is_hidden(name := each.path.strip("/").removeprefix(above.strip("/")).strip("/"))
+    )
+    return SourceListing(source, root, _matching(sorted(found), pattern))
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _parts(source: str) -> tuple[str, str]:
+    """Split a path at its first folder with a pattern: `a/b/*.tar` is `a/b` and `*.tar`."""
+    parts = source.split("/")
+    first = next((number for number, part in enumerate(parts) if _PATTERN.search(part)), len(parts))
+    base = "/".join(parts[:first])
+    return base or ("/" if source.startswith("/") else ""), "/".join(parts[first:])
+
+
+def _matching(files: Iterable[SourceFile], pattern: str) -> list[SourceFile]:
+    if not pattern:
+        return list(files)
+    matches = re.compile("".join(_expressions(pattern)) + r"\Z").match
+    return [file for file in files if matches(file.name)]
+
+
+def _expressions(pattern: str) -> Iterator[str]:
+    """Iterate over the regular expressions of a pattern's parts, whose `*` does not match a slash."""
+    parts = pattern.split("/")
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        if part == "**":
+            yield r".*" if last else r"(?:[^/]+/)*"
+        else:
+            one = translate(part).removeprefix("(?s:").removesuffix(r")\Z").removesuffix(r")\z")
+            yield one.replace(".*", "[^/]*") + ("" if last else "/")
+
+
+def unreadable(knob: str, place: str, error: Exception) -> UserError:
+    """Return the error for a place that a person named and that cannot be read."""
+    return UserError(f"{knob}={place} cannot be read ({first_line(error)}); name another file.")
