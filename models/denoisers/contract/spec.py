@@ -25,6 +25,9 @@ class Spec(BaseModel):
 class ModelSpec(Spec):
     """Base of a family's network spec. Subclasses add `family: Literal[NAME] = NAME`."""
 
+    masks_documents: ClassVar[bool] = False
+    """True for a network of tokens that attends within documents where `TextCodec.packing` is `masked`."""
+
     family: str
 
     def batch_fields(self) -> tuple[BatchField, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -19,3 +20,6 @@ class TextCodec:
     """Token at the end of every document."""
     bytes_per_token: float | None = None
     """Bytes of UTF-8 per token of the data, on average; None where the data are not at hand."""
+    packing: Literal["joined", "masked"] = "joined"
+    """Attention among the documents of a row. `joined`: a token attends to all of its row; `masked`: to those of its
+    document."""

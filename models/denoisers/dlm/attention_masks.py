@@ -1,6 +1,7 @@
-"""Attention masks of a network that is trained block by block (Arriola et al. 2025, arXiv:2503.09573, section 3).
+"""Attention masks: of a network that is trained block by block (Arriola et al. 2025, arXiv:2503.09573, section 3), and
+of rows that hold several documents.
 
-Rows are queries, columns keys. One mask serves all samples, layers and heads.
+B batch, T tokens. Rows are queries, columns keys. A mask serves all layers and heads, one of blocks all samples too.
 """
 
 from __future__ import annotations
@@ -33,3 +34,22 @@ def two_copy_mask(length: int, block_size: int, device: torch.device | None = No
     clean = torch.cat((key <= query, torch.zeros_like(key == query)), dim=1)
     noisy = torch.cat((key < query, key == query), dim=1)
     return torch.cat((clean, noisy))
+
+
+def document_numbers(tokens: Tensor, end: int) -> Tensor:
+    """Number each token's document within its row, from 0: tokens (B, T) int64 -> the same shape.
+
+    `end` is the token that ends a document, and belongs to it.
+    """
+    ends = (tokens == end).long()
+    return ends.cumsum(1) - ends
+
+
+def document_mask(documents: Tensor, mask: Tensor | None = None, copies: int = 1) -> Tensor:
+    """Mask of tokens that attend within their document alone, (B, 1, copies T, copies T) bool.
+
+    documents: (B, T) numbers. Combined with `mask` (copies T, copies T), which is over `copies` of a row end to end.
+    """
+    documents = documents.repeat(1, copies)
+    same = documents[:, :, None] == documents[:, None]
+    return (same if mask is None else same & mask)[:, None]

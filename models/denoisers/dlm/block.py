@@ -53,8 +53,8 @@ class DLMBlock(nn.Module):
     ) -> Tensor:
         """Transform x (B, T, D) under the condition (B, N, C), which has passed a SiLU already.
 
-        `mask` (T, T), or (T, cached + T) with a cache, is true where a token attends to another. Keys and values are
-        added to the cache, uncommitted.
+        `mask` (T, T) or (B, 1, T, T), or (T, cached + T) with a cache, is true where a token attends to another. Keys
+        and values are added to the cache, uncommitted.
         """
         before_attention, before_mlp = split_six(self.modulation(condition))
         normed = modulate_segments(self.attention_norm(x), before_attention)

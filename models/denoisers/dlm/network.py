@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from denoisers.dlm.attention_masks import block_causal_mask, two_copy_mask
+from denoisers.dlm.attention_masks import block_causal_mask, document_mask, two_copy_mask
 from denoisers.dlm.block import NORM_EPS, DLMBlock
 from denoisers.dlm.output_layer import DLMOutput
 from denoisers.dlm.spec import DLMSpec
@@ -53,7 +53,7 @@ class DLM(nn.Module):
         return functional.silu(self.sigma_map(sigma))  # the second SiLU; adaLN has none
 
     def mask(self, length: int, first: int, two_copies: bool, device: torch.device) -> Tensor | None:
-        """Attention mask of a forward pass over `length` tokens behind `first` cached ones; None: all true."""
+        """Attention mask by blocks of a forward pass over tokens behind `first` cached ones; None: all true."""
         if self.spec.block_size is None:
             return None
         if two_copies:
@@ -67,6 +67,7 @@ class DLM(nn.Module):
         targets: LossTargets | None = None,
         cache: KVCache | None = None,
         commit: bool = False,
+        documents: Tensor | None = None,
     ) -> Tensor | TokenLosses | None:
         """Predict log scores (B, T, V), 0 at the tokens of x, for x (B, T) int64 at sigma (B,) or (B, N).
 
@@ -74,6 +75,8 @@ class DLM(nn.Module):
         blocks of `targets.x0`, whose noise level is `targets.clean_sigma`, in place of those of x.
         With `cache`, x follows the tokens committed there. `commit` keeps the keys and values of x in the cache and
         stops before the output layer: x is a finished block, and sigma the noise level of finished blocks.
+        With `documents` (B, T) numbers, a token attends within its document alone. Positions are those in the row:
+        rotary attention depends on their differences, so a document's scores are those of it in a row of its own.
         """
         sigma = sigma[:, None] if sigma.ndim == 1 else sigma
         length, num_segments = x.shape[1], sigma.shape[1]
@@ -88,6 +91,9 @@ class DLM(nn.Module):
             tokens, positions = torch.cat((copies.x0, x), dim=1), positions.repeat(2)
             sigma = torch.cat((torch.full_like(sigma, copies.clean_sigma), sigma), dim=1)
         mask = self.mask(length, first, copies is not None, x.device)
+        if documents is not None:
+            assert cache is None, "a cache holds one document"
+            mask = document_mask(documents, mask, copies=1 if copies is None else 2)
         condition = self.condition(sigma)
         h = self.embedding(tokens)
         rope = rotation(positions, self.spec.head_width, dtype=torch.promote_types(h.dtype, torch.float32))

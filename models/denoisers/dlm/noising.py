@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from denoisers.dlm.attention_masks import document_numbers
 from denoisers.processes.discrete.chunked_score_entropy import LossTargets, TokenLosses
 from denoisers.processes.discrete.schedule import SigmaSchedule
 from denoisers.processes.discrete.score_entropy import ScoreName
@@ -37,6 +38,8 @@ class TokenNoise:
     block_size: int | None
     """Tokens that share a time; None: all of a sequence."""
     score: ScoreName
+    document_end: int | None = None
+    """Token that ends a document, where attention stays within documents; None: it crosses them."""
 
     def time_shape(self, x0: Tensor) -> tuple[int, int]:
         """Return the shape (B, N) of the times of tokens (B, T)."""
@@ -64,7 +67,11 @@ class TokenNoise:
         sigma, weight = (by_token(each, x0) for each in (levels.sigma, levels.weight))
         x = corrupt(x0, sigma, move, jump, self.vocabulary)
         targets = LossTargets(x0, sigma, weight / x0.numel(), self.score, self.schedule.sigma_min)
-        return network(x, levels.sigma, targets)
+        return network(x, levels.sigma, targets, documents=self.documents(x0))
+
+    def documents(self, x0: Tensor) -> Tensor | None:
+        """Number the documents of clean tokens (B, T), where attention stays within them."""
+        return None if self.document_end is None else document_numbers(x0, self.document_end)
 
 
 def by_token(values: Tensor, x0: Tensor) -> Tensor:

@@ -19,7 +19,8 @@ whatever the schedule. A last draw by the network's scores, as samplers do it, m
 infinitely much wherever scores make a probability negative and it is set to 0.
 
 In a block-causal network the bound of each block is conditional on the true blocks before it; their sum bounds the
-whole sequence.
+whole sequence. Where attention stays within documents (`data.packing: masked`) the bound is conditional on where these
+end, which the mask shows, and on nothing outside of them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class DLMObjective(FigureDrawer):
     def __init__(self, spec: DLMObjectiveSpec, model: DLMSpec, text: TextCodec | None = None) -> None:
         self.weights: dict[str, float] = {**spec.weights.model_dump(), "unweighted": 0.0}
         self.modules: nn.Module | None = None
-        self._noise = TokenNoise(sigma_schedule(spec.noise), model.vocabulary, model.block_size, spec.score)
+        end = text.end if text and text.packing == "masked" else None
+        self._noise = TokenNoise(sigma_schedule(spec.noise), model.vocabulary, model.block_size, spec.score, end)
         self._time_min = spec.time_min
         self._bytes_per_token = text.bytes_per_token if text else None
         self.figure_makers = figure_makers(self._noise, spec.noise.kind, text)

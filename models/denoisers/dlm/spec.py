@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -13,6 +13,8 @@ from denoisers.processes.discrete.spec import TokenNoiseSchedule
 
 class DLMSpec(ModelSpec):
     """A transformer over tokens, modulated by the noise level, for discrete diffusion (arXiv:2310.16834)."""
+
+    masks_documents: ClassVar[bool] = True
 
     family: Literal["dlm"] = "dlm"
     """The discrete diffusion language model."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.loading import build_experiment
+from ditlab.spec.packing import packing_of
 from ditlab.spec.reading.overrides import Assignment, assign
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.export import load_network
@@ -86,7 +87,9 @@ class SavedRun:
 
     def text(self) -> TextCodec | None:
         """The codec of the tokeniser in the run's folder; None for a run on other data than text."""
-        return text_codec(open_tokenizer(self.folder.tokenizer)) if self.folder.tokenizer.exists() else None
+        if not self.folder.tokenizer.exists():
+            return None
+        return replace(text_codec(open_tokenizer(self.folder.tokenizer)), packing=packing_of(self.experiment().data))
 
     def data(self) -> DataSplits:
         """The run's training and held-out data."""

@@ -27,7 +27,7 @@ from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import MANIFEST_NAME
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
-from ditlab.data.text.store_tokenizer import store_codec
+from ditlab.data.text.store_tokenizer import packed, store_codec
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.data import (
@@ -37,6 +37,7 @@ from ditlab.spec.data import (
     HoldOutClasses,
     MnistData,
     MotifsData,
+    Packing,
     TextData,
 )
 from ditlab.spec.data_sources import DataSource
@@ -82,9 +83,10 @@ def open_data(
             splits = _mnist(spec, home, verify)
         case ArrowData():
             named = open_named_store("data.path", spec.path, home, verify, notify)
-            splits = _split(named, spec.hold_out, f"data.path={spec.path}")
+            splits = _packed(_split(named, spec.hold_out, f"data.path={spec.path}"), spec.packing)
         case TextData():
-            splits = _split(open_python_docs(spec, home, verify), spec.hold_out, "data.kind=text")
+            store = open_python_docs(spec, home, verify)
+            splits = _packed(_split(store, spec.hold_out, "data.kind=text"), spec.packing)
         case MotifsData():
             hold_out = last_chromosomes(spec) if spec.hold_out is None else spec.hold_out
             references = {"optimal": PlantedModules(spec).predict}
@@ -115,6 +117,10 @@ def _split(store: AnyStore, hold_out: float | HoldOutClasses, origin: str, group
         )
     views = View(store, train, origin), View(store, held_out, origin)
     return DataSplits(*views, store.fingerprint, store.name, note, text=store_codec(store))
+
+
+def _packed(splits: DataSplits, packing: Packing) -> DataSplits:
+    return dataclasses.replace(splits, text=packed(splits.text, packing, splits.train.origin))
 
 
 def _mnist(spec: MnistData, home: Home, verify: bool) -> DataSplits:

@@ -26,6 +26,10 @@ class HoldOutClasses(Spec):
         return values
 
 
+Packing = Literal["joined", "masked"]
+"""Attention among the documents of a row of tokens."""
+
+
 class DigitsData(Spec):
     """The 1,797 real 8x8 digits that scikit-learn carries. Needs no download."""
 
@@ -73,6 +77,9 @@ class ArrowData(Spec):
     hold_out: HoldOut | HoldOutClasses = 0.1
     """Samples held out of training, for evaluation: a share of the samples (of text: runs of neighbouring ones), or
     all samples of some classes, `{column: chromosome, values: [chr10, chr11]}`."""
+    packing: Packing = "joined"
+    """Of text, documents that share a row. `joined`: a token attends to the whole row, whatever document it is of.
+    `masked`: to its own document alone. The rows are the same, and no token is wasted."""
 
     @field_validator("path")
     @classmethod
@@ -138,6 +145,9 @@ class TextData(Spec):
     hold_out: HoldOut = 0.1
     """Share of the samples kept out of training, for evaluation: runs of neighbouring ones, so that few of them share
     a document with what trains."""
+    packing: Packing = "joined"
+    """Documents that share a row. `joined`: a token attends to the whole row, whatever document it is of. `masked`: to
+    its own document alone. The rows are the same, and no token is wasted."""
 
 
 SourceSpec = Annotated[

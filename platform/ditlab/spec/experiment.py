@@ -14,6 +14,7 @@ from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpe
 from denoisers.families import AnyFamily, family_of
 from ditlab.errors import UserError
 from ditlab.notebook_html import never_failing
+from ditlab.spec.content import content_of_data
 from ditlab.spec.data import DigitsData
 from ditlab.spec.display.experiment_card import experiment_card
 from ditlab.spec.encoders import Encoders
@@ -23,6 +24,7 @@ from ditlab.spec.format_value import format_value
 from ditlab.spec.mixture import DataSpec
 from ditlab.spec.no_secrets import refuse_secrets
 from ditlab.spec.optimisation import AdamW, Batch, ConstantSchedule, ScheduleSpec, Training
+from ditlab.spec.packing import check_packing
 from ditlab.spec.reading.messages import explain
 from ditlab.spec.reading.overrides import Assignment, assign
 from ditlab.spec.resources import Resources
@@ -137,6 +139,7 @@ class Experiment(Spec):
         self.objective.check(self.model)
         self.sampling.check(self.model, self.objective)
         self.encoders.check(self.batch_fields(), self.model.family)
+        check_packing(self.data, self.model)
         return self
 
     @property
@@ -184,6 +187,7 @@ class Experiment(Spec):
     def content_hash(self) -> str:
         """16 hex digits over what decides the trained weights; where it runs and what is logged leave it alone."""
         content = {key: value for key, value in self.to_dict().items() if key not in NOT_CONTENT}
+        content["data"] = content_of_data(content["data"])
         content["encoders"] = self.encoders.content()
         if not content["encoders"]:
             del content["encoders"]  # without any, the hash is what it was before there were encoders

@@ -27,7 +27,7 @@ class Scores(nn.Module):
         super().__init__()
         self.output, self.calls = output, []
 
-    def forward(self, x, sigma, targets):
+    def forward(self, x, sigma, targets, documents=None):
         self.calls.append((x, sigma, targets))
         output = self.output(x, targets.sigma.double())
         losses = score_entropy(output, x, targets.x0, targets.sigma.double(), targets.score)
@@ -257,7 +257,7 @@ def test_an_error_that_does_not_fall_with_noise_shows_in_few_samples(few, keyed_
     evaluated it would call a bad network good."""
 
     class AlwaysWrong(nn.Module):
-        def forward(self, x, sigma, targets):
+        def forward(self, x, sigma, targets, documents=None):
             ones = torch.ones(x.shape)
             return TokenLosses((ones * targets.weight).sum(), ones)
 

@@ -14,7 +14,7 @@ from ditlab.data.stores.manifest import Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.spec.data import ArrowData, DigitsData, HoldOutClasses, MnistData, MotifsData
+from ditlab.spec.data import ArrowData, DigitsData, HoldOutClasses, MnistData, MotifsData, TextData
 from ditlab.spec.importing import MnistOptions
 from support.forked import Forked
 
@@ -150,3 +150,15 @@ def write_windows(path: Path, stride: int) -> None:
     with StoreWriter(path, region_columns(4, ("A",), (1.0,), ("chr1", "chr2")), name="w", source=Source(kind="t")) as w:
         for batch in window_batches(plan, 1, lambda chromosome, first, stop: np.ones((stop - first, 1), np.float32)):
             w.append(batch)
+
+
+def test_packing_reaches_the_codec_and_needs_an_end_token(make_store, home):
+    home.ensure()
+    spec = TextData(length=64, packing="masked")
+    text = open_data(spec, home).text
+    assert text is not None and (text.packing, text.end) == ("masked", 255)
+    joined = open_data(spec.model_copy(update={"packing": "joined"}), home).text
+    assert joined is not None and joined.packing == "joined"
+    store = make_store(rows=50)
+    with pytest.raises(UserError, match="data.packing=masked needs the token that ends a document, and the store of "):
+        open_data(ArrowData(path=str(store.path), packing="masked"), home)

@@ -79,8 +79,8 @@ class _ByTime(nn.Module):
         self._network, self._schedule = network, schedule
         self._sums, self._rows = np.zeros(NUM_TIMES), 0
 
-    def forward(self, x: Tensor, sigma: Tensor, targets: LossTargets) -> TokenLosses:
-        losses: TokenLosses = self._network(x, sigma, targets)
+    def forward(self, x: Tensor, sigma: Tensor, targets: LossTargets, documents: Tensor | None = None) -> TokenLosses:
+        losses: TokenLosses = self._network(x, sigma, targets, documents=documents)
         part = (self._schedule.time(targets.sigma) * NUM_TIMES).long().clamp(0, NUM_TIMES - 1)
         weighted = len(x) * losses.per_token * targets.weight
         self._sums += np.bincount(part.cpu().numpy().ravel(), weighted.cpu().numpy().ravel(), NUM_TIMES)

@@ -86,7 +86,8 @@ def _attend(inputs: FigureInputs, noise: TokenNoise) -> list[AttentionParts]:
     noised = noise_sequence(network, x0, noise.schedule.sigma_at(TIME), noise.schedule, inputs.generator)
     attentions = [each.attention for each in network.transformer_blocks()]
     with torch.no_grad():
-        return catch_attention(attentions, lambda: network(noised.x, noised.sigma))
+        documents = noise.documents(x0)
+        return catch_attention(attentions, lambda: network(noised.x, noised.sigma, documents=documents))
 
 
 def _network(inputs: FigureInputs) -> DLM:

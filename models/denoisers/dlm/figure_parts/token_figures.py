@@ -77,7 +77,7 @@ def draw_denoising(inputs: FigureInputs, noise: TokenNoise, text: TextCodec | No
         sigma = noise.schedule.sigma_at(time)
         noised = noise_sequence(network, x0, sigma, noise.schedule, inputs.generator)
         with torch.no_grad():
-            output = network(noised.x, noised.sigma)
+            output = network(noised.x, noised.sigma, documents=noise.documents(x0))
         first, num = noised.first, min(MAX_TOKENS, x0.shape[1] - noised.first)
         place = slice(first, first + num)
         scores = log_scores(output[0, place].float(), noised.x[0, place], noise.score)

@@ -1,11 +1,14 @@
 """Tokeniser that a store of tokens carries."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from denoisers.contract import TextCodec
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, Tokenizer
 from ditlab.data.text.tokenizer_files import TOKENIZER_BYTES, open_tokenizer
+from ditlab.errors import UserError
+from ditlab.spec.data import Packing
 from ditlab.storage.plain_files import read_plain
 
 if TYPE_CHECKING:  # torch and pyarrow, which the processes that tokenise can do without
@@ -26,6 +29,17 @@ def store_codec(store: "AnyStore") -> TextCodec | None:
     """Return the codec of a store's tokens; None without a tokeniser. Raises UserError as `open_tokenizer` does."""
     tokenizer, text = store_tokenizer(store), store.manifest.text
     return None if tokenizer is None else text_codec(tokenizer, text.bytes_per_token if text else None)
+
+
+def packed(text: TextCodec | None, packing: Packing, origin: str) -> TextCodec | None:
+    """Return the codec under a packing. Raises UserError for `masked` without one, as it names the end token."""
+    if text is None and packing == "masked":
+        raise UserError(
+            f"data.packing=masked needs the token that ends a document, and the store of {origin} carries no tokeniser "
+            f"({TOKENIZER_NAME}) that names it; import the text with `ditlab data import text`, or set data.packing to "
+            "joined."
+        )
+    return None if text is None else replace(text, packing=packing)
 
 
 def copy_tokenizer(store: "AnyStore", folder: Path) -> Path | None:

@@ -31,7 +31,7 @@ PREDICTORS = ["model", "bigram", "unigram", "uniform"]
 class Unigram(nn.Module):
     """The true scores of tokens that are drawn from CLEAN, one by one."""
 
-    def forward(self, x, sigma, targets):
+    def forward(self, x, sigma, targets, documents=None):
         stays = torch.exp(-targets.sigma.double())[..., None]
         log_q = (stays * CLEAN + (1 - stays) / V).log()
         losses = score_entropy(log_q - log_q.gather(-1, x[..., None]), x, targets.x0, targets.sigma.double())
@@ -173,7 +173,7 @@ def test_softmax_has_no_bound_in_the_table(train):
 
 def test_a_hopeless_network_breaks_nothing(train):
     class AlwaysWrong(nn.Module):
-        def forward(self, x, sigma, targets):
+        def forward(self, x, sigma, targets, documents=None):
             losses = torch.full(x.shape, 1e4)
             return TokenLosses((losses * targets.weight).sum(), losses)
 
