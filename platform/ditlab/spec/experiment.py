@@ -21,7 +21,7 @@ from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
 from ditlab.spec.experiment_parts import ExperimentParts, parts_for
 from ditlab.spec.format_value import format_value
-from ditlab.spec.mixture import DataSpec
+from ditlab.spec.mixture import DataSpec, MixtureData
 from ditlab.spec.no_secrets import refuse_secrets
 from ditlab.spec.optimisation import AdamW, Batch, ConstantSchedule, ScheduleSpec, Training
 from ditlab.spec.packing import check_packing
@@ -124,7 +124,9 @@ class Experiment(Spec):
 
     @model_validator(mode="after")
     def schedule_fits(self) -> "Experiment":
-        """Warm-up ends before the run; for a run of epochs, its plan checks that."""
+        """Warm-up ends before the run; for a run of epochs, its plan checks that. A mixture has no epochs."""
+        if isinstance(self.data, MixtureData):
+            self.data.check_length(self.training, self.schedule)
         warmup = getattr(self.schedule, "warmup", 0)
         if self.training.steps is not None and warmup >= self.training.steps and warmup:
             raise ValueError(

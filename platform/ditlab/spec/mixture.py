@@ -11,6 +11,7 @@ from denoisers.contract import Spec
 from denoisers.spec_unions import with_kinds
 from ditlab.spec.data import SourceSpec
 from ditlab.spec.format_value import format_value
+from ditlab.spec.optimisation import ScheduleSpec, SteppedCosineRestartSchedule, Training
 
 PART_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
@@ -46,6 +47,8 @@ class MixtureData(Spec):
         if not parts:
             raise ValueError("data.parts={} names no source; give at least one, such as {a: {kind: digits}}.")
         for name in parts:
+            if name in ("kind", "family"):  # keys by which mappings of a spec are told apart and replaced
+                raise ValueError(f"data.parts holds the name {name}, which is a field's; rename that part.")
             if not PART_NAME.fullmatch(name):
                 raise ValueError(
                     f"data.parts holds the name {format_value(name)}, which would not stand in the name of a metric; "
@@ -65,6 +68,25 @@ class MixtureData(Spec):
                     f"{', '.join(self.parts)}); remove it, or add the part."
                 )
         return self
+
+    def check_length(self, training: Training, schedule: ScheduleSpec) -> None:
+        """Raise ValueError for a length in epochs, which a mixture has none of."""
+        no_epoch = "data.kind=mixture, each of whose parts has epochs of its own"
+        if training.epochs is not None:
+            raise ValueError(
+                f"training.epochs={training.epochs} is no length for {no_epoch}; set training.steps, and "
+                "training.epochs to null."
+            )
+        if isinstance(schedule, SteppedCosineRestartSchedule):
+            if schedule.cycle is None:
+                raise ValueError(
+                    f"schedule.cycle=null is one epoch, and there is none for {no_epoch}; give it in steps."
+                )
+        elif schedule.warmup_epochs:
+            raise ValueError(
+                f"schedule.warmup_epochs={schedule.warmup_epochs:g} is no length for {no_epoch}; set schedule.warmup, "
+                "in steps."
+            )
 
     @property
     def names(self) -> tuple[str, ...]:

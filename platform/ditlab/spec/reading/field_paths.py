@@ -1,8 +1,11 @@
 """Dotted paths over the spec classes: what stands at one, and what to say where nothing does."""
 
 import types
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import ConfigDict, create_model
 
 from denoisers.contract import Spec
 from denoisers.loss_components import LOSS_COMPONENTS
@@ -35,10 +38,17 @@ def options(annotation: Any) -> list[type[Spec]]:
     return [member for member in members(annotation) if isinstance(member, type) and issubclass(member, Spec)]
 
 
+def values_of(annotation: Any) -> Any:
+    """The declared type of the values of a mapping whose names a person chooses (`parts` of a mixture); None for any
+    other field."""
+    return next((get_args(member)[1] for member in members(annotation) if get_origin(member) is dict), None)
+
+
 def spec_at(cls: type[Spec], mapping: Any, keys: Sequence[str]) -> type[Spec] | None:
     """The spec class at a dotted path, unions decided by the mapping's `kind` or `family`, else by the default.
 
-    None where the path leads to no spec.
+    A mapping whose names a person chooses counts as a spec with the fields that it has. None where the path leads to no
+    spec.
     """
     current: type[Spec] = cls
     for key in keys:
@@ -50,10 +60,30 @@ def spec_at(cls: type[Spec], mapping: Any, keys: Sequence[str]) -> type[Spec] | 
         chosen = [option for option in candidates if _selected(option, mapping)]
         if not chosen and isinstance(field.default, Spec):
             chosen = [type(field.default)]
+        if not (chosen or candidates) and (values := values_of(field.annotation)) and isinstance(mapping, Mapping):
+            chosen = [_with_names(mapping, values)]
         if not (chosen or candidates):
             return None
         current = (chosen or candidates)[0]
     return current
+
+
+def _with_names(names: Iterable[Any], annotation: Any) -> type[Spec]:
+    """A spec class that has a field of this type by each name."""
+    fields: Any = {name: (annotation, ...) for name in names if isinstance(name, str) and _is_field_name(name)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pydantic's, of a field by the name of a method: nothing is made of this class
+        return create_model("Names", __base__=_Names, **fields)
+
+
+class _Names(Spec):
+    """Base of such classes: any name may be a field."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+
+def _is_field_name(name: str) -> bool:
+    return not name.startswith("_") and name != "model_config"
 
 
 def _selected(option: type[Spec], mapping: Any) -> bool:
@@ -72,10 +102,13 @@ def plain_path(loc: Sequence[int | str], cls: type[Spec], mapping: Mapping[str, 
     below: Any = mapping
     for part in loc:
         chosen_first = sorted(options(annotation), key=lambda option: not _selected(option, below))
+        if len(chosen_first) > 1 and isinstance(below, Mapping) and part in map(below.get, SELECTORS):
+            annotation = chosen_first[0]  # its tag, which may be the name of a field, too: data.kind=motifs
+            continue
         owner = next((option for option in chosen_first if str(part) in option.model_fields), None)
         if isinstance(part, int) or owner or (isinstance(below, Mapping) and part in below):
             keys.append(str(part))
-            annotation = owner.model_fields[str(part)].annotation if owner else None
+            annotation = owner.model_fields[str(part)].annotation if owner else values_of(annotation)
             below = below.get(part) if isinstance(below, Mapping) else None
     return keys
 
@@ -100,7 +133,7 @@ def added_names(cls: type[Spec], keys: Sequence[str]) -> list[str]:
             return LOSS_COMPONENTS.names()
         case ["objective", "time"]:
             return TIME_DENSITIES.names()
-        case ["data"]:
+        case ["data"] | ["data", "parts", _]:
             return DATA_SOURCES.names()
     return []
 

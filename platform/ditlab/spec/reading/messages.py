@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from denoisers.contract import Spec
 from ditlab.errors import nearest
 from ditlab.spec.format_value import format_bound, format_value, printable_sentence
+from ditlab.spec.mixture import in_part
 from ditlab.spec.reading.field_paths import (
     added_names,
     annotation_at,
@@ -41,10 +42,16 @@ def explain(error: ValidationError, cls: type[Spec], mapping: Mapping[str, Any])
         keys = plain_path(detail["loc"], cls, mapping)
         if _of_another_alternative(detail, annotation_at(cls, mapping, keys)):
             continue
-        line = printable_sentence(_sentence(detail, keys, cls, mapping))
+        line = printable_sentence(_as_part(_sentence(detail, keys, cls, mapping), keys, cls, mapping))
         if line not in seen:
             seen.add(line)
             yield line
+
+
+def _as_part(sentence: str, keys: Sequence[str], cls: type[Spec], mapping: Mapping[str, Any]) -> str:
+    """A source's sentence names `data.path`, and `data.parts.NAME.path` where it is a part of a mixture."""
+    part = spec_at(cls, mapping, keys[:3]) if keys[:2] == ["data", "parts"] and len(keys) > 2 else None
+    return in_part(sentence, keys[2], part) if part else sentence
 
 
 def _of_another_alternative(detail: Any, annotation: Any) -> bool:

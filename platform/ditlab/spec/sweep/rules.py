@@ -78,6 +78,12 @@ def check_ranking(sweep: Sweep, source: str) -> None:
             f"{source}: metric={training} is the loss that space.{weighing} changes, so small weights would win; "
             "rank by a held-out metric without weights, such as eval/velocity."
         )
+    mixing = next((path for path in sweep.space if f"{path}.".startswith(("data.weights.", "data.parts."))), None)
+    if mixing and training:
+        raise UserError(
+            f"{source}: metric={training} is measured on what space.{mixing} mixes, so weight on the easiest part "
+            "would win; rank by a held-out metric, which measures all parts, such as eval/velocity."
+        )
 
 
 def check_scheduler(sweep: Sweep, reference: Experiment, source: str) -> None:

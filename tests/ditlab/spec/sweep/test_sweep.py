@@ -107,7 +107,7 @@ def test_what_is_no_base(path, write, base, said):
         ({"space": {"x": {"kind": "grid", "values": [1, 2, 1.0]}}}, "1.0 stands in it twice; keep one"),
         ({"space": {"x": {"kind": "int", "low": 1, "high": 2, "setp": 1}}}, "has no field 'setp=1'; did you mean"),
         ({"space": {1: {"kind": "grid", "values": [1]}}}, "space.1=1 must be text"),
-        ({"space": {"model_config": {"kind": "int"}}}, "is missing; give it a value."),
+        ({"space": {"model_config": {"kind": "int", "low": 1}}}, "space.model_config.high is missing; give it"),
         ({"space": [1]}, "space=[1] must be a mapping of fields."),
         ({"fixed": [1]}, "fixed=[1] must be a mapping of fields."),
         ({"search": {"kind": "bayes"}}, "search.kind='bayes' is unknown; "),
