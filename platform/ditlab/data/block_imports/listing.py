@@ -45,6 +45,11 @@ class SourceFile:
         return PurePosixPath(self.name).suffix
 
     @property
+    def place(self) -> str:
+        """Path or URI of the file, for people."""
+        return f"{visible_name(self.root).rstrip('/')}/{self.shown}"
+
+    @property
     def path(self) -> Path:
         """Path of a file that is not behind a URI."""
         assert not self.is_remote, self.root

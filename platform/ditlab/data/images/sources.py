@@ -151,7 +151,7 @@ class ParquetFiles:
     @cached_property
     def num(self) -> int | None:
         try:
-            return sum(map(parquet_rows, self.files))
+            return sum(sum(parquet_rows(file)) for file in self.files)
         except BadRecord:
             return None
 
