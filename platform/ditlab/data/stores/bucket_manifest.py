@@ -38,7 +38,7 @@ class BucketsManifest(ManifestRecord):
     """Contents of `buckets.json`, which is written last: a bucketed store exists once it does."""
 
     format: Literal["ditlab-buckets"] = "ditlab-buckets"
-    version: Literal[1, 2] = 2
+    version: Literal[1, 2, 3] = 3
     name: PlainName
     description: str
     buckets: tuple[Bucket, ...]

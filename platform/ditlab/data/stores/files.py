@@ -100,5 +100,7 @@ def read_contents(read: ReadFile, root: RootManifest, place: str) -> StoreConten
 def _files(folder: str, manifest: StoreManifest) -> Iterator[StoreFile]:
     for shard in manifest.shards:
         yield StoreFile(folder, shard.file, shard.bytes, shard.sha256)
+    if manifest.index is not None:
+        yield StoreFile(folder, manifest.index.file, manifest.index.bytes, manifest.index.sha256)
     for name, sha256 in manifest.attachments.items():
         yield StoreFile(folder, name, None, sha256)

@@ -8,6 +8,8 @@ import numpy as np
 
 BLOCK_BYTES = 4 * 2**20
 """Size of a block: one request of an object store, whose latency of 50 ms is then little beside the transfer."""
+WHOLE_BYTES = 64 * 2**20
+"""Most bytes of a store that is written as a single block, and of one that is verified whole when it is opened."""
 
 
 def block_rows(row_bytes: int) -> int:

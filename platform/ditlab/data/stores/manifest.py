@@ -13,8 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ditlab.data.stores.plain_names import PlainName
 
 MANIFEST_NAME = "store.json"
-FORMAT_VERSION = 2
-"""Version that is written: with a checksum over the whole manifest. Version 1, without one, is read as well."""
+BLOCK_VERSION = 3
+"""First version of the format whose rows lie in blocks."""
+FORMAT_VERSION = 3
+"""Version that is written: rows in blocks that are hashed one by one. Read as well: version 2, with a checksum over the
+manifest and one hash for each column, and version 1, without the checksum."""
 
 DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
 
@@ -102,14 +105,24 @@ class StoredColumn(Column):
 
     statistics: ColumnStatistics
     sha256: str
-    """Hash of the column's elements, row by row, little-endian: the same however the rows are cut into shards."""
+    """Hash of the column's elements, row by row, little-endian. Of several blocks: see `block_index.column_hash`."""
 
 
 class StoreShard(ManifestRecord):
-    """Arrow IPC file of one record batch."""
+    """Arrow IPC file: a record batch for each of its blocks; in versions 1 and 2 a single one."""
 
     file: PlainName
     rows: int
+    bytes: int
+    sha256: str
+    blocks: str = ""
+    """SHA-256 of its blocks' entries in the index file; empty in versions 1 and 2."""
+
+
+class IndexFile(ManifestRecord):
+    """File of the blocks' places and hashes: see `block_index`."""
+
+    file: PlainName
     bytes: int
     sha256: str
 
@@ -163,12 +176,16 @@ class StoreManifest(ManifestRecord):
     """Contents of `store.json`, which is written last: a store exists once it does."""
 
     format: Literal["ditlab-store"] = "ditlab-store"
-    version: Literal[1, 2] = 2
+    version: Literal[1, 2, 3] = 3
     name: PlainName
     description: str
     rows: int
     columns: dict[str, StoredColumn]
     shards: tuple[StoreShard, ...]
+    block_rows: int = 0
+    """Rows of a block; the last one of a shard may have fewer. 0 in versions 1 and 2."""
+    index: IndexFile | None = None
+    """Places and hashes of the blocks; null in versions 1 and 2."""
     source: Source
     text: TextFacts | None = None
     """Facts about the text of a token store; null for any other store."""

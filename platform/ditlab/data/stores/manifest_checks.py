@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 
+from ditlab.data.stores.block_index import entry_bytes
 from ditlab.data.stores.bucket_manifest import BucketsManifest
-from ditlab.data.stores.manifest import StoredColumn, StoreManifest
+from ditlab.data.stores.layout import BlockLayout
+from ditlab.data.stores.manifest import BLOCK_VERSION, StoredColumn, StoreManifest
 
 MOST = 2**60
 """Largest number of rows, elements or bytes: what is computed from it fits 64 bits."""
@@ -19,11 +21,25 @@ def check_store(manifest: StoreManifest) -> None:
         raise ValueError(f"rows: {manifest.rows:,}, and the shards hold {rows:,}")
     if not manifest.columns:
         raise ValueError("columns: there are none")
+    if manifest.version >= BLOCK_VERSION:
+        _check_blocks(manifest)
+    elif manifest.index or manifest.block_rows:
+        raise ValueError(f"index: version {manifest.version} has none")
     for name, column in manifest.columns.items():
         _check_column(f"columns.{name}", column, manifest.rows)
     if manifest.text:
         _check_numbers({f"text.{key}": getattr(manifest.text, key) for key in ("documents", "tokens")}, least=1)
         _check_numbers({f"text.{key}": getattr(manifest.text, key) for key in ("bytes", "dropped")})
+
+
+def _check_blocks(manifest: StoreManifest) -> None:
+    _check_numbers({"block_rows": manifest.block_rows}, least=1)
+    if manifest.index is None:
+        raise ValueError("index: there is none")
+    layout = BlockLayout.of([shard.rows for shard in manifest.shards], manifest.block_rows)
+    size = layout.num_blocks * entry_bytes(len(manifest.columns))
+    if manifest.index.bytes != size:
+        raise ValueError(f"index.bytes: {manifest.index.bytes:,}, and {layout.num_blocks:,} blocks take {size:,}")
 
 
 def _check_column(key: str, column: StoredColumn, rows: int) -> None:

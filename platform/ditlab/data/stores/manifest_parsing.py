@@ -54,7 +54,7 @@ def parse_record(content: bytes, record_type: type[RecordType], place: str, reme
         version = keys["version"]
         if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
             raise UserError(
-                f"{place} is of format version {str(version)[:20]}, and this ditlab reads versions 1 and "
+                f"{place} is of format version {str(version)[:20]}, and this ditlab reads versions 1 to "
                 f"{FORMAT_VERSION}; {remedy}."
             )
         record = record_type.model_validate_json(content, strict=True)

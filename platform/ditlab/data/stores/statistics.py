@@ -1,69 +1,118 @@
-"""Running statistics of a column, updated batch by batch."""
+"""Statistics of a column that arrives in batches, or in parts that are merged."""
 
-import hashlib
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from ditlab.data.stores.manifest import Column, ColumnStatistics, StoredColumn
+from ditlab.data.stores.manifest import Column, ColumnStatistics, ManifestRecord
 from ditlab.errors import UserError
 
+HISTOGRAM_BYTES = 2**16
+"""Bytes from which their histogram is quicker than passes over the numbers: 2 ms of 4 MiB, and 14 ms."""
 
-class RunningStatistics:
-    """Count, extrema, mean, standard deviation, class counts and content hash of a column that arrives in batches.
 
-    Means and squared deviations of batches are merged as in Chan, Golub and LeVeque (1979), which loses no digits to
-    large means.
+class Moments(ManifestRecord):
+    """Count, extrema, mean, squared deviations and class counts of some rows of a column.
+
+    Means and squared deviations are merged as in Chan, Golub and LeVeque (1979), which loses no digits to large means.
     """
 
-    def __init__(self, name: str, column: Column):
-        self._name = name
-        self._column = column
-        self._hash = hashlib.sha256()
-        self._count = 0
-        self._min, self._max = math.inf, -math.inf
-        self._mean, self._squares = 0.0, 0.0
-        self._class_counts = None if column.num_classes is None else np.zeros(column.num_classes, np.int64)
+    count: int = 0
+    """Number of elements."""
+    min: float = 0.0
+    max: float = 0.0
+    mean: float = 0.0
+    squares: float = 0.0
+    """Sum of squared deviations from the mean."""
+    class_counts: tuple[int, ...] | None = None
+    """Number of elements by class, for columns with `num_classes`."""
 
-    def add(self, values: np.ndarray) -> None:
-        """Add a batch, (rows, *shape), C-contiguous. Raises UserError for values that the column cannot hold."""
-        low, high = float(values.min()), float(values.max())
-        self._refuse_bad_values(low, high)
-        self._min, self._max = min(self._min, low), max(self._max, high)
-        mean = float(values.mean(dtype=np.float64))
-        squares = float(values.var(dtype=np.float64)) * values.size
-        total = self._count + values.size
-        delta = mean - self._mean
-        self._squares += squares + delta * delta * self._count * values.size / total
-        self._mean += delta * values.size / total
-        self._count = total
-        if self._class_counts is not None:
-            self._class_counts += np.bincount(values.reshape(-1), minlength=len(self._class_counts))
-        self._hash.update(values.astype(values.dtype.newbyteorder("<"), copy=False).data)
-
-    def _refuse_bad_values(self, low: float, high: float) -> None:
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise UserError(f"column '{self._name}' holds NaN or infinities; a store takes finite numbers only.")
-        classes, bounds = self._column.num_classes, self._column.value_range
-        if classes is not None and (low < 0 or high >= classes):
-            raise UserError(
-                f"column '{self._name}' holds classes {low:.0f} to {high:.0f}, but num_classes={classes} allows "
-                f"0 to {classes - 1}; the source is damaged or num_classes is wrong."
-            )
-        if bounds is not None and (low < bounds[0] or high > bounds[1]):
-            raise UserError(
-                f"column '{self._name}' holds values {low:g} to {high:g} outside its value_range {bounds}; "
-                "the source is damaged or value_range is wrong."
-            )
-
-    def stored_column(self) -> StoredColumn:
-        """Return the column with the statistics of all batches so far."""
-        statistics = ColumnStatistics(
-            count=self._count,
-            min=self._min,
-            max=self._max,
-            mean=self._mean,
-            std=math.sqrt(self._squares / self._count),
-            class_counts=None if self._class_counts is None else tuple(int(n) for n in self._class_counts),
+    def merge(self, other: "Moments") -> "Moments":
+        """Return the moments of these rows and others."""
+        if not self.count:
+            return other
+        total = self.count + other.count
+        delta = other.mean - self.mean
+        counts = self.class_counts
+        if counts is not None and other.class_counts is not None:
+            counts = tuple(np.add(counts, other.class_counts).tolist())
+        return Moments(
+            count=total,
+            min=min(self.min, other.min),
+            max=max(self.max, other.max),
+            mean=self.mean + delta * other.count / total,
+            squares=self.squares + other.squares + delta * delta * self.count * other.count / total,
+            class_counts=counts,
         )
-        return StoredColumn(**self._column.model_dump(), statistics=statistics, sha256=self._hash.hexdigest())
+
+    def statistics(self) -> ColumnStatistics:
+        """Return the statistics of a store's column."""
+        return ColumnStatistics(
+            count=self.count,
+            min=self.min,
+            max=self.max,
+            mean=self.mean,
+            std=math.sqrt(self.squares / self.count),
+            class_counts=self.class_counts,
+        )
+
+
+def measure(name: str, column: Column, values: np.ndarray) -> Moments:
+    """Return the moments of rows, (rows, *shape), C-contiguous, one element at least.
+
+    Raises UserError for values that the column cannot hold.
+    """
+    if values.dtype == np.uint8 and values.nbytes >= HISTOGRAM_BYTES:
+        found = _of_bytes(values)
+    else:
+        found = _Range(float(values.min()), float(values.max()))
+        _refuse_bad_values(name, column, found.low, found.high)
+        found.mean = float(values.mean(dtype=np.float64))
+        found.squares = float(values.var(dtype=np.float64)) * values.size
+    _refuse_bad_values(name, column, found.low, found.high)
+    counts = None
+    if column.num_classes is not None:
+        counts = tuple(np.bincount(values.reshape(-1), minlength=column.num_classes).tolist())
+    return Moments(
+        count=values.size, min=found.low, max=found.high, mean=found.mean, squares=found.squares, class_counts=counts
+    )
+
+
+@dataclass
+class _Range:
+    low: float
+    high: float
+    mean: float = 0.0
+    squares: float = 0.0
+
+
+def _of_bytes(values: np.ndarray) -> _Range:
+    """Measure bytes by their histogram, which Pillow counts five times faster than NumPy."""
+    from PIL import Image
+
+    flat = values.reshape(-1)
+    width = 2**12
+    whole = flat.size - flat.size % width
+    counts = np.array(Image.frombuffer("L", (width, whole // width), flat[:whole], "raw", "L", 0, 1).histogram())
+    counts += np.bincount(flat[whole:], minlength=256)
+    numbers = np.arange(256, dtype=np.float64)
+    mean = float(counts @ numbers) / flat.size
+    held = np.flatnonzero(counts)
+    return _Range(float(held[0]), float(held[-1]), mean, float(counts @ (numbers - mean) ** 2))
+
+
+def _refuse_bad_values(name: str, column: Column, low: float, high: float) -> None:
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise UserError(f"column '{name}' holds NaN or infinities; a store takes finite numbers only.")
+    classes, bounds = column.num_classes, column.value_range
+    if classes is not None and (low < 0 or high >= classes):
+        raise UserError(
+            f"column '{name}' holds classes {low:.0f} to {high:.0f}, but num_classes={classes} allows "
+            f"0 to {classes - 1}; the source is damaged or num_classes is wrong."
+        )
+    if bounds is not None and (low < bounds[0] or high > bounds[1]):
+        raise UserError(
+            f"column '{name}' holds values {low:g} to {high:g} outside its value_range {bounds}; "
+            "the source is damaged or value_range is wrong."
+        )

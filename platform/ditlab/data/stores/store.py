@@ -1,27 +1,28 @@
 """Arrow store: memory-mapped, checked, read without copies."""
 
-import hashlib
-import mmap
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from io import BufferedReader
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
-from ditlab.data.stores.arrow_file import first_batch
-from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn, StoreManifest, StoreShard
+from ditlab.data.stores.block_index import BlockEntry, BlockIndex
+from ditlab.data.stores.layout import WHOLE_BYTES, BlockLayout, block_rows
+from ditlab.data.stores.manifest import BLOCK_VERSION, MANIFEST_NAME, StoredColumn, StoreManifest
 from ditlab.data.stores.manifest_parsing import parse_manifest, read_manifest_bytes
-from ditlab.errors import UserError, first_line
-from ditlab.storage.plain_files import open_plain
+from ditlab.data.stores.shard_files import REMEDY, MappedShard, check_attachment, check_size, opened
+from ditlab.errors import UserError
+
+MAPPED_SHARDS = 256
+"""Shards that are mapped at a time: each holds a file descriptor, of which a process often has 1,024."""
 
 
 class Store:
-    """Open Arrow store. Every shard is mapped once; tensors share the map's pages.
+    """Open Arrow store. Shards are mapped when they are first read; tensors share the map's pages.
 
     The maps are private (copy on write): a tensor written to by mistake changes nothing on disk.
     """
@@ -30,24 +31,50 @@ class Store:
         """Make a store of a manifest alone, whose rows cannot be read; use `open` for one with rows."""
         self.path = path
         self.manifest = manifest
-        self._shards: list[dict[str, Tensor]] = []
         self._ends = np.cumsum([shard.rows for shard in manifest.shards])
+        self._verifies = False
+        self._mapped: OrderedDict[int, MappedShard] = OrderedDict()
+        self._verified: dict[int, np.ndarray] = {}
+        """Blocks whose hashes were compared, by shard: shards may be mapped more than once."""
 
     @classmethod
-    def open(cls, path: Path, verify: bool = True) -> "Store":
-        """Open the store in a folder; `verify` reads every shard once and compares its SHA-256 (about 1 GB/s).
+    def open(cls, path: Path, verify: bool = True, *, at_once: bool | None = None) -> "Store":
+        """Open the store in a folder.
+
+        With `verify`, a store of up to WHOLE_BYTES, and every one of format 1 or 2, is hashed now (about 1 GB/s); of a
+        larger one each block is hashed when it is first read. `at_once` says which. Without `verify`, of shards sizes
+        alone are compared.
 
         Raises UserError where there is no store, its format is another version's, or a shard or an attachment is
-        missing or altered. Without `verify`, of shards sizes alone are compared.
+        missing or altered.
         """
         manifest = read_manifest(path)
-        for shard in manifest.shards:
-            _check_shard(path / shard.file, shard, verify)
-        for name, digest in manifest.attachments.items():
-            _check_attachment(path / name, digest)
         store = cls(path, manifest)
-        store._shards = [_map_shard(path / shard.file, shard, manifest.columns) for shard in manifest.shards]
+        if at_once is None:
+            at_once = manifest.version < BLOCK_VERSION or store.size <= WHOLE_BYTES
+        store._check_files(verify and at_once)
+        store._verifies = verify and not at_once
+        store._shard(0)
         return store
+
+    @property
+    def size(self) -> int:
+        """Bytes of all shards."""
+        return sum(shard.bytes for shard in self.manifest.shards)
+
+    def verify(self) -> None:
+        """Hash every file, and compare with the manifest. Raises UserError for the first one that was altered."""
+        self._check_files(whole=True)
+
+    def _check_files(self, whole: bool) -> None:
+        """Compare the files' sizes with the manifest, and if `whole` their hashes."""
+        manifest = self.manifest
+        for shard in manifest.shards:
+            check_size(self.path / shard.file, shard.bytes, shard.sha256 if whole else "")
+        if manifest.index is not None:
+            check_size(self.path / manifest.index.file, manifest.index.bytes, manifest.index.sha256 if whole else "")
+        for name, digest in manifest.attachments.items():
+            check_attachment(self.path / name, digest)
 
     @property
     def name(self) -> str:
@@ -63,6 +90,12 @@ class Store:
     def fingerprint(self) -> str:
         """Fingerprint of the contents: see `manifest.content_fingerprint`."""
         return self.manifest.fingerprint
+
+    @cached_property
+    def layout(self) -> BlockLayout:
+        """Rows in blocks; in formats 1 and 2, whose shards are of one piece, in blocks of the same size."""
+        size = self.manifest.block_rows or block_rows(sum(column.row_bytes for column in self.columns.values()))
+        return BlockLayout.of([shard.rows for shard in self.manifest.shards], size)
 
     @property
     def parts(self) -> "tuple[Store, ...]":
@@ -80,28 +113,74 @@ class Store:
     def __len__(self) -> int:
         return self.manifest.rows
 
+    def expect(self, blocks: np.ndarray) -> None:
+        """Take note that blocks (int64) will be read soon: nothing to do for a store on this machine's disk."""
+
+    def close(self) -> None:
+        """Give up what the store holds beside its memory: nothing. Closing twice is fine."""
+
     def tensor(self, column: str) -> Tensor:
-        """Return the whole column, (rows, *shape): the map itself in a store of one shard, else a copy."""
-        parts = [shard[column] for shard in self._shards]
+        """Return the whole column, (rows, *shape): the map itself in a store of one block, else a copy."""
+        parts = [self._as_stored(column, self._shard(number).column(column)) for number in range(len(self._ends))]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
         """Copy the given rows of a column in the given order: (len(rows), *shape).
 
-        `rows`: int64, in [0, len(store)); `out`: tensor to copy into.
+        `rows`: int64, in [0, len(store)); `out`: tensor to copy into. Raises UserError for a block that was altered.
         """
-        if len(self._shards) == 1:
-            return _take(self._shards[0][column], rows, out)
-        if out is None:
-            first = self._shards[0][column]
-            out = torch.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
+        # NumPy copies on the calling thread, without the GIL. torch.index_select would bring up a team of OpenMP
+        # threads in the loader's thread, beside the training step's: where the cores are taken, each of its barriers
+        # was seen to wait for milliseconds. And torch cannot assign to indices of uint16.
+        target = None if out is None else _stored_view(out)
+        if len(self._ends) == 1:
+            target = self._shard(0).take(column, rows, self._verifies, target)
+            return self._as_stored(column, target) if out is None else out
+        if target is None:
+            stored = self.columns[column]
+            target = np.empty((len(rows), *stored.shape), stored.stored_dtype)
         shard_of_row = np.searchsorted(self._ends, rows, side="right")
-        for number in np.unique(shard_of_row):
+        for number in np.unique(shard_of_row).tolist():
             here = np.flatnonzero(shard_of_row == number)
             start = int(self._ends[number]) - self.manifest.shards[number].rows
-            # through NumPy: torch cannot assign to indices of uint16
-            out.numpy()[here] = _take(self._shards[number][column], rows[here] - start).numpy()
-        return out
+            target[here] = self._shard(number).take(column, rows[here] - start, self._verifies)
+        return self._as_stored(column, target) if out is None else out
+
+    def _as_stored(self, column: str, values: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(values)
+        return tensor.view(torch.bool) if self.columns[column].dtype == "bool" else tensor
+
+    def _shard(self, number: int) -> MappedShard:
+        """Return a mapped shard. Raises UserError where it is no shard of these columns."""
+        mapped = self._mapped.get(number)
+        if mapped is None:
+            shard = self.manifest.shards[number]
+            entries = None if self._index is None else self._entries(self._index, number)
+            mapped = MappedShard(self.path / shard.file, shard, self.columns, self.layout.block_rows, entries)
+            mapped.verified = self._verified.setdefault(number, mapped.verified)
+            self._mapped[number] = mapped
+            if len(self._mapped) > MAPPED_SHARDS:
+                self._mapped.popitem(last=False)
+        return mapped
+
+    @cached_property
+    def _index(self) -> BlockIndex | None:
+        if self.manifest.index is None:
+            return None
+        file = self.path / self.manifest.index.file
+
+        def read(offset: int, length: int) -> bytes:
+            with opened(file) as content:
+                return os.pread(content.fileno(), length, offset)
+
+        return BlockIndex(self.layout, [shard.blocks for shard in self.manifest.shards], len(self.columns), read)
+
+    def _entries(self, index: BlockIndex, shard: int) -> list[BlockEntry]:
+        try:
+            return index.entries(shard)
+        except ValueError as error:
+            file = self.path / (self.manifest.index.file if self.manifest.index else "")
+            raise UserError(f"{file} was altered: {error}; {REMEDY}") from None
 
 
 def read_manifest(path: Path) -> StoreManifest:
@@ -110,94 +189,7 @@ def read_manifest(path: Path) -> StoreManifest:
     return parse_manifest(read_manifest_bytes(file), str(file))
 
 
-UNREADABLE = (
-    pa.ArrowException,
-    OSError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    TypeError,
-    RuntimeError,
-    ArithmeticError,
-)
-"""Errors of pyarrow, NumPy and torch for a file that is no Arrow file of a manifest's columns."""
-_REMEDY = "remove the store's folder and import the data again with `ditlab data import`."
-
-
-@contextmanager
-def _opened(file: Path) -> Iterator[BufferedReader]:
-    """Open a file of a store. Raises UserError where it is missing or cannot be read, also in the body."""
-    try:
-        with open_plain(file) as content:
-            yield content
-    except FileNotFoundError as error:
-        raise UserError(f"{file} is missing from its store; {_REMEDY}") from error
-    except OSError as error:
-        raise UserError(f"{file} cannot be read ({first_line(error)}); {_REMEDY}") from error
-
-
-def _check_shard(file: Path, shard: StoreShard, verify: bool) -> None:
-    with _opened(file) as content:
-        size = os.fstat(content.fileno()).st_size
-        if size != shard.bytes:
-            raise UserError(f"{file} was altered: it has {size} bytes, and its manifest says {shard.bytes}; {_REMEDY}")
-        if verify:
-            _check_digest(file, content, shard.sha256)
-
-
-def _check_attachment(file: Path, sha256: str) -> None:
-    with _opened(file) as content:
-        _check_digest(file, content, sha256)
-
-
-def _check_digest(file: Path, content: BufferedReader, sha256: str) -> None:
-    digest = hashlib.file_digest(content, "sha256").hexdigest()
-    if digest != sha256:
-        raise UserError(
-            f"{file} was altered: its SHA-256 is {digest[:16]}..., and its manifest says {sha256[:16]}...; {_REMEDY}"
-        )
-
-
-def _map_shard(file: Path, shard: StoreShard, columns: Mapping[str, StoredColumn]) -> dict[str, Tensor]:
-    """Return tensors over a shard's memory map, (shard.rows, *shape) each, which keep the map alive.
-
-    Raises UserError where the file is no Arrow file of these columns, although its size is that of the manifest.
-    """
-    try:
-        return _tensors(file, shard, columns)
-    except UNREADABLE as error:
-        raise UserError(f"{file} does not hold the columns of its manifest ({first_line(error)}); {_REMEDY}") from error
-
-
-def _tensors(file: Path, shard: StoreShard, columns: Mapping[str, StoredColumn]) -> dict[str, Tensor]:
-    with _opened(file) as content:
-        pages = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_COPY)
-    whole = pa.py_buffer(pages)
-    batch = first_batch(whole)
-    if batch.num_rows != shard.rows:
-        raise ValueError(f"{batch.num_rows:,} rows, not {shard.rows:,}")
-    tensors = {}
-    for name, column in columns.items():
-        array = batch.column(name)
-        elements = array.storage.flatten() if column.shape else array
-        flat = torch.frombuffer(
-            pages,
-            dtype=getattr(torch, column.stored_dtype.name),
-            count=shard.rows * column.row_elements,
-            offset=elements.buffers()[1].address - whole.address,
-        )
-        tensor = flat.view(shard.rows, *column.shape)
-        tensors[name] = tensor.view(torch.bool) if column.dtype == "bool" else tensor
-    return tensors
-
-
-def _take(values: Tensor, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
-    """Return `values[rows]`, computed on the calling thread without the GIL.
-
-    torch.index_select would bring up a team of OpenMP threads in the loader's thread, beside the training step's:
-    where the cores are taken, each of its barriers was seen to wait for milliseconds.
-    """
-    if out is None:
-        return torch.from_numpy(np.take(values.numpy(), rows, axis=0))
-    np.take(values.numpy(), rows, axis=0, out=out.numpy(), mode="clip")  # mode="raise" goes through a copy
-    return out
+def _stored_view(out: Tensor) -> np.ndarray:
+    """Return the array of a tensor in a column's stored dtype: bool is kept as uint8."""
+    array: np.ndarray = (out.view(torch.uint8) if out.dtype == torch.bool else out).numpy()
+    return array

@@ -173,7 +173,7 @@ def test_a_damaged_bucket_is_found_and_mended(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 3}, "format version 3"),
+        ({"version": 4}, "format version 4"),
         ({"name": "another"}, "was altered: its content does not give its checksum"),
         ({"version": 1, "buckets": []}, "was altered: it contradicts itself"),
         ({"version": 1, "fingerprint": "0" * 64}, "was altered: its buckets"),

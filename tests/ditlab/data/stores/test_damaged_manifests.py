@@ -23,6 +23,7 @@ from ditlab.home import Home
 from ditlab.spec.data import ArrowData
 from support.damage import bit_flips, mutations
 from support.datasets.bucketed import bucketed
+from support.datasets.older_formats import before_blocks
 
 KINDS = ("store.json", "buckets.json", "bucket/store.json")
 
@@ -98,7 +99,7 @@ def as_written(file: Path) -> None:
 
 def as_version_1(file: Path) -> None:
     """Write a manifest as before it had a checksum."""
-    keys = json.loads(file.read_text()) | {"version": 1}
+    keys = before_blocks(json.loads(file.read_text())) | {"version": 1}
     del keys["checksum"]
     file.write_text(json.dumps(keys, indent=1))
 

@@ -12,12 +12,13 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
+from support.datasets.older_formats import before_blocks
 
 
 def edit_manifest(store: Store, **changes: object) -> None:
     """Change keys of a manifest, written as version 1, which had no checksum."""
     file = store.path / "store.json"
-    keys = json.loads(file.read_text()) | {"version": 1} | changes
+    keys = before_blocks(json.loads(file.read_text())) | {"version": 1} | changes
     del keys["checksum"]
     file.write_text(json.dumps(keys))
 
@@ -75,7 +76,6 @@ def test_shards_do_not_change_what_is_read(make_store, rows_per_shard):
         assert torch.equal(whole.gather(column, rows), whole.tensor(column)[torch.from_numpy(rows)])
         assert torch.equal(whole.gather(column, rows), cut.gather(column, rows))
     assert torch.equal(cut.gather("image", rows, out), whole.gather("image", rows))
-    assert cut.fingerprint == whole.fingerprint
 
 
 def test_statistics_are_those_of_the_rows(make_store):
@@ -188,7 +188,7 @@ def test_an_altered_shard_is_named(make_store):
 def test_another_format_version_is_refused(make_store):
     store = make_store()
     edit_manifest(store, version=7)
-    with pytest.raises(UserError, match=r"format version 7, and this ditlab reads versions 1 and 2; import"):
+    with pytest.raises(UserError, match=r"format version 7, and this ditlab reads versions 1 to 3; import"):
         Store.open(store.path)
 
 
