@@ -1,0 +1,110 @@
+"""Cache of blocks on a node's disk: bounded, shared by its processes, usable after a kill at any moment."""
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from ditlab.data.remote.block_claim import BlockClaim
+from ditlab.data.remote.cache_folder import CacheFolder
+from ditlab.data.remote.cache_space import CacheSpace
+from ditlab.data.remote.mapped_file import MappedBytes, map_locked, open_locked
+from ditlab.errors import UserError
+
+
+class BlockCache:
+    """Files named by the hash of their content, at most `limit_bytes` of them, ledger and unfinished ones included.
+
+    Room is entered in the ledger before a byte is written, so that the bound also holds while several processes write.
+    The least recently used block goes first; one that a process has mapped stays. Where processes have different
+    limits, the least holds. The content is the caller's to verify. A disk that refuses costs the cache, and not the
+    caller: `put` then returns the content from memory, and `problem` says why.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        """Open or make the cache, and evict what is over the limit. Raises UserError for a folder that is unusable."""
+        self.limit_bytes, self._folder = limit_bytes, CacheFolder(folder)
+        self._mapped = MappedBytes()
+        self.problem: OSError | None = None
+        """Latest reason for which a block was not kept; None for none."""
+        try:
+            self._folder.make()
+            self._space = CacheSpace(self._folder, limit_bytes)
+        except OSError as error:
+            raise UserError(
+                f"The cache of blocks in {folder} cannot be used ({error.strerror or error}); delete that folder, make "
+                "room there, or point DITLAB_CACHE at another disk of this node."
+            ) from None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the blocks and the ledger, with the room that is reserved."""
+        return self._space.size()
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes that are in use in this process, and therefore stay."""
+        return self._mapped.total
+
+    def share(self) -> int:
+        """Bytes that this process may count on beside the others that use the cache now."""
+        users = self._space.users.recent()
+        return users.limit // users.num
+
+    def __contains__(self, key: str) -> bool:
+        try:
+            return self._folder.block(key).is_file()
+        except OSError:
+            return False
+
+    def get(self, key: str) -> pa.Buffer | None:
+        """Map a block; None where it is missing. It stays in the cache while the buffer or a view of it lives."""
+        try:
+            descriptor = open_locked(self._folder.block(key), os.O_RDONLY, fcntl.LOCK_SH)
+            if descriptor is None:
+                return None
+            found = map_locked(descriptor, self._mapped)
+        except OSError:
+            return None
+        with suppress(OSError):
+            self._space.note_use(key)
+        return found
+
+    def claim(self, key: str) -> BlockClaim | None:
+        """Claim the making of a block; None while another process or thread makes it. Raises OSError."""
+        return BlockClaim.take(self._folder, key)
+
+    def keep(self, claim: BlockClaim, content: bytes | memoryview | pa.Buffer) -> pa.Buffer:
+        """Keep the content of a claimed block; return it mapped, or from memory where there is no room."""
+        view, kept = memoryview(content).cast("B"), None
+        if view.nbytes:
+            try:
+                kept = claim.write(view, self._space, self._mapped)
+            except OSError as error:
+                self.problem = error
+        return pa.py_buffer(content) if kept is None else kept
+
+    def put(self, key: str, content: bytes | memoryview | pa.Buffer) -> pa.Buffer:
+        """Keep a block, as `keep` does; where another is writing it, return it from memory."""
+        try:
+            claim = self.claim(key)
+        except OSError as error:
+            self.problem, claim = error, None
+        if claim is None:
+            return pa.py_buffer(content)
+        with claim:
+            return self.keep(claim, content)
+
+    def discard(self, key: str) -> None:
+        """Delete a block whose content was found damaged."""
+        try:
+            self._space.discard(key)
+        except OSError as error:
+            self.problem = error
+
+    def close(self) -> None:
+        """Close the ledger; what is mapped stays."""
+        with suppress(OSError):
+            self._space.close()

@@ -1,0 +1,334 @@
+"""The cache of blocks: bounded whatever happens, shared between processes, usable after a kill at any moment."""
+
+import hashlib
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ditlab.data.remote.block_cache import BlockCache
+from ditlab.errors import UserError
+from support.disk import small_disk
+
+MIB = 1 << 20
+BLOCK = 64 * 1024
+LEDGER = MIB
+"""Room that tests leave for the ledger."""
+
+
+def content(number: int, size: int = BLOCK) -> bytes:
+    return random.Random(number).randbytes(size)
+
+
+def key(number: int) -> str:
+    return hashlib.sha256(b"%d" % number).hexdigest()
+
+
+def on_disk(folder: Path) -> int:
+    """Bytes of all files below a folder, as a watcher sees them."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.lstat().st_size if not path.is_dir() else 0
+        except FileNotFoundError:
+            continue
+    return total
+
+
+@contextmanager
+def watched(folder: Path) -> Iterator[list[int]]:
+    """Largest sum of file sizes meanwhile, in a list of one."""
+    largest, done = [0], threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            largest[0] = max(largest[0], on_disk(folder))
+            time.sleep(1e-3)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield largest
+    finally:
+        done.set()
+        thread.join()
+
+
+def held(cache: BlockCache, numbers: range) -> list[int]:
+    return [number for number in numbers if cache.get(key(number)) is not None]
+
+
+@pytest.fixture
+def cache(tmp_path) -> Iterator[BlockCache]:
+    opened = BlockCache(tmp_path / "blocks", LEDGER + 8 * BLOCK)
+    yield opened
+    opened.close()
+
+
+def test_what_is_put_is_read_again_by_others(cache, tmp_path):
+    put = cache.put(key(1), content(1))
+    assert bytes(put) == content(1) and cache.get(key(2)) is None
+    other = BlockCache(tmp_path / "blocks", MIB * 2)
+    found = other.get(key(1))
+    assert found is not None and memoryview(found).readonly and bytes(found) == content(1)
+    assert other.mapped_bytes == BLOCK and other.share() == (LEDGER + 8 * BLOCK) // 2, "two users, the least limit"
+    del found
+    assert other.mapped_bytes == 0
+
+
+def test_the_least_recently_used_goes_and_what_is_in_use_stays(cache, tmp_path):
+    in_use = cache.put(key(0), content(0))
+    for number in range(1, 8):
+        cache.put(key(number), content(number))
+    cache.get(key(1))
+    room = (cache.limit_bytes - cache.size) // BLOCK
+    for number in range(8, 8 + room + 3):
+        cache.put(key(number), content(number))
+    left = held(cache, range(8))
+    assert {0, 1} <= set(left) and not {2, 3, 4} & set(left) and bytes(in_use) == content(0)
+    assert on_disk(tmp_path) <= cache.size <= cache.limit_bytes
+
+
+def test_without_room_the_block_is_served_from_memory(cache, tmp_path):
+    blocks = [cache.put(key(number), content(number)) for number in range(30)]
+    assert [bytes(block) for block in blocks] == [content(number) for number in range(30)]
+    assert on_disk(tmp_path) <= cache.limit_bytes and 8 <= len(held(cache, range(30))) < 30
+
+
+def test_a_lower_limit_evicts_and_holds_for_all(cache, tmp_path):
+    for number in range(8):
+        cache.put(key(number), content(number))
+    lower = BlockCache(tmp_path / "blocks", LEDGER // 2 + BLOCK)
+    left = held(lower, range(8))
+    assert on_disk(tmp_path) <= lower.limit_bytes and left == list(range(8 - len(left), 8)) and 0 < len(left) < 8
+    for number in range(10, 20):
+        cache.put(key(number), content(number))
+    assert on_disk(tmp_path) <= lower.limit_bytes
+    lower.close()
+    for number in range(10, 20):
+        cache.put(key(number), content(number))
+    assert on_disk(tmp_path) > lower.limit_bytes
+
+
+def test_a_claim_is_one_processs(cache, tmp_path):
+    other = BlockCache(tmp_path / "blocks", 2 * MIB)
+    claim = cache.claim(key(1))
+    assert claim is not None and other.claim(key(1)) is None
+    assert bytes(other.put(key(1), content(1))) == content(1) and key(1) not in other, "served, and not kept twice"
+    claim.release()
+    with other.claim(key(1)) as again:
+        other.keep(again, content(1))
+    assert key(1) in cache
+
+
+def test_a_damaged_block_is_discarded_and_put_again(cache, tmp_path):
+    cache.put(key(1), content(1))
+    path = tmp_path / "blocks" / key(1)
+    path.write_bytes(b"x" + content(1)[1:])
+    assert bytes(cache.get(key(1)))[:1] == b"x", "the content is the caller's to verify"
+    cache.discard(key(1))
+    assert cache.get(key(1)) is None and bytes(cache.put(key(1), content(1))) == content(1)
+    assert bytes(cache.get(key(1))) == content(1)
+
+
+@pytest.mark.parametrize("harm", ["torn", "foreign", "gone", "other tables", "earlier start"])
+def test_a_ledger_that_is_damaged_is_made_anew(cache, tmp_path, harm):
+    for number in range(6):
+        cache.put(key(number), content(number))
+    cache.close()
+    ledger = tmp_path / "blocks" / "ledger.sqlite"
+    if harm == "gone":
+        ledger.unlink()
+    elif harm == "other tables":
+        ledger.unlink()
+        with sqlite3.connect(ledger) as connection:
+            connection.executescript("CREATE TABLE other (x); PRAGMA user_version = 1")
+    elif harm == "earlier start":
+        with sqlite3.connect(ledger) as connection:
+            connection.executescript("UPDATE about SET value = 'other'; DELETE FROM blocks")
+    else:
+        ledger.write_bytes(ledger.read_bytes()[:1500] if harm == "torn" else b"no database" * 100)
+    again = BlockCache(tmp_path / "blocks", LEDGER + 8 * BLOCK)
+    assert held(again, range(6)) == list(range(6)) and again.size >= 6 * BLOCK
+    for number in range(6, 40):
+        again.put(key(number), content(number))
+        assert on_disk(tmp_path) <= again.limit_bytes
+    assert 39 in held(again, range(40))
+
+
+def test_a_ledger_deleted_in_use_is_made_anew(cache, tmp_path):
+    for number in range(6):
+        cache.put(key(number), content(number))
+    for path in (tmp_path / "blocks").glob("ledger*"):
+        path.unlink()
+    cache.put(key(6), content(6))
+    assert cache.size >= 7 * BLOCK
+    (tmp_path / "blocks" / "ledger.sqlite").write_bytes(b"damaged" * 1000)
+    for number in range(7, 30):
+        assert bytes(cache.put(key(number), content(number))) == content(number)
+        assert on_disk(tmp_path) <= cache.limit_bytes
+    assert 29 in held(cache, range(30))
+
+
+def test_a_folder_deleted_in_use_costs_the_cache_alone(cache, tmp_path):
+    cache.put(key(1), content(1))
+    shutil.rmtree(tmp_path / "blocks")
+    for number in range(4):
+        assert bytes(cache.put(key(number), content(number))) == content(number)
+    assert cache.get(key(3)) is not None
+
+
+def test_links_and_special_files_are_not_followed(cache, tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_bytes(content(1))
+    folder = tmp_path / "blocks"
+    (folder / key(1)).symlink_to(outside)
+    os.mkfifo(folder / key(2))
+    (folder / key(3)).mkdir()
+    os.mkfifo(folder / "parts" / key(4))
+    (folder / "parts" / key(5)).symlink_to(outside)
+    assert held(cache, range(6)) == []
+    for number in range(1, 6):
+        assert bytes(cache.put(key(number), content(number))) == content(number)
+    assert outside.read_bytes() == content(1) and held(cache, range(6)) == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("name", ["ledger.sqlite", ".lock", "parts", "users", "ledger.sqlite-journal"])
+def test_links_in_the_place_of_its_own_files_are_refused(tmp_path, name):
+    folder = tmp_path / "blocks"
+    folder.mkdir()
+    (folder / name).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(UserError, match=r"cannot be used \(.*link.*\); delete that folder"):
+        BlockCache(folder, MIB)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_full_disk_makes_room_or_serves_from_memory(tmp_path):
+    with small_disk(tmp_path / "disk", "2m") as disk:
+        cache = BlockCache(disk.path / "blocks", 64 * MIB)
+        for number in range(8):
+            cache.put(key(number), content(number))
+        disk.fill()
+        assert bytes(cache.put(key(8), content(8))) == content(8)
+        for number in range(100, 110):
+            assert bytes(cache.put(key(number), content(number))) == content(number)
+        disk.make_room()
+        cache.put(key(9), content(9))
+        assert 9 in held(cache, range(10))
+        cache.close()
+
+
+NURSERY = """
+import hashlib, os, random, signal, sys, time, traceback
+from pathlib import Path
+from ditlab.data.remote.block_cache import BlockCache
+
+def write(folder, limit, seed, seconds):
+    numbers, end, window = random.Random(seed), time.monotonic() + seconds, []
+    cache = BlockCache(folder, limit)
+    (folder.parent / f"{seed}.ready").touch()
+    while time.monotonic() < end:
+        number = numbers.randrange(60)
+        key, size = hashlib.sha256(b"%d" % number).hexdigest(), 16384 + 4096 * (number % 13)
+        content, found = random.Random(number).randbytes(size), cache.get(key)
+        if found is None:
+            found = cache.put(key, content)
+        assert bytes(found) == content, number
+        window = [*window, found][-4:]
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for line in sys.stdin:
+    folder, limit, seed, seconds = Path(line.split()[0]), *map(float, line.split()[1:])
+    if pid := os.fork():
+        print(pid, flush=True)
+        continue
+    try:
+        write(folder, int(limit), int(seed), seconds)
+        (folder.parent / f"{int(seed)}.done").touch()
+    except BaseException:
+        traceback.print_exc()
+    os._exit(0)
+"""
+
+
+class Nursery:
+    """A process that forks processes which read and write a cache: each start takes a millisecond."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        command = [sys.executable, "-c", NURSERY]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.folder, self._limit = folder, limit
+
+    def start(self, seed: int, seconds: float) -> int:
+        """Start a writer and return its process id, once it has opened the cache."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(f"{self.folder} {self._limit} {seed} {seconds}\n")
+        self._process.stdin.flush()
+        pid = int(self._process.stdout.readline())
+        self._wait(f"{seed}.ready")
+        return pid
+
+    def finished(self, seed: int) -> None:
+        """Wait until a writer has come to its end, with every block right."""
+        self._wait(f"{seed}.done")
+
+    def close(self) -> None:
+        self._process.communicate(timeout=20)
+
+    def _wait(self, name: str) -> None:
+        end = time.monotonic() + 60
+        while not (self.folder.parent / name).exists():
+            assert time.monotonic() < end, name
+            time.sleep(1e-3)
+
+
+@pytest.fixture
+def nursery(tmp_path) -> Iterator[Nursery]:
+    made = Nursery(tmp_path / "blocks", LEDGER)
+    yield made
+    made.close()
+
+
+def test_two_processes_at_once_stay_below_the_bound(nursery):
+    with watched(nursery.folder) as largest:
+        for seed in (1, 2):
+            nursery.start(seed, 0.3)
+        nursery.finished(1)
+        nursery.finished(2)
+    assert LEDGER * 0.6 < largest[0] <= LEDGER
+
+
+@pytest.mark.parametrize("kills", [5, pytest.param(400, marks=[pytest.mark.slow, pytest.mark.timeout(400)])])
+def test_killed_at_any_moment_it_stays_usable(nursery, kills):
+    """Writers die at random moments; the bound holds beside a living one, and every block that is left is whole."""
+    folder, moments = nursery.folder, random.Random(kills)
+    with watched(folder) as largest:
+        nursery.start(0, 0.06 * kills)
+        for seed in range(1, kills + 1):
+            pid = nursery.start(seed, 60)
+            time.sleep(moments.uniform(0, 0.06))
+            os.kill(pid, signal.SIGKILL)
+        nursery.finished(0)
+        cache = BlockCache(folder, LEDGER)
+        whole = [
+            number
+            for number in range(60)
+            if (block := cache.get(key(number))) is not None
+            and bytes(block) == random.Random(number).randbytes(16384 + 4096 * (number % 13))
+        ]
+    found = {path.name for path in folder.iterdir() if len(path.name) == 64}
+    assert {key(number) for number in whole} == found and len(found) > 5
+    assert list((folder / "parts").iterdir()) == [] and largest[0] <= LEDGER
+    with sqlite3.connect(folder / "ledger.sqlite") as connection:
+        assert {name for (name,) in connection.execute("SELECT key FROM blocks")} >= found
