@@ -30,7 +30,7 @@ class BlockEntry:
 
     offset: int
     """Place of its message in the shard's file."""
-    bytes: int
+    length: int
     """Length of its message: metadata and columns."""
     digests: tuple[bytes, ...]
     """SHA-256 of each column, sorted by the columns' names."""
@@ -42,7 +42,7 @@ class BlockEntry:
 
     def pack(self) -> bytes:
         """Return the entry as it stands in the index file."""
-        return struct.pack("<QQ", self.offset, self.bytes) + b"".join(self.digests)
+        return struct.pack("<QQ", self.offset, self.length) + b"".join(self.digests)
 
 
 def entry_bytes(num_columns: int) -> int:

@@ -69,27 +69,52 @@ def write_buckets(
 
     Raises UserError for a plain store in the folder, for a folder that cannot be written, and as `StoreWriter` does.
     """
-    parts = sorted(parts, key=lambda part: (part.height * part.width, part.height))
     assert len({(part.height, part.width) for part in parts}) == len(parts) > 0, "one part for each size"
     refuse_plain_store(path)
-    before = _manifest(path)
     aside = path / f"{PARTIAL}{uuid.uuid4().hex}"
     try:
-        stores = [_write_part(part, aside, source) for part in parts]
-        for column in stores[0].columns:
-            merged_column([store.columns[column] for store in stores])  # asserts that they agree
-        buckets = tuple(_bucket(part, store) for part, store in zip(parts, stores, strict=True))
-        manifest = BucketsManifest(
-            name=name,
-            description=description,
-            buckets=buckets,
-            source=source,
-            facts=dict(facts or {}),
-            notes=tuple(notes),
-            files={file: _hashed_name(file, content) for file, content in (files or {}).items()},
-            fingerprint=buckets_fingerprint(buckets),
+        stores = {(part.height, part.width): _write_part(part, aside, source) for part in parts}
+        return place_buckets(
+            path, stores, name=name, description=description, source=source, facts=facts, notes=notes, files=files
         )
-        moved = [_move(store, path, bucket) for store, bucket in zip(stores, buckets, strict=True)]
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        if path.exists() and not any(path.iterdir()):
+            path.rmdir()
+
+
+def place_buckets(
+    path: Path,
+    stores: Mapping[tuple[int, int], "Store"],
+    *,
+    name: str,
+    description: str,
+    source: Source,
+    facts: Mapping[str, int] | None = None,
+    notes: Sequence[str] = (),
+    files: Mapping[str, bytes] | None = None,
+) -> WrittenStore:
+    """Make a bucketed store of stores by (height, width), which lie on the same disk aside and are moved below `path`.
+
+    Arguments and errors are those of `write_buckets`.
+    """
+    before = _manifest(path)
+    ordered = sorted(stores.items(), key=lambda item: (item[0][0] * item[0][1], item[0][0]))
+    buckets = tuple(_bucket(size, store) for size, store in ordered)
+    for column in ordered[0][1].columns:
+        merged_column([store.columns[column] for _, store in ordered])  # asserts that they agree
+    manifest = BucketsManifest(
+        name=name,
+        description=description,
+        buckets=buckets,
+        source=source,
+        facts=dict(facts or {}),
+        notes=tuple(notes),
+        files={file: _hashed_name(file, content) for file, content in (files or {}).items()},
+        fingerprint=buckets_fingerprint(buckets),
+    )
+    try:
+        moved = [_move(store, path, bucket) for (_, store), bucket in zip(ordered, buckets, strict=True)]
         for file, content in (files or {}).items():
             write_durably(path / manifest.files[file], content)
         sync_folder(path)
@@ -98,10 +123,6 @@ def write_buckets(
         raise UserError(
             f"{path} cannot be written ({error.strerror}); free space there or choose another folder."
         ) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        if path.exists() and not any(path.iterdir()):
-            path.rmdir()
     _remove_strays(path, manifest, before)
     return _written(path, before, any(moved))
 
@@ -141,11 +162,12 @@ def _write_part(part: BucketPart, aside: Path, source: Source) -> "Store":
     return Store.open(aside / size, verify=False)
 
 
-def _bucket(part: BucketPart, store: "Store") -> Bucket:
+def _bucket(size: tuple[int, int], store: "Store") -> Bucket:
+    height, width = size
     return Bucket(
-        folder=f"{store.name}-{store.fingerprint[:8]}",
-        height=part.height,
-        width=part.width,
+        folder=f"{size_name(height, width)}-{store.fingerprint[:8]}",
+        height=height,
+        width=width,
         rows=len(store),
         fingerprint=store.fingerprint,
     )
@@ -157,8 +179,11 @@ def _move(store: "Store", path: Path, bucket: Bucket) -> bool:
 
     folder = path / bucket.folder
     try:
-        if Store.open(folder).fingerprint == bucket.fingerprint:
+        there = Store.open(folder, verify=False)
+        if there.fingerprint == bucket.fingerprint:
+            there.verify()
             return False
+        shutil.rmtree(folder, ignore_errors=True)
     except UserError:
         shutil.rmtree(folder, ignore_errors=True)
     store.path.rename(folder)

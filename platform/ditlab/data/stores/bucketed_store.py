@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ditlab.data.stores.bucket_manifest import BUCKETS_NAME, BucketsManifest, columns_agree, merged_column
+from ditlab.data.stores.layout import WHOLE_BYTES
 from ditlab.data.stores.manifest import MANIFEST_NAME
 from ditlab.data.stores.manifest_parsing import parse_buckets_manifest, read_manifest_bytes
 from ditlab.data.stores.store import Store
@@ -32,14 +33,21 @@ class BucketedStore:
 
     @classmethod
     def open(cls, path: Path, verify: bool = True) -> "BucketedStore":
-        """Open the bucketed store in a folder. Raises UserError as `Store.open` does, whose `verify` this is."""
+        """Open the bucketed store in a folder. Raises UserError as `Store.open` does, whose `verify` this is.
+
+        The buckets are hashed together: now, or block by block.
+        """
         manifest = parse_buckets_manifest(read_manifest_bytes(path / BUCKETS_NAME), str(path / BUCKETS_NAME))
         for bucket in manifest.buckets:
             if (path / bucket.folder).is_symlink():
                 raise UserError(
                     f"{path / bucket.folder} is a link; put the folder itself there, or link the whole store."
                 )
-        parts = [Store.open(path / bucket.folder, verify) for bucket in manifest.buckets]
+        parts = [Store.open(path / bucket.folder, verify=False) for bucket in manifest.buckets]
+        if verify:
+            at_once = sum(part.size for part in parts) <= WHOLE_BYTES
+            for part in parts:
+                part.start_verifying(at_once)
         for bucket, part in zip(manifest.buckets, parts, strict=True):
             if (part.fingerprint, len(part)) != (bucket.fingerprint, bucket.rows):
                 raise UserError(
@@ -56,6 +64,21 @@ class BucketedStore:
     def fingerprint(self) -> str:
         """Fingerprint of the contents: see `bucket_manifest.buckets_fingerprint`."""
         return self.manifest.fingerprint
+
+    @property
+    def size(self) -> int:
+        """Bytes of all shards."""
+        return sum(part.size for part in self.parts)
+
+    def verify(self) -> None:
+        """Hash every file of every bucket. Raises UserError for the first one that was altered."""
+        for part in self.parts:
+            part.verify()
+
+    def close(self) -> None:
+        """Give up what the buckets hold beside their memory. Closing twice is fine."""
+        for part in self.parts:
+            part.close()
 
     def __len__(self) -> int:
         return int(self._ends[-1])

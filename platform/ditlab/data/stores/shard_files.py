@@ -151,13 +151,13 @@ class MappedShard:
             return {}, {name: self._over(pages, memory, values) for name, values in last.items()}
         schema, entries, num = arrow_schema(self._columns), self._entries, len(self._entries)
         rows = self._rows - (num - 1) * self._block_rows
-        last = read_block(memory.slice(entries[-1].offset, entries[-1].bytes), self._columns, schema, rows)
+        last = read_block(memory.slice(entries[-1].offset, entries[-1].length), self._columns, schema, rows)
         whole = {}
         if num > 1:
             first = read_block(
-                memory.slice(entries[0].offset, entries[0].bytes), self._columns, schema, self._block_rows
+                memory.slice(entries[0].offset, entries[0].length), self._columns, schema, self._block_rows
             )
-            stride = entries[0].bytes
+            stride = entries[0].length
             if any(entry.offset != entries[0].offset + place * stride for place, entry in enumerate(entries)):
                 raise ValueError("its blocks do not follow each other")
             whole = {name: self._over(pages, memory, values, num - 1, stride) for name, values in first.items()}

@@ -38,24 +38,28 @@ class Store:
         """Blocks whose hashes were compared, by shard: shards may be mapped more than once."""
 
     @classmethod
-    def open(cls, path: Path, verify: bool = True, *, at_once: bool | None = None) -> "Store":
-        """Open the store in a folder.
+    def open(cls, path: Path, verify: bool = True) -> "Store":
+        """Open the store in a folder; with `verify` its hashes are compared, as `start_verifying` has it.
 
-        With `verify`, a store of up to WHOLE_BYTES, and every one of format 1 or 2, is hashed now (about 1 GB/s); of a
-        larger one each block is hashed when it is first read. `at_once` says which. Without `verify`, of shards sizes
-        alone are compared.
-
-        Raises UserError where there is no store, its format is another version's, or a shard or an attachment is
-        missing or altered.
+        Without `verify`, sizes alone are. Raises UserError where there is no store, its format is another version's, or
+        a shard or an attachment is missing or altered.
         """
-        manifest = read_manifest(path)
-        store = cls(path, manifest)
-        if at_once is None:
-            at_once = manifest.version < BLOCK_VERSION or store.size <= WHOLE_BYTES
-        store._check_files(verify and at_once)
-        store._verifies = verify and not at_once
+        store = cls(path, read_manifest(path))
+        store._check_files(whole=False)
+        if verify:
+            store.start_verifying(at_once=store.size <= WHOLE_BYTES)
         store._shard(0)
         return store
+
+    def start_verifying(self, at_once: bool) -> None:
+        """Hash the store now (about 1 GB/s), or each block when it is first read; formats 1 and 2 always now.
+
+        Raises UserError for a file that was altered.
+        """
+        if at_once or self.manifest.version < BLOCK_VERSION:
+            self.verify()
+        else:
+            self._verifies = True
 
     @property
     def size(self) -> int:

@@ -50,7 +50,9 @@ def write_store(
         raise UserError(f"{path} holds a store with buckets; choose another name, or remove that folder.")
     existed = (path / MANIFEST_NAME).exists()
     try:
-        before = Store.open(path).fingerprint
+        there = Store.open(path, verify=False)
+        there.verify()
+        before = there.fingerprint
     except UserError:
         before = None
     with StoreWriter(

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +40,7 @@ def test_each_block_has_its_place_and_its_hashes(make_store: MakeStore) -> None:
     for block, entry in enumerate(entries):
         num = int(store.layout.rows_of(np.array([block]))[0])
         shard = store.manifest.shards[int(store.layout.shard_of(np.array([block]))[0])]
-        message = (store.path / shard.file).read_bytes()[entry.offset : entry.offset + entry.bytes]
+        message = (store.path / shard.file).read_bytes()[entry.offset : entry.offset + entry.length]
         found = read_block(pa.py_buffer(message), store.columns, schema, num)
         assert np.array_equal(found["image"], images[start : start + num])
         assert entry.digests[0] == hashlib.sha256(images[start : start + num].tobytes()).digest()
@@ -78,7 +78,8 @@ def test_a_flipped_byte_is_found_when_its_block_is_first_read(make_store: MakeSt
     image = Store.open(path).tensor("image")[35 + 8].numpy().tobytes()  # of the shard's second block
     content[bytes(content).index(image)] ^= 1
     shard.write_bytes(content)
-    store = Store.open(path, at_once=False)
+    store = Store.open(path, verify=False)
+    store.start_verifying(at_once=False)
     store.gather("image", np.arange(35, 42))
     for _ in range(2):
         with pytest.raises(UserError, match=rf"{shard.name} was altered: block 2 of 5 differs from its SHA-256"):
@@ -97,7 +98,7 @@ def test_an_altered_index_is_found(make_store: MakeStore) -> None:
     content[40] ^= 1
     index.write_bytes(content)
     with pytest.raises(UserError, match=rf"{index.name} was altered: its entries do not give"):
-        Store.open(store.path, at_once=False)
+        Store.open(store.path, verify=False)
     index.write_bytes(content[:-1])
     with pytest.raises(UserError, match=rf"{index.name} was altered: it has"):
         Store.open(store.path, verify=False)
@@ -129,7 +130,7 @@ def test_shards_of_several_writers_make_one_store(tmp_path: Path) -> None:
 
 
 def test_writers_that_fail_leave_nothing(tmp_path: Path) -> None:
-    def batches():
+    def batches() -> Iterator[dict[str, np.ndarray]]:
         yield rows(10)
         raise RuntimeError("the source broke")
 
