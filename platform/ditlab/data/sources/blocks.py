@@ -1,0 +1,158 @@
+"""Files of records cut into numbered blocks: small ones together, large ones by row groups, batches or bytes."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from ditlab.data.block_imports.listing import SourceFile, SourceListing
+from ditlab.data.block_imports.plan import MOST_FILES, BlockNumbers
+from ditlab.data.parquet import parquet_rows
+from ditlab.data.source_files import BadRecord
+from ditlab.data.sources.arrow_streams import batch_places
+from ditlab.data.sources.json_lines import byte_ranges
+from ditlab.data.sources.mds import INDEX, read_index, shard_file
+from ditlab.data.sources.saved_datasets import STATE, refuse_splits, saved_files
+
+SUFFIXES = {".parquet": "parquet", ".jsonl": "jsonl", ".arrow": "arrow", ".mds": "mds"}
+"""Kinds of single files by their ending; those of MDS come with their index alone."""
+_THREADS = 16
+"""Files whose ends or heads are read at once: behind a URI each read waits for an answer."""
+
+
+@dataclass(frozen=True)
+class RecordFile:
+    """File of a source that holds records."""
+
+    kind: str
+    """`parquet`, `arrow`, `jsonl`, `mds`, or the importer's own."""
+    file: SourceFile
+    detail: Any = None
+    """Its shard of an MDS index, as values of JSON."""
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """Part of a file: row groups of Parquet, bytes of the others."""
+
+    start: int
+    stop: int
+    first_row: int
+    """Number of its first row in the file; 0 where rows have none."""
+
+
+def record_files(knob: str, listing: SourceListing, others: Sequence[str] = ()) -> list[RecordFile]:
+    """Return the files of a listing that hold records, in the order of their names, an index's in the index's.
+
+    `others`: endings of files that the importer reads itself, whose kind is the ending without its dot. Raises
+    UserError for an index or folder that is not whole, and for a folder of several splits.
+    """
+    refuse_splits(knob, listing)
+    files = {file.name: file for file in listing.files}
+    indexed: dict[str, list[RecordFile]] = {}  # by the name of the index
+    owned: set[str] = set()
+    for file in sorted(listing.files, key=lambda each: each.name.count("/")):
+        if (found := _of_index(file, files)) is not None:
+            # those of an index above are the same: the library merges the indices of folders into one over them
+            indexed[file.name] = [each for each in found if each.file.name not in owned]
+            owned.update(each.file.name for each in found)
+    chosen: list[RecordFile] = []
+    for file in sorted(listing.files, key=lambda each: each.name):
+        if file.name in indexed:
+            chosen += indexed[file.name]
+        elif file.name not in owned and (kind := SUFFIXES.get(file.suffix)) and kind != "mds":
+            chosen.append(RecordFile(kind, file))
+        elif file.suffix in others:
+            chosen.append(RecordFile(file.suffix.removeprefix("."), file))
+    return chosen
+
+
+def record_blocks(files: Sequence[RecordFile], most_bytes: int, blocks: BlockNumbers | None = None) -> BlockNumbers:
+    """Cut files into blocks of about `most_bytes` of input, which depend on the files alone; returns all.
+
+    Blocks keep the order of files and records.
+    """
+    blocks = blocks or BlockNumbers()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        ranges = list(pool.map(lambda each: _ranges(each, most_bytes), files))
+    group: list[RecordFile] = []
+
+    def close() -> None:
+        if group:
+            detail = [each.detail for each in group] if group[0].detail is not None else None
+            blocks.add([each.file for each in group], group[0].kind, detail=detail)
+            group.clear()
+
+    for each, parts in zip(files, ranges, strict=True):
+        size = sum(file.file.size for file in group) + each.file.size
+        if parts or (group and (each.kind != group[0].kind or size > most_bytes or len(group) == MOST_FILES)):
+            close()
+        if not parts:
+            group.append(each)
+        for part in parts:
+            blocks.add([each.file], each.kind, start=part.start, stop=part.stop, first_row=part.first_row)
+    close()
+    return blocks
+
+
+def _of_index(file: SourceFile, files: dict[str, SourceFile]) -> list[RecordFile] | None:
+    """Return the files that an index names; None for what is no index."""
+    name = file.name.rpartition("/")[2]
+    if name == INDEX and (shards := read_index(file)) is not None:
+        return [RecordFile("mds", shard_file(file, shard, files), shard.model_dump(mode="json")) for shard in shards]
+    if name == STATE and (found := saved_files(file, files)) is not None:
+        return [RecordFile("arrow", each) for each in found]
+    return None
+
+
+def _ranges(each: RecordFile, most_bytes: int) -> list[FileRange]:
+    """Return the ranges of a large file; [] for a file that is read whole, as a damaged one is."""
+    cut = _CUTS.get(each.kind)
+    if cut is None or each.file.size <= most_bytes:
+        return []
+    try:
+        return list(cut(each.file, most_bytes))
+    except BadRecord:
+        return []
+
+
+def _row_groups(file: SourceFile, most_bytes: int) -> Iterator[FileRange]:
+    rows = parquet_rows(file)
+    ends = [0]
+    for number in rows:
+        ends.append(ends[-1] + number)
+    allowed = max(1, ends[-1] * most_bytes // file.size)  # rows of about as many bytes
+    for start, stop in pairwise(_cuts(ends, allowed)):
+        yield FileRange(start, stop, ends[start])
+
+
+def _record_batches(file: SourceFile, most_bytes: int) -> Iterator[FileRange]:
+    places = batch_places(file)
+    if not places:
+        return
+    edges = [each.start for each in places] + [places[-1].stop]
+    rows = [0]
+    for each in places:
+        rows.append(rows[-1] + each.rows)
+    for start, stop in pairwise(_cuts(edges, most_bytes)):
+        yield FileRange(edges[start], edges[stop], rows[start])
+
+
+def _bytes(file: SourceFile, most_bytes: int) -> Iterator[FileRange]:
+    for start, stop in byte_ranges(file.size, most_bytes):
+        yield FileRange(start, stop, 0)
+
+
+_CUTS: dict[str, Callable[[SourceFile, int], Iterator[FileRange]]] = {
+    "parquet": _row_groups, "arrow": _record_batches, "jsonl": _bytes,
+}  # fmt: skip
+
+
+def _cuts(edges: list[int], allowed: int) -> list[int]:
+    """Return places of ascending edges, the first and last among them, so that few steps are longer than `allowed`."""
+    cuts = [0]
+    for place in range(1, len(edges)):
+        if place - cuts[-1] > 1 and edges[place] - edges[cuts[-1]] > allowed:
+            cuts.append(place - 1)
+    return [*cuts, len(edges) - 1]

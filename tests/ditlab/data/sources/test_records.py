@@ -1,0 +1,225 @@
+"""Records of Parquet, Arrow, JSON lines and MDS: read back whatever the blocks; what is damaged costs itself alone."""
+
+import json
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ditlab.data.block_imports.listing import list_source
+from ditlab.data.source_files import BadRecord
+from ditlab.data.sources.blocks import record_blocks, record_files
+from ditlab.data.sources.records import read_records
+from ditlab.errors import UserError
+from support.datasets.mds_shards import write_mds
+from support.datasets.saved_dataset import write_saved_dataset
+
+TEXTS = [f"text {number} é" * (1 + number % 7) for number in range(90)]
+COLUMNS = {"--column": "text", "--image-column": "image"}
+ROWS = [(text, bytes([number])) for number, text in enumerate(TEXTS)]
+TABLE = pa.table({"image": [row[1] for row in ROWS], "text": [row[0] for row in ROWS], "other": range(90)})
+
+
+def write_parquet(folder):
+    folder.mkdir()
+    pq.write_table(TABLE.slice(0, 60), folder / "a.parquet", row_group_size=7)
+    pq.write_table(TABLE.slice(60), folder / "b.parquet")
+    return folder
+
+
+def write_jsonl(folder):
+    folder.mkdir()
+    lines = [json.dumps({"text": text, "image": image[0]}, ensure_ascii=False) for text, image in ROWS]
+    (folder / "a.jsonl").write_text("\ufeff" + "\n".join(lines[:50]))  # the last line has no end
+    (folder / "b.jsonl").write_text("\r\n\n".join(lines[50:]) + "\n")
+    return folder
+
+
+def write_shards(folder):
+    samples = [{"text": text, "image": image, "n": 1.5, "i": 3} for text, image in ROWS]
+    return write_mds(
+        folder, {"text": "str", "image": "jpeg:90", "n": "float32", "i": "int"}, [samples[:40], [], samples[40:]]
+    )
+
+
+def write_arrow(folder):
+    return write_saved_dataset(folder, [TABLE.slice(0, 60), TABLE.slice(60)], rows_of_batch=8)
+
+
+WRITERS = {"parquet": write_parquet, "jsonl": write_jsonl, "mds": write_shards, "arrow": write_arrow}
+
+
+def blocks_of(source, most_bytes=10**9):
+    return record_blocks(record_files("--source", list_source("--source", str(source))), most_bytes).blocks
+
+
+def read(source, columns=COLUMNS, most_bytes=10**9):
+    return [record for block in blocks_of(source, most_bytes) for record in read_records(block, columns)]
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_all_records_come_once_in_order_whatever_the_blocks(tmp_path, kind):
+    source = WRITERS[kind](tmp_path / "data")
+    expected = [(text, image[0]) for text, image in ROWS] if kind == "jsonl" else ROWS
+    nums = set()
+    for most_bytes in (10**9, 3000, 400, 1):
+        blocks = blocks_of(source, most_bytes)
+        found = [record for block in blocks for record in read_records(block, COLUMNS)]
+        assert [record.values for record in found] == expected, most_bytes
+        assert not any(record.problem for record in found)
+        assert [block.number for block in blocks] == list(range(len(blocks)))
+        nums.add(len(blocks))
+        if kind != "jsonl":  # whose places in a part of a file are bytes
+            assert [record.place for record in found] == [record.place for record in read(source)]
+    assert len(nums) > 1, "smaller blocks are more"
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_by_uri_and_by_pattern(tmp_path, kind):
+    source = WRITERS[kind](tmp_path / "data")
+    here = [record.values for record in read(source)]
+    assert [record.values for record in read(source.as_uri(), most_bytes=2000)] == here
+    if kind in ("parquet", "jsonl"):
+        assert [record.values for record in read(f"{source.as_uri()}/*a.{kind}", most_bytes=500)] == here[:60][
+            : 50 if kind == "jsonl" else 60
+        ]
+        assert [record.values for record in read(f"{source}/b.{kind[:-1]}?")] == here[50 if kind == "jsonl" else 60 :]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "mds", "arrow"])
+def test_a_missing_column_names_the_nearest(tmp_path, kind):
+    source = WRITERS[kind](tmp_path / "data")
+    with pytest.raises(UserError, match=r"has no column 'txt'; did you mean 'text'\? Give --column\.") as error:
+        read(source, {"--column": "txt"})
+    assert not isinstance(error.value, BadRecord)
+
+
+def test_a_missing_key_costs_its_line(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"txt": "a"}\n[1]\n{"text": "b"}\n{')
+    found = read(tmp_path, {"--column": "text"})
+    assert [record.values for record in found if not record.problem] == [("b",)]
+    assert [record.place.rpartition("/")[2] for record in found if record.problem] == [
+        f"a.jsonl, line {number}" for number in (1, 2, 4)
+    ]
+    assert "did you mean 'txt'? Give --column." in str(found[0].problem)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_text_that_is_no_utf_8_costs_its_record(tmp_path, kind):
+    source, bad = tmp_path / "data", b"\xff\xfe"
+    if kind in ("parquet", "arrow"):
+        column = pa.array([b"a", bad, b"c"], pa.binary()).view(pa.string())
+        table = pa.table({"text": column})
+        if kind == "arrow":
+            write_saved_dataset(source, [table])
+        else:
+            source.mkdir()
+            pq.write_table(table, source / "a.parquet")
+    elif kind == "jsonl":
+        source.mkdir()
+        (source / "a.jsonl").write_bytes(b'{"text": "a"}\n{"text": "' + bad + b'"}\n{"text": "c"}\n')
+    else:
+        write_mds(source, {"text": "str"}, [[{"text": b"a"}, {"text": bad}, {"text": b"c"}]])
+    found = read(source, {"--column": "text"})
+    assert [record.values for record in found if not record.problem] == [("a",), ("c",)]
+    assert len(found) == 3 and "0xff" in str(found[1].problem)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "mds", "arrow"])
+@pytest.mark.parametrize("harm", ["cut", "noise"])
+def test_behind_a_damage_the_rest_of_a_file_is_one_problem(tmp_path, kind, harm):
+    source = WRITERS[kind](tmp_path / "data")
+    file = sorted(each for each in source.iterdir() if each.suffix == f".{kind}")[0]
+    content = bytearray(file.read_bytes())
+    half = len(content) // 2
+    file.write_bytes(content[:half] if harm == "cut" else bytes(content[:half]) + b"\x7f" * (len(content) - half))
+    found = read(source)
+    problems = [record for record in found if record.problem]
+    good = [record.values for record in found if not record.problem]
+    assert len(problems) == 1 and len(good) < len(ROWS)
+    if harm == "cut" or kind == "parquet":  # the others have no checksums
+        assert set(good) < set(ROWS)
+    assert ROWS[-1] in good, "the other file is read"
+    assert file.name in problems[0].place
+
+
+@pytest.mark.parametrize("value", [1, 5, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("kind", ["mds", "arrow"])
+def test_offsets_and_lengths_that_lie_are_found(tmp_path, kind, value):
+    source = WRITERS[kind](tmp_path / "data")
+    file, place = ("shard.00000.mds", 36) if kind == "mds" else ("data-00000-of-00002.arrow", 4)
+    content = bytearray((source / file).read_bytes())
+    content[place : place + 4] = value.to_bytes(4, "little")
+    (source / file).write_bytes(content)
+    found = read(source)
+    assert len([record for record in found if record.problem]) == 1
+    assert {record.values for record in found if not record.problem} < set(ROWS)
+
+
+def test_compressed_columns_and_dictionaries_are_refused(tmp_path):
+    for name, table, options in (
+        ("a", TABLE, pa.ipc.IpcWriteOptions(compression="zstd")),
+        ("b", pa.table({"text": pa.array(["x", "y"]).dictionary_encode()}), None),
+    ):
+        with pa.ipc.new_stream(tmp_path / f"{name}.arrow", table.schema, options=options) as stream:
+            stream.write_table(table)
+        (record,) = read(tmp_path / f"{name}.arrow", {"--column": "text"})
+        assert "dictionaries, or compressed" in str(record.problem)
+
+
+def test_zstd_shards_are_unpacked_and_other_compression_is_refused(tmp_path):
+    source = write_shards(tmp_path / "data")
+    index = json.loads((source / "index.json").read_text())
+    for entry in index["shards"]:
+        name = entry["raw_data"]["basename"]
+        packed = pa.compress((source / name).read_bytes(), "zstd", asbytes=True)
+        (source / f"{name}.zstd").write_bytes(packed)
+        (source / name).unlink()
+        entry |= {"compression": "zstd:7", "zip_data": {"basename": f"{name}.zstd", "bytes": len(packed), "hashes": {}}}
+    write = partial((source / "index.json").write_text)
+    write(json.dumps(index))
+    assert [record.values for record in read(source)] == ROWS
+    index["shards"][0]["raw_data"]["bytes"] -= 1
+    write(json.dumps(index))
+    assert "unpacks to other than" in str(read(source)[0].problem)
+    index["shards"][0]["compression"] = "br:11"
+    write(json.dumps(index))
+    with pytest.raises(UserError, match=r"is compressed \(br:11, .* unpacked\), and plain shards are read, or zstd"):
+        read(source)
+
+
+def test_pickles_are_not_opened(tmp_path):
+    source = write_mds(tmp_path / "data", {"text": "pkl"}, [[{"text": b"cos\nsystem\n(S'false'\ntR."}]])
+    with pytest.raises(UserError, match="'text' is stored as pkl, which is not read here; write it as str"):
+        read(source, {"--column": "text"})
+
+
+def test_a_merged_index_counts_its_shards_once(tmp_path):
+    source = write_shards(tmp_path / "data" / "0").parent
+    index = json.loads((source / "0/index.json").read_text())
+    for entry in index["shards"]:
+        entry["raw_data"]["basename"] = f"0/{entry['raw_data']['basename']}"
+    (source / "index.json").write_text(json.dumps(index))
+    assert [record.values for record in read(source)] == ROWS
+
+
+def test_folders_that_are_not_whole_are_refused(tmp_path):
+    mds, arrow = write_shards(tmp_path / "mds"), write_arrow(tmp_path / "arrow")
+    (mds / "shard.00002.mds").unlink()
+    with pytest.raises(UserError, match=r"index\.json names shard\.00002\.mds, which is not there; copy the folder"):
+        read(mds)
+    (arrow / "data-00001-of-00002.arrow").unlink()
+    with pytest.raises(UserError, match=r"state\.json names data-00001-of-00002\.arrow, which is not there"):
+        read(arrow)
+    (mds / "index.json").write_text('{"version": 2, "shards": [{"format": "mds"}]}')
+    with pytest.raises(UserError, match=r"is no index of MDS shards \(in `version`\)|is no index of MDS shards"):
+        read(mds)
+
+
+def test_a_folder_of_splits_asks_for_one(tmp_path):
+    write_arrow(tmp_path / "train")
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with pytest.raises(UserError, match=r"holds splits \(train, test\); name one of them, such as --source=.*/train\."):
+        read(tmp_path)
+    assert [record.values for record in read(tmp_path / "train")] == ROWS
