@@ -37,7 +37,7 @@ class Fetch:
 
         Raises UserError for files that are missing there or differ from the manifests, OSError where the disk refuses.
         """
-        for below in {"", *(file.folder for file in contents.files)}:
+        for below in {"", *(folder for folder, _, _ in contents.parts)}:
             (self._folder / below).mkdir(parents=True, exist_ok=True)
         missing = [file for file in contents.files if not _is_there(self._folder / file.folder / file.name, file)]
         self._check_free_space(sum(file.size or 0 for file in missing))

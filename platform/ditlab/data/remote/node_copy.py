@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from ditlab.data.remote.fetching import Fetch
 from ditlab.data.remote.manifests import READ_REMEDY, open_root, read_manifest
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
-from ditlab.data.stores.files import RootManifest, read_contents
+from ditlab.data.stores.files import RootManifest, StoreFile, read_contents
 from ditlab.data.stores.manifest_parsing import MANIFEST_BYTES
 from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
@@ -54,8 +55,9 @@ def open_remote_store(
 class NodeCopies:
     """Copies below a folder, `NAME-FINGERPRINT` each, and `.places`, the copy of each URI."""
 
-    def __init__(self, folder: Path, notify: Notify):
-        self.folder, self._notify = folder, notify
+    def __init__(self, folder: Path, notify: Notify, is_copied: Callable[[StoreFile], bool] = lambda file: True):
+        """Open the copies below a folder; `is_copied` chooses files beside the manifests."""
+        self.folder, self._notify, self._is_copied = folder, notify, is_copied
 
     def fetch(self, knob: str, uri: str, repair: bool = False) -> Path:
         """Return the copy of the store at a URI, made now if there is none; `repair` compares and mends its files."""
@@ -87,7 +89,8 @@ class NodeCopies:
     def _copy(self, files: RemoteFiles, root: RootManifest, copy: Path, place: str) -> None:
         with files.translating_errors("cannot be read", READ_REMEDY):
             contents = read_contents(read_manifest(files), root, place)
-        started, size, where = time.monotonic(), _format_bytes(contents.size), f"{copy} on {socket.gethostname()}"
+        contents = replace(contents, files=tuple(filter(self._is_copied, contents.files)))
+        started, size, where = time.monotonic(), format_bytes(contents.size), f"{copy} on {socket.gethostname()}"
         if contents.size >= ANNOUNCED_BYTES:
             self._notify(f"{place}: copying {size} to {where} ...")
         Fetch(files, copy, place).run(contents)
@@ -141,5 +144,6 @@ def _is_whole(copy: Path, root: RootManifest) -> bool:
         return False
 
 
-def _format_bytes(num_bytes: int) -> str:
+def format_bytes(num_bytes: int) -> str:
+    """Return a number of bytes as text: `1.50 GiB`."""
     return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"

@@ -61,6 +61,12 @@ def unpack_entries(content: bytes, num_columns: int) -> list[BlockEntry]:
     return entries
 
 
+def verify_entries(content: bytes | memoryview, sha256: str) -> None:
+    """Raise ValueError where a shard's part of the index file differs from the manifest."""
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError("its entries do not give the SHA-256 in the manifest")
+
+
 def column_hash(blocks: Iterable[tuple[int, bytes]]) -> str:
     """Return the hash of a column (hex) from the rows and digests of its blocks, in their order.
 
@@ -88,8 +94,7 @@ class BlockIndex:
         if entries is None:
             size = entry_bytes(self._num_columns)
             content = self._read(int(self._first[shard]) * size, int(self._layout.shard_blocks[shard]) * size)
-            if hashlib.sha256(content).hexdigest() != self._hashes[shard]:
-                raise ValueError("its entries do not give the SHA-256 in the manifest")
+            verify_entries(content, self._hashes[shard])
             entries = self._kept[shard] = unpack_entries(content, self._num_columns)
             if len(self._kept) > KEPT_SHARDS:
                 self._kept.popitem(last=False)
