@@ -4,10 +4,11 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from denoisers.checks import check_multiple
 from denoisers.contract import Spec
+from ditlab.spec.uris import refuse_storage
 
 
 def _plain(name: str) -> str:
@@ -19,6 +20,19 @@ def _plain(name: str) -> str:
 FILE_OR_FOLDER = "file or folder"
 """Marks a path that may be a file; any other is a folder's."""
 FolderName = Annotated[str, AfterValidator(_plain)]
+
+
+def _source(source: str) -> str:
+    refuse_storage("--source", source)
+    return source
+
+
+def _text(source: object) -> object:
+    return str(source) if isinstance(source, Path) else source
+
+
+SourcePlace = Annotated[str, BeforeValidator(_text), AfterValidator(_source)]
+"""File, folder, pattern such as `shards/*.tar`, or URI of one of them."""
 
 
 class DigitsOptions(Spec):
@@ -69,15 +83,17 @@ CAPTION_ORIGINS = ("txt", "folder", "stem", "column", "none")
 class ImagesOptions(Spec):
     """Images with captions or classes, in sizes by aspect ratio.
 
-    From a folder of .png, .jpg, .webp and .bmp files, from WebDataset tars, or from Parquet with image bytes. Captions
+    From .png, .jpg, .webp and .bmp files, WebDataset tars, Parquet with image bytes, or a folder that Hugging Face's
+    `datasets` has saved. Captions
     come from .txt files of the same stem (in tars, of the same key) or a column, unless --caption-from says otherwise;
     a folder of class folders is imported with --label-from folder. Each image is scaled down to cover the size that
     suits it best and cropped around its centre; none is enlarged, and those smaller than every size are skipped and
     listed. Transparency turns white, and EXIF's orientation is applied.
     """
 
-    source: Annotated[Path, FILE_OR_FOLDER]
-    """A file, or a folder of files of one kind, searched to its depth and read in the order of their paths."""
+    source: SourcePlace
+    """A file, a folder of files of one kind, a quoted pattern such as 'shards/*.tar', or a URI of one of these
+    (s3://bucket/photos). Folders are searched to their depth and read in the order of the paths."""
     caption_from: Annotated[str, Field(min_length=1)] | None = None
     """Origin of captions. `txt`: the .txt file of the same stem. `folder`: the folder below --source that the image
     lies in, `stem`: the file's name, both with `_` as a space. FILE.jsonl: lines {"file_name": "a/b.png",
@@ -101,7 +117,7 @@ class ImagesOptions(Spec):
     caption_column: Annotated[str, Field(min_length=1)] = "caption"
     """Column of Parquet files, or key of JSON lines, that holds captions."""
     caption_length: Annotated[int, Field(ge=4)] = 512
-    """Most bytes of a caption; longer ones are cut between two characters, and counted."""
+    """Bytes of a caption's column; longer captions are cut between two characters, and counted."""
     missing_caption: Literal["refuse", "skip"] = "refuse"
     """Treatment of an image without a caption."""
     unreadable: Literal["skip", "refuse"] = "skip"

@@ -8,7 +8,7 @@ from fnmatch import translate
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit, urlunsplit
 
-from ditlab.data.source_files import visible_name
+from ditlab.data.source_files import real_path, visible_name
 from ditlab.errors import UserError, first_line
 from ditlab.spec.uris import is_uri
 
@@ -82,6 +82,14 @@ def list_source(knob: str, source: str, beside: Sequence[str] = ()) -> SourceLis
     if not listing.files and _PATTERN.search(source):
         raise UserError(f"{knob}={source} matches no file; correct the pattern, and quote it for the shell.")
     return listing
+
+
+def source_name(source: str) -> str:
+    """Return a source's name for people: that of its file or folder, of a pattern the folder that it begins below."""
+    path = urlsplit(source).path if is_uri(source) else source
+    if not is_uri(source) and (Path(source).exists() or not _PATTERN.search(source)):
+        return real_path(Path(source)).name
+    return PurePosixPath(_parts(path)[0]).name
 
 
 def _list_path(knob: str, source: str, beside: Sequence[str]) -> SourceListing:

@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, ValidationError
 
 from ditlab.data.block_imports.plan import InputBlock
 from ditlab.data.stores.manifest import ManifestRecord
@@ -45,7 +46,7 @@ class BlockReceipt(ManifestRecord):
     """The first of them."""
     counts: dict[str, int] = Field(default_factory=dict)
     """Other sums, of the importer's choice: captions cut, bytes of text."""
-    detail: JsonValue = None
+    detail: dict[str, Any] = Field(default_factory=dict)
     """Other values, of the importer's choice: tokens that filled no row."""
 
     @property

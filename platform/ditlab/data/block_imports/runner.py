@@ -2,13 +2,13 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from ditlab.data.block_imports.execution import BlockExecutor, BlockRules, BlockWork
 from ditlab.data.block_imports.plan import ImportPlan
-from ditlab.data.block_imports.receipt import RECEIPTS, BlockReceipt, read_receipt
+from ditlab.data.block_imports.receipt import RECEIPTS, BlockReceipt, read_receipt, shards_of
 from ditlab.errors import UserError
 from ditlab.progress import Progress
 
@@ -31,9 +31,7 @@ def run_blocks(
     Blocks whose receipt is whole, and whose shards are there, are taken over. Progress counts records, and bytes of the
     input where the number of records is not known. Raises as the executor does; what is done stays in the folder.
     """
-    found = {block.number: receipt for block in plan.blocks if (receipt := read_receipt(folder, block)) is not None}
-    sizes = _shard_sizes(folder) if found else {}
-    done = {number: receipt for number, receipt in found.items() if _is_whole(receipt, sizes)}
+    done = _taken_over(plan, folder)
     missing = [block for block in plan.blocks if block.number not in done]
     counter = _Counter(plan, progress, what, unit)
     counter.add(*done.values())
@@ -57,38 +55,57 @@ class _Counter:
         self._progress(self._what, self._records, self._plan.records, self._unit)
 
 
-def _shard_sizes(folder: Path) -> dict[tuple[str, str], int]:
-    """Return the bytes of all shards by part and name: of an unfinished import, and of what it moved to its place."""
-    sizes: dict[tuple[str, str], int] = {}
-    moved = {each.name: each.name.rpartition("-")[0] for each in _entries(folder.parent) if each.is_dir()}
-    folders = {folder.parent / name: part for name, part in moved.items() if part and not name.startswith(".")}
-    folders |= {folder.parent: ".", folder: "."}
-    folders |= {folder / each.name: each.name for each in _entries(folder) if each.is_dir() and each.name != RECEIPTS}
-    for path, part in folders.items():
-        for entry in _entries(path):
-            if entry.name.endswith(".arrow") and entry.is_file(follow_symlinks=False):
-                sizes[part, entry.name] = entry.stat().st_size
-    return sizes
+def _taken_over(plan: ImportPlan, folder: Path) -> dict[int, BlockReceipt]:
+    """Return the receipts of blocks that are done: the receipt is whole, and so are the shards, by their sizes."""
+    found = {block.number: receipt for block in plan.blocks if (receipt := read_receipt(folder, block)) is not None}
+    files = dict(_shard_files(folder)) if found else {}
+    return {number: receipt for number, receipt in found.items() if _is_whole(receipt, files, folder)}
 
 
-def _entries(path: Path) -> "list[os.DirEntry[str]]":
+def _shard_files(folder: Path) -> Iterator[tuple[tuple[str, str], Path]]:
+    """Iterate over shards by part and name: those that an import moved to their place, then those that it did not."""
+    for path in _folders(folder.parent):
+        part = path.name.rpartition("-")[0]
+        if part and not path.name.startswith("."):
+            yield from (((part, shard.name), shard) for shard in path.glob("*.arrow"))
+    yield from (((".", shard.name), shard) for shard in folder.parent.glob("*.arrow"))
+    yield from (((".", shard.name), shard) for shard in folder.glob("*.arrow"))
+    for path in _folders(folder):
+        yield from (((path.name, shard.name), shard) for shard in path.glob("*.arrow"))
+
+
+def _folders(path: Path) -> list[Path]:
+    return [each for each in path.iterdir() if each.is_dir()] if path.is_dir() else []
+
+
+def _is_whole(receipt: BlockReceipt, files: dict[tuple[str, str], Path], folder: Path) -> bool:
+    """Return True if all shards of a receipt are there; those that were moved get a second name in the folder."""
+    shards = [(part, each.shard) for part, written in receipt.parts.items() for each in written]
+    paths = [(files.get((part, shard.file)), folder / part / shard.file) for part, shard in shards]
+    for (_, shard), (path, _) in zip(shards, paths, strict=True):
+        if path is None or not path.is_file() or path.stat().st_size != shard.bytes:
+            return False
+    for path, place in paths:
+        if path is not None and path != place:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _link(path, place)
+    return True
+
+
+def _link(path: Path, place: Path) -> None:
     try:
-        return list(os.scandir(path))
-    except OSError:
-        return []
-
-
-def _is_whole(receipt: BlockReceipt, sizes: dict[tuple[str, str], int]) -> bool:
-    shards = ((part, each.shard) for part, written in receipt.parts.items() for each in written)
-    return all(sizes.get((part, shard.file)) == shard.bytes for part, shard in shards)
+        os.link(path, place)
+    except OSError:  # a file system without links
+        shutil.copyfile(path, place)
 
 
 @contextmanager
 def unfinished_import(folder: Path) -> Iterator[None]:
     """Remove the folder of an import once the body ends, and where its source is refused; else what is done stays.
 
-    An empty folder above it is removed as well.
+    Folders above it that are made in the body, and the store's, are removed where they are empty.
     """
+    made = [folder.parent, *(above for above in folder.parent.parents if not above.exists())]
     try:
         yield
     except RefusedSource:
@@ -99,20 +116,19 @@ def unfinished_import(folder: Path) -> Iterator[None]:
     finally:
         if not _holds_receipts(folder):
             shutil.rmtree(folder, ignore_errors=True)
-        if folder.parent.exists() and not any(folder.parent.iterdir()):
-            folder.parent.rmdir()
+        for above in made:
+            if above.exists() and not any(above.iterdir()):
+                above.rmdir()
 
 
 def _holds_receipts(folder: Path) -> bool:
-    return bool(_entries(folder / RECEIPTS))
+    return (folder / RECEIPTS).is_dir() and any((folder / RECEIPTS).glob("*.json"))
 
 
-def move_shards(receipts: list[BlockReceipt], folder: Path, target: Path) -> None:
-    """Move the shards of a plain store from an unfinished import's folder to the store's.
+def move_shards(receipts: Sequence[BlockReceipt], folder: Path, target: Path) -> None:
+    """Move the shards of a plain store from an unfinished import's folder to the store's, where it is finished.
 
-    Those that an import moved before it was killed are there. Raises OSError as the disk does.
+    Raises OSError as the disk does.
     """
-    for receipt in receipts:
-        for written in receipt.parts.get(".", ()):
-            if (folder / written.shard.file).exists():
-                (folder / written.shard.file).replace(target / written.shard.file)
+    for written in shards_of(receipts):
+        (folder / written.shard.file).replace(target / written.shard.file)

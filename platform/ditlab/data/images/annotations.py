@@ -134,7 +134,7 @@ def _of_line(line: bytes, key: str, place: str) -> tuple[str, str]:
     return str(PurePosixPath(record[FILE_NAME])), record[key]
 
 
-def check_known(lines: Path, captions: Mapping[str, str], images: Collection[str], source: Path) -> None:
+def check_known(lines: Path, captions: Mapping[str, str], images: Collection[str], source: str) -> None:
     """Raise UserError for captions of images that the source does not hold."""
     unknown = [name for name in captions if name not in images]
     if unknown:

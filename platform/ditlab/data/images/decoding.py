@@ -164,6 +164,11 @@ def _caption(item: CaptionedImage) -> bytes:
     return text.removeprefix("\ufeff").replace("\0", "").strip().encode()
 
 
+def most_image_bytes(max_pixels: int) -> int:
+    """Return the most bytes of a picture's file: four channels of 16 bits that are not packed."""
+    return 8 * max_pixels + 16 * MIB
+
+
 @contextmanager
 def open_picture(content: bytes | Path, max_pixels: int = MAX_PIXELS) -> Iterator[Image.Image]:
     """Open a picture, whose pixels are decoded when they are first used.
@@ -172,8 +177,8 @@ def open_picture(content: bytes | Path, max_pixels: int = MAX_PIXELS) -> Iterato
     """
     if Image.MAX_IMAGE_PIXELS is not None:  # Pillow refuses twice as many, even where more are wanted
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, max_pixels)
-    most_bytes = 8 * max_pixels + 16 * MIB  # four channels of 16 bits that are not packed
-    with BytesIO(content) if isinstance(content, bytes) else open_plain(content, most_bytes, follow=True) as file:
+    most = most_image_bytes(max_pixels)
+    with BytesIO(content) if isinstance(content, bytes) else open_plain(content, most, follow=True) as file:
         try:
             opened = Image.open(file, formats=FORMATS)
         except Image.DecompressionBombError as error:

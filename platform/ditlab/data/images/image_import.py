@@ -1,69 +1,54 @@
-"""Importer of images with captions, scaled to a few sizes by aspect ratio."""
+"""Import of images with captions, by blocks: plan, shards, manifest."""
 
-from collections import Counter
-from collections.abc import Generator, Iterator
-from contextlib import closing
-from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
+import hashlib
+import json
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
-from ditlab.data.images.aspect_buckets import AspectBuckets
-from ditlab.data.images.decoding import DecodedImage, DecodingRules, Reason, SkippedImage, decode
-from ditlab.data.images.feature_columns import FeatureColumns
+from ditlab.data.block_imports.execution import ProcessExecutor
+from ditlab.data.block_imports.listing import source_name
+from ditlab.data.block_imports.plan import ImportPlan, partial_folder
+from ditlab.data.block_imports.runner import RefusedSource, run_blocks, unfinished_import
+from ditlab.data.images.aspect_buckets import AspectBuckets, ImageSize
+from ditlab.data.images.block_rules import SIDE, ImageRules, describe
+from ditlab.data.images.bucket_shards import image_columns
+from ditlab.data.images.decoding import DecodingRules, SkippedImage
+from ditlab.data.images.encoding import EncoderChoice, open_features
+from ditlab.data.images.finishing import encoded_parts, finish_parts
+from ditlab.data.images.import_summary import ImportSummary, describe_source, describe_store
+from ditlab.data.images.reading import ImageReader
 from ditlab.data.images.sources import ImageSource, SourceRules, open_image_source
-from ditlab.data.images.spool import ImageSpool
+from ditlab.data.images.table_files import TableColumns
 from ditlab.data.import_request import ImportRequest
-from ditlab.data.processes import fitting_processes, in_processes
-from ditlab.data.source_files import real_path, visible_name
-from ditlab.data.stores.bucket_writer import refuse_plain_store, write_buckets
+from ditlab.data.stores.bucket_writer import place_buckets, refuse_plain_store
 from ditlab.data.stores.manifest import Source
 from ditlab.data.stores.plain_names import folder_name
 from ditlab.data.stores.written import WrittenStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import SMALLEST_RESOLUTION, ImagesOptions
 
-OPTIONS = ImagesOptions
+if TYPE_CHECKING:  # torch, which an importer's --help can do without
+    from ditlab.data.stores.store import Store
 
 NOTED = 20
-"""Skipped images named in the store's notes; its list names all."""
+"""Skipped images named in the store's notes; its list names more."""
+LISTED = 100_000
+"""Skipped images in a store's list."""
 SKIPPED_NAME = "skipped.txt"
-REASON_NAMES: dict[Reason, str] = {
-    "missing_caption": "missing caption",
-    "unreadable": "unreadable",
-    "too_small": "too small",
-    "too_large": "too large",
-    "damaged_file": "damaged file",
-    "damaged_line": "damaged line",
-}
-"""Names of the counts in a store's facts."""
+IRRELEVANT = {"source", "processes", "name", "encode_text", "encode_images"}
+"""Options that do not change the images of a store; the source enters by its listing."""
 
 
-@dataclass
-class DecodingSummary:
-    """Images left out and captions cut."""
+def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
+    """Write one bucketed store: image uint8 (3, height, width) in [0, 255], caption uint8 (--caption-length,) where
+    they have captions, and label int64 where they have classes.
 
-    skipped: list[SkippedImage] = field(default_factory=list)
-    captions_cut: int = 0
-
-    @property
-    def facts(self) -> dict[str, int]:
-        """Counts above 0, by name."""
-        reasons = Counter(REASON_NAMES[each.reason] for each in self.skipped)
-        return dict(sorted(reasons.items())) | ({"captions cut": self.captions_cut} if self.captions_cut else {})
-
-    def lines(self) -> Iterator[str]:
-        """Iterate over lines for people, one for each skipped image."""
-        return (f"{each.name}: {REASON_NAMES[each.reason]} ({each.detail})" for each in self.skipped)
-
-
-def run(request: ImportRequest[ImagesOptions]) -> list[WrittenStore]:
-    """Write one bucketed store: image uint8 (3, height, width) in [0, 255], caption uint8 (bytes of the longest,) where
-    they have captions, label int64 where they have classes, and the features of encoders (`FeatureColumns`).
-
-    `AspectBuckets` gives each image its size. Images are decoded once, in processes, to pixels of that size, so that
+    `AspectBuckets` gives each image its size. Images are decoded once, block by block, to pixels of that size, so that
     training decodes nothing; rows of one size keep the source's order, whatever the number of processes. What is
-    damaged costs itself alone. Raises UserError for a source without a usable image, and for what the options refuse
-    to skip.
+    damaged costs itself alone. A killed import goes on from its whole blocks. Raises UserError for a source without a
+    usable image, and for what the options refuse to skip.
     """
     options = request.options
     buckets = _buckets(options)
@@ -71,58 +56,77 @@ def run(request: ImportRequest[ImagesOptions]) -> list[WrittenStore]:
         options.source,
         SourceRules(options.image_column, options.caption_column, options.caption_from, options.label_from),
     )
-    has_captions = source.annotations.caption != "none"
+    annotations = source.annotations
+    has_captions = annotations.caption != "none"
     if options.encode_text and not has_captions:
         raise UserError(f"--encode-text={options.encode_text} needs captions; give --caption-from, or leave it out.")
-    rules = DecodingRules(buckets, options.caption_length, has_captions, options.max_pixels)
-    name = options.name or f"images-{folder_name(real_path(options.source).stem)}-{options.resolution}"
-    refuse_plain_store(request.out / name)
-    # a token has a byte at least, so this length cuts no caption a second time
-    features = FeatureColumns.open(options.encode_text, options.encode_images, options.caption_length, options.patch)
-    with ImageSpool(request.out / name, options.caption_length if has_captions else 0) as spool:
-        summary = _decode(source, rules, spool, request)
-        if not len(spool):
+    name = options.name or f"images-{folder_name(PurePosixPath(source_name(options.source)).stem)}-{options.resolution}"
+    path = request.out / name
+    refuse_plain_store(path)
+    rules = ImageRules(
+        ImageReader(
+            annotations,
+            TableColumns(options.image_column, options.caption_column if has_captions else None),
+            options.max_pixels,
+        ),
+        DecodingRules(buckets, options.caption_length, has_captions, options.max_pixels),
+        source.classes,
+        options.missing_caption == "refuse",
+        options.unreadable == "refuse",
+    )
+    damaged = [SkippedImage(line.place, "damaged_line", line.reason) for line in annotations.damaged]
+    for line in damaged:
+        rules.check(line)
+    encoders = EncoderChoice(options.encode_text, options.encode_images, options.caption_length, options.patch)
+    if encoders:
+        open_features(encoders)  # refuses those that cannot be used before an image is decoded
+    plan = ImportPlan.of("images", source.blocks, _described(options, source), source.num)
+    folder = partial_folder(path, plan)
+    executor = request.executor or ProcessExecutor(options.processes)
+    with unfinished_import(folder):
+        receipts = run_blocks(plan, rules, folder, executor, request.progress, "decoding", "images")
+        summary = ImportSummary([describe(line) for line in damaged], receipts, rules)
+        if not summary.rows:
             raise _nothing_usable(options, summary)
-        if has_captions:
-            features.measure(spool.captions())
-        lines = list(summary.lines())
-        return [
-            write_buckets(
-                request.out / name,
-                [spool.part(size, features, request.progress) for size in sorted(spool.rows)],
-                name=name,
-                description=_description(spool, has_captions),
-                source=Source(kind="images", license="not stated", note=_note(options, spool)),
-                facts=summary.facts,
-                notes=lines[:NOTED],
-                files={SKIPPED_NAME: "".join(f"{line}\n" for line in lines).encode()} if lines else {},
-            )
-        ]
+        origin = Source(kind="images", license="not stated", note=describe_source(options, summary))
+        parts = {part: image_columns(_size(part), rules.caption_length, rules.classes) for part in summary.parts}
+        stores = finish_parts(folder, receipts, parts, origin)
+        if not encoders:
+            return _place(path, stores, summary, rules, origin)
+        with encoded_parts(path, stores, encoders, None, origin, request) as encoded:
+            return _place(path, encoded, summary, rules, origin)
 
 
-def _decode(
-    source: ImageSource, rules: DecodingRules, spool: ImageSpool, request: ImportRequest[ImagesOptions]
-) -> DecodingSummary:
-    """Decode all images of a source into the spool."""
-    damaged = source.annotations.damaged
-    summary = DecodingSummary([SkippedImage(line.place, "damaged_line", line.reason) for line in damaged])
-    for line in summary.skipped:
-        _check_skip(line, source, request.options)
-    unexplained = len(damaged)
-    with closing(_decoded(source, rules, request.options.processes)) as images:
-        for done, image in enumerate(images, start=1):
-            if isinstance(image, SkippedImage):
-                if image.reason == "missing_caption" and not image.is_empty and unexplained:
-                    unexplained -= 1
-                    image = replace(image, reason="unreadable", detail="its caption may stand in a damaged line")
-                _check_skip(image, source, request.options)
-                spool.see(image.label)
-                summary.skipped.append(image)
-            else:
-                spool.add(image)
-                summary.captions_cut += image.caption_was_cut
-            request.progress("decoding", done, source.num, "images")
-    return summary
+def _described(options: ImagesOptions, source: ImageSource) -> dict[str, Any]:
+    """Describe all that changes the images of a store, but for its files."""
+    import PIL
+
+    lines = source.annotations.lines
+    digest = hashlib.sha256(json.dumps(sorted(lines.items())).encode()).hexdigest() if lines else ""
+    chosen = options.model_dump(mode="json", exclude=IRRELEVANT)
+    return {**chosen, "lines": digest, "classes": list(source.classes), "pillow": PIL.__version__}
+
+
+def _size(part: str) -> ImageSize:
+    return ImageSize(*map(int, part.split("x")))
+
+
+def _place(
+    path: Path, stores: "Mapping[str, Store]", summary: ImportSummary, rules: ImageRules, source: Source
+) -> WrittenStore:
+    lines = list(islice(summary.lines, LISTED))
+    more = sum(summary.left_out.values()) - len(lines)
+    text = "".join(f"{line}\n" for line in lines) + (f"and {more:,} more\n" if more else "")
+    return place_buckets(
+        path,
+        {_size(part): store for part, store in stores.items()},
+        name=path.name,
+        description=describe_store(summary, rules),
+        source=source,
+        facts=summary.facts,
+        notes=lines[:NOTED],
+        files={SKIPPED_NAME: text.encode()} if lines else {},
+    )
 
 
 def _buckets(options: ImagesOptions) -> AspectBuckets:
@@ -149,59 +153,16 @@ def _fitting_patch(side: int) -> int:
     return max(patch for patch in (1, 2, 4, 8, 16) if patch == 1 or 8 * patch <= side)
 
 
-def _decoded(
-    source: ImageSource, rules: DecodingRules, processes: int | None
-) -> Generator[DecodedImage | SkippedImage, None, None]:
-    processes = processes or fitting_processes(sum(map(_size, source.files)))
-    work = partial(decode, rules)
-    yield from map(work, source) if processes == 1 else in_processes(work, source, processes, "decodes")
-
-
-def _check_skip(image: SkippedImage, source: ImageSource, options: ImagesOptions) -> None:
-    """Raise UserError where the options refuse to skip such an image."""
-    if image.reason == "missing_caption" and options.missing_caption == "refuse":
-        raise UserError(
-            f"{image.name} has {image.detail}; {source.annotations.remedy}, or give --missing-caption skip."
-        )
-    if image.reason == "unreadable" and options.unreadable == "refuse":
-        raise UserError(f"{image.name} cannot be decoded ({image.detail}); replace it, or give --unreadable skip.")
-    if image.reason in ("damaged_file", "damaged_line") and options.unreadable == "refuse":
-        raise UserError(f"{image.name}: {image.detail}; mend it, or give --unreadable skip.")
-
-
-def _size(file: Path) -> int:
-    """Return a file's size in bytes; 0 where it leads nowhere."""
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0
-
-
-def _nothing_usable(options: ImagesOptions, summary: DecodingSummary) -> UserError:
+def _nothing_usable(options: ImagesOptions, summary: ImportSummary) -> UserError:
     source = options.source
-    if not summary.skipped:
-        return UserError(f"--source={source} holds no image; name files that hold some.")
+    if not summary.listed:
+        return RefusedSource(f"--source={source} holds no image; name files that hold some.")
     counts = ", ".join(f"{number:,} {word}" for word, number in summary.facts.items())
     remedy = "name other files"
-    side = max((image.side for image in summary.skipped), default=0)
+    side = max((receipt.detail[SIDE] for receipt in summary.receipts), default=0)
     if side >= SMALLEST_RESOLUTION:
         remedy += f", or give --resolution {side} --patch {_fitting_patch(side)}"
-    return UserError(
-        f"--source={source} holds no image that can be used ({counts}), the first being {next(summary.lines())}; "
+    return RefusedSource(
+        f"--source={source} holds no image that can be used ({counts}), the first being {next(iter(summary.lines))}; "
         f"{remedy}."
-    )
-
-
-def _description(spool: ImageSpool, has_captions: bool) -> str:
-    parts = [f"{len(spool):,} images", "with captions" if has_captions else ""]
-    if spool.classes:
-        parts.append(f"of {len(spool.classes):,} class{'es' if len(spool.classes) > 1 else ''}")
-    parts.append(f"in {len(spool.rows)} size{'s' if len(spool.rows) > 1 else ''}")
-    return " ".join(filter(None, parts))
-
-
-def _note(options: ImagesOptions, spool: ImageSpool) -> str:
-    return (
-        f"read from {visible_name(real_path(options.source).name)}; {spool.pixel_bytes:,} bytes of decoded pixels, "
-        f"areas of at most {options.resolution}x{options.resolution}"
     )

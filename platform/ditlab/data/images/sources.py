@@ -1,52 +1,43 @@
-"""Sources of images with captions: a folder of files, WebDataset tars, Parquet. All are read as streams."""
+"""Sources of images with captions, as blocks: image files, WebDataset tars, Parquet, saved `datasets` folders."""
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Protocol
+from typing import TypeVar
 
+from ditlab.data.block_imports.listing import SourceFile, SourceListing, list_source
+from ditlab.data.block_imports.plan import BlockNumbers, InputBlock, block_bytes, group_files
 from ditlab.data.images.annotations import REMEDIES, Annotations, CaptionLines, check_known, read_captions
-from ditlab.data.images.decoding import IMAGE_SUFFIXES, CaptionedImage
-from ditlab.data.images.tar_files import TarFiles
-from ditlab.data.parquet import parquet_batches, parquet_rows
-from ditlab.data.source_files import BadRecord, visible_name
+from ditlab.data.images.decoding import IMAGE_SUFFIXES
+from ditlab.data.images.tar_files import tar_labels
+from ditlab.data.parquet import parquet_rows
+from ditlab.data.source_files import BadRecord
 from ditlab.errors import UserError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 LINES = ".jsonl"
 """Ending of files of captions."""
-PARQUET_ROWS = 16
-"""Rows read at a time: an image each."""
+KINDS = {"images": "images", "tar": ".tar files", "parquet": ".parquet files", "arrow": ".arrow files"}
+"""Kinds of blocks, and their names for people."""
+TABLES = ("parquet", "arrow")
+"""Kinds whose captions lie in a column."""
+AT_ONCE = 16
+"""Files behind a URI whose beginnings or ends are read at once."""
+
+Value = TypeVar("Value")
 
 
-class ImageSource(Protocol):
-    """Iterable over images with captions, in an order that is always the same."""
+@dataclass(frozen=True)
+class ImageSource:
+    """Source of images, cut into blocks."""
 
-    @property
-    def annotations(self) -> Annotations:
-        """Rules for captions and classes."""
-        ...
-
-    @property
-    def num(self) -> int | None:
-        """Number of images; None where it is unknown before they are read."""
-        ...
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """Files that are read."""
-        ...
-
-    def __iter__(self) -> Iterator[CaptionedImage]:
-        """Iterate over images, with one item for all that lies behind the damage of a file.
-
-        Raises UserError for a missing column.
-        """
-        ...
+    annotations: Annotations
+    """Rules for captions and classes; of image files, without the captions of each, which its block has."""
+    blocks: Sequence[InputBlock]
+    num: int | None
+    """Number of images; None where it is unknown before they are read."""
+    classes: Sequence[str]
+    """Names of all classes, sorted: a class's number is its place here."""
 
 
 @dataclass(frozen=True)
@@ -61,145 +52,124 @@ class SourceRules:
     """`folder`, or None for no classes."""
 
 
-def open_image_source(source: Path, rules: SourceRules) -> ImageSource:
-    """Open the images of a file, or of a folder searched to its depth without names that begin with a dot.
+def open_image_source(source: str, rules: SourceRules) -> ImageSource:
+    """Cut the images of a file, folder, pattern or URI into blocks, a function of the source alone.
 
-    Links to folders are not followed; links to files are. Raises UserError where there are none, for a folder of
-    several kinds of files, for rules that such files do not have, and for captions of other images.
+    Raises UserError where there are none, for a folder of several kinds of files, for rules that such files do not
+    have, and for captions of other images.
     """
-    root = source if source.is_dir() else source.parent
-    found = sorted(file for file in source.rglob("*") if _is_visible(file, source)) if source.is_dir() else [source]
-    images = [file for file in found if file.suffix.lower() in IMAGE_SUFFIXES]
-    tars = [file for file in found if file.suffix == ".tar"]
-    tables = [file for file in found if file.suffix == ".parquet"]
-    kinds = {"images": images, ".tar files": tars, ".parquet files": tables}
-    held = [kind for kind, files in kinds.items() if files]
+    listing = list_source("--source", source, beside=(".txt",))
+    files = {
+        "images": listing.of(*IMAGE_SUFFIXES),
+        "tar": listing.of(".tar"),
+        "parquet": listing.of(".parquet"),
+        "arrow": listing.of(".arrow"),
+    }
+    held = [kind for kind, found in files.items() if found]
     if not held:
         raise UserError(
-            f"--source={source} holds no {', '.join(IMAGE_SUFFIXES)}, .tar or .parquet file; name one that does."
+            f"--source={source} holds no {', '.join(IMAGE_SUFFIXES)}, .tar, .parquet or .arrow file; name one that "
+            "does."
         )
     if len(held) > 1:
-        raise UserError(f"--source={source} holds {' and '.join(held)}; name a folder of one kind, or a single file.")
-    annotations = _annotations(rules, "column" if tables else "txt", source)
-    if tables:
-        return ParquetFiles(root, tables, rules.image_column, rules.caption_column, annotations)
-    if tars:
-        beside = replace(annotations, remedy="write one into a .txt member of the same key beside it")
-        return TarFiles(root, tars, beside if annotations.caption == "txt" else annotations)
-    names = sorted(visible_name(file.relative_to(root).as_posix()) for file in images)
-    for name in names:
-        annotations.label_of(PurePosixPath(name), name)  # refuses images outside all folders before one is decoded
-    if annotations.caption == "lines":
-        check_known(Path(str(rules.caption_from)), annotations.lines, set(names), source)
-    return ImageFiles(root, images, annotations)
+        names = " and ".join(KINDS[kind] for kind in held)
+        raise UserError(f"--source={source} holds {names}; name a folder of one kind, or a single file.")
+    (kind,) = held
+    annotations = _annotations(rules, kind, source)
+    if kind == "images":
+        return _image_files(listing, files[kind], annotations, rules)
+    if kind == "tar":
+        return _tars(files[kind], annotations)
+    return _tables(files[kind], kind, annotations)
 
 
-def _annotations(rules: SourceRules, default: str, source: Path) -> Annotations:
-    """Read the rules for a kind of source, whose captions lie in `default` (`column`, `txt`)."""
+def _annotations(rules: SourceRules, kind: str, source: str) -> Annotations:
+    """Read the rules for a kind of source, whose captions lie in a column or in .txt files."""
+    default = "column" if kind in TABLES else "txt"
     chosen = rules.caption_from or ("none" if rules.label_from else default)
     caption = "lines" if chosen.endswith(LINES) else chosen
     if (caption == "column") != (default == "column") and caption != "none":
         right = "column, or none" if default == "column" else f"txt, folder, stem, FILE{LINES} or none"
-        what = ".parquet files" if default == "column" else "no .parquet files"
+        what = KINDS[kind] if default == "column" else "no .parquet files"
         raise UserError(f"--caption-from={chosen}: --source={source} holds {what}; give {right}.")
     if rules.label_from and default == "column":
-        raise UserError(f"--label-from={rules.label_from}: --source={source} holds .parquet files; leave it out.")
+        raise UserError(f"--label-from={rules.label_from}: --source={source} holds {KINDS[kind]}; leave it out.")
     remedy = REMEDIES.get(caption, "").format(lines=chosen, column=rules.caption_column)
+    if kind == "tar" and caption == "txt":
+        remedy = "write one into a .txt member of the same key beside it"
     lines = read_captions(Path(chosen), rules.caption_column) if caption == "lines" else CaptionLines({}, ())
     return Annotations(caption, rules.label_from, lines.captions, remedy, lines.damaged)
 
 
-def _is_visible(file: Path, root: Path) -> bool:
-    """Return True for files, special ones among them: these cannot be read, and are counted with the damaged ones."""
-    return not any(part.startswith(".") for part in file.relative_to(root).parts) and not _is_folder(file)
+def _image_files(
+    listing: SourceListing, images: Sequence[SourceFile], annotations: Annotations, rules: SourceRules
+) -> ImageSource:
+    images = sorted(images, key=lambda file: file.shown)
+    # refuses images outside all folders before one is decoded
+    labels = {annotations.label_of(PurePosixPath(file.shown), file.shown) for file in images}
+    if annotations.caption == "lines":
+        check_known(Path(str(rules.caption_from)), annotations.lines, {file.shown for file in images}, listing.source)
+    texts = {_stem(file): file for file in listing.of(".txt")} if annotations.caption == "txt" else {}
+    numbers = BlockNumbers()
+    for group in group_files(images, block_bytes(sum(file.size for file in images))):
+        stems = dict.fromkeys(map(_stem, group))
+        captions = {file.shown: annotations.lines[file.shown] for file in group if file.shown in annotations.lines}
+        beside = tuple(texts[stem] for stem in stems if stem in texts)
+        numbers.add(group, "images", beside=beside, detail=captions or None)
+    return ImageSource(replace(annotations, lines={}), numbers.blocks, len(images), _named(labels))
 
 
-def _is_folder(file: Path) -> bool:
-    return not file.is_symlink() and file.is_dir()
+def _tars(tars: Sequence[SourceFile], annotations: Annotations) -> ImageSource:
+    numbers = BlockNumbers()
+    for group in group_files(tars, block_bytes(sum(file.size for file in tars))):
+        numbers.add(group, "tar")
+    labels: set[str] = set()
+    if annotations.label is not None:
+        labels = labels.union(*_of_each(lambda file: tar_labels(file, annotations), tars))
+    return ImageSource(annotations, numbers.blocks, None, _named(labels))
 
 
-@dataclass(frozen=True)
-class ImageFiles:
-    """Image files; the .txt file of a stem is that of all images of this stem."""
+def _tables(tables: Sequence[SourceFile], kind: str, annotations: Annotations) -> ImageSource:
+    """Cut tables into blocks: large Parquet files between row groups, others whole."""
+    most = block_bytes(sum(file.size for file in tables))
+    rows = dict(zip(tables, _of_each(lambda file: _row_groups(file, kind, most), tables), strict=True))
+    numbers = BlockNumbers()
+    for group in group_files(tables, most):
+        groups = rows[group[0]] if len(group) == 1 else None
+        if groups is None or group[0].size <= most:
+            numbers.add(group, kind)
+            continue
+        # of a file of n bytes, each of its row groups counts as n / groups
+        together = max(1, most * len(groups) // group[0].size)
+        for start in range(0, len(groups), together):
+            stop = min(start + together, len(groups))
+            numbers.add(group, kind, start=start, stop=stop, first_row=sum(groups[:start]))
+    known = None if any(groups is None for groups in rows.values()) else sum(map(sum, filter(None, rows.values())))
+    return ImageSource(annotations, numbers.blocks, known, ())
 
-    root: Path
-    files: Sequence[Path]
-    annotations: Annotations
 
-    @property
-    def num(self) -> int:
-        return len(self.files)
-
-    def __iter__(self) -> Iterator[CaptionedImage]:
-        for file in self.files:
-            path = PurePosixPath(visible_name(file.relative_to(self.root).as_posix()))
-            beside = file.with_suffix(".txt")
-            caption = self.annotations.caption_of(path, beside if os.path.lexists(beside) else None)
-            yield CaptionedImage(str(path), file, caption, self.annotations.label_of(path, str(path)))
+def _row_groups(file: SourceFile, kind: str, most: int) -> list[int] | None:
+    """Return the rows of a Parquet file's row groups; None where they are not worth a request, or cannot be read."""
+    if kind != "parquet" or (file.is_remote and file.size <= most):
+        return None
+    try:
+        return parquet_rows(file)
+    except BadRecord:
+        return None
 
 
-@dataclass(frozen=True)
-class ParquetFiles:
-    """Parquet files with a column of image bytes, or of Hugging Face's {bytes, path}, and a column of captions."""
+def _of_each(read: Callable[[SourceFile], Value], files: Sequence[SourceFile]) -> Iterator[Value]:
+    """Yield `read` of each file, in their order; behind a URI, of some at once."""
+    if not any(file.is_remote for file in files[:1]):
+        yield from map(read, files)
+        return
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield from pool.map(read, files)
 
-    root: Path
-    files: Sequence[Path]
-    image_column: str
-    caption_column: str
-    annotations: Annotations
 
-    @cached_property
-    def num(self) -> int | None:
-        try:
-            return sum(sum(parquet_rows(file)) for file in self.files)
-        except BadRecord:
-            return None
+def _named(labels: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(sorted(label for label in labels if label))
 
-    def __iter__(self) -> Iterator[CaptionedImage]:
-        for file in self.files:
-            name = visible_name(file.relative_to(self.root).as_posix())
-            row = 0
-            try:
-                for image, caption in self._rows(file):
-                    yield CaptionedImage(f"{name}, row {row}", image, caption)
-                    row += 1
-            except BadRecord as error:
-                damage = f"the rest, from row {row:,} on: {error.reason}" if row else error.reason
-                yield CaptionedImage(name, None, None, problem=damage, is_rest=True)
 
-    def _rows(self, file: Path) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Iterate over a file's images and captions. Raises BadRecord where the file is damaged."""
-        columns = {"--image-column": self.image_column}
-        if self.annotations.caption != "none":
-            columns["--caption-column"] = self.caption_column
-        for batch in parquet_batches(file, columns, PARQUET_ROWS):
-            images = self._images(batch.column(self.image_column), file).to_pylist()
-            captions = [None] * len(images)
-            if self.annotations.caption != "none":
-                captions = self._captions(batch.column(self.caption_column), file).to_pylist()
-            yield from zip(images, captions, strict=True)
-
-    def _images(self, column: "pa.Array", file: Path) -> "pa.Array":
-        import pyarrow as pa
-        from pyarrow import compute
-
-        if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
-            column = compute.struct_field(column, "bytes")
-        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-            return column
-        raise UserError(
-            f"{file}: '{self.image_column}' holds {column.type}, no image bytes; give --image-column with a column of "
-            "bytes or of {bytes, path}."
-        )
-
-    def _captions(self, column: "pa.Array", file: Path) -> "pa.Array":
-        """Return captions as bytes, not yet checked to be UTF-8."""
-        import pyarrow as pa
-
-        kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-        if not any(is_kind(column.type) for is_kind in kinds):
-            raise UserError(
-                f"{file}: '{self.caption_column}' holds {column.type}, no text; give --caption-column with a column "
-                "of text."
-            )
-        return column.cast(pa.large_binary())
+def _stem(file: SourceFile) -> str:
+    return str(PurePosixPath(file.name).with_suffix(""))

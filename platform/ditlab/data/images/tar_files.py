@@ -1,16 +1,19 @@
 """WebDataset's tars of images and captions, read as streams."""
 
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
+from ditlab.data.block_imports.listing import SourceFile
+from ditlab.data.block_imports.opening import open_source
 from ditlab.data.images.annotations import Annotations
 from ditlab.data.images.decoding import CAPTION_BYTES, IMAGE_SUFFIXES, CaptionedImage
 from ditlab.data.source_files import visible_name
 from ditlab.errors import first_line
-from ditlab.storage.plain_files import MIB, open_plain
+from ditlab.storage.plain_files import MIB
 
 MEMBER_BYTES = 512 * MIB
 """Most bytes of a tar's member."""
@@ -37,53 +40,68 @@ class Unread:
     reason: str
 
 
-@dataclass(frozen=True)
-class TarFiles:
-    """WebDataset's tars: neighbouring members whose paths are the same up to the name's first dot belong together.
+def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[CaptionedImage]:
+    """Iterate over the images of a tar, whose neighbouring members belong together up to their names' first dot.
 
     Of a damaged tar, the images before the damage count, and the rest is one that cannot be read.
     """
+    damage = ""
+    try:
+        with _opened(file) as tar:
+            reading = _Reading(tar)
+            yield from _images(reading, file.shown, annotations)
+            damage = reading.damage
+    except (tarfile.TarError, OSError, EOFError) as error:
+        damage = f"no tar that can be read: {first_line(error)}"
+    if damage:
+        yield CaptionedImage(file.shown, None, None, problem=damage, is_rest=True)
 
-    root: Path
-    files: Sequence[Path]
-    annotations: Annotations
 
-    num = None
+def tar_labels(file: SourceFile, annotations: Annotations) -> set[str]:
+    """Return the classes of a tar's images, by its headers, up to the first damage.
 
-    def __iter__(self) -> Iterator[CaptionedImage]:
-        for file in self.files:
-            name, damage = visible_name(file.relative_to(self.root).as_posix()), ""
-            try:
-                with (
-                    open_plain(file, follow=True) as content,
-                    tarfile.open(fileobj=content, mode="r|", tarinfo=CheckedHeader) as tar,
-                ):
-                    reading = _Reading(tar)
-                    yield from self._of_tar(reading, name)
-                    damage = reading.damage
-            except (tarfile.TarError, OSError, EOFError) as error:
-                damage = f"no tar that can be read: {first_line(error)}"
-            if damage:
-                yield CaptionedImage(name, None, None, problem=damage, is_rest=True)
+    Raises UserError for an image outside all folders.
+    """
+    found: set[str] = set()
+    try:
+        with _opened(file, stream=file.is_remote) as tar:
+            for member in _Reading(tar).members():
+                inside = PurePosixPath(visible_name(member.name))
+                if inside.suffix != ".txt":
+                    found.add(annotations.label_of(inside, f"{file.shown}: {inside}") or "")
+    except (tarfile.TarError, OSError, EOFError):
+        pass  # counted where the images are read
+    return found
 
-    def _of_tar(self, reading: "_Reading", name: str) -> Iterator[CaptionedImage]:
-        for _, group in groupby(reading.members(), _key):
-            contents = reading.contents(group)
-            beside = next((content for path, content in contents.items() if path.endswith(".txt")), None)
-            if reading.damage and beside is None and self.annotations.caption == "txt":
-                continue  # the caption lies behind the damage, as the rest does
-            for path, content in contents.items():
-                if path.endswith(".txt"):
-                    continue
-                inside = PurePosixPath(visible_name(path))
-                place = f"{name}: {inside}"
-                label = self.annotations.label_of(inside, place)
-                if isinstance(content, Unread):
-                    yield CaptionedImage(place, None, None, label, content.reason)
-                elif isinstance(beside, Unread):
-                    yield CaptionedImage(place, None, None, label, f"its caption: {beside.reason}")
-                else:
-                    yield CaptionedImage(place, content, self.annotations.caption_of(inside, beside), label)
+
+@contextmanager
+def _opened(file: SourceFile, stream: bool = True) -> Iterator[tarfile.TarFile]:
+    """Open a tar, as a stream, or so that what lies between its headers is passed over."""
+    with (
+        open_source(file) as content,
+        tarfile.open(fileobj=content, mode="r|" if stream else "r:", tarinfo=CheckedHeader) as tar,
+    ):
+        yield tar
+
+
+def _images(reading: "_Reading", name: str, annotations: Annotations) -> Iterator[CaptionedImage]:
+    for _, group in groupby(reading.members(), _key):
+        contents = reading.contents(group)
+        beside = next((content for path, content in contents.items() if path.endswith(".txt")), None)
+        if reading.damage and beside is None and annotations.caption == "txt":
+            continue  # the caption lies behind the damage, as the rest does
+        for path, content in contents.items():
+            if path.endswith(".txt"):
+                continue
+            inside = PurePosixPath(visible_name(path))
+            place = f"{name}: {inside}"
+            label = annotations.label_of(inside, place)
+            if isinstance(content, Unread):
+                yield CaptionedImage(place, None, None, label, content.reason)
+            elif isinstance(beside, Unread):
+                yield CaptionedImage(place, None, None, label, f"its caption: {beside.reason}")
+            else:
+                yield CaptionedImage(place, content, annotations.caption_of(inside, beside), label)
 
 
 class _Reading:

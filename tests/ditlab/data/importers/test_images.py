@@ -74,7 +74,7 @@ def test_each_image_comes_to_the_size_that_suits_it_with_its_caption(run, folder
     assert found["48x80"] == ["a slope called a", "a slope called b", "a slope called e"]
     assert found["64x64"] == ["a slope called c", "a slope called f"]
     assert list(chain.from_iterable(found.values())) == decode_captions(store.tensor("caption").numpy())
-    assert store.columns["caption"].shape == (len("a slope called a"),)
+    assert store.columns["caption"].shape == (512,)
     part = next(part for part in store.parts if part.name == "48x80")
     assert part.columns["image"].shape == (3, 48, 80) and part.columns["image"].value_range == (0, 255)
     whole = np.asarray(Image.open(io.BytesIO(pictures["a"]))).transpose(2, 0, 1)
@@ -197,22 +197,48 @@ def test_images_of_one_stem_share_a_caption_and_hidden_files_are_left_alone(run,
     assert decode_captions(run(source).store.tensor("caption").numpy()) == ["one slope"] * 2
 
 
-@pytest.mark.parametrize("stage", ["decoding", "writing"])
-def test_an_import_that_ends_in_the_middle_leaves_the_old_set_whole(run, folder, home, stage):
-    before = run(folder).store.fingerprint
-    (folder / "a.txt").write_text("another slope")
+def stop_after(number: int) -> Callable[..., None]:
+    """Make a progress callback that interrupts the import once some images are decoded."""
 
     def stop(what: str, done: int, total: int | None, unit: str = "") -> None:
-        if what == stage and done >= 3:
+        if what == "decoding" and done >= number:
             raise KeyboardInterrupt
 
+    return stop
+
+
+def test_an_import_that_ends_in_the_middle_leaves_the_old_set_whole_and_goes_on(run, folder, home, monkeypatch):
+    before = run(folder).store.fingerprint
+    monkeypatch.setattr("ditlab.data.block_imports.plan.LEAST_BYTES", 1)  # a block for each image
+    (folder / "a.txt").write_text("another slope")
+    expected = run(folder, name="unbroken").store.fingerprint
     with pytest.raises(KeyboardInterrupt):
-        run(folder, stop)
+        run(folder, stop_after(3))
     assert BucketedStore.open(home.stores / "set").fingerprint == before
+    told: list[tuple[str, int, int | None, str]] = []
+    again = run(folder, lambda *report: told.append(report))
+    assert told == [("decoding", done, 6, "images") for done in range(3, 7)]
+    assert again.store.fingerprint == expected != before
     assert not [path for path in (home.stores / "set").iterdir() if path.name.startswith(".")]
+
+
+def test_another_source_or_option_begins_anew(run, folder, home, monkeypatch):
+    monkeypatch.setattr("ditlab.data.block_imports.plan.LEAST_BYTES", 1)
+    for change in ({"caption_length": 100}, {}):
+        with pytest.raises(KeyboardInterrupt):
+            run(folder, stop_after(3))
+        if not change:
+            (folder / "b.txt").write_text("another slope")
+        told: list[tuple[str, int, int | None, str]] = []
+        run(folder, lambda *report, told=told: told.append(report), **change)
+        assert len(told) == 7 and left(home) == ["set"]
+        assert not [path for path in (home.stores / "set").iterdir() if path.name.startswith(".")]
+
+
+def test_an_import_that_ends_before_its_first_block_leaves_nothing(run, folder, home):
     with pytest.raises(KeyboardInterrupt):
-        run(folder, stop, name="new")
-    assert left(home) == ["set"]
+        run(folder, stop_after(0))
+    assert left(home) == []
 
 
 def test_a_plain_store_of_the_name_is_not_overwritten(run, folder, make_store, home, tmp_path):
@@ -223,13 +249,16 @@ def test_a_plain_store_of_the_name_is_not_overwritten(run, folder, make_store, h
         run(folder, lambda *_: pytest.fail("decoded before it looked"))
 
 
-def test_progress_counts_images(run, folder):
+def test_progress_counts_images_by_blocks(run, folder, pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr("ditlab.data.block_imports.plan.LEAST_BYTES", 1)
     told: list[tuple[str, int, int | None, str]] = []
     run(folder, lambda *report: told.append(report))
-    assert [report for report in told if report[0] == "decoding"] == [
-        ("decoding", done, 6, "images") for done in range(1, 7)
-    ]
-    assert told[-1] == ("writing", 6, 6, "images")
+    assert told == [("decoding", done, 6, "images") for done in range(7)]
+    told.clear()
+    file = tar_file(tmp_path / "web.tar", {"a.txt": b"a slope", "a.png": pictures["a"]})
+    run(file, lambda *report: told.append(report))
+    size = file.stat().st_size
+    assert told[-2:] == [("decoding: input", size, size), ("decoding", 1, None, "images")]
 
 
 def test_members_of_a_tar_belong_together_by_their_key(run, tmp_path, pictures):
@@ -301,7 +330,9 @@ def test_parquet_that_does_not_fit(run, tmp_path, columns, options, message):
 
 def test_sources_without_images_are_refused(run, tmp_path, folder, pictures):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"empty holds no \.bmp, \.jpeg, \.jpg, \.png, \.webp, \.tar or \.parquet file"):
+    with pytest.raises(
+        UserError, match=r"empty holds no \.bmp, \.jpeg, \.jpg, \.png, \.webp, \.tar, \.parquet or \.arrow"
+    ):
         run(tmp_path / "empty")
     tar_file(folder / "more.tar", {"z.png": pictures["a"]})
     with pytest.raises(UserError, match=r"holds images and \.tar files; name a folder of one kind"):
