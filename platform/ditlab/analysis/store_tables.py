@@ -62,7 +62,7 @@ def _facts(store: AnyStore, place: str) -> Table:
         "path": place,
         "holds": manifest.description,
         "rows": f"{manifest.rows:,}",
-        "shards": f"{len(shards):,} ({_format_bytes(sum(shard.bytes for shard in shards))})",
+        "shards": f"{len(shards):,} ({_format_bytes(sum(shard.bytes for shard in shards))}){_blocks(store)}",
         "fingerprint": manifest.fingerprint,
         "source": manifest.source.citation or manifest.source.kind,
         "license": manifest.source.license,
@@ -77,6 +77,14 @@ def _facts(store: AnyStore, place: str) -> Table:
         if value:
             table.add_row(key, value)
     return table
+
+
+def _blocks(store: AnyStore) -> str:
+    """Number of blocks as text; empty for formats without blocks, of which a store cannot be streamed."""
+    if any(part.manifest.index is None for part in store.parts):
+        return ""
+    num = sum(part.layout.num_blocks for part in store.parts)
+    return f" of {num:,} block{'s' if num > 1 else ''}"
 
 
 def left_out(store: AnyStore) -> str:

@@ -43,6 +43,8 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
     if remote and (out or num):
         raise UserError(f"PATH={path}: --out and --num need the store's rows; leave them out, or name a local store.")
     store = describe_store("PATH", path) if remote else open_named_store("PATH", path, home)
+    if not remote:
+        store.verify()
     place = path if remote else str(store.path)
     terminal = console(as_json)
     for table in store_tables(store, place):

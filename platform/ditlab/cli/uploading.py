@@ -23,6 +23,7 @@ def upload(store: str, uri: str, as_json: bool) -> None:
 
     opened = open_named_store("STORE", store, Home.from_environment())
     with ProgressBars(f"uploading {opened.name}"):
+        opened.verify()
         done = upload_store(opened, uri)
     what = f"{opened.name}: {len(opened):,} rows, {done.size / 2**20:,.1f} MiB (fingerprint {opened.fingerprint[:12]})"
     say(f"{what} {'is there already, unchanged' if done.outcome == 'unchanged' else 'uploaded'}: {uri}")

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from ditlab.data.remote.node_copy import Notify, open_remote_store, write_to_stderr
+from ditlab.data.remote.access import COPY, RemoteAccess, open_remote
+from ditlab.data.remote.node_copy import Notify, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
@@ -10,15 +11,20 @@ from ditlab.spec.uris import is_uri
 
 
 def open_named_store(
-    knob: str, name: str, home: Home, verify: bool = True, notify: Notify = write_to_stderr
+    knob: str,
+    name: str,
+    home: Home,
+    verify: bool = True,
+    notify: Notify = write_to_stderr,
+    access: RemoteAccess = COPY,
 ) -> AnyStore:
     """Open the store that a user names by a URI, a folder's path or a plain name.
 
-    `knob` is the setting that holds the name; `verify` and `notify` are as in `splits.open_data`. Raises UserError for
-    a store that is missing (with the command that makes it) or altered.
+    `knob` is the setting that holds the name; `verify` and `notify` are as in `splits.open_data`; `access` is for URIs
+    alone. Raises UserError for a store that is missing (with the command that makes it) or altered.
     """
     if is_uri(name):
-        return open_remote_store(knob, name, home, verify, notify)
+        return open_remote(knob, name, home, verify, notify, access)
     return open_store(store_folder(name, home), verify)
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from denoisers.contract import Spec
+from ditlab.spec.sizes import SizeText
 from ditlab.spec.uris import refuse_storage
 
 HoldOut = Annotated[float, Field(ge=0, le=0.5)]
@@ -24,6 +25,55 @@ class HoldOutClasses(Spec):
         if not values:
             raise ValueError("names no class; name one or more, or give data.hold_out a share.")
         return values
+
+
+class FullOrderSpec(Spec):
+    """One permutation of all samples, sorted anew for each epoch: time and memory grow with the samples."""
+
+    kind: Literal["full"] = "full"
+    """All samples in one random order."""
+
+
+class LanesOrderSpec(Spec):
+    """Lanes, each mixed within a window: computed batch by batch, whatever the number of samples."""
+
+    kind: Literal["lanes"] = "lanes"
+    """Equal lanes, each of which fills a slice of the batch."""
+    lanes: Annotated[int, Field(ge=1, le=2**16)]
+    """Lanes, which divide batch.size: at least as many as workers at most. A worker reads the lanes of its samples
+    alone, so that a node of n reads about an n-th of the data. Another number gives another order."""
+    window: Annotated[int, Field(ge=1, le=2**16)] = 16
+    """Blocks of a lane that are mixed: each epoch draws which blocks follow each other, and rows are permuted within
+    so many. A block holds about 4 MiB of rows; in a store of over 1 TiB, several neighbours count as one."""
+
+
+OrderSpec = Annotated[FullOrderSpec | LanesOrderSpec, Field(discriminator="kind")]
+"""Order in which samples are trained on: a function of seed, epoch and these fields."""
+
+
+def order_of(data: Spec) -> FullOrderSpec | LanesOrderSpec:
+    """Return the order of an experiment's data; `full` where they have no such field."""
+    order: FullOrderSpec | LanesOrderSpec = getattr(data, "order", FullOrderSpec())
+    return order
+
+
+def check_order(data: Spec, batch_size: int, workers: int) -> None:
+    """Raise ValueError where the lanes of the data divide no batch of this size, or are fewer than the workers."""
+    order = order_of(data)
+    if not isinstance(order, LanesOrderSpec):
+        return
+    if batch_size % order.lanes:
+        divisors = [n for n in range(workers, min(batch_size, 2**16) + 1) if batch_size % n == 0] or [batch_size]
+        nearest = min(divisors, key=lambda n: abs(n - order.lanes))
+        raise ValueError(
+            f"data.order.lanes={order.lanes} does not divide batch.size={batch_size}, of which each lane fills an "
+            f"equal slice; set data.order.lanes to a divisor, such as {nearest}, or change batch.size."
+        )
+    if order.lanes < workers:
+        raise ValueError(
+            f"data.order.lanes={order.lanes} is fewer than the {workers} workers that resources.workers allows; set "
+            f"data.order.lanes to {workers} or more, or lower resources.workers."
+        )
 
 
 Packing = Literal["joined", "masked"]
@@ -61,6 +111,8 @@ class MnistData(Spec):
     """The idx files to train on: 60,000 (train) or 10,000 (test) digits."""
     hold_out: HoldOut | None = None
     """Share kept out of training. Null: none of `train`, whose evaluation uses `test`; a tenth of `test`."""
+    order: OrderSpec = FullOrderSpec()
+    """Order of the training samples; under `lanes`, a share is held out by whole blocks."""
 
 
 class ArrowData(Spec):
@@ -72,13 +124,23 @@ class ArrowData(Spec):
     """Folder of the store, from the working directory on; or the name of one under DITLAB_HOME/stores, where no store
     of this name lies in the working directory. Or a URI, as checkpoint.storage takes them (s3://bucket/prefix, gs://,
     abfs://, hdfs://, file://), where `ditlab data upload` put the store: each node copies it once to
-    DITLAB_CACHE/stores, checks every file's SHA-256, and reads the copy. A URI that holds a key or password is
-    refused."""
+    DITLAB_CACHE/stores, checks every file's SHA-256, and reads the copy, unless data.access says otherwise. A URI
+    that holds a key or password is refused."""
+    access: Literal["auto", "copy", "stream"] = "auto"
+    """Reading of a store behind a URI. `copy`: from a copy on each node's disk. `stream`: parts of it are fetched ahead
+    of need, verified, and kept in a cache on the node; needs data.order.kind=lanes. `auto`: a copy where the order is
+    `full` or the store fits the node's disk. Under one order all give the same run."""
+    cache: SizeText = "200GiB"
+    """Most room that streamed stores take on a node, below DITLAB_CACHE/blocks; all runs of the node share it."""
     hold_out: HoldOut | HoldOutClasses = 0.1
     """Samples held out of training, for evaluation: a share of the samples (of text: runs of neighbouring ones), or
-    all samples of some classes, `{column: chromosome, values: [chr10, chr11]}`."""
+    all samples of some classes, `{column: chromosome, values: [chr10, chr11]}`. Under data.order.kind=lanes, a share is
+    one of whole blocks of neighbouring samples, spread evenly over the store, and classes are refused."""
+    order: OrderSpec = FullOrderSpec()
+    """Order of the training samples: `full`, or `{kind: lanes, lanes: 64, window: 16}` for stores that do not fit a
+    node's disk or whose samples do not fit its memory as numbers."""
     packing: Packing = "joined"
-    """Of text, documents that share a row. `joined`: a token attends to the whole row, whatever document it is of.
+    """Attention among documents that share a row of text. `joined`: a token attends to the whole row, whatever document it is of.
     `masked`: to its own document alone. The rows are the same, and no token is wasted."""
 
     @field_validator("path")
@@ -86,6 +148,24 @@ class ArrowData(Spec):
     def _is_a_place(cls, path: str) -> str:
         refuse_storage("data.path", path)
         return path
+
+    @model_validator(mode="after")
+    def _streams_in_lanes(self) -> "ArrowData":
+        if self.access == "stream" and isinstance(self.order, FullOrderSpec):
+            raise ValueError(
+                "data.access=stream needs data.order.kind=lanes, as the full order takes each batch from everywhere; "
+                "set data.order to {kind: lanes, lanes: 64}, or data.access to copy."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _held_out_by_blocks(self) -> "ArrowData":
+        if isinstance(self.order, LanesOrderSpec) and isinstance(self.hold_out, HoldOutClasses):
+            raise ValueError(
+                f"data.hold_out.column={self.hold_out.column} would read every sample of the store, which "
+                "data.order.kind=lanes never does; give data.hold_out a share, or set data.order.kind to full."
+            )
+        return self
 
 
 _MOST_NUMBERS = 2**32
@@ -146,7 +226,7 @@ class TextData(Spec):
     """Share of the samples kept out of training, for evaluation: runs of neighbouring ones, so that few of them share
     a document with what trains."""
     packing: Packing = "joined"
-    """Documents that share a row. `joined`: a token attends to the whole row, whatever document it is of. `masked`: to
+    """Attention among documents that share a row. `joined`: a token attends to the whole row, whatever document it is of. `masked`: to
     its own document alone. The rows are the same, and no token is wasted."""
 
 

@@ -14,8 +14,10 @@ from pathlib import Path
 
 from ditlab.data.remote.fetching import Fetch
 from ditlab.data.remote.manifests import READ_REMEDY, open_root, read_manifest
+from ditlab.data.stores.bucket_manifest import BucketsManifest
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
 from ditlab.data.stores.files import RootManifest, StoreFile, read_contents
+from ditlab.data.stores.manifest import StoreManifest
 from ditlab.data.stores.manifest_parsing import MANIFEST_BYTES
 from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
@@ -25,6 +27,8 @@ from ditlab.storage.remote import RemoteFiles
 
 Notify = Callable[[str], None]
 """Function that shows a message to people."""
+STORES = "stores"
+"""Folder of copies below the node's cache."""
 ANNOUNCED_BYTES = 2**30
 """Bytes from which a copy is announced before it begins."""
 
@@ -43,7 +47,7 @@ def open_remote_store(
     damaged copy is repaired. Raises UserError, naming the knob, for a place that holds no
     store or an altered one, cannot be reached, or does not fit the disk.
     """
-    copies = NodeCopies(home.node_cache / "stores", notify)
+    copies = NodeCopies(home.node_cache / STORES, notify)
     folder = copies.fetch(knob, uri)
     try:
         return open_store(folder, verify)
@@ -70,8 +74,7 @@ class NodeCopies:
                 raise
             self._notify(f"{error} Using the copy that this node has in {recorded}.")
             return recorded
-        manifest = root.manifest
-        copy = self.folder / f"{manifest.name[:40]}-{manifest.fingerprint[:12]}"
+        copy = self.place_of(root.manifest)
         if repair or not _is_whole(copy, root):
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -85,6 +88,10 @@ class NodeCopies:
                 ) from error
         self._record(uri, copy)
         return copy
+
+    def place_of(self, manifest: StoreManifest | BucketsManifest) -> Path:
+        """Return the folder of a store's copy, which may not exist."""
+        return self.folder / f"{manifest.name[:40]}-{manifest.fingerprint[:12]}"
 
     def _copy(self, files: RemoteFiles, root: RootManifest, copy: Path, place: str) -> None:
         with files.translating_errors("cannot be read", READ_REMEDY):

@@ -213,7 +213,7 @@ ALTERED = {
     "a shorter shard": (lambda store: shard(store), lambda content: content[:99], "was altered: it has 99 bytes"),
     "rows": (lambda store: ("", root(store)), edited(rows=7, buckets=[]), "was altered: it|not a store's manifest"),
     "no JSON": (lambda store: ("", root(store)), lambda content: content[:-1], "is not a store's manifest"),
-    "another version": (lambda store: ("", root(store)), edited(version=3), "is of format version 3"),
+    "another version": (lambda store: ("", root(store)), edited(version=4), "is of format version 4"),
     "a name": (lambda store: ("", root(store)), edited(name="../../x"), "no plain name"),
 }
 
