@@ -52,6 +52,8 @@ def cases(ledger: Reader) -> tuple[Case, ...]:
         Case("store.json", lambda one: one.home.stores / "digits/store.json", (readers.digits,), "json", 5),
         Case("store's rows", lambda one: next((one.home.stores / "digits").glob("*.arrow")), (readers.digits,),
              "bytes", 1),
+        Case("store's index", lambda one: next((one.home.stores / "digits").glob("blocks-*")), (readers.digits,),
+             "bytes", 1),
         Case("buckets.json", lambda one: one.bucketed / "buckets.json", (readers.buckets,), "json", 4),
         Case("bucket's store.json", lambda one: next(one.bucketed.glob("*/store.json")), (readers.buckets,), "json", 3),
         Case("export's weights", lambda one: one.export / "weights.safetensors", (readers.export,), "bytes", 3),

@@ -34,7 +34,7 @@ def commands_of(case: str, one: DamagedHome, out: Path) -> list[tuple[object, ..
             return [sample, compare, shown[1]]
         case "cursor":
             return [("runs", "sync"), shown[1]]
-        case "store.json" | "store's rows":
+        case "store.json" | "store's rows" | "store's index":
             return [("data", "inspect", "digits"), sample]
         case "side index":
             return [compare, shown[1]]
