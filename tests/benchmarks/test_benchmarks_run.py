@@ -9,6 +9,7 @@ import pytest
 from support.chromium import find_chromium
 
 SMALL = {
+    "caption_padding": ["--quick", "--rounds", "2"],
     "checkpoint_stall": [],
     "dlm_block_sampling": ["--quick", "--rounds", "2"],
     "dlm_loss": ["--quick", "--rounds", "2"],

@@ -12,6 +12,7 @@ from ditlab.data.loading.batches import to_device
 from ditlab.data.stores.manifest import Column
 from ditlab.encoders.extractor import FeatureExtractor, ImageFeatureShape, TextFeatureShape
 from ditlab.home import Home
+from ditlab.inputs.caption_padding import cut_padding
 from ditlab.spec.encoders import IMAGE, TEXT
 from ditlab.spec.experiment import Experiment
 
@@ -119,12 +120,20 @@ class ModelInputs:
         return True
 
     def prepare_batch(
-        self, raw: Mapping[str, Tensor], columns: Mapping[str, Column], device: torch.device | None = None
+        self,
+        raw: Mapping[str, Tensor],
+        columns: Mapping[str, Column],
+        device: torch.device | None = None,
+        rows: slice | None = None,
     ) -> dict[str, Tensor]:
         """Return rows of `fields`, (num, ...) each in the store's dtype, as model and loss take them.
 
-        `columns` are the store's; `device` None: that of the encoders.
+        `columns` are the store's; `device` None: that of the encoders; `rows` None: all. Captions are padded to the
+        longest of all rows, whichever are taken: so a pass over a part of a micro-batch computes what the whole does.
         """
+        raw = cut_padding(raw, self.fields)
+        if rows is not None:
+            raw = {name: values[rows] for name, values in raw.items()}
         device = device or self.device
         batch = to_device(raw, self._read, columns, device)
         if not self._encoded:

@@ -61,10 +61,8 @@ class Stepper:
     def _accumulate(self, micro_batches: Sequence[MicroBatch]) -> None:
         passes = self._share.passes
         for number, part in enumerate(passes):
-            raw = micro_batches[part.number]
-            if part.stop - part.start < self._experiment.micro_size:
-                raw = {name: values[part.start : part.stop] for name, values in raw.items()}
-            batch = self._inputs.prepare_batch(raw, self._columns)
+            rows = slice(part.start, part.stop)
+            batch = self._inputs.prepare_batch(micro_batches[part.number], self._columns, rows=rows)
             weight = self._share.weight if part.counts else 0.0
             components = self._state.engine.forward_backward(
                 batch, self._noise(part), number == len(passes) - 1, weight
