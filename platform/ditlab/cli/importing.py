@@ -29,9 +29,10 @@ class Importers(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Make the command of a kind. Raises UserError for an unknown one."""
-        from ditlab.data.importing import options_class
+        from ditlab.data.importing import options_class, runs_by_blocks
 
-        return with_examples(_command(cmd_name, options_class(cmd_name)), f"data import {cmd_name}")
+        command = _command(cmd_name, options_class(cmd_name), runs_by_blocks(cmd_name))
+        return with_examples(command, f"data import {cmd_name}")
 
 
 @click.group("import", cls=Importers)
@@ -39,9 +40,9 @@ def import_() -> None:
     """Write the Arrow stores of a kind of data."""
 
 
-def _command(kind: str, options: type[Spec]) -> click.Command:
-    def callback(out: Path | None, as_json: bool, **given: Any) -> None:
-        _run(kind, _checked(options, given), out, as_json)
+def _command(kind: str, options: type[Spec], by_blocks: bool) -> click.Command:
+    def callback(out: Path | None, as_json: bool, address: str | None = None, **given: Any) -> None:
+        _run(kind, _checked(options, given), out, address, as_json)
 
     command = click.command(kind, help=options.__doc__)(json_option(callback))
     out = click.Option(
@@ -49,8 +50,17 @@ def _command(kind: str, options: type[Spec]) -> click.Command:
         type=click.Path(path_type=Path, file_okay=False),
         help="Folder for the stores [default: DITLAB_HOME/stores].",
     )
-    command.params = [*(_option(name, field) for name, field in options.model_fields.items()), out, *command.params]
+    shared = [out, _address()] if by_blocks else [out]
+    command.params = [*(_option(name, field) for name, field in options.model_fields.items()), *shared, *command.params]
     return command
+
+
+def _address() -> click.Option:
+    return click.Option(
+        ["--address"],
+        help="Ray cluster whose cores share the work; --out must be a folder that its nodes share "
+        "[default: RAY_ADDRESS, else this machine].",
+    )
 
 
 def _checked(options: type[Spec], given: dict[str, Any]) -> Spec:
@@ -99,16 +109,13 @@ def _type(annotation: Any, at_least: int | None, file_okay: bool) -> click.Param
     return {bool: None, float: click.FLOAT, str: click.STRING}[annotation]
 
 
-def _run(kind: str, options: Spec, out: Path | None, as_json: bool) -> None:
+def _run(kind: str, options: Spec, out: Path | None, address: str | None, as_json: bool) -> None:
     from ditlab.analysis.store_tables import left_out, text_line
     from ditlab.cli.progress_bars import ProgressBars
-    from ditlab.data.import_request import ImportRequest
-    from ditlab.data.importing import run_import
-    from ditlab.home import Home
+    from ditlab.interface.imports import import_data
 
-    home = Home.from_environment().ensure()
     with ProgressBars(f"importing {kind}") as progress:
-        imported = run_import(kind, ImportRequest(out or home.stores, home.caches, options, progress))
+        imported = import_data(kind, options, out, address, progress, say)
     stores = []
     for one in imported:
         store = one.store

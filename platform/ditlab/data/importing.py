@@ -22,6 +22,11 @@ def options_class(name: str) -> type[Spec]:
     return declared
 
 
+def runs_by_blocks(name: str) -> bool:
+    """Return True for an importer that works by blocks, which a cluster can share. Raises as `options_class` does."""
+    return bool(getattr(_importer(name), "BY_BLOCKS", False))
+
+
 def run_import(name: str, request: ImportRequest[Spec]) -> list[WrittenStore]:
     """Run an importer. Raises UserError for an unknown importer, and as the importer does."""
     written: list[WrittenStore] = _importer(name).run(request)

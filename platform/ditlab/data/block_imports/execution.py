@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ditlab.data.block_imports.plan import InputBlock
-from ditlab.data.block_imports.receipt import BlockReceipt, write_receipt
+from ditlab.data.block_imports.receipt import BlockReceipt, whole_receipt, write_receipt
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.errors import UserError
 
@@ -38,18 +38,26 @@ class BlockWork:
     folder: Path
     """Folder of the unfinished import."""
 
+    @property
+    def uses_gpu(self) -> bool:
+        """True for rules that say so: their work is faster on a GPU."""
+        return bool(getattr(self.rules, "uses_gpu", False))
+
     def __call__(self, block: InputBlock) -> BlockReceipt:
-        """Make a block's shards. Raises UserError as the rules do, and for a folder that cannot be written."""
+        """Make a block's shards. Raises as `import_block` does."""
         return import_block(block, self.rules, self.folder)
 
 
 def import_block(block: InputBlock, rules: BlockRules, folder: Path) -> BlockReceipt:
     """Make a block's shards below a folder, then its receipt: a pure function of block and rules.
 
-    Done twice, also at once, it gives the same files. Raises UserError as the rules do, and for a folder that cannot be
-    written.
+    Done twice, also at once, it gives the same files; what is whole is not done again. Raises UserError as the rules
+    do, and for a folder that cannot be written.
     """
     try:
+        receipt = whole_receipt(folder, block)
+        if receipt is not None:
+            return receipt
         folder.mkdir(parents=True, exist_ok=True)
         receipt = rules.convert(block, folder)
         write_receipt(folder, block, receipt)

@@ -93,3 +93,17 @@ def read_receipt(folder: Path, block: InputBlock) -> BlockReceipt | None:
     except (OSError, ValidationError):
         return None
     return receipt if receipt is not None and receipt.block == block.number else None
+
+
+def whole_receipt(folder: Path, block: InputBlock) -> BlockReceipt | None:
+    """Return a block's receipt; None where it is not whole, or its shards are not there, by their sizes."""
+    receipt = read_receipt(folder, block)
+    shards = ((part, each.shard) for part, written in (receipt.parts if receipt else {}).items() for each in written)
+    return receipt if all(_size(folder / part / shard.file) == shard.bytes for part, shard in shards) else None
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat(follow_symlinks=False).st_size
+    except OSError:
+        return None

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -59,6 +59,7 @@ class EncodingRules:
     encoders: EncoderChoice
     tokens: int
     """Tokens of every row's `text`."""
+    uses_gpu: ClassVar[bool] = True
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Encode a block's rows, and write them with all their columns.

@@ -5,4 +5,7 @@ An importer's module has a spec of its options, whose fields become the command'
     OPTIONS = MnistOptions  # of ditlab.spec.importing
 
     def run(request: ImportRequest[MnistOptions]) -> list[WrittenStore]: ...
+
+One that works by blocks (`data.block_imports`) says so with `BY_BLOCKS = True`: its command has --address, and its
+request an executor.
 """

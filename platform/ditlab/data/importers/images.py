@@ -5,6 +5,7 @@ from ditlab.data.stores.written import WrittenStore
 from ditlab.spec.importing import ImagesOptions
 
 OPTIONS = ImagesOptions
+BY_BLOCKS = True
 
 
 def run(request: ImportRequest[ImagesOptions]) -> list[WrittenStore]:

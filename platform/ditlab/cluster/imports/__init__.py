@@ -1,0 +1,1 @@
+"""Imports of data on a Ray cluster."""

@@ -1,0 +1,124 @@
+"""Execution of an import's blocks by Ray Data, on all cores of a cluster."""
+
+import logging
+import pickle
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ditlab.cluster.imports.probe import probe_node
+from ditlab.cluster.session import ray_session
+from ditlab.data.block_imports.execution import BlockExecutor
+from ditlab.data.block_imports.plan import InputBlock
+from ditlab.data.block_imports.receipt import BlockReceipt
+from ditlab.errors import RunFailed, UserError, first_line
+from ditlab.spec.uris import is_uri
+
+PROBE_TIMEOUT = 60.0
+"""Seconds for all nodes to say what they see of the folders: each starts a process for it."""
+REMEDIES = {
+    "ditlab": "node {node} has no DiTLab; install this version there, or submit the import as a Ray job.",
+    "out": "--out={out} is not the same folder on node {node}; name one that all nodes share.",
+    "source": "--source={source} is not on node {node}; name a folder that all nodes share, or a URI.",
+}
+
+
+@dataclass(frozen=True)
+class RayExecutor:
+    """Execution of blocks as tasks of Ray Data: a core each, and a GPU where the work takes one and there are any.
+
+    A task whose worker or node is lost runs again elsewhere. Ray Data promises neither an order nor that a block is
+    written once: blocks are numbered, and a block that is made twice gives the same files.
+    """
+
+    ray: Any
+    """The module, connected."""
+
+    def run(self, work: Callable[[InputBlock], BlockReceipt], blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
+        """Yield the receipts of blocks as they are done.
+
+        Raises UserError as the work does, and RunFailed where Ray cannot go on.
+        """
+        import ray.data
+
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = context.print_on_execution_start = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        has_gpus = self.ray.cluster_resources().get("GPU", 0) > 0
+        task = _Task(work)
+        items = [{"block": pickle.dumps(block)} for block in blocks]
+        data = ray.data.from_items(items, override_num_blocks=len(items)).map(
+            task, num_cpus=1, num_gpus=1 if has_gpus and getattr(work, "uses_gpu", False) else None
+        )
+        try:
+            for row in data.iter_rows():
+                if row["error"]:
+                    raise pickle.loads(row["error"])
+                yield BlockReceipt.model_validate_json(row["receipt"])
+        except ray.exceptions.RayError as error:
+            raise RunFailed(
+                f"Ray cannot go on with the import ({first_line(getattr(error, 'cause', None) or error)}); give the "
+                "same command again: it goes on from its whole blocks."
+            ) from error
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Work of a row of Ray Data. A user's mistake comes back as a value, as Ray wraps errors."""
+
+    work: Callable[[InputBlock], BlockReceipt]
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        try:
+            receipt = self.work(pickle.loads(row["block"]))
+        except UserError as error:
+            return {"receipt": "", "error": pickle.dumps(error)}
+        return {"receipt": receipt.model_dump_json(), "error": b""}
+
+
+@contextmanager
+def ray_executor(address: str, out: Path, source: str | None, warn: Callable[[str], None]) -> Iterator[BlockExecutor]:
+    """Connect to a cluster for the length of the block, after a check that its nodes see the folders.
+
+    `source`: a path or URI; None where all input lies below `out`. Raises UserError where nothing answers at the
+    address, and for a folder that the nodes do not share.
+    """
+    with ray_session(address, 0, warn) as ray:
+        _check_nodes(out, source, warn)
+        yield RayExecutor(ray)
+
+
+def _check_nodes(out: Path, source: str | None, warn: Callable[[str], None]) -> None:
+    from ditlab.cluster.nodes.membership import alive_nodes
+    from ditlab.cluster.nodes.tasks import run_on_nodes
+
+    local = None if source is None or is_uri(source) or not Path(source).exists() else str(Path(source).absolute())
+    with _probe_file(out) as probe:
+        arguments = (str(probe), probe.name, local)
+        results = run_on_nodes(alive_nodes(), probe_node, *arguments, timeout=PROBE_TIMEOUT, by_value=True)
+    for result in results:
+        if result.problem:
+            warn(f"warning: node {result.name} sent no report ({result.problem}).")
+        elif result.value:
+            raise UserError(REMEDIES[result.value[0]].format(node=result.name, out=out, source=source))
+
+
+@contextmanager
+def _probe_file(out: Path) -> Iterator[Path]:
+    """Write a file into a folder for the length of the block. Raises UserError where it cannot be written."""
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    probe = out.absolute() / f".probe-{secrets.token_hex(8)}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe.write_text(probe.name)
+        yield probe
+    except OSError as error:
+        raise UserError(f"--out={out} cannot be written ({first_line(error)}); choose another folder.") from error
+    finally:
+        probe.unlink(missing_ok=True)
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
