@@ -20,6 +20,16 @@ class Unreachable(UserError):
     """A store does not answer or refuses access; it may answer later, and its content is unknown."""
 
 
+class StorageOutage(Unreachable):
+    """A store that answered before does not answer for too long (exit code 1): the input is right, and the run failed.
+
+    Its kind of failure is `storage_unreachable` (`ditlab.runs.failures`).
+    """
+
+    exit_code = 1
+    kind = "storage_unreachable"
+
+
 class RunFailed(Exception):
     """A run started and failed (exit code 1); the message gives the reason in one paragraph.
 

@@ -32,7 +32,7 @@ class FailureKind(StrEnum):
     NO_RESOURCES = "no_room"
     """The cluster has no resources for the workers yet: the run waits, and the failure is not counted."""
     STORAGE_UNREACHABLE = "storage_unreachable"
-    """The checkpoint storage, which answered before, does not answer."""
+    """The store of the checkpoints or of streamed data, which answered before, does not answer."""
 
 
 RETRYABLE = {FailureKind.LOST_WORKER, FailureKind.LOST_NODE, FailureKind.HUNG_WORKER, FailureKind.STORAGE_UNREACHABLE}

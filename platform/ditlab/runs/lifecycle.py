@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ditlab.errors import RunFailed, UserError
+from ditlab.errors import RunFailed, StorageOutage, UserError
 from ditlab.home import Home, RunFolder
 from ditlab.runs.report.write import log_run_report
 from ditlab.secrets import hide
@@ -46,7 +46,7 @@ class RunLifecycle:
         try:
             yield
         except (UserError, RunFailed) as error:
-            kind = error.kind if isinstance(error, RunFailed) else "user_error"
+            kind = error.kind if isinstance(error, RunFailed | StorageOutage) else "user_error"
             _update(folder, status="failed", message=str(error).partition("\n")[0])
             self._close_tracked_run("failed", str(error), {"ditlab.failure": kind})
             error.args = (f"run {folder.run_id} ({self.experiment.name}): {error}",)

@@ -28,6 +28,21 @@ def open_uri(knob: str, uri: str) -> tuple[Any, str]:
     return _by_fsspec(knob, uri)
 
 
+def with_timeouts(filesystem: Any, silence: float) -> Any:
+    """Return the file system with requests that end after `silence` seconds without a byte, and are not repeated.
+
+    For callers that repeat them by themselves. Only pyarrow's client of S3 has such settings; another is returned as it
+    is.
+    """
+    if filesystem.type_name != "s3":
+        return filesystem
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+    settings = dict(filesystem.__reduce__()[1][0])  # credentials stay what they are: looked up, or the URI's
+    settings |= {"request_timeout": silence, "connect_timeout": silence}
+    return S3FileSystem(**settings, retry_strategy=AwsStandardS3RetryStrategy(max_attempts=1))
+
+
 def _by_fsspec(knob: str, uri: str) -> tuple[Any, str]:
     from pyarrow.fs import FSSpecHandler, PyFileSystem
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ditlab.cluster.workers.channel import KeyValueChannel
 from ditlab.engine.distributed import is_peer_loss
-from ditlab.errors import RunFailed, Unreachable, UserError
+from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError
 from ditlab.secrets import hide
 from ditlab.training.memory import OutOfMemory
 
@@ -26,7 +26,7 @@ def record_failure(error: Exception, rank: int, resumed: bool, group: KeyValueCh
 
 def _describe(error: Exception, resumed: bool) -> dict[str, Any]:
     """Kind and message of an exception, as `runs.failures.failure_from_record` reads them."""
-    if isinstance(error, Unreachable) and resumed:
+    if isinstance(error, StorageOutage) or (isinstance(error, Unreachable) and resumed):
         return {"kind": "storage_unreachable", "message": str(error)}
     if isinstance(error, UserError):
         return {"kind": "user_error", "message": str(error)}

@@ -2,15 +2,16 @@
 
 import fcntl
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 
-from ditlab.data.remote.block_claim import BlockClaim
-from ditlab.data.remote.cache_folder import CacheFolder
-from ditlab.data.remote.cache_space import CacheSpace
-from ditlab.data.remote.mapped_file import MappedBytes, map_locked, open_locked
+from ditlab.data.remote.cache.claim import BlockClaim
+from ditlab.data.remote.cache.folder import CacheFolder
+from ditlab.data.remote.cache.mapped_file import MappedBytes, map_locked, open_locked
+from ditlab.data.remote.cache.space import CacheSpace
 from ditlab.errors import UserError
 
 
@@ -53,11 +54,22 @@ class BlockCache:
         users = self._space.users.recent()
         return users.limit // users.num
 
+    @property
+    def overhead_bytes(self) -> int:
+        """Bytes of the limit that the ledger takes."""
+        return self._space.ledger_bytes()
+
+    def touch(self, key: str) -> None:
+        """Note that a block will be used."""
+        with suppress(OSError):
+            self._space.note_use(key)
+
     def __contains__(self, key: str) -> bool:
         try:
-            return self._folder.block(key).is_file()
+            state = self._folder.block(key).lstat()
         except OSError:
             return False
+        return stat.S_ISREG(state.st_mode) and state.st_size > 0
 
     def get(self, key: str) -> pa.Buffer | None:
         """Map a block; None where it is missing. It stays in the cache while the buffer or a view of it lives."""
@@ -68,8 +80,7 @@ class BlockCache:
             found = map_locked(descriptor, self._mapped)
         except OSError:
             return None
-        with suppress(OSError):
-            self._space.note_use(key)
+        self.touch(key)
         return found
 
     def claim(self, key: str) -> BlockClaim | None:

@@ -7,9 +7,9 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from ditlab.data.remote.cache_folder import CacheFolder
-from ditlab.data.remote.cache_space import CacheSpace, make_way
-from ditlab.data.remote.mapped_file import MappedBytes, map_locked, open_locked
+from ditlab.data.remote.cache.folder import CacheFolder
+from ditlab.data.remote.cache.mapped_file import MappedBytes, map_locked, open_locked
+from ditlab.data.remote.cache.space import CacheSpace, make_way
 from ditlab.storage.plain_files import check_replaceable
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ditlab.data.remote.mapped_file import open_locked
+from ditlab.data.remote.cache.mapped_file import open_locked
 
 KEY = re.compile(r"[0-9a-f]{16,128}")
 LOCK_TIMEOUT = 20.0

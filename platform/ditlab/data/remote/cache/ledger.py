@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ditlab.data.remote.cache_folder import KEY, CacheFolder
+from ditlab.data.remote.cache.folder import KEY, CacheFolder
 from ditlab.storage.plain_files import check_plain, read_plain
 
 _SCHEMA = """

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ditlab.data.remote import cache_ledger as ledger
-from ditlab.data.remote.cache_folder import KEY, CacheFolder
-from ditlab.data.remote.cache_ledger import CacheLedger
-from ditlab.data.remote.cache_users import CacheUsers
-from ditlab.data.remote.mapped_file import open_locked
+from ditlab.data.remote.cache import ledger
+from ditlab.data.remote.cache.folder import KEY, CacheFolder
+from ditlab.data.remote.cache.ledger import CacheLedger
+from ditlab.data.remote.cache.mapped_file import open_locked
+from ditlab.data.remote.cache.users import CacheUsers
 
 MOST_TOUCHES = 32
 """Uses noted in one transaction: each changes pages of the ledger, which its journal holds meanwhile."""
@@ -37,6 +37,10 @@ class CacheSpace:
         """Bytes of the blocks and the ledger, with the room that is reserved."""
         with self._transaction() as connection:
             return ledger.total(connection) + self._ledger.size()
+
+    def ledger_bytes(self) -> int:
+        """Bytes of the ledger, and room for its journal."""
+        return self._ledger.size()
 
     def reserve(self, key: str, descriptor: int, size: int) -> bool:
         """Enter a block in the ledger, in the place of an older one, and give its open, empty file `size` bytes.

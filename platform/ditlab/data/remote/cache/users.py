@@ -8,8 +8,8 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ditlab.data.remote.cache_folder import CacheFolder
-from ditlab.data.remote.mapped_file import open_locked
+from ditlab.data.remote.cache.folder import CacheFolder
+from ditlab.data.remote.cache.mapped_file import open_locked
 
 USERS_INTERVAL = 2.0
 """Seconds after which the processes that use a cache are counted again, where their number need not be exact."""

@@ -1,0 +1,323 @@
+"""Blocks from an object store: each once, ahead of need, and right whatever the server does."""
+
+import hashlib
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ditlab.data.remote.block_cache import BlockCache
+from ditlab.data.remote.block_fetching import BlockFetcher, BlockRequest
+from ditlab.errors import StorageOutage, UserError
+from ditlab.storage.remote import RemoteFiles
+from support.object_store.server import CREDENTIALS, ObjectServer, Request, object_server
+
+BLOCK, FILES, BLOCKS = 40_000, 3, 12
+LEDGER = 1 << 20
+ALL = range(FILES * BLOCKS)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("objects") / "bucket" / "store"
+    folder.mkdir(parents=True)
+    for number in range(FILES):
+        (folder / f"{number}.arrow").write_bytes(random.Random(number).randbytes(BLOCK * BLOCKS))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def running(original) -> Iterator[ObjectServer]:
+    with object_server(original.parents[1]) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running) -> Iterator[ObjectServer]:
+    running.requests.clear()
+    yield running
+    running.fault, running.link.latency = lambda request: None, 0.0
+
+
+@pytest.fixture
+def open_fetcher(server, tmp_path) -> Iterator[Callable[..., BlockFetcher]]:
+    """Return fetchers of the store, through one cache of 40 blocks; `wait` is the patience in seconds."""
+    opened = []
+
+    def open_one(blocks: int = 40, wait: float = 20.0, uri: str = "") -> BlockFetcher:
+        files = RemoteFiles.open("data.path", uri or f"s3://bucket/store?{server.query}")
+        cache = BlockCache(tmp_path / "blocks", LEDGER // 2 + blocks * BLOCK)
+        opened.append(BlockFetcher(files, cache, wait=wait, notify=notices.append))
+        return opened[-1]
+
+    notices: list[str] = []
+    open_one.notices = notices  # type: ignore[attr-defined]
+    yield open_one
+    for fetcher in opened:
+        fetcher.close()
+        fetcher.cache.close()
+
+
+def check(expected: str, content: memoryview) -> None:
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise ValueError("altered")
+
+
+def request(number: int) -> BlockRequest:
+    file, block = divmod(number, BLOCKS)
+    content = random.Random(file).randbytes(BLOCK * BLOCKS)[block * BLOCK :][:BLOCK]
+    digest = hashlib.sha256(content).hexdigest()
+    return BlockRequest(digest, "", f"{file}.arrow", block * BLOCK, BLOCK, partial(check, digest))
+
+
+REQUESTS = [request(number) for number in ALL]
+
+
+def fetch(fetcher: BlockFetcher, numbers: range = ALL) -> None:
+    """Fetch blocks, and compare them with the originals."""
+    wanted = [REQUESTS[number] for number in numbers]
+    found = fetcher.fetch(wanted)
+    assert set(found) == {each.key for each in wanted}
+    for each in wanted:
+        each.verify(memoryview(found[each.key]))
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(2e-3)
+
+
+def test_each_block_is_one_request_and_each_file_another(server, open_fetcher):
+    fetcher = open_fetcher()
+    fetch(fetcher)
+    assert (
+        Counter(each.method for each in server.requests)["GET"] == len(ALL)
+        and fetcher.bytes_fetched == len(ALL) * BLOCK
+    )
+    heads = len(server.requests) - len(ALL)
+    assert FILES <= heads <= FILES * 8, "threads that open a file at the same time each ask for its size"
+    again, before = open_fetcher(), len(server.requests)
+    fetch(again)
+    assert len(server.requests) == before and again.bytes_fetched == 0 and again.requests_made == 0
+
+
+def test_a_block_is_fetched_once_for_all_threads_and_processes(server, open_fetcher):
+    server.link.latency = 0.02
+    fetchers = [open_fetcher(), open_fetcher()]
+    threads = [threading.Thread(target=fetch, args=(fetchers[number % 2], range(8))) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(server.ranges()) == 8 and sum(fetcher.bytes_fetched for fetcher in fetchers) == 8 * BLOCK
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "403", "400", "404?", "drop", "short", "long", "flip"])
+def test_what_fails_for_a_while_is_asked_for_again(server, open_fetcher, fault):
+    seen: Counter[int] = Counter()
+
+    def faulty(asked: Request) -> str | None:
+        seen[asked.first] += 1
+        return fault.replace("404?", "500") if asked.method == "GET" and seen[asked.first] <= 2 else None
+
+    server.fault = faulty
+    fetch(open_fetcher(), range(6))
+    assert len(server.ranges()) > 6
+
+
+def test_a_server_that_comes_back_costs_time_alone(server, open_fetcher):
+    fetcher = open_fetcher()
+    fetch(fetcher, range(2))
+    server.stop()
+    threading.Timer(0.3, server.start).start()
+    fetch(fetcher, range(2, 12))
+
+
+def test_a_server_that_stays_away_ends_in_one_sentence(server, open_fetcher):
+    fetcher = open_fetcher(wait=0.3)
+    fetch(fetcher, range(2))
+    server.fault = lambda asked: "500"
+    with pytest.raises(StorageOutage) as caught:
+        fetch(fetcher, range(4))
+    text = str(caught.value)
+    assert text.startswith(
+        f"data.path=s3://bucket/store?{server.query} has not given 0.arrow for 0 s (AWS Error INTERNAL"
+    )
+    assert text.endswith("); check the network and the credentials in the environment, and resume the run.")
+    assert caught.value.kind == "storage_unreachable" and caught.value.exit_code == 1
+    server.fault = lambda asked: None
+    fetch(fetcher, range(4))
+
+
+@pytest.mark.slow
+def test_a_server_that_hangs_is_left_and_asked_again(server, open_fetcher, monkeypatch):
+    monkeypatch.setattr("ditlab.data.remote.range_reading.SILENCE", 1.0)
+    left = [3]
+
+    def hang_three_times(asked: Request) -> str | None:
+        left[0] -= 1
+        return "hang" if left[0] >= 0 else None
+
+    server.fault = hang_three_times
+    fetch(open_fetcher(), range(6))
+
+
+def test_a_request_without_end_is_left(server, open_fetcher, monkeypatch):
+    """Where no library has a limit, ours ends the attempt."""
+    monkeypatch.setattr("ditlab.data.remote.block_loading.REQUEST_TIMEOUT", 0.1)
+    monkeypatch.setattr("ditlab.data.remote.range_reading.SILENCE", 1.0)  # for the end of the test
+    left = [2]
+
+    def hang_twice(asked: Request) -> str | None:
+        left[0] -= 1
+        return "hang" if left[0] >= 0 else None
+
+    server.fault = hang_twice
+    fetch(open_fetcher(), range(6))
+
+
+@pytest.mark.parametrize("harm", ["flipped", "missing", "cut"])
+def test_what_is_altered_in_the_store_is_said_at_once(server, open_fetcher, original, harm):
+    path = original / "1.arrow"
+    content = path.read_bytes()
+    fetcher = open_fetcher(wait=30)
+    try:
+        if harm == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(content[: BLOCK * 3] if harm == "cut" else content[:-7] + b"x" + content[-6:])
+        with pytest.raises(UserError) as caught:
+            fetch(fetcher)
+    finally:
+        path.write_bytes(content)
+    problem = {
+        "flipped": r"was altered: its bytes from 440,000 on do not have the manifest's hash",
+        "missing": "is missing",
+        "cut": "was altered: it has 120,000 bytes, and its blocks by the manifest",
+    }[harm]
+    assert f": 1.arrow {problem}" in str(caught.value) and "upload the store again" in str(caught.value)
+    assert not isinstance(caught.value, StorageOutage)
+
+
+@pytest.mark.parametrize("harm", ["flipped", "cut", "empty"])
+def test_a_damaged_block_of_the_cache_is_fetched_again(server, open_fetcher, tmp_path, harm):
+    first = open_fetcher()
+    fetch(first, range(4))
+    path = tmp_path / "blocks" / REQUESTS[2].key
+    content = path.read_bytes()
+    path.write_bytes({"flipped": content[:-1] + b"?", "cut": content[:100], "empty": b""}[harm])
+    before = len(server.ranges())
+    fetch(open_fetcher(), range(4))
+    assert len(server.ranges()) == before + 1 and path.read_bytes() == content
+
+
+def test_a_hint_is_fetched_ahead_and_costs_nothing_later(server, open_fetcher):
+    fetcher = open_fetcher()
+    fetcher.expect(REQUESTS[:12])
+    until(lambda: all(each.key in fetcher.cache for each in REQUESTS[:12]))
+    until(lambda: fetcher.cache.mapped_bytes == 12 * BLOCK)  # mapped: no process evicts them
+    assert fetcher.wait_seconds == 0
+    fetch(fetcher, range(12))
+    assert len(server.ranges()) == 12
+    fetcher.expect([])
+    assert fetcher.cache.mapped_bytes == 0
+
+
+def test_a_hint_is_bounded_by_the_cache_and_goes_on_as_blocks_are_used(server, open_fetcher):
+    fetcher = open_fetcher(blocks=10)
+    room = fetcher.cache.limit_bytes // BLOCK
+    fetcher.expect(REQUESTS)
+    until(lambda: len(server.ranges()) >= room // 2)
+    time.sleep(0.1)
+    assert len(server.ranges()) < room, "no more than the cache holds"
+    for number in ALL:
+        fetch(fetcher, range(number, number + 1))
+        fetcher.expect(REQUESTS[number + 1 :])
+    assert len(server.ranges()) == len(ALL), "none twice"
+    assert fetcher.cache.size <= fetcher.cache.limit_bytes
+
+
+def test_a_newer_hint_replaces_an_older_one(server, open_fetcher):
+    server.link.latency = 0.05
+    fetcher = open_fetcher()
+    fetcher.expect(REQUESTS)
+    fetcher.expect(REQUESTS[30:34])
+    until(lambda: all(each.key in fetcher.cache for each in REQUESTS[30:34]))
+    time.sleep(0.1)
+    assert len(server.ranges()) <= 6 + 4, "those on their way, and the new ones"
+
+
+def test_what_is_needed_now_comes_before_what_is_needed_soon(server, open_fetcher):
+    server.link.latency = 0.05
+    fetcher = open_fetcher()
+    fetch(fetcher, range(24, 25))  # its file is open
+    fetcher.expect(REQUESTS[:24])
+    time.sleep(0.02)
+    fetch(fetcher, range(25, 27))
+    assert len([each for each in server.ranges() if each.key.endswith(("0.arrow", "1.arrow"))]) <= 12
+
+
+def test_a_hint_to_a_server_that_is_away_raises_nothing(server, open_fetcher):
+    fetcher = open_fetcher(wait=10)
+    server.fault = lambda asked: "500"
+    fetcher.expect(REQUESTS[:6])
+    until(lambda: len(server.requests) >= 6)
+    server.fault = lambda asked: None
+    fetch(fetcher, range(6))
+
+
+def test_credentials_are_renewed_from_the_environment(server, open_fetcher, monkeypatch):
+    monkeypatch.setattr("ditlab.data.remote.range_reading.RENEWAL_INTERVAL", 0.0)
+    fetcher = open_fetcher()
+    fetch(fetcher, range(2))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
+    server.fault = lambda asked: None if asked.login == "renewed" else "400"
+    fetch(fetcher, range(2, 8))
+    assert server.requests[-1].login == "renewed" != CREDENTIALS["AWS_ACCESS_KEY_ID"]
+
+
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+def test_other_places_are_read_by_ranges_too(open_fetcher, original, scheme):
+    uri = f"file://{original}"
+    if scheme == "memory":
+        import fsspec
+
+        fsspec.filesystem("memory").put(str(original), "/streamed", recursive=True)
+        uri = "memory://streamed"
+    fetcher = open_fetcher(uri=uri)
+    fetch(fetcher)
+    assert fetcher.bytes_fetched == len(ALL) * BLOCK
+
+
+def test_without_room_blocks_are_served_from_memory(open_fetcher, tmp_path):
+    fetcher = open_fetcher(blocks=2)
+    found = fetcher.fetch(REQUESTS)
+    for each in REQUESTS:
+        each.verify(memoryview(found[each.key]))
+    assert (
+        sum(path.stat().st_size for path in (tmp_path / "blocks").rglob("*") if path.is_file())
+        <= fetcher.cache.limit_bytes
+    )
+
+
+def test_closed_it_says_so(open_fetcher):
+    fetcher = open_fetcher()
+    fetcher.close()
+    fetcher.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        fetch(fetcher, range(1))
+
+
+def test_patience_is_a_number_of_seconds(open_fetcher, monkeypatch):
+    monkeypatch.setenv("DITLAB_STORAGE_WAIT", "long")
+    with pytest.raises(UserError, match=r"^DITLAB_STORAGE_WAIT=long is no number of seconds; write 300, or 0\.$"):
+        open_fetcher(wait=None)
+    assert "AWS_ACCESS_KEY_ID" in os.environ
