@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ditlab.data.loading.full_order import FullOrder
 from ditlab.data.loading.loader import Loader
-from ditlab.data.loading.order import SampleOrder
 from ditlab.data.loading.worker_batches import WorkerBatches
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
@@ -62,7 +62,7 @@ def measure(folder: Path, rounds: int, epochs: int) -> tuple[dict[str, list[floa
         writer.append({"image": pixels})
     store = Store.open(folder / "store")
     view = View(store, np.arange(ROWS), "benchmark")
-    order = SampleOrder(ROWS, BATCH, seed=0)
+    order = FullOrder(ROWS, BATCH, seed=0)
     raw = np.memmap(folder / "raw.bin", np.uint8, "r", shape=(ROWS, *SHAPE))
     steps = order.batches_per_epoch * epochs
     indices = order.epoch_batches(0)

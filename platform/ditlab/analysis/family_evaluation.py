@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +38,7 @@ def evaluate_by_family(
     evaluator = experiment.family.build_evaluator(experiment.objective, experiment.model, data.text)
     if evaluator is None:
         return None
-    held_out = replace(data.held_out, rows=data.held_out.rows[:num_rows])
-    train_rows, held_out_rows = row_set(data.train, inputs), row_set(held_out, inputs)
+    train_rows, held_out_rows = row_set(data.train, inputs), row_set(data.held_out.first(num_rows), inputs)
     return evaluator.evaluate(network, train_rows, held_out_rows, data.references, batch_size)
 
 

@@ -12,6 +12,7 @@ from ditlab.data.builtin.motifs import last_chromosomes, open_motifs
 from ditlab.data.builtin.python_docs import open_python_docs
 from ditlab.data.genome.planted_modules import PlantedModules
 from ditlab.data.genome.region_windows import WHOLE_CHROMOSOMES, windows_overlap
+from ditlab.data.loading.computed_rows import hold_out_blocks
 from ditlab.data.loading.hold_out import (
     hold_out_classes,
     hold_out_evenly,
@@ -26,7 +27,7 @@ from ditlab.data.source_stores import open_source
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import MANIFEST_NAME
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.view import View
+from ditlab.data.stores.view import Rows, View
 from ditlab.data.text.store_tokenizer import packed, store_codec
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -34,14 +35,19 @@ from ditlab.spec.data import (
     ArrowData,
     CaptionedDigitsData,
     DigitsData,
+    FullOrderSpec,
     HoldOutClasses,
+    LanesOrderSpec,
     MnistData,
     MotifsData,
+    OrderSpec,
     Packing,
     TextData,
 )
 from ditlab.spec.data_sources import DataSource
 from ditlab.spec.mixture import DataSpec
+
+_FULL = FullOrderSpec()
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ def open_data(
             splits = _mnist(spec, home, verify)
         case ArrowData():
             named = open_named_store("data.path", spec.path, home, verify, notify)
-            splits = _packed(_split(named, spec.hold_out, f"data.path={spec.path}"), spec.packing)
+            splits = _packed(_split(named, spec.hold_out, f"data.path={spec.path}", order=spec.order), spec.packing)
         case TextData():
             store = open_python_docs(spec, home, verify)
             splits = _packed(_split(store, spec.hold_out, "data.kind=text"), spec.packing)
@@ -97,10 +103,20 @@ def open_data(
     return splits
 
 
-def _split(store: AnyStore, hold_out: float | HoldOutClasses, origin: str, group: int = 1) -> DataSplits:
+def _split(
+    store: AnyStore,
+    hold_out: float | HoldOutClasses,
+    origin: str,
+    group: int = 1,
+    order: OrderSpec = _FULL,
+) -> DataSplits:
     """Split a store; `group`: number of neighbouring rows that are held out together."""
+    train: Rows
+    held_out: Rows
     if isinstance(hold_out, HoldOutClasses):
         train, held_out = hold_out_classes(store, hold_out)
+    elif isinstance(order, LanesOrderSpec):
+        train, held_out = hold_out_blocks(store, hold_out)
     elif store.manifest.text:
         train, held_out = hold_out_runs(len(store), hold_out)
     elif len(store.parts) > 1:
@@ -110,7 +126,8 @@ def _split(store: AnyStore, hold_out: float | HoldOutClasses, origin: str, group
     else:
         train, held_out = hold_out_rows(len(store), hold_out)
     note = "" if len(held_out) else f"{origin} with data.hold_out={hold_out} holds nothing out: no held-out evaluation."
-    if len(held_out) and not isinstance(hold_out, HoldOutClasses) and windows_overlap(store):
+    by_rows = not isinstance(hold_out, HoldOutClasses) and not isinstance(order, LanesOrderSpec)
+    if len(held_out) and by_rows and windows_overlap(store):
         note = (
             f"{origin}: neighbouring windows share regions, so most of what data.hold_out={hold_out} holds out is in "
             f"training too, and held-out figures are too good; {WHOLE_CHROMOSOMES}."
@@ -133,8 +150,8 @@ def _mnist(spec: MnistData, home: Home, verify: bool) -> DataSplits:
         )
     store = Store.open(path, verify)
     if spec.hold_out is not None or spec.split == "test":
-        return _split(store, 0.1 if spec.hold_out is None else spec.hold_out, origin)
-    whole = _split(store, 0.0, origin)
+        return _split(store, 0.1 if spec.hold_out is None else spec.hold_out, origin, order=spec.order)
+    whole = _split(store, 0.0, origin, order=spec.order)
     test = home.stores / "mnist-test"
     if (test / MANIFEST_NAME).exists():
         others = Store.open(test, verify)

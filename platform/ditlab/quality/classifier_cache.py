@@ -79,8 +79,8 @@ def cached_classifier(
 def _fingerprint(data: DataSplits, fields: ImageFields) -> str:
     """Hash the store's contents, the columns and the held-out rows, which together decide the classifier."""
     digest = hashlib.sha256(f"{data.fingerprint}/{data.held_out.store.fingerprint}/{fields}".encode())
-    digest.update(data.train.rows.tobytes())
-    digest.update(data.held_out.rows.tobytes())
+    digest.update(data.train.rows_key)
+    digest.update(data.held_out.rows_key)
     return digest.hexdigest()[:16]
 
 

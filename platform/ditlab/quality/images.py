@@ -13,7 +13,7 @@ from ditlab.data.loading.batches import held_out_batches, to_device
 from ditlab.data.loading.permutation import keyed_permutation
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.manifest import StoredColumn
-from ditlab.data.stores.view import View
+from ditlab.data.stores.view import RowSequence, View
 
 RANGE = (-1.0, 1.0)
 """Range of an image's values, the same for every image model."""
@@ -72,12 +72,9 @@ def image_sizes(view: View, channels: int) -> list[str]:
 
 def restrict_to_size(view: View, shape: tuple[int, ...]) -> View:
     """Return the view's rows with images of this shape, where its store holds several sizes; else the view itself."""
-    first = 0
     for number, part in enumerate(view.store.parts):
         if find_image(part.columns, shape) is not None:
-            inside = view.store.bucket_of(view.rows) == number
-            return replace(view, store=part, rows=view.rows[inside] - first)
-        first += len(part)
+            return view.in_part(number)
     return view
 
 
@@ -98,18 +95,18 @@ class RealImages:
 
 def real_images(data: DataSplits) -> RealImages:
     """Split the data set into the parts, a function of its split alone."""
-    order = keyed_permutation("ditlab.quality", len(data.train))
-    num = min(len(order) // 2, LARGEST_FIT)
-    return RealImages(
-        fit=_some(data.train, order[:num]),
-        reference=_some(data.train, order[num : num + LARGEST_REFERENCE]),
-        train=_some(data.train, order[:LARGEST_TRAIN]),
-        held_out=data.held_out,
-    )
+    rows = _shuffled(data.train)
+    num = min(len(data.train) // 2, LARGEST_FIT)
+    parts = rows[:num], rows[num : num + LARGEST_REFERENCE], rows
+    fit, reference, train = (replace(data.train, rows=part) for part in parts)
+    return RealImages(fit, reference, train, data.held_out)
 
 
-def _some(view: View, indices: np.ndarray) -> View:
-    return replace(view, rows=view.rows[indices])
+def _shuffled(view: View) -> np.ndarray:
+    """Return as many of the view's rows as are used, in a random order that is always the same."""
+    if isinstance(view.rows, RowSequence):
+        return view.rows.shuffled("ditlab.quality")[np.arange(min(len(view), LARGEST_TRAIN))]
+    return view.rows[keyed_permutation("ditlab.quality", len(view))[:LARGEST_TRAIN]]
 
 
 def batches(

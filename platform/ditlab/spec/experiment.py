@@ -15,7 +15,7 @@ from denoisers.families import AnyFamily, family_of
 from ditlab.errors import UserError
 from ditlab.notebook_html import never_failing
 from ditlab.spec.content import content_of_data
-from ditlab.spec.data import DigitsData
+from ditlab.spec.data import DigitsData, check_order
 from ditlab.spec.display.experiment_card import experiment_card
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
@@ -110,6 +110,7 @@ class Experiment(Spec):
                 f"set batch.size to {_multiple(size, micro * workers)}, "
                 f"or batch.micro to a divisor of {size // workers}."
             )
+        check_order(self.data, size, workers)
         return self
 
     @model_validator(mode="after")

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from denoisers.contract import RetiringObjective
 from ditlab.data.loading.loader import Loader
-from ditlab.data.loading.order import SampleOrder
 from ditlab.data.loading.worker_batches import WorkerBatches
+from ditlab.data.orders import open_order
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.spec.data import order_of
 from ditlab.training.checkpointing import CheckpointManager
 from ditlab.training.evaluation import RunEvaluation
 from ditlab.training.metrics import MetricLog
@@ -151,7 +152,7 @@ class StepLoop:
         batches = WorkerBatches(
             view,
             tuple(field.name for field in self._parts.inputs.fields),
-            SampleOrder.from_view(view, experiment.batch.size, experiment.seed),
+            open_order(order_of(experiment.data), view, experiment.batch.size, experiment.seed),
             experiment.micro_size,
             self._share.micro_indices,
         )

@@ -3,14 +3,13 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.loading.order import SampleOrder
+from ditlab.data.orders import open_order
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.spec.data import order_of
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.optimisation import SteppedCosineRestartSchedule
 from ditlab.training.memory import MemoryPlan
@@ -53,7 +52,7 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
     Raises:
         UserError: the data hold less than one batch, or the warm-up is as long as the run.
     """
-    order = SampleOrder.from_view(data.train, experiment.batch.size, experiment.seed)
+    order = open_order(order_of(experiment.data), data.train, experiment.batch.size, experiment.seed)
     epoch_steps = order.batches_per_epoch
     training = experiment.training
     total = training.steps or (training.epochs or 0) * epoch_steps
@@ -73,7 +72,7 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
 
 def _never_trained(view: View, batch_size: int) -> str:
     """Return a sentence on the image sizes whose samples fill no batch; empty where there are none."""
-    counts = np.bincount(view.buckets).tolist()
+    counts = view.bucket_counts.tolist()
     few = {number: count for number, count in enumerate(counts) if 0 < count < batch_size}
     if not few:
         return ""

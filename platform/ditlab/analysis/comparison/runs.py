@@ -113,5 +113,6 @@ def _events(content: JournalContent) -> _Events:
 def _data(experiment: Experiment, fingerprint: str) -> str:
     """A text that is equal for runs with the same training and held-out samples."""
     spec: dict[str, Any] = experiment.data.model_dump(mode="json")
-    hold_out = spec.pop("hold_out", None)
-    return f"{fingerprint or flatten(spec)}, hold_out={hold_out}, limit={experiment.evaluation.limit}"
+    order, hold_out = spec.pop("order", {"kind": "full"})["kind"], spec.pop("hold_out", None)
+    by_blocks = ", by blocks" if order == "lanes" else ""
+    return f"{fingerprint or flatten(spec)}, hold_out={hold_out}{by_blocks}, limit={experiment.evaluation.limit}"

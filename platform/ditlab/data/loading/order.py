@@ -1,83 +1,76 @@
-"""Global order of samples: a function of (seed, epoch) alone, with a position that counts samples."""
+"""Order of samples: a function of (seed, epoch) alone, with a position that counts samples."""
 
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from ditlab.data.loading.permutation import keyed_permutation
-from ditlab.data.stores.view import View
 from ditlab.errors import UserError
-
-
-def epoch_order(seed: int, epoch: int, length: int) -> np.ndarray:
-    """Return the order in which an epoch visits `length` samples: an int64 permutation, (length,)."""
-    return keyed_permutation(f"ditlab.epoch/{seed}/{epoch}", length)
-
 
 CHUNK_BATCHES = 4
 """Consecutive batches of one image size: memory is set up anew for another size."""
 
 
-@dataclass(frozen=True, eq=False)
-class SampleOrder:
-    """Samples of each global batch: of one shape, none twice in an epoch. Partial batches are dropped.
+@dataclass(frozen=True)
+class UpcomingRows:
+    """Rows that a worker needs soon, for a store that fetches them ahead."""
 
-    Where the data have several image sizes, each size's samples are permuted and cut into batches; the batches, by
-    image area, into chunks of CHUNK_BATCHES of one size; and the chunks are shuffled. Each epoch does all of it anew.
+    ranges: np.ndarray
+    """Ranges (first, stop) of view indices, int64 (ranges, 2), in the order of need."""
+    until: int
+    """First batch for which others are needed."""
+
+
+class Order(ABC):
+    """Samples of each global batch of a run, none twice in an epoch. Batches are numbered over all epochs.
 
     A position counts the samples taken since the start of the run; it is a multiple of the batch size.
-    Raises UserError where the data cannot fill one batch.
     """
 
-    length: int
-    """Samples in the training view."""
     batch_size: int
     """Global batch: samples of one optimiser step."""
-    seed: int
-    buckets: tuple[np.ndarray, ...] = ()
-    """Indices into the view by bucket, (samples of the bucket,) each, by image area; () where all have one shape."""
-
-    @classmethod
-    def from_view(cls, view: View, batch_size: int, seed: int) -> "SampleOrder":
-        """Return the order of a view's samples. Those of a single bucket come as those of a plain store do."""
-        buckets = view.buckets
-        order = np.argsort(buckets, kind="stable")
-        starts = np.unique(buckets[order], return_index=True)[1][1:]
-        return cls(len(buckets), batch_size, seed, tuple(np.split(order, starts)) if len(starts) else ())
-
-    def __post_init__(self) -> None:
-        if self.length < self.batch_size:
-            raise UserError(
-                f"batch.size={self.batch_size} is larger than the {self.length} training samples; set batch.size to "
-                f"{self.length} or less, or lower data.hold_out."
-            )
-        if not self.batches_per_epoch:
-            most = max(map(len, self.buckets))
-            raise UserError(
-                f"batch.size={self.batch_size} is larger than the {most} training samples of the commonest of "
-                f"{len(self.buckets)} image sizes, and a batch takes images of one size; set batch.size to {most} or "
-                "less, or import the images again with fewer sizes."
-            )
 
     @property
+    @abstractmethod
     def batches_per_epoch(self) -> int:
         """Whole batches that an epoch has."""
-        lengths = map(len, self.buckets) if self.buckets else (self.length,)
-        return sum(length // self.batch_size for length in lengths)
 
     @property
+    @abstractmethod
     def left_out(self) -> int:
-        """Samples of each epoch that no batch takes: of each bucket less than a batch."""
-        return self.length - self.batches_per_epoch * self.batch_size
+        """Samples of each epoch that no batch takes."""
+
+    @abstractmethod
+    def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:
+        """Return view indices of `count` batches from the `first` on, int64 (count, batch_size).
+
+        `columns`: places in the batch that are wanted, int64 (None: all); the result is (count, len(columns)). Several
+        threads may call this at once.
+        """
+
+    def shape_run(self, batch: int, most: int) -> tuple[int, int]:
+        """Return (number in the store's `parts`, how many batches from this one on are of that part's shapes, 1 to
+        `most`)."""
+        return 0, most
+
+    def look_ahead(self, batch: int, stop: int) -> None:  # noqa: B027
+        """Compute what batches soon after this one, before `stop`, need, where that takes long; called on a background
+        thread."""
+
+    def upcoming(self, batch: int, columns: np.ndarray) -> UpcomingRows:
+        """Return the rows that these columns of coming batches take, as far as they lie together; else none."""
+        return UpcomingRows(np.zeros((0, 2), np.int64), sys.maxsize)
 
     def epoch(self, position: int) -> int:
         """Return the epoch that the batch at a position belongs to, from 0."""
         return self.batch_number(position) // self.batches_per_epoch
 
     def indices(self, position: int) -> np.ndarray:
-        """Return the view indices of the batch at a position, int64 (batch_size,). Sorts the epoch at each call."""
-        epoch, number = divmod(self.batch_number(position), self.batches_per_epoch)
-        return self.epoch_batches(epoch)[number]
+        """Return the view indices of the batch at a position, int64 (batch_size,)."""
+        found: np.ndarray = self.batches(self.batch_number(position), 1)[0]
+        return found
 
     def batch_number(self, position: int) -> int:
         """Return the number of batches taken before a position. Raises ValueError for a position inside a batch."""
@@ -86,17 +79,20 @@ class SampleOrder:
             raise ValueError(f"position {position} is no multiple of the batch size {self.batch_size}")
         return batch
 
-    def epoch_batches(self, epoch: int) -> np.ndarray:
-        """Return all batches of an epoch, int64 (batches_per_epoch, batch_size)."""
-        if not self.buckets:
-            return self._batches(epoch_order(self.seed, epoch, self.length))
-        chunks: list[np.ndarray] = []
-        for number, bucket in enumerate(self.buckets):
-            order = keyed_permutation(f"ditlab.epoch/{self.seed}/{epoch}/{number}", len(bucket))
-            batches = self._batches(bucket[order])
-            chunks += (batches[first : first + CHUNK_BATCHES] for first in range(0, len(batches), CHUNK_BATCHES))
-        return np.concatenate([chunks[n] for n in keyed_permutation(f"ditlab.chunks/{self.seed}/{epoch}", len(chunks))])
 
-    def _batches(self, order: np.ndarray) -> np.ndarray:
-        num = len(order) // self.batch_size
-        return order[: num * self.batch_size].reshape(num, self.batch_size)
+def check_fills_a_batch(lengths: Iterable[int], batch_size: int) -> None:
+    """Raise UserError where no bucket of these many training samples fills a batch."""
+    lengths = list(lengths)
+    if max(lengths, default=0) >= batch_size:
+        return
+    total = sum(lengths)
+    if total < batch_size:
+        raise UserError(
+            f"batch.size={batch_size} is larger than the {total} training samples; set batch.size to {total} or less, "
+            "or lower data.hold_out."
+        )
+    raise UserError(
+        f"batch.size={batch_size} is larger than the {max(lengths)} training samples of the commonest of "
+        f"{len(lengths)} image sizes, and a batch takes images of one size; set batch.size to {max(lengths)} or less, "
+        "or import the images again with fewer sizes."
+    )

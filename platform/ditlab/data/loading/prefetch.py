@@ -1,12 +1,11 @@
 """Prefetching: threads gather the rows of coming steps while the consumer is busy."""
 
-import math
+import sys
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from operator import mul
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,15 +55,12 @@ class Prefetcher:
             # pinned memory belongs to a thread's current device, by default the first one
             initializer=partial(torch.cuda.set_device, torch.cuda.current_device()) if pin else None,
         )
-        order = batches.order
-        self._epoch, self._batch = divmod(order.batch_number(position), order.batches_per_epoch)
-        self._steps_left = math.inf if steps is None else steps
-        self._rows: np.ndarray | None = None
-        """Store rows of this worker in the current epoch, (batches, rows a step)."""
-        self._bucket_of = np.empty(0, np.int64)
-        """Bucket of each of these batches, (batches,)."""
-        self._next_rows = self._threads.submit(batches.epoch_rows, self._epoch)
-        """Store rows of the next epoch, in the making."""
+        self._batch = batches.order.batch_number(position)
+        """Batch that comes next, over all epochs."""
+        self._stop = sys.maxsize if steps is None else self._batch + steps
+        """Batch after the last one."""
+        self._announced: Future[int] | None = None
+        """First batch whose rows were not announced to the store; None before any were."""
         self._pending: deque[Future[StepBlock]] = deque()
         self._fill()
 
@@ -83,37 +79,25 @@ class Prefetcher:
         """End the threads once they have finished their current block, and drop all gathered rows."""
         self._threads.shutdown(cancel_futures=True)
         self._pending.clear()
-        self._steps_left = 0
+        self._stop = self._batch
 
     def _fill(self) -> None:
-        while len(self._pending) < self._depth and (rows := self._take_rows()) is not None:
-            self._pending.append(self._threads.submit(self._gather, rows))
+        while len(self._pending) < self._depth and self._batch < self._stop:
+            part, run = self._batches.order.shape_run(self._batch, max(self._block_steps))
+            count = min(run, self._block_steps[part], self._stop - self._batch)
+            if self._announced is None or (self._announced.done() and self._announced.result() <= self._batch):
+                self._announced = self._threads.submit(self._batches.announce, self._batch)
+            self._pending.append(self._threads.submit(self._gather, self._batch, count))
+            self._batch += count
 
-    def _take_rows(self) -> np.ndarray | None:
-        """Return the store rows of the next block, int64, within one epoch and one bucket; None after the last."""
-        if self._steps_left == 0:
-            return None
-        if self._rows is None or self._batch == len(self._rows):
-            if self._rows is not None:
-                self._epoch, self._batch = self._epoch + 1, 0
-            self._rows = self._next_rows.result()
-            self._bucket_of = self._batches.view.store.bucket_of(self._rows[:, 0])
-            if self._steps_left > len(self._rows) - self._batch:
-                self._next_rows = self._threads.submit(self._batches.epoch_rows, self._epoch + 1)
-        bucket = self._bucket_of[self._batch]
-        ahead = self._bucket_of[self._batch : self._batch + self._block_steps[bucket]]
-        others = np.flatnonzero(ahead != bucket)
-        taken = int(min(others[0] if len(others) else len(ahead), self._steps_left))
-        rows = self._rows[self._batch : self._batch + taken].reshape(-1)
-        self._batch += taken
-        self._steps_left -= taken
-        return rows
-
-    def _gather(self, rows: np.ndarray) -> StepBlock:
+    def _gather(self, first: int, count: int) -> StepBlock:
+        """Gather the rows of batches of one bucket."""
+        rows = self._batches.rows(first, count)
         part, part_rows = self._batches.view.store.locate(rows)
         block = {}
         for name in self._batches.columns:
             shape, dtype = (len(rows), *part.columns[name].shape), getattr(torch, part.columns[name].dtype)
             out = torch.empty(shape, dtype=dtype, pin_memory=True) if self._pin else self._buffers[name].take(shape)
             block[name] = part.gather(name, part_rows, out)
+        self._batches.order.look_ahead(first + count, self._stop)
         return block

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from ditlab.data.loading.order import SampleOrder
+from ditlab.data.loading.order import Order
 from ditlab.data.stores.view import View
 
 
@@ -16,7 +17,7 @@ class WorkerBatches:
     view: View
     columns: tuple[str, ...]
     """Columns of the view's store that are loaded."""
-    order: SampleOrder
+    order: Order
     micro_size: int
     """Samples of a micro-batch."""
     micro_indices: Sequence[int]
@@ -27,8 +28,19 @@ class WorkerBatches:
         """Rows that a step takes on this worker."""
         return self.micro_size * len(self.micro_indices)
 
-    def epoch_rows(self, epoch: int) -> np.ndarray:
-        """Return the store rows that this worker takes in an epoch, int64 (batches, step_rows)."""
-        batches = self.order.epoch_batches(epoch)
-        own = batches.reshape(len(batches), -1, self.micro_size)[:, np.asarray(self.micro_indices, np.int64)]
-        return self.view.rows[own.reshape(len(batches), -1)]
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Places of this worker's samples in the global batch, int64 (step_rows,)."""
+        first = np.asarray(self.micro_indices, np.int64) * self.micro_size
+        return (first[:, None] + np.arange(self.micro_size)).reshape(-1)
+
+    def rows(self, first: int, count: int) -> np.ndarray:
+        """Return the store rows that this worker takes in `count` batches from the `first` on, int64 (count *
+        step_rows,)."""
+        return self.view.rows[self.order.batches(first, count, self.places).reshape(-1)]
+
+    def announce(self, batch: int) -> int:
+        """Announce rows needed from a batch on to stores that fetch them; return the first batch that needs others."""
+        upcoming = self.order.upcoming(batch, self.places)
+        self.view.expect(upcoming.ranges)
+        return upcoming.until

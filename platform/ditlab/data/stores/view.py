@@ -1,8 +1,9 @@
 """View: some rows of a store, in an order of its own."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -10,6 +11,47 @@ from torch import Tensor
 
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import StoredColumn
+
+
+class RowSequence(ABC):
+    """Row numbers of a store that are computed when they are read, and what is known of them without reading all."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __getitem__(self, places: np.ndarray) -> np.ndarray:
+        """Return the store's rows at places (int64, in [0, len)), int64."""
+
+    @property
+    @abstractmethod
+    def bucket_counts(self) -> np.ndarray:
+        """Rows of each of the store's `parts`, int64 (parts,)."""
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Text that decides the rows, for a given store."""
+
+    @abstractmethod
+    def in_part(self, part: int) -> "RowSequence":
+        """Return the rows of one of the store's `parts`, by their numbers in it."""
+
+    @abstractmethod
+    def shuffled(self, text: str) -> "RowSequence":
+        """Return the same rows in an order that belongs to a text, whose first few lie in few blocks."""
+
+    def blocks(self, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (number in the store's `parts`, blocks) that rows of view ranges (first, stop) lie in, where known."""
+        return iter(())
+
+
+class Rows(Protocol):
+    """Row numbers of a store: an int64 array, or numbers that are computed when they are read."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, places: np.ndarray, /) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -29,8 +71,8 @@ class View:
     """Some rows of a store, in an order of their own."""
 
     store: AnyStore
-    rows: np.ndarray
-    """int64 row numbers of the store, (len(view),)."""
+    rows: Rows
+    """int64 row numbers of the store, (len(view),): a list of them, or computed when they are read."""
     origin: str
     """Name of these data in messages, as the experiment gives it: `data.kind=digits`."""
 
@@ -45,7 +87,39 @@ class View:
     @property
     def buckets(self) -> np.ndarray:
         """Number of each row's bucket in the store's `parts`, int64 (len(view),): 0 in a plain store."""
-        return self.store.bucket_of(self.rows)
+        return self._buckets(len(self))
+
+    @property
+    def bucket_counts(self) -> np.ndarray:
+        """Rows of each of the store's `parts`, int64 (parts,)."""
+        if isinstance(self.rows, RowSequence):
+            return self.rows.bucket_counts
+        return np.bincount(self.buckets, minlength=len(self.store.parts))
+
+    @property
+    def rows_key(self) -> bytes:
+        """Bytes that are equal for views of the same rows of a store."""
+        if isinstance(self.rows, RowSequence):
+            return self.rows.key.encode()
+        return self.rows[np.arange(len(self))].tobytes()
+
+    def first(self, num: int | None) -> "View":
+        """Return the view's first `num` rows; all for None."""
+        return self if num is None or num >= len(self) else replace(self, rows=self.rows[np.arange(num)])
+
+    def in_part(self, number: int) -> "View":
+        """Return the view's rows of one of the store's `parts`, as a view of that part."""
+        part = self.store.parts[number]
+        if isinstance(self.rows, RowSequence):
+            return replace(self, store=part, rows=self.rows.in_part(number))
+        first = sum(map(len, self.store.parts[:number]))
+        return replace(self, store=part, rows=self.rows[np.flatnonzero(self.buckets == number)] - first)
+
+    def expect(self, ranges: np.ndarray) -> None:
+        """Announce view indices that are needed soon, int64 (ranges, 2) of (first, stop), to stores that fetch rows."""
+        if isinstance(self.rows, RowSequence):
+            for part, blocks in self.rows.blocks(ranges):
+                self.store.parts[part].expect(blocks)
 
     def gather(self, column: str, indices: np.ndarray) -> Tensor:
         """Return the view's rows at `indices` (int64, in [0, len(view))), (len(indices), *shape), in the store's dtype.
@@ -74,14 +148,20 @@ class View:
         Buckets come one after the other. Within a bucket the rows keep the view's order, and a row's `bucket` and place
         there depend on neither number.
         """
-        for bucket, places in _groups(self.buckets[:limit]).items():
+        num = len(self) if limit is None else min(limit, len(self))
+        groups = {0: np.arange(num)} if len(self.store.parts) == 1 else _groups(self._buckets(num))
+        for bucket, places in groups.items():
             for first in range(0, len(places), size):
                 yield BatchRows(places[first : first + size], bucket, first)
 
     def fullest(self) -> "View":
         """Return the view's rows of the bucket that has most of them; all rows of a plain store."""
-        groups = _groups(self.buckets)
-        return replace(self, rows=self.rows[max(groups.values(), key=len)]) if groups else self
+        counts = self.bucket_counts
+        return self if np.count_nonzero(counts) <= 1 else self.in_part(int(counts.argmax()))
+
+    def _buckets(self, num: int) -> np.ndarray:
+        """Return the bucket of each of the first `num` rows."""
+        return self.store.bucket_of(self.rows[np.arange(num)])
 
 
 def _groups(buckets: np.ndarray) -> dict[int, np.ndarray]:

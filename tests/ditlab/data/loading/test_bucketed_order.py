@@ -9,8 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ditlab.data.loading import prefetch
+from ditlab.data.loading.full_order import FullOrder, epoch_order
 from ditlab.data.loading.loader import Loader
-from ditlab.data.loading.order import CHUNK_BATCHES, SampleOrder, epoch_order
+from ditlab.data.loading.order import CHUNK_BATCHES
 from ditlab.data.loading.worker_batches import WorkerBatches
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
@@ -35,9 +36,9 @@ def test_batches_are_of_one_bucket_and_none_comes_twice(buckets, batch_size, see
     num = batches_of(buckets, batch_size)
     if not num:
         with pytest.raises(UserError, match=rf"batch\.size={batch_size} is larger than the "):
-            SampleOrder.from_view(view_of(buckets), batch_size, seed)
+            FullOrder.from_view(view_of(buckets), batch_size, seed)
         return
-    order = SampleOrder.from_view(view_of(buckets), batch_size, seed)
+    order = FullOrder.from_view(view_of(buckets), batch_size, seed)
     batches = order.epoch_batches(epoch)
     assert batches.shape == (num, batch_size) and order.batches_per_epoch == num
     assert len(set(batches.reshape(-1).tolist())) == num * batch_size
@@ -51,7 +52,7 @@ def test_batches_are_of_one_bucket_and_none_comes_twice(buckets, batch_size, see
 @given(mixtures, seeds)
 def test_order_depends_on_seed_and_epoch_alone_and_a_position_counts_samples(buckets, seed):
     assume(batches_of(buckets, 2))
-    order, again = (SampleOrder.from_view(view_of(buckets), 2, seed) for _ in range(2))
+    order, again = (FullOrder.from_view(view_of(buckets), 2, seed) for _ in range(2))
     num = order.batches_per_epoch
     for number in range(2 * num + 1):
         assert np.array_equal(order.indices(number * 2), again.epoch_batches(number // num)[number % num])
@@ -60,14 +61,14 @@ def test_order_depends_on_seed_and_epoch_alone_and_a_position_counts_samples(buc
 
 def test_one_bucket_is_ordered_as_a_plain_store_is():
     for buckets in ([0] * 50, [2] * 50):
-        order = SampleOrder.from_view(view_of(buckets), 8, seed=3)
-        assert np.array_equal(order.epoch_batches(4), SampleOrder(50, 8, seed=3).epoch_batches(4))
+        order = FullOrder.from_view(view_of(buckets), 8, seed=3)
+        assert np.array_equal(order.epoch_batches(4), FullOrder(50, 8, seed=3).epoch_batches(4))
         assert np.array_equal(order.epoch_batches(4).reshape(-1), epoch_order(3, 4, 50)[:48])
 
 
 def test_sizes_follow_each_other_in_chunks_and_epochs_differ():
     buckets = np.repeat([0, 1, 2], [400, 200, 100])
-    order = SampleOrder.from_view(view_of(buckets), 5, seed=0)
+    order = FullOrder.from_view(view_of(buckets), 5, seed=0)
     sizes = [buckets[order.epoch_batches(epoch)[:, 0]] for epoch in (0, 1)]
     for size in sizes:
         assert np.bincount(size).tolist() == [80, 40, 20]
@@ -82,15 +83,15 @@ def test_sizes_follow_each_other_in_chunks_and_epochs_differ():
 
 def test_order_of_old_runs_is_unchanged():
     """A change of these numbers changes the next samples of every resumed run."""
-    order = SampleOrder.from_view(view_of([0] * 5 + [1] * 6 + [2] * 2), 2, seed=7)
+    order = FullOrder.from_view(view_of([0] * 5 + [1] * 6 + [2] * 2), 2, seed=7)
     assert order.epoch_batches(3).tolist() == [[2, 1], [4, 0], [12, 11], [7, 9], [8, 10], [6, 5]]
 
 
 def test_a_batch_larger_than_every_bucket_is_refused():
     with pytest.raises(UserError, match=r"batch\.size=8 is larger than the 6 training samples of the commonest of 3"):
-        SampleOrder.from_view(view_of([0] * 5 + [1] * 6 + [2] * 2), 8, seed=0)
+        FullOrder.from_view(view_of([0] * 5 + [1] * 6 + [2] * 2), 8, seed=0)
     with pytest.raises(UserError, match=r"batch\.size=14 is larger than the 13 training samples; set"):
-        SampleOrder.from_view(view_of([0] * 5 + [1] * 6 + [2] * 2), 14, seed=0)
+        FullOrder.from_view(view_of([0] * 5 + [1] * 6 + [2] * 2), 14, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def view(tmp_path_factory) -> View:
     return View(store, np.random.default_rng(1).permutation(72)[:65], "test")
 
 
-def whole(view: View, order: SampleOrder, position: int):
+def whole(view: View, order: FullOrder, position: int):
     indices = order.indices(position)
     return view.gather("image", indices), view.rows[indices]
 
@@ -109,7 +110,7 @@ def whole(view: View, order: SampleOrder, position: int):
 @given(seed=seeds, stopped_after=st.integers(0, 28), depth=st.integers(1, 3))
 def test_workers_take_every_batch_once_and_resume_where_they_stopped(view, block_bytes, seed, stopped_after, depth):
     """Two workers before, one after; two epochs of 15 or 14 steps."""
-    order = SampleOrder.from_view(view, 4, seed)
+    order = FullOrder.from_view(view, 4, seed)
     steps = 2 * order.batches_per_epoch
     seen: list[int] = []
     with patch.object(prefetch, "BLOCK_BYTES", block_bytes):
@@ -134,7 +135,7 @@ def test_workers_take_every_batch_once_and_resume_where_they_stopped(view, block
 
 def test_batches_kept_for_long_keep_their_values(view):
     """Batches of all sizes share memory, which is used again only once no tensor refers to it."""
-    order = SampleOrder.from_view(view, 4, seed=5)
+    order = FullOrder.from_view(view, 4, seed=5)
     with Loader(WorkerBatches(view, COLUMNS, order, 4, range(1)), 0, steps=60) as loader:
         kept = [step[0]["image"] for step in loader]
     for number, images in enumerate(kept):

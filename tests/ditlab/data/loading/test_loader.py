@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from ditlab.data.loading import prefetch
+from ditlab.data.loading.full_order import FullOrder
 from ditlab.data.loading.loader import Loader
-from ditlab.data.loading.order import SampleOrder
 from ditlab.data.loading.worker_batches import WorkerBatches
 from ditlab.data.stores.view import View
 
@@ -47,7 +47,7 @@ def loader_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("ditlab-loader")]
 
 
-def expected_step(view: View, order: SampleOrder, position: int, micro_size: int, micro_indices: range) -> list:
+def expected_step(view: View, order: FullOrder, position: int, micro_size: int, micro_indices: range) -> list:
     micros = order.indices(position).reshape(-1, micro_size)
     return [
         {name: view.store.tensor(name)[torch.from_numpy(view.rows[micros[m]])] for name in COLUMNS}
@@ -68,7 +68,7 @@ def assert_same(step: list, expected: list) -> None:
 @pytest.mark.parametrize(("rank", "world"), [(0, 1), (0, 2), (1, 2)])
 @pytest.mark.parametrize("depth", [1, 3])
 def test_steps_are_the_stores_rows_in_the_global_order(view, rank, world, depth):
-    order = SampleOrder(len(view), 16, seed=5)
+    order = FullOrder(len(view), 16, seed=5)
     mine = range(rank * 4 // world, (rank + 1) * 4 // world)
     with open_loader(view, order, 0, 4, mine, depth=depth, steps=13) as loader:  # 5 steps an epoch
         steps = list(loader)
@@ -80,7 +80,7 @@ def test_steps_are_the_stores_rows_in_the_global_order(view, rank, world, depth)
 @pytest.mark.usefixtures("block_bytes")
 @pytest.mark.parametrize("stopped_after", [0, 1, 5, 7, 10])
 def test_resumed_loader_continues_where_the_first_stopped(view, stopped_after):
-    order = SampleOrder(len(view), 16, seed=5)
+    order = FullOrder(len(view), 16, seed=5)
     with open_loader(view, order, 0, 8, range(2)) as loader:
         whole = list(itertools.islice(loader, 12))
     with open_loader(view, order, 0, 8, range(2)) as loader:
@@ -94,7 +94,7 @@ def test_resumed_loader_continues_where_the_first_stopped(view, stopped_after):
 
 
 def test_any_micro_indices_are_loaded(view):
-    order = SampleOrder(len(view), 16, seed=5)
+    order = FullOrder(len(view), 16, seed=5)
     with open_loader(view, order, 16, 4, [3, 1], steps=1) as loader:
         (step,) = loader
     assert_same(step, expected_step(view, order, 16, 4, [3, 1]))
@@ -103,7 +103,7 @@ def test_any_micro_indices_are_loaded(view):
 @pytest.mark.usefixtures("block_bytes")
 def test_batches_kept_for_long_keep_their_values(view):
     """Memory is used again only once no tensor refers to it; a write into a batch changes no other batch."""
-    order = SampleOrder(len(view), 16, seed=5)
+    order = FullOrder(len(view), 16, seed=5)
     with open_loader(view, order, 0, 16, range(1)) as loader:
         kept = []
         for step in itertools.islice(loader, 60):
@@ -118,7 +118,7 @@ def test_batches_kept_for_long_keep_their_values(view):
 
 @pytest.mark.usefixtures("block_bytes")
 def test_a_slow_consumer_and_a_quick_one_get_the_same(view):
-    order = SampleOrder(len(view), 16, seed=5)
+    order = FullOrder(len(view), 16, seed=5)
     with open_loader(view, order, 0, 16, range(1), steps=12) as loader:
         slow = [step for step in loader if time.sleep(0.005) is None]
     for number, step in enumerate(slow):
@@ -140,7 +140,7 @@ def test_an_error_in_the_background_is_raised_in_the_consumer(view):
 
     broken = object.__new__(Broken)
     object.__setattr__(broken, "rows", view.rows)
-    order = SampleOrder(len(view), 16, seed=5)
+    order = FullOrder(len(view), 16, seed=5)
     loader = open_loader(broken, order, 0, 16, range(1))
     with pytest.raises(OSError, match="disk went away") as caught:
         next(loader)
@@ -150,7 +150,7 @@ def test_an_error_in_the_background_is_raised_in_the_consumer(view):
 
 
 def test_closing_ends_the_thread_and_the_iteration(view):
-    order = SampleOrder(len(view), 16, seed=5)
+    order = FullOrder(len(view), 16, seed=5)
     loader = open_loader(view, order, 0, 16, range(1))
     next(loader)
     assert loader_threads()
@@ -161,7 +161,7 @@ def test_closing_ends_the_thread_and_the_iteration(view):
 
 
 def test_an_error_of_the_consumer_ends_the_thread(view):
-    order = SampleOrder(len(view), 16, seed=5)
+    order = FullOrder(len(view), 16, seed=5)
     with pytest.raises(ZeroDivisionError), open_loader(view, order, 0, 16, range(1)) as loader:
         next(loader)
         raise ZeroDivisionError
@@ -170,10 +170,10 @@ def test_an_error_of_the_consumer_ends_the_thread(view):
 
 def test_a_dropped_loader_leaves_no_thread(view):
     """Threads end once the loader is collected, as the fixture checks."""
-    next(open_loader(view, SampleOrder(len(view), 16, seed=5), 0, 16, range(1)))
+    next(open_loader(view, FullOrder(len(view), 16, seed=5), 0, 16, range(1)))
     gc.collect()
 
 
 def test_a_position_between_batches_is_refused_at_once(view):
     with pytest.raises(ValueError, match="position 7"):
-        open_loader(view, SampleOrder(len(view), 16, seed=5), 7, 16, range(1))
+        open_loader(view, FullOrder(len(view), 16, seed=5), 7, 16, range(1))

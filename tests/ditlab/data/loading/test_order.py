@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ditlab.data.loading.order import SampleOrder, epoch_order
+from ditlab.data.loading.full_order import FullOrder, epoch_order
 from ditlab.errors import UserError
 
 seeds = st.integers(0, 2**63)
@@ -45,9 +45,9 @@ def test_first_places_are_uniform():
 def test_epochs_drop_their_partial_batch(length, batch_size, seed):
     if length < batch_size:
         with pytest.raises(UserError, match=rf"batch\.size={batch_size} is larger than the {length} training samples"):
-            SampleOrder(length, batch_size, seed)
+            FullOrder(length, batch_size, seed)
         return
-    order = SampleOrder(length, batch_size, seed)
+    order = FullOrder(length, batch_size, seed)
     num = order.batches_per_epoch
     assert num == length // batch_size
     for epoch in (0, 1):
@@ -60,4 +60,4 @@ def test_epochs_drop_their_partial_batch(length, batch_size, seed):
 
 def test_position_between_batches_raises_value_error():
     with pytest.raises(ValueError, match="position 7 is no multiple of the batch size 4"):
-        SampleOrder(10, 4, 0).indices(7)
+        FullOrder(10, 4, 0).indices(7)

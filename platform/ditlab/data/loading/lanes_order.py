@@ -1,0 +1,184 @@
+"""Order by lanes and windows, computed batch by batch: `data.order.kind=lanes`."""
+
+import threading
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ditlab.data.loading.bucket_schedule import BucketSchedule
+from ditlab.data.loading.computed_rows import ComputedRows
+from ditlab.data.loading.order import Order, UpcomingRows, check_fills_a_batch
+from ditlab.data.loading.windowed_shuffle import MOST_UNITS, WindowedShuffle
+from ditlab.data.stores.layout import BlockLayout
+from ditlab.data.stores.view import View
+
+FINE_UNITS = 64
+"""Units of each lane in a store of fewer than two blocks a lane, whose blocks are cut for it."""
+FEWEST_UNIT_ROWS = 16
+"""Fewest rows of a unit that was cut."""
+
+
+@dataclass(frozen=True, eq=False)
+class LaneUnits:
+    """Training rows of a plain store, or of one bucket, in the units that an epoch permutes."""
+
+    part: int
+    """Number in the store's `parts`."""
+    starts: np.ndarray
+    """View index of each unit's first row, and the one after the last, int64 (units + 1,)."""
+    window_rows: int
+    """Most rows of a window."""
+
+    def __len__(self) -> int:
+        return int(self.starts[-1] - self.starts[0])
+
+    @classmethod
+    def of_part(cls, rows: ComputedRows, part: int, layout: BlockLayout, lanes: int, window: int) -> "LaneUnits":
+        """Cut a part of a view into units: runs of blocks, the least power of two with at most MOST_UNITS units.
+
+        Blocks are never parted, so that each is fetched once, unless there are hardly any.
+        """
+        blocks, cut = 1, layout
+        while -(-layout.num_blocks // blocks) > MOST_UNITS:
+            blocks *= 2
+        if layout.num_blocks < 2 * lanes:
+            while cut.num_blocks < FINE_UNITS * lanes and cut.block_rows > FEWEST_UNIT_ROWS:
+                cut = BlockLayout(layout.shard_rows, max(FEWEST_UNIT_ROWS, cut.block_rows // 2))
+        begins = cut.first_row(np.append(np.arange(0, cut.num_blocks, blocks), cut.num_blocks))
+        starts = rows.first_of(part) + rows.parts[part].num_before(begins)
+        return cls(part, starts, window * blocks * layout.block_rows)
+
+
+class LanesOrder(Order):
+    """Samples of each global batch: lane l of L fills slice l of it, so that a worker reads its own lanes alone.
+
+    In an epoch, units of blocks are permuted and laid end to end; the line is cut into lanes, and each is read in
+    windows within which rows are permuted (`WindowedShuffle`). Where the data have several image sizes, each size has
+    lanes of its own, and sizes take turns (`BucketSchedule`). Any batch of any epoch is computed by itself, in time and
+    memory of at most 2**18 units an epoch; nothing grows with the rows.
+
+    Raises UserError where the data cannot fill one batch.
+    """
+
+    def __init__(self, buckets: Sequence[LaneUnits], batch_size: int, seed: int, lanes: int):
+        """Order the samples of buckets. `batch_size` is divisible by `lanes`."""
+        assert batch_size % lanes == 0, (batch_size, lanes)
+        check_fills_a_batch(map(len, buckets), batch_size)
+        self.batch_size, self.seed, self.lanes = batch_size, seed, lanes
+        self._buckets = tuple(buckets)
+        self._slice = batch_size // lanes
+        self._batches = [len(bucket) // lanes // self._slice for bucket in buckets]
+        self._batches_per_epoch = sum(self._batches)
+        self._shuffles: dict[tuple[int, int], WindowedShuffle] = {}
+        self._schedules: dict[int, BucketSchedule] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_view(cls, view: View, batch_size: int, seed: int, lanes: int, window: int) -> "LanesOrder":
+        """Return the order of a view's samples, which must be computed rows. `window`: units of a lane."""
+        rows = view.rows
+        assert isinstance(rows, ComputedRows), "lanes are of computed rows"
+        layouts = [part.layout for part in view.store.parts]
+        units = (LaneUnits.of_part(rows, part, layout, lanes, window) for part, layout in enumerate(layouts))
+        return cls([each for each in units if len(each)], batch_size, seed, lanes)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Whole batches that an epoch has."""
+        return self._batches_per_epoch
+
+    @property
+    def left_out(self) -> int:
+        """Samples of each epoch that no batch takes: of each bucket less than a batch and less than a row a lane."""
+        return sum(map(len, self._buckets)) - self._batches_per_epoch * self.batch_size
+
+    def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:
+        """Return view indices of `count` batches from the `first` on; see `Order.batches`."""
+        columns = np.arange(self.batch_size) if columns is None else columns
+        lanes, inside = np.divmod(columns, self._slice)
+        found = np.empty((count, len(columns)), np.int64)
+        epochs, numbers = np.divmod(first + np.arange(count), self._batches_per_epoch)
+        for epoch in np.unique(epochs).tolist():
+            in_epoch = np.flatnonzero(epochs == epoch)
+            buckets, turns = self._locate(epoch, numbers[in_epoch])
+            for bucket in np.unique(buckets).tolist():
+                here = buckets == bucket
+                places = turns[here, None] * self._slice + inside
+                found[in_epoch[here]] = self._shuffle(epoch, bucket).at(lanes, places)
+        return found
+
+    def shape_run(self, batch: int, most: int) -> tuple[int, int]:
+        """Return the bucket of a batch, and how many batches of the same epoch are of it; see `Order.shape_run`."""
+        if len(self._buckets) == 1:
+            return self._buckets[0].part, most
+        epoch, number = divmod(batch, self._batches_per_epoch)
+        buckets, _ = self._locate(epoch, np.arange(number, min(number + most, self._batches_per_epoch)))
+        others = np.flatnonzero(buckets != buckets[0])
+        return self._buckets[buckets[0]].part, int(others[0]) if len(others) else len(buckets)
+
+    def look_ahead(self, batch: int, stop: int) -> None:
+        """Permute the units of the next epoch in the last eighth of one."""
+        epoch, number = divmod(batch, self._batches_per_epoch)
+        epoch += number >= self._batches_per_epoch * 7 // 8
+        for bucket in range(len(self._buckets) if epoch * self._batches_per_epoch < stop else 0):
+            self._shuffle(epoch, bucket)
+
+    def upcoming(self, batch: int, columns: np.ndarray) -> UpcomingRows:
+        """Return the rows of the current and the next window of these columns' lanes, in every bucket."""
+        epoch, number = divmod(batch, self._batches_per_epoch)
+        lanes = np.unique(columns // self._slice).tolist()
+        taken = self._num_before(epoch, number)
+        windows = [self._window(epoch, bucket, int(turn)) for bucket, turn in enumerate(taken)]
+        ranges = []
+        for ahead in (0, 1):
+            for bucket, window in enumerate(windows):
+                shuffle, at = self._shuffle(epoch, bucket), window + ahead
+                if at >= shuffle.windows:  # the next window is the first one of the next epoch
+                    shuffle, at = self._shuffle(epoch + 1, bucket), at - shuffle.windows
+                ranges += [shuffle.ranges(lane, at) for lane in lanes]
+        changes = [self._first_turn(epoch, bucket, window + 1) for bucket, window in enumerate(windows)]
+        left = range(number, self._batches_per_epoch)
+        until = number + bisect_left(left, True, key=lambda n: bool((self._num_before(epoch, n) >= changes).any()))
+        return UpcomingRows(np.concatenate(ranges), epoch * self._batches_per_epoch + max(until, number + 1))
+
+    def _window(self, epoch: int, bucket: int, turn: int) -> int:
+        """Return the window that a bucket's batch begins in; after its last batch, the number of windows."""
+        if turn == self._batches[bucket]:
+            return self._shuffle(epoch, bucket).windows
+        return int(self._shuffle(epoch, bucket).window_of(np.array(turn * self._slice)))
+
+    def _first_turn(self, epoch: int, bucket: int, window: int) -> int:
+        """Return the first batch of a bucket that begins in a window, or after it."""
+        start = int(self._shuffle(epoch, bucket).window_start(np.array(window)))
+        return -(-start // self._slice)
+
+    def _locate(self, epoch: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (bucket, number in the bucket) of batches of an epoch."""
+        if len(self._buckets) == 1:
+            return np.zeros_like(numbers), numbers
+        return self._schedule(epoch).locate(numbers)
+
+    def _num_before(self, epoch: int, number: int) -> np.ndarray:
+        return np.array([number]) if len(self._buckets) == 1 else self._schedule(epoch).num_before(number)
+
+    def _schedule(self, epoch: int) -> BucketSchedule:
+        with self._lock:
+            if epoch not in self._schedules:
+                for other in self._schedules.keys() - {epoch - 1, epoch + 1}:
+                    del self._schedules[other]
+                self._schedules[epoch] = BucketSchedule(self._batches, f"ditlab.lanes/{self.seed}/{epoch}/buckets")
+            return self._schedules[epoch]
+
+    def _shuffle(self, epoch: int, bucket: int) -> WindowedShuffle:
+        if (found := self._shuffles.get((epoch, bucket))) is not None:
+            return found
+        with self._lock:
+            if (epoch, bucket) not in self._shuffles:
+                units, text = self._buckets[bucket], f"ditlab.lanes/{self.seed}/{epoch}/{bucket}"
+                made = WindowedShuffle(units.starts, text, self.lanes, units.window_rows)
+                for other in [key for key in self._shuffles if abs(key[0] - epoch) > 1]:
+                    del self._shuffles[other]
+                self._shuffles[epoch, bucket] = made
+            return self._shuffles[epoch, bucket]
