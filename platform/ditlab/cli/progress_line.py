@@ -15,6 +15,8 @@ from ditlab.cli.plain_lines import format_clock
 if TYPE_CHECKING:
     from ditlab.training.reporting import TrainingProgress
 
+NOT_SHOWN = {f"train/{name}" for name in ("samples_per_second", "data_wait", "grad_norm", "lr")}
+
 
 class ProgressLine(LiveDisplay):
     """Step, loss by component, speed and time left, in one line."""
@@ -50,7 +52,7 @@ def describe_progress(progress: TrainingProgress) -> str:
     """Progress as text: `step 120/600 · loss 0.5123 · velocity 0.5123 · 1,530 samples/s · 0:35 left`."""
     parts = [f"step {progress.step}/{progress.total_steps}"]
     for name, value in progress.metrics.items():
-        if name.startswith("train/") and name not in ("train/samples_per_second", "train/grad_norm", "train/lr"):
+        if name.startswith("train/") and name not in NOT_SHOWN:
             parts.append(f"{name.removeprefix('train/')} {value:.4f}")
     if progress.phase != "training":
         return " · ".join([*parts, f"{progress.phase} ..."])

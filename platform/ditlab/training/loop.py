@@ -78,7 +78,8 @@ class StepLoop:
                 if self._retire_fields():
                     loader.close()
                     loader = opened.enter_context(self._open_loader())
-                batch = next(loader)
+                with self._metrics.data_wait.waiting():
+                    batch = next(loader)
                 marker.begin(state.step, "training")
                 if state.step in self._skipped_steps:
                     self._stepper.skip()

@@ -11,7 +11,7 @@ def metric_names(experiment: Experiment, data: DataSplits) -> list[str]:
     """Return the MLflow names of the metrics of every step, then of every evaluation."""
     objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
     trained = [name for name, weight in objective.weights.items() if weight]
-    names = [f"train/{name}" for name in ("loss", *trained, "grad_norm", "lr", "samples_per_second")]
+    names = [f"train/{name}" for name in ("loss", *trained, "grad_norm", "lr", "samples_per_second", "data_wait")]
     if experiment.evaluation.every is not None and len(data.held_out):
         names += [f"eval/{name}" for name in objective.metric_names()]
         names += quality_names(experiment, data) if experiment.evaluation.quality else ()

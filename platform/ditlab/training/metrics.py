@@ -11,7 +11,7 @@ from ditlab.engine.distributed import Rank
 from ditlab.training.nonfinite import NonFiniteMonitor
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Phase, Reporter, TrainingProgress
-from ditlab.training.speed import ThroughputMeter
+from ditlab.training.speed import ThroughputMeter, WaitMeter
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class MetricLog:
         self._is_first, self._world_size, self._reporter = rank.is_first, rank.world_size, reporter
         self.steps = StepMetrics(rank.world_size)
         self.throughput = ThroughputMeter(run.experiment.batch.size)
+        self.data_wait = WaitMeter()
         self.monitor = NonFiniteMonitor(run.experiment)
         self.latest: dict[str, float] = {}
         """Metrics of the last finite step and the last evaluation, under their MLflow names."""
@@ -111,6 +112,7 @@ class MetricLog:
         for read in self.steps.read(wait):
             values = {f"train/{name}": value for name, value in read.values.items()}
             values["train/samples_per_second"] = self.throughput.samples_per_second
+            values["train/data_wait"] = self.data_wait.seconds_per_step(restart=read.is_logged)
             loss, norm = read.values["loss"], 0.0 if is_fp16 else read.values["grad_norm"]
             is_finite = math.isfinite(loss) and math.isfinite(norm)
             if is_finite:

@@ -12,7 +12,7 @@ from pathlib import Path
 import mlflow
 import psutil
 
-TIMINGS = ("train/samples_per_second", "run/speed", "system/")
+TIMINGS = ("train/samples_per_second", "train/data_wait", "run/speed", "system/")
 """Metrics that no two runs share."""
 
 

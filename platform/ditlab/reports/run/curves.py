@@ -9,7 +9,7 @@ import numpy as np
 from ditlab.reports.charts.chart import Chart, CurvePoints, draw_chart
 from ditlab.reports.formatting import Cell
 from ditlab.reports.parts import ChartGrid, Fact, Facts, Notice, Paragraphs, Part, Section, Table
-from ditlab.reports.run.records import HELD_OUT, SPEED, TRAIN, TRAIN_LOSS, RunContent
+from ditlab.reports.run.records import DATA_WAIT, HELD_OUT, SPEED, TRAIN, TRAIN_LOSS, RunContent
 
 MOST_CHARTS = 40
 """Charts of one section; the others are named in a sentence."""
@@ -48,7 +48,7 @@ def _loss_names(run: RunContent) -> list[str]:
     """Metrics without their prefix: the loss, its components by weight, then what only evaluations measure."""
     trained = [name.removeprefix(TRAIN) for name in run.metrics if name.startswith(TRAIN)]
     held_out = [name.removeprefix(HELD_OUT) for name in run.metrics if name.startswith(HELD_OUT)]
-    left_out = {*_OPTIMISER, SPEED.removeprefix(TRAIN)}
+    left_out = {*_OPTIMISER, SPEED.removeprefix(TRAIN), DATA_WAIT.removeprefix(TRAIN)}
     known = dict.fromkeys(["loss", *run.components, *trained, *held_out])
     return [name for name in known if (name in trained or name in held_out) and name not in left_out]
 
@@ -71,7 +71,7 @@ def quality_section(run: RunContent) -> Section | None:
 
 
 def speed_section(run: RunContent) -> Section | None:
-    """Samples a second over the steps, and the time of training; None without a speed."""
+    """Samples a second and the wait for data over the steps, and the time of training; None without a speed."""
     if SPEED not in run.metrics:
         return None
     values = run.metrics[SPEED].values
@@ -85,7 +85,7 @@ def speed_section(run: RunContent) -> Section | None:
               if run.batch_size else []),
         ]  # fmt: skip
     parts: list[Part] = [Facts(facts)] if facts else []
-    return Section("Speed", [*parts, *_plain_charts(run, "speed", [SPEED])], "speed")
+    return Section("Speed", [*parts, *_plain_charts(run, "speed", [SPEED, DATA_WAIT])], "speed")
 
 
 def median_speed(run: RunContent) -> float | None:

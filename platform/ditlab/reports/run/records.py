@@ -15,6 +15,7 @@ TRAIN, HELD_OUT = "train/", "eval/"
 """Prefixes of the metrics of steps and of evaluations."""
 TRAIN_LOSS = "train/loss"
 SPEED = "train/samples_per_second"
+DATA_WAIT = "train/data_wait"
 
 
 class StepSeries(Protocol):
