@@ -1,4 +1,4 @@
-"""Sources of images with captions, as blocks: image files, WebDataset tars, Parquet, saved `datasets` folders."""
+"""Sources of images with captions, as blocks: image files, WebDataset tars, Parquet, `datasets` folders, MDS."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +13,20 @@ from ditlab.data.images.decoding import IMAGE_SUFFIXES
 from ditlab.data.images.tar_files import tar_labels
 from ditlab.data.parquet import parquet_rows
 from ditlab.data.source_files import BadRecord
+from ditlab.data.sources.blocks import RecordFile, record_blocks, record_files
 from ditlab.errors import UserError
 
 LINES = ".jsonl"
 """Ending of files of captions."""
-KINDS = {"images": "images", "tar": ".tar files", "parquet": ".parquet files", "arrow": ".arrow files"}
+KINDS = {
+    "images": "images",
+    "tar": ".tar files",
+    "parquet": ".parquet files",
+    "arrow": ".arrow files",
+    "mds": "MDS shards",
+}
 """Kinds of blocks, and their names for people."""
-TABLES = ("parquet", "arrow")
+TABLES = ("parquet", "arrow", "mds")
 """Kinds whose captions lie in a column."""
 AT_ONCE = 16
 """Files behind a URI whose beginnings or ends are read at once."""
@@ -59,17 +66,14 @@ def open_image_source(source: str, rules: SourceRules) -> ImageSource:
     have, and for captions of other images.
     """
     listing = list_source("--source", source, beside=(".txt",))
-    files = {
-        "images": listing.of(*IMAGE_SUFFIXES),
-        "tar": listing.of(".tar"),
-        "parquet": listing.of(".parquet"),
-        "arrow": listing.of(".arrow"),
-    }
+    files = {"images": listing.of(*IMAGE_SUFFIXES), "tar": listing.of(".tar")}
+    tables = [each for each in record_files("--source", listing) if each.kind in TABLES]
     held = [kind for kind, found in files.items() if found]
+    held += [kind for kind in TABLES if any(each.kind == kind for each in tables)]
     if not held:
         raise UserError(
-            f"--source={source} holds no {', '.join(IMAGE_SUFFIXES)}, .tar, .parquet or .arrow file; name one that "
-            "does."
+            f"--source={source} holds no {', '.join(IMAGE_SUFFIXES)}, .tar or .parquet file, no saved `datasets` "
+            "folder and no MDS index; name one that does."
         )
     if len(held) > 1:
         names = " and ".join(KINDS[kind] for kind in held)
@@ -80,7 +84,7 @@ def open_image_source(source: str, rules: SourceRules) -> ImageSource:
         return _image_files(listing, files[kind], annotations, rules)
     if kind == "tar":
         return _tars(files[kind], annotations)
-    return _tables(files[kind], kind, annotations)
+    return _tables(tables, annotations)
 
 
 def _annotations(rules: SourceRules, kind: str, source: str) -> Annotations:
@@ -129,31 +133,19 @@ def _tars(tars: Sequence[SourceFile], annotations: Annotations) -> ImageSource:
     return ImageSource(annotations, numbers.blocks, None, _named(labels))
 
 
-def _tables(tables: Sequence[SourceFile], kind: str, annotations: Annotations) -> ImageSource:
-    """Cut tables into blocks: large Parquet files between row groups, others whole."""
-    most = block_bytes(sum(file.size for file in tables))
-    rows = dict(zip(tables, _of_each(lambda file: _row_groups(file, kind, most), tables), strict=True))
-    numbers = BlockNumbers()
-    for group in group_files(tables, most):
-        groups = rows[group[0]] if len(group) == 1 else None
-        if groups is None or group[0].size <= most:
-            numbers.add(group, kind)
-            continue
-        # of a file of n bytes, each of its row groups counts as n / groups
-        together = max(1, most * len(groups) // group[0].size)
-        for start in range(0, len(groups), together):
-            stop = min(start + together, len(groups))
-            numbers.add(group, kind, start=start, stop=stop, first_row=sum(groups[:start]))
-    known = None if any(groups is None for groups in rows.values()) else sum(map(sum, filter(None, rows.values())))
-    return ImageSource(annotations, numbers.blocks, known, ())
+def _tables(tables: Sequence[RecordFile], annotations: Annotations) -> ImageSource:
+    most = block_bytes(sum(each.file.size for each in tables))
+    return ImageSource(annotations, record_blocks(tables, most).blocks, _num_records(tables), ())
 
 
-def _row_groups(file: SourceFile, kind: str, most: int) -> list[int] | None:
-    """Return the rows of a Parquet file's row groups; None where they are not worth a request, or cannot be read."""
-    if kind != "parquet" or (file.is_remote and file.size <= most):
+def _num_records(tables: Sequence[RecordFile]) -> int | None:
+    """Return the number of rows, where the source says so; None where it is not worth a request for each file."""
+    if tables[0].kind == "mds":
+        return sum(int(each.detail["samples"]) for each in tables)
+    if tables[0].kind == "arrow" or tables[0].file.is_remote:
         return None
     try:
-        return parquet_rows(file)
+        return sum(sum(parquet_rows(each.file)) for each in tables)
     except BadRecord:
         return None
 

@@ -1,24 +1,23 @@
-"""Tables of images: Parquet, and data sets that the Hugging Face library `datasets` has saved to a disk."""
+"""Tables of images: Parquet, folders that the Hugging Face library `datasets` has saved, MosaicML's MDS shards."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ditlab.data.block_imports.listing import SourceFile
-from ditlab.data.block_imports.opening import open_source
 from ditlab.data.block_imports.plan import InputBlock
 from ditlab.data.images.decoding import CaptionedImage
 from ditlab.data.parquet import parquet_batches
 from ditlab.data.source_files import BadRecord
-from ditlab.errors import UserError, first_line, nearest
+from ditlab.data.sources.arrow_streams import arrow_batches
+from ditlab.data.sources.mds import MdsShard, mds_samples
+from ditlab.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS = 16
 """Rows of a Parquet file that are read at a time: an image each."""
-_ARROW_FILE = b"ARROW1"
-"""First bytes of Arrow's file format; the library itself writes the stream format."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +39,20 @@ def table_images(block: InputBlock, columns: TableColumns) -> Iterator[Captioned
 
     Raises UserError for a column that is missing or holds something else.
     """
-    for file in block.files:
+    for number, file in enumerate(block.files):
         row = block.first_row
         try:
-            for batch in _batches(file, block, columns):
-                for image, caption in _rows(batch, columns, file):
-                    yield CaptionedImage(f"{file.shown}, row {row}", image, caption)
-                    row += 1
+            if block.kind == "mds":
+                rows = _samples(file, MdsShard.model_validate(block.detail[number]), columns)
+            else:
+                rows = (pair for batch in _batches(file, block, columns) for pair in _rows(batch, columns, file))
+            for image, caption in rows:
+                place = f"{file.shown}, {'sample' if block.kind == 'mds' else 'row'} {row}"
+                if isinstance(caption, BadRecord):
+                    yield CaptionedImage(place, None, None, problem=caption.reason)
+                else:
+                    yield CaptionedImage(place, image, caption)
+                row += 1
         except BadRecord as error:
             damage = f"the rest, from row {row:,} on: {error.reason}" if row else error.reason
             yield CaptionedImage(file.shown, None, None, problem=damage, is_rest=True)
@@ -54,35 +60,23 @@ def table_images(block: InputBlock, columns: TableColumns) -> Iterator[Captioned
 
 def _batches(file: SourceFile, block: InputBlock, columns: TableColumns) -> "Iterator[pa.RecordBatch]":
     if block.kind == "arrow":
-        return _arrow_batches(file, columns)
+        return arrow_batches(file, columns.by_flag, block.start, block.stop)
     groups = None if block.stop is None else range(block.start, block.stop)
     return parquet_batches(file, columns.by_flag, ROWS, groups)
 
 
-def _arrow_batches(file: SourceFile, columns: TableColumns) -> "Iterator[pa.RecordBatch]":
-    """Iterate over the record batches of an Arrow file or stream. Raises BadRecord where it is damaged."""
-    import pyarrow as pa
-
-    try:
-        with open_source(file) as source:
-            is_file = source.read(len(_ARROW_FILE)) == _ARROW_FILE
-            source.seek(0)
-            if is_file:
-                table = pa.ipc.open_file(source)
-                batches = map(table.get_batch, range(table.num_record_batches))
-            else:
-                table = pa.ipc.open_stream(source)
-                batches = iter(table)
-            names = table.schema.names
-            for flag, column in columns.by_flag.items():
-                if column not in names:
-                    raise UserError(f"{file.place} has no column '{column}'; {nearest(column, names)} Give {flag}.")
-            for batch in batches:
-                batch.validate()
-                yield batch
-    except (pa.ArrowException, OSError, MemoryError) as error:
-        reason = f"no Arrow file that can be read ({first_line(error)})"
-        raise BadRecord.at(file.place, reason, "copy it again") from error
+def _samples(file: SourceFile, shard: MdsShard, columns: TableColumns) -> Iterator[tuple[Any, Any]]:
+    """Iterate over images and captions; a sample that cannot be read is (None, BadRecord)."""
+    for sample in mds_samples(file, shard, columns.by_flag):
+        if isinstance(sample, BadRecord):
+            yield None, sample
+            continue
+        image, caption = sample if columns.caption else (*sample, None)
+        if not isinstance(image, bytes):
+            raise _no_images(file, columns.image, type(image).__name__)
+        if columns.caption and not isinstance(caption, (str, bytes)):
+            raise _no_text(file, columns.caption, type(caption).__name__)
+        yield image, caption.encode(errors="surrogatepass") if isinstance(caption, str) else caption
 
 
 def _rows(
@@ -103,10 +97,7 @@ def _images(column: "pa.Array", name: str, file: SourceFile) -> "pa.Array":
         column = compute.struct_field(column, "bytes")
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         return column
-    raise UserError(
-        f"{file.place}: '{name}' holds {column.type}, no image bytes; give --image-column with a column of bytes or of "
-        "{bytes, path}."
-    )
+    raise _no_images(file, name, column.type)
 
 
 def _captions(column: "pa.Array", name: str, file: SourceFile) -> "pa.Array":
@@ -115,7 +106,16 @@ def _captions(column: "pa.Array", name: str, file: SourceFile) -> "pa.Array":
 
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
     if not any(is_kind(column.type) for is_kind in kinds):
-        raise UserError(
-            f"{file.place}: '{name}' holds {column.type}, no text; give --caption-column with a column of text."
-        )
+        raise _no_text(file, name, column.type)
     return column.cast(pa.large_binary())
+
+
+def _no_images(file: SourceFile, name: str, kind: object) -> UserError:
+    return UserError(
+        f"{file.place}: '{name}' holds {kind}, no image bytes; give --image-column with a column of bytes or of "
+        "{bytes, path}."
+    )
+
+
+def _no_text(file: SourceFile, name: str, kind: object) -> UserError:
+    return UserError(f"{file.place}: '{name}' holds {kind}, no text; give --caption-column with a column of text.")

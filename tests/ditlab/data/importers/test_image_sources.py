@@ -1,0 +1,160 @@
+"""Sources of images: tables of several formats, patterns, URIs, and what is wrong with them."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ditlab.data.import_request import ImportRequest
+from ditlab.data.importing import run_import
+from ditlab.data.stores.bucketed_store import AnyStore
+from ditlab.errors import Unreachable, UserError
+from ditlab.spec.importing import ImagesOptions
+from support.datasets.mds_shards import write_mds
+from support.datasets.photographs import captioned_folder, encoded, parquet_file, smooth, tar_file
+from support.datasets.saved_dataset import write_saved_dataset
+from support.s3 import s3_at_hand
+
+PICTURES = {f"{n}.png": encoded(smooth(20, 20 + n, n)) for n in range(5)}
+CAPTIONS = [f"slope {n}" for n in range(5)]
+
+
+@pytest.fixture
+def run(home) -> Callable[..., AnyStore]:
+    """Imports a source as squares of 16 pixels, in this process."""
+
+    def run(source: Path | str, **options: Any) -> AnyStore:
+        chosen = {"resolution": 16, "patch": 4, "sizes": "square", "processes": 1, "name": "set"} | options
+        request = ImportRequest(home.stores, home.caches, ImagesOptions(source=source, **chosen))
+        (imported,) = run_import("images", request)
+        return imported.store
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return captioned_folder(
+        tmp_path / "photos", {name: (PICTURES[name], caption) for name, caption in zip(PICTURES, CAPTIONS, strict=True)}
+    )
+
+
+@pytest.fixture
+def expected(run, folder) -> str:
+    return run(folder).fingerprint
+
+
+def samples() -> list[dict[str, Any]]:
+    return [{"image": image, "caption": text} for image, text in zip(PICTURES.values(), CAPTIONS, strict=True)]
+
+
+def test_saved_datasets_and_mds_shards_give_the_same_set(run, tmp_path, expected):
+    table = pa.Table.from_pylist([{**each, "image": {"bytes": each["image"], "path": None}} for each in samples()])
+    saved = write_saved_dataset(tmp_path / "saved", [table[:2], table[2:]], rows_of_batch=1)
+    assert run(saved).fingerprint == expected
+    shards = write_mds(tmp_path / "mds", {"image": "png", "caption": "str"}, [samples()[:3], samples()[3:]])
+    assert run(shards).fingerprint == expected
+    assert run(shards, caption_from="none").columns.keys() == {"image"}
+    with pytest.raises(UserError, match=r"shard\.00000\.mds has no column 'captoin'; did you mean 'caption'\? Give"):
+        run(shards, caption_column="captoin")
+    with pytest.raises(UserError, match=r"data-00000-of-00002\.arrow has no column 'img'; .* Give --image-column"):
+        run(saved, image_column="img")
+    with pytest.raises(UserError, match=r"'caption' holds str, no image bytes; give --image-column"):
+        run(shards, image_column="caption")
+
+
+def test_tables_larger_than_a_block_are_cut_and_numbered_through(run, tmp_path, monkeypatch):
+    images = pa.array([*list(PICTURES.values())[:4], b"no image"], pa.binary())
+    file = parquet_file(tmp_path / "t.parquet", image=images, caption=CAPTIONS)  # of 3 rows and 2
+    whole = run(file, name="whole")
+    monkeypatch.setattr("ditlab.data.block_imports.plan.LEAST_BYTES", 1)
+    assert run(file).manifest.notes == whole.manifest.notes
+    assert whole.manifest.notes == ("t.parquet, row 4: unreadable (no BMP, JPEG, PNG or WEBP image)",)
+
+
+def test_patterns_choose_files(run, folder, tmp_path, expected):
+    for number, name in enumerate(PICTURES):
+        (tmp_path / "tars" / str(number)).mkdir(parents=True)
+        members = {name: PICTURES[name], name.replace("png", "txt"): CAPTIONS[number].encode()}
+        tar_file(tmp_path / "tars" / str(number) / f"train-{number}.tar", members)
+        tar_file(tmp_path / "tars" / str(number) / f"test-{number}.tar", members)
+    assert run(f"{tmp_path}/tars/**/train-*.tar").fingerprint == expected
+    assert run(f"{tmp_path}/tars/*/train-[0-4].tar").fingerprint == expected
+    assert len(run(f"{tmp_path}/tars/*/t*-1.tar")) == 2
+    assert len(run(f"{folder}/[0-2].*")) == 3
+    for pattern in ("tars/*.tar", "tars/*/valid-*.tar"):
+        with pytest.raises(UserError, match=r"matches no file; correct the pattern, and quote it for the shell\.$"):
+            run(f"{tmp_path}/{pattern}")
+
+
+def test_uris_of_folders_and_files(run, folder, tmp_path, expected):
+    tar = tar_file(
+        tmp_path / "web.tar",
+        {f"{n}.{end}": content for n, (image, text) in enumerate(zip(PICTURES.values(), CAPTIONS, strict=True))
+         for end, content in (("png", image), ("txt", text.encode()))},
+    )  # fmt: skip
+    images = pa.array(list(PICTURES.values()), pa.binary())
+    table = parquet_file(tmp_path / "t.parquet", image=images, caption=CAPTIONS)
+    for place in (folder, tar, table, f"{tmp_path}/*.tar", f"{tmp_path}/photos/*"):
+        assert run(f"file://{place}").fingerprint == expected
+    assert run(f"file://{folder}/1.png").manifest.source.note.startswith("read from 1.png;")
+    (folder / "3.txt").unlink()
+    (folder / "4.png").write_bytes(b"")
+    store = run(f"file://{folder}", missing_caption="skip")
+    assert store.manifest.facts == {"missing caption": 1, "unreadable": 1}
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{tmp}/none", r"^--source=.*none: there is no such file or folder; correct it\.$"),
+        ("file://{tmp}/none", r"^--source=file://.*none: there is no such file or folder; correct it\.$"),
+        ("file://{tmp}/words.txt", r"words\.txt holds no \.bmp, .*; name one that does\.$"),
+        ("s3:/bucket/photos", r"^--source=s3:/bucket/photos is neither a path nor a URI; write scheme://"),
+        ("s3://name:word@bucket/photos", r"^--source=s3://\.\.\. holds a password or key.*AWS_ACCESS_KEY_ID"),
+        ("nosuch://bucket/photos", r"^--source=nosuch://bucket/photos cannot be opened .*known are a folder's path"),
+    ],
+)
+def test_sources_that_are_not_there(run, tmp_path, source, message, home):
+    (tmp_path / "words.txt").write_text("no image")
+    with pytest.raises((UserError, ValueError), match=message.removeprefix("^")) as caught:
+        run(source.format(tmp=tmp_path))
+    assert "word@" not in str(caught.value).replace("name:word@bucket/photos'", "")
+    assert not home.stores.exists()
+
+
+@pytest.mark.slow
+def test_an_object_store_gives_the_same_set_and_its_failures_are_no_damage(
+    run, folder, tmp_path, expected, monkeypatch
+):
+    import boto3
+
+    monkeypatch.setattr("ditlab.data.block_imports.opening._PAUSES", ())
+    with s3_at_hand("photos") as server:
+        client = boto3.client("s3", endpoint_url=f"http://{server.endpoint}")
+        for file in folder.iterdir():
+            client.upload_file(str(file), "photos", f"deep/set/{file.name}")
+        uri = f"s3://photos/deep/set?{server.query}"
+        assert run(uri).fingerprint == expected
+        assert len(run(f"s3://photos/deep/set/3.png?{server.query}")) == 1
+        with pytest.raises(UserError, match=r"deep/none.*: there is no such file or folder"):
+            run(f"s3://photos/deep/none?{server.query}")
+
+        def refuse(request: str) -> None:
+            if request.endswith("4.png"):
+                raise ConnectionAbortedError
+
+        server.before = refuse
+        with pytest.raises(Unreachable, match=r"4\.png cannot be read \(.*give the same command again\.$"):
+            run(uri)
+        server.before = lambda request: None
+        assert run(uri).fingerprint == expected
+
+
+def test_a_single_file_takes_its_own_caption_alone(run, folder):
+    shutil.copy(folder / "1.png", folder / "1b.png")
+    store = run(folder / "1.png")
+    assert len(store) == 1 and store.manifest.facts == {}
