@@ -83,12 +83,12 @@ CAPTION_ORIGINS = ("txt", "folder", "stem", "column", "none")
 class ImagesOptions(Spec):
     """Images with captions or classes, in sizes by aspect ratio.
 
-    From .png, .jpg, .webp and .bmp files, WebDataset tars, Parquet with image bytes, or a folder that Hugging Face's
-    `datasets` has saved. Captions
-    come from .txt files of the same stem (in tars, of the same key) or a column, unless --caption-from says otherwise;
-    a folder of class folders is imported with --label-from folder. Each image is scaled down to cover the size that
-    suits it best and cropped around its centre; none is enlarged, and those smaller than every size are skipped and
-    listed. Transparency turns white, and EXIF's orientation is applied.
+    From .png, .jpg, .webp and .bmp files, WebDataset tars, Parquet with image bytes, a folder that Hugging Face's
+    `datasets` has saved to a disk, or MosaicML's MDS shards. Captions come from .txt files of the same stem (in tars,
+    of the same key) or a column, unless --caption-from says otherwise; a folder of class folders is imported with
+    --label-from folder. Each image is scaled down to cover the size that suits it best and cropped around its centre;
+    none is enlarged, and those smaller than every size are skipped and listed. Transparency turns white, and EXIF's
+    orientation is applied. An import that was killed goes on from its whole blocks when the same command is given.
     """
 
     source: SourcePlace
@@ -159,15 +159,17 @@ class ImagesOptions(Spec):
 
 
 class TextOptions(Spec):
-    """Text as rows of tokens: .txt files, JSON lines, Parquet.
+    """Text as rows of tokens: .txt files, JSON lines, Parquet, folders that Hugging Face's `datasets` has saved, and
+    MosaicML's MDS shards.
 
-    A .txt file is a document, and so is a line of a .jsonl file and a row of a .parquet file. An end token follows
-    each document; all are joined and cut into rows of one length, and the last incomplete row is dropped. The store
-    carries its tokeniser.
+    A .txt file is a document, and so is a line of a .jsonl file and a row of a table. An end token follows each
+    document; all are joined and cut into rows of one length, and the last incomplete row is dropped. The store carries
+    its tokeniser. A killed import goes on from its whole blocks.
     """
 
-    source: Annotated[Path, FILE_OR_FOLDER]
-    """A file, or a folder of files, searched to its depth and read in the order of their paths."""
+    source: SourcePlace
+    """A file, a folder, a quoted pattern such as 'web/*.parquet', or a URI of one of these (s3://bucket/web). Folders
+    are searched to their depth and read in the order of the paths."""
     tokenizer: Annotated[str, Field(min_length=1)] = "bytes"
     """`bytes` (a vocabulary of 256, needs nothing), `bpe` (learned from this text), a Hugging Face tokenizer.json or
     a folder that holds one, or a tokeniser's name on the Hugging Face hub."""
@@ -176,7 +178,7 @@ class TextOptions(Spec):
     length: Annotated[int, Field(ge=2)] = 1024
     """Tokens of a row (model.length)."""
     column: Annotated[str, Field(min_length=1)] = "text"
-    """Key of JSON lines, or column of Parquet files, that holds the text."""
+    """Key of JSON lines, or column of tables and shards, that holds the text."""
     unreadable: Literal["skip", "refuse"] = "skip"
     """Treatment of a document that cannot be read: a file that is not UTF-8, a line that is no JSON, a damaged row."""
     processes: Annotated[int, Field(ge=1)] | None = None

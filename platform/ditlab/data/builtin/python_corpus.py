@@ -10,9 +10,10 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
-from ditlab.data.text.pieces import Document
+from ditlab.data.text.pieces import Document, TextPiece, pieces
 
 LEFT_OUT = {"ensurepip", "idlelib", "lib2to3", "pydoc_data", "test", "tests", "tkinter", "turtle", "turtledemo"}
 """Packages left out: those that not every installation has, and tests."""
@@ -31,6 +32,10 @@ class PythonDocs:
     def documents(self) -> Iterator[Document]:
         """Iterate over the documents that have text not seen in earlier ones."""
         yield from ([text] for text in self._texts)
+
+    def pieces(self) -> Iterator[TextPiece]:
+        """Iterate over the pieces of the documents."""
+        return chain.from_iterable(map(pieces, self.documents()))
 
     @cached_property
     def _texts(self) -> list[str]:

@@ -15,8 +15,10 @@ from ditlab.data.sources.json_lines import byte_ranges
 from ditlab.data.sources.mds import INDEX, read_index, shard_file
 from ditlab.data.sources.saved_datasets import STATE, refuse_splits, saved_files
 
-SUFFIXES = {".parquet": "parquet", ".jsonl": "jsonl", ".arrow": "arrow", ".mds": "mds"}
-"""Kinds of single files by their ending; those of MDS come with their index alone."""
+KINDS = ("arrow", "jsonl", "mds", "parquet")
+"""Kinds of files that hold records, named by their ending; those of MDS come with their index alone."""
+TEXT_KINDS = (*KINDS, "txt")
+"""Kinds of files that hold documents."""
 _THREADS = 16
 """Files whose ends or heads are read at once: behind a URI each read waits for an answer."""
 
@@ -26,7 +28,7 @@ class RecordFile:
     """File of a source that holds records."""
 
     kind: str
-    """`parquet`, `arrow`, `jsonl`, `mds`, or the importer's own."""
+    """One of TEXT_KINDS."""
     file: SourceFile
     detail: Any = None
     """Its shard of an MDS index, as values of JSON."""
@@ -42,11 +44,10 @@ class FileRange:
     """Number of its first row in the file; 0 where rows have none."""
 
 
-def record_files(knob: str, listing: SourceListing, others: Sequence[str] = ()) -> list[RecordFile]:
-    """Return the files of a listing that hold records, in the order of their names, an index's in the index's.
+def record_files(knob: str, listing: SourceListing, kinds: Sequence[str] = KINDS) -> list[RecordFile]:
+    """Return the files of some kinds, a folder at a time in the order of their names, an index's in the index's.
 
-    `others`: endings of files that the importer reads itself, whose kind is the ending without its dot. Raises
-    UserError for an index or folder that is not whole, and for a folder of several splits.
+    Raises UserError for an index or folder that is not whole, and for a folder of several splits.
     """
     refuse_splits(knob, listing)
     files = {file.name: file for file in listing.files}
@@ -58,14 +59,13 @@ def record_files(knob: str, listing: SourceListing, others: Sequence[str] = ()) 
             indexed[file.name] = [each for each in found if each.file.name not in owned]
             owned.update(each.file.name for each in found)
     chosen: list[RecordFile] = []
-    for file in sorted(listing.files, key=lambda each: each.name):
+    for file in sorted(listing.files, key=lambda each: each.name.split("/")):
+        kind = file.suffix.removeprefix(".")
         if file.name in indexed:
             chosen += indexed[file.name]
-        elif file.name not in owned and (kind := SUFFIXES.get(file.suffix)) and kind != "mds":
+        elif file.name not in owned and kind in kinds and kind != "mds":
             chosen.append(RecordFile(kind, file))
-        elif file.suffix in others:
-            chosen.append(RecordFile(file.suffix.removeprefix("."), file))
-    return chosen
+    return [each for each in chosen if each.kind in kinds]
 
 
 def record_blocks(files: Sequence[RecordFile], most_bytes: int, blocks: BlockNumbers | None = None) -> BlockNumbers:
@@ -145,7 +145,7 @@ def _bytes(file: SourceFile, most_bytes: int) -> Iterator[FileRange]:
 
 
 _CUTS: dict[str, Callable[[SourceFile, int], Iterator[FileRange]]] = {
-    "parquet": _row_groups, "arrow": _record_batches, "jsonl": _bytes,
+    "parquet": _row_groups, "arrow": _record_batches, "jsonl": _bytes, "txt": _bytes,
 }  # fmt: skip
 
 

@@ -18,6 +18,11 @@ class TextPiece:
     last: bool
     """True for the last piece of its document: an end token follows."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its text in UTF-8."""
+        return len(self.text) if self.text.isascii() else len(self.text.encode())
+
 
 def pieces(document: Document) -> Iterator[TextPiece]:
     """Cut a document of any size into pieces of up to PIECE_LENGTH characters; none for a document without text.

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Protocol
 
 from ditlab.data.processes import fitting_processes
-from ditlab.data.stores.manifest import Column, Source, TextFacts
+from ditlab.data.stores.manifest import Source, TextFacts
 from ditlab.data.stores.plain_names import folder_name
 from ditlab.data.stores.written import WrittenStore, write_store
+from ditlab.data.text.block_rules import token_columns
 from ditlab.data.text.huggingface_tokenizer import fetch_tokenizer, learn_bpe
-from ditlab.data.text.pieces import Document, TextPiece, pieces
+from ditlab.data.text.pieces import TextPiece
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, ByteTokenizer, Tokenizer
 from ditlab.data.text.tokenizer_files import open_tokenizer
 from ditlab.data.text.tokenizing import Packer, encode
@@ -32,8 +33,8 @@ class Corpus(Protocol):
         """Name of the corpus in messages."""
         ...
 
-    def documents(self) -> Iterator[Document]:
-        """Iterate over the documents, each of which must be used up before the next."""
+    def pieces(self) -> Iterator[TextPiece]:
+        """Iterate over the pieces of the documents (`pieces.pieces`)."""
         ...
 
 
@@ -89,27 +90,17 @@ def write_token_store(
     """
     scan = _scan(corpus, progress)
     origin = source()
-    tokenizer = _tokenizer(corpus, scan, request, progress)
+    tokenizer = request_tokenizer(request, corpus, progress, scan)
     processes = 1 if tokenizer.kind == "bytes" else request.processes or fitting_processes(scan.bytes)
     packer = Packer(request.length)
-    stream = encode(_with_progress(_pieces(corpus), "tokenising", scan.bytes, progress), tokenizer, processes)
+    stream = encode(_with_progress(corpus.pieces(), "tokenising", scan.bytes, progress), tokenizer, processes)
     rows = packer.rows(stream)
     first = next(rows, None)
     if first is None:
-        raise UserError(
-            f"{request.knobs}length={request.length} is longer than the whole corpus: {corpus.origin} gives "
-            f"{packer.tokens:,} tokens; set {request.knobs}length to {packer.tokens} or less, or add text."
-        )
-    column = Column(
-        dtype=tokenizer.dtype,
-        shape=(request.length,),
-        num_classes=tokenizer.vocabulary,
-        unit="token",
-        description=f"documents joined by token {tokenizer.end}",
-    )
+        raise UserError(too_short(request.knobs, request.length, corpus.origin, packer.tokens))
     return write_store(
         out / name,
-        {"tokens": column},
+        token_columns(tokenizer, request.length),
         ({"tokens": part} for part in chain([first], rows)),
         name=name,
         description=description,
@@ -125,27 +116,38 @@ def write_token_store(
     )
 
 
-def _pieces(corpus: Corpus) -> Iterator[TextPiece]:
-    return chain.from_iterable(map(pieces, corpus.documents()))
+def too_short(knobs: str, length: int, origin: str, tokens: int) -> str:
+    """Return the message on a corpus that fills no row."""
+    return (
+        f"{knobs}length={length} is longer than the whole corpus: {origin} gives {tokens:,} tokens; set {knobs}length "
+        f"to {tokens} or less, or add text."
+    )
 
 
 def _scan(corpus: Corpus, progress: Progress) -> CorpusSize:
     documents = size = 0
-    for piece in _with_progress(_pieces(corpus), "reading", None, progress):
+    for piece in _with_progress(corpus.pieces(), "reading", None, progress):
         documents += piece.last
-        size += _num_bytes(piece.text)
+        size += piece.num_bytes
     if not size:
         raise UserError(f"{corpus.origin} holds no text; name files that hold some.")
     return CorpusSize(documents, size)
 
 
-def _tokenizer(corpus: Corpus, scan: CorpusSize, request: TokenStoreRequest, progress: Progress) -> Tokenizer:
+def request_tokenizer(
+    request: TokenStoreRequest, corpus: Corpus, progress: Progress, size: CorpusSize | None = None
+) -> Tokenizer:
+    """Open the tokeniser of a request, or learn it from a corpus, whose size is measured first where it is not given.
+
+    Raises UserError as `write_token_store` does.
+    """
     name = request.tokenizer
     if name == "bytes":
         return ByteTokenizer()
     if name == "bpe":
-        every = -(-scan.bytes // LEARNING_BYTES)
-        read = _with_progress(_pieces(corpus), "learning the vocabulary", scan.bytes, progress)
+        total = (size or _scan(corpus, progress)).bytes
+        every = -(-total // LEARNING_BYTES)
+        read = _with_progress(corpus.pieces(), "learning the vocabulary", total, progress)
         return learn_bpe((piece.text for number, piece in enumerate(read) if not number % every), request.vocabulary)
     path = Path(name).expanduser()
     if path.exists() or name.endswith(".json") or name.startswith((".", "/", "~")):
@@ -158,9 +160,5 @@ def _with_progress(read: Iterable[TextPiece], what: str, total: int | None, prog
     done = 0
     for piece in read:
         yield piece
-        done += _num_bytes(piece.text)
+        done += piece.num_bytes
         progress(what, done, total)
-
-
-def _num_bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())

@@ -31,6 +31,11 @@ class Packer:
         self.tokens = 0
         """Tokens taken in so far."""
         self._length = length
+        self._parts: list[np.ndarray] = []
+
+    def rest(self, dtype: str) -> np.ndarray:
+        """Return the tokens of the last incomplete row, once all rows are taken."""
+        return np.concatenate([np.empty(0, dtype), *self._parts])
 
     @property
     def dropped(self) -> int:
@@ -39,17 +44,16 @@ class Packer:
 
     def rows(self, stream: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Yield (rows, length) at a time, at least one row, in the stream's dtype."""
-        parts: list[np.ndarray] = []
         held = 0
         for part in stream:
             self.tokens += len(part)
-            parts.append(part)
+            self._parts.append(part)
             held += len(part)
             if held >= self._length:
-                joined = np.concatenate(parts)
+                joined = np.concatenate(self._parts)
                 whole = held - held % self._length
                 yield joined[:whole].reshape(-1, self._length)
-                parts, held = [joined[whole:].copy()], held - whole  # a copy: a view keeps all of `joined`
+                self._parts, held = [joined[whole:].copy()], held - whole  # a copy: a view keeps all of `joined`
 
 
 def _groups(pieces: Iterable[TextPiece]) -> Iterator[list[TextPiece]]:

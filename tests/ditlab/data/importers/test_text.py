@@ -66,7 +66,9 @@ def test_any_number_of_processes_gives_the_same_store(importing, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
-def test_memory_does_not_grow_with_the_corpus(importing, tmp_path, kind):
+def test_memory_does_not_grow_with_the_corpus(importing, tmp_path, kind, monkeypatch):
+    monkeypatch.setattr("ditlab.data.stores.layout.BLOCK_BYTES", 2**18)  # as are all blocks of a large store
+    monkeypatch.setattr("ditlab.data.text.block_documents.IN_MEMORY", 2**18)
     line, highest = "Bounded memory, whatever the size of the corpus.\n" * 400, []
     for number, lines in enumerate((50, 150, 450)):  # 1, 3 and 9 MB
         texts = ["".join([line] * lines)] if kind == "txt" else [line] * lines
@@ -97,10 +99,12 @@ def test_progress_is_reported_in_bytes_of_text(tmp_path):
 
     run_import("text", ImportRequest(tmp_path / "stores", tmp_path / "caches", options, progress))
     size = len("".join(DOCUMENTS).encode())
-    assert seen == {
+    rows, read = seen["tokenising"][0], source.stat().st_size
+    assert rows > 50 and seen == {
         "reading": (size, None, "bytes"),
         "learning the vocabulary": (size, size, "bytes"),
-        "tokenising": (size, size, "bytes"),
+        "tokenising: input": (read, read, "bytes"),
+        "tokenising": (rows, None, "rows"),
     }
 
 
@@ -155,7 +159,7 @@ def test_another_import_replaces_tokens_and_tokenizer_together(importing, tmp_pa
     replaced = importing(source, name="same", tokenizer="bpe", vocabulary=300)
     assert replaced.outcome == "replaced"
     assert open_tokenizer(replaced.store.path).vocabulary == 300
-    assert sorted(file.suffix for file in replaced.store.path.iterdir()) == [".arrow", ".json", ".json"]
+    assert sorted(file.suffix for file in replaced.store.path.iterdir()) == [".arrow", ".bin", ".json", ".json"]
 
 
 def test_two_bytes_tokens_are_gathered_across_shards(tmp_path):
@@ -256,10 +260,10 @@ def test_commands_import_and_inspect_text(tmp_path):
 def test_mistakes_end_with_2_and_the_knob(tmp_path):
     for arguments, message in (
         ((), "Missing option '--source'"),
-        (("--source", "nowhere"), "'nowhere' does not exist"),
+        (("--source", "nowhere"), "--source=nowhere: there is no such file or folder; correct it."),
         (("--source", ".", "--vocabulary", "200"), "200 is not in the range x>=257"),
         (("--source", ".", "--vocabulary", "300"), "--vocabulary=300 is of a BPE that is learned"),
-        (("--source", "."), "--source=. holds no .jsonl, .parquet, .txt file"),
+        (("--source", "."), "--source=. holds no .arrow, .jsonl, .mds, .parquet, .txt file"),
     ):
         said = run_inside("data", "import", "text", *arguments, home=tmp_path / "home", cwd=tmp_path)
         assert said.code == 2 and message in said.err and "Traceback" not in said.err

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ditlab.data.parquet import parquet_batches
-from ditlab.data.text.documents import TextFiles
+from ditlab.data.text.text_import import open_text_source
 from ditlab.errors import UserError
 from support.datasets.text_corpus import DOCUMENTS, prose, stored, stream, write_corpus
 from support.peak_memory import peak_bytes
@@ -17,11 +17,13 @@ from support.special_files import KINDS, put
 
 def test_sources_without_text_are_refused(importing, tmp_path):
     (tmp_path / "empty").mkdir()
-    importing.refused(tmp_path / "empty", f"--source={tmp_path}/empty holds no .jsonl, .parquet, .txt file")
+    importing.refused(
+        tmp_path / "empty", f"--source={tmp_path}/empty holds no .arrow, .jsonl, .mds, .parquet, .txt file"
+    )
     (tmp_path / "empty" / "a.txt").touch()
     importing.refused(tmp_path / "empty", "holds no text")
     (tmp_path / "a.csv").write_text("a,b")
-    importing.refused(tmp_path / "a.csv", "a.csv is no .jsonl, .parquet, .txt file")
+    importing.refused(tmp_path / "a.csv", "a.csv is no .arrow, .jsonl, .mds, .parquet, .txt file")
     for kind in ("jsonl", "parquet"):
         importing.refused(write_corpus(tmp_path / kind, kind, []), "holds no text")
 
@@ -129,7 +131,7 @@ def test_folders_are_read_in_the_order_of_their_paths(tmp_path):
     for name in ("b/1.txt", "a/2.jsonl", "a.txt", "b/0/z.parquet", "notes.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = [str(file.relative_to(tmp_path)) for file in TextFiles(tmp_path).files]
+    found = [file.name for block in open_text_source(str(tmp_path)).blocks for file in block.files]
     assert found == ["a/2.jsonl", "a.txt", "b/0/z.parquet", "b/1.txt"], "a folder at a time, as shells list them"
 
 
@@ -176,14 +178,16 @@ def test_a_special_file_as_the_source_is_named(importing, tmp_path, suffix, kind
 def test_a_folder_of_special_files_alone_is_named(importing, tmp_path):
     put("pipe", tmp_path / "in" / "a.txt")
     importing.refused(
-        tmp_path / "in", "holds no .jsonl, .parquet, .txt file (1 left out: a.txt: a named pipe, no plain"
+        tmp_path / "in", "holds no .arrow, .jsonl, .mds, .parquet, .txt file (1 left out: a.txt: a named pipe, no plain"
     )
 
 
 def test_a_line_without_end_is_refused_before_it_fills_memory(importing, tmp_path, monkeypatch):
-    monkeypatch.setattr("ditlab.data.source_files.LINE_BYTES", 1000)
+    monkeypatch.setattr("ditlab.data.sources.json_lines.LINE_BYTES", 1000)
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "one"}\n' + b'{"text": "' + b"x" * 5000)
-    importing.refused(tmp_path / "a.jsonl", "a.jsonl, line 2: has more than 1,000 bytes", "longer ones into .txt files")
+    importing.refused(
+        tmp_path / "a.jsonl", "a.jsonl: the line at byte 16 has more than 1,000 bytes", "longer ones into .txt files"
+    )
 
 
 def test_a_dictionary_that_unpacks_to_far_more_is_refused(importing, tmp_path):

@@ -1,0 +1,195 @@
+"""Import of text by blocks: a tokeniser, rows of each block, the rows of what is left, manifest."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ditlab.data.block_imports.execution import ProcessExecutor
+from ditlab.data.block_imports.listing import SourceListing, list_source, source_name
+from ditlab.data.block_imports.plan import ImportPlan, InputBlock, block_bytes, partial_folder
+from ditlab.data.block_imports.receipt import BlockReceipt
+from ditlab.data.block_imports.runner import RefusedSource, move_shards, run_blocks, unfinished_import
+from ditlab.data.import_request import ImportRequest
+from ditlab.data.source_files import file_problem, visible_name
+from ditlab.data.sources.blocks import TEXT_KINDS, record_blocks, record_files
+from ditlab.data.stores.bucket_manifest import BUCKETS_NAME
+from ditlab.data.stores.manifest import MANIFEST_NAME, Source, TextFacts
+from ditlab.data.stores.plain_names import folder_name
+from ditlab.data.stores.written import WriteOutcome, WrittenStore
+from ditlab.data.text.block_documents import BlockCorpus
+from ditlab.data.text.block_rules import (
+    BYTES,
+    DOCUMENTS,
+    FIRST,
+    TOKENS,
+    TextRules,
+    joined_rests,
+    sums_of,
+    token_columns,
+)
+from ditlab.data.text.token_store import (
+    DEFAULT_VOCABULARY,
+    LEARNING_BYTES,
+    TokenStoreRequest,
+    request_tokenizer,
+    too_short,
+)
+from ditlab.data.text.tokenizer import TOKENIZER_NAME, Tokenizer
+from ditlab.errors import UserError
+from ditlab.spec.importing import TextOptions
+
+LISTED = 5
+"""Files and documents that cannot be read, listed in a store's note."""
+READ_TO_LEARN = 16
+"""Times LEARNING_BYTES of input that are read to learn a BPE; of a larger source, every n-th block."""
+REST_PREFIX = "rest"
+"""Prefix of the shards of rows that several blocks share."""
+
+
+def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
+    """Write one store: column `tokens` (--length,), uint8, uint16 or int32, as the vocabulary needs; and the tokeniser.
+
+    The tokeniser is opened, or learned from the source, first. Then each block of the source is tokenised by itself,
+    in any number of processes; what fills no row of a block is joined, block after block, to the last rows. The store
+    depends on the source and the options alone, and a killed import goes on from its whole blocks. Memory does not
+    grow with the source (but for the distinct words that a BPE learns from). Raises UserError for a source that cannot
+    be read or has no text, a tokeniser that cannot be read or fetched, and a length beyond the source.
+    """
+    options = request.options
+    source = open_text_source(options.source)
+    tokens = TokenStoreRequest(options.tokenizer, options.vocabulary or DEFAULT_VOCABULARY, options.length)
+    stem = PurePosixPath(source_name(options.source)).stem
+    path = request.out / (options.name or f"text-{folder_name(stem)}-{tokens.label}")
+    if (path / BUCKETS_NAME).exists():
+        raise UserError(f"{path} holds a store with buckets; choose another name, or remove that folder.")
+    refuses = options.unreadable == "refuse"
+    corpus = BlockCorpus(options.source, _read_to_learn(source.blocks), options.column, refuses)
+    tokenizer = request_tokenizer(tokens, corpus, request.progress)
+    rules = TextRules(tokenizer.fingerprint, options.column, options.length, refuses)
+    described = {"tokenizer": tokenizer.fingerprint, "column": options.column, "length": options.length}
+    plan = ImportPlan.of("text", source.blocks, {**described, "unreadable": options.unreadable})
+    folder = partial_folder(path, plan)
+    executor = request.executor or ProcessExecutor(options.processes, "tokenises")
+    with unfinished_import(folder):
+        _save(tokenizer, folder)
+        receipts = run_blocks(plan, rules, folder, executor, request.progress, "tokenising", "rows")
+        _check(receipts, options)
+        return _finish(path, folder, receipts, tokenizer, source, options)
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Files of documents, cut into blocks."""
+
+    listing: SourceListing
+    num_files: int
+    """Files of documents."""
+    blocks: Sequence[InputBlock]
+    problems: Sequence[str]
+    """Files that cannot be opened, each with the reason: pipes, devices, links that lead nowhere."""
+
+
+def open_text_source(source: str) -> TextSource:
+    """List a source's files of documents. Raises UserError where there are none."""
+    listing = list_source("--source", source)
+    files = record_files("--source", listing, TEXT_KINDS)
+    found = {each.file: file_problem(each.file.path) for each in files if not each.file.is_remote}
+    problems = [f"{file.shown}: {reason}" for file, reason in found.items() if reason]
+    good = [each for each in files if not found.get(each.file)]
+    if good:
+        size = sum(each.file.size for each in good)
+        return TextSource(listing, len(good), record_blocks(good, block_bytes(size)).blocks, problems)
+    known = f"{', '.join(f'.{kind}' for kind in sorted(TEXT_KINDS))} file"
+    if len(listing.files) == 1 and not Path(source).is_dir():
+        if problems:
+            raise UserError(f"{source} cannot be read ({problems[0].partition(': ')[2]}); check the file.")
+        raise UserError(f"--source={source} is no {known}; rename it, or name another.")
+    listed = f" ({_left_out(len(problems), problems)})" if problems else ""
+    raise UserError(f"--source={source} holds no {known}{listed}; name a file, or a folder that holds some.")
+
+
+def _read_to_learn(blocks: Sequence[InputBlock]) -> Sequence[InputBlock]:
+    """Return the blocks that a BPE learns from: all, or of a large source as many as can be read in a few minutes."""
+    size = sum(block.bytes if block.stop is None or block.kind == "parquet" else block.stop - block.start
+               for block in blocks)  # fmt: skip
+    return blocks[:: max(1, -(-size // (READ_TO_LEARN * LEARNING_BYTES)))]
+
+
+def _save(tokenizer: Tokenizer, folder: Path) -> None:
+    try:
+        tokenizer.save(folder)
+    except OSError as error:
+        raise UserError(
+            f"{folder.parent} cannot be written ({error.strerror}); free space there or choose another folder with "
+            "--out."
+        ) from error
+
+
+def _check(receipts: Sequence[BlockReceipt], options: TextOptions) -> None:
+    """Raise RefusedSource where no row can be made."""
+    sums = sums_of(receipts)
+    if not sums.get(BYTES):
+        first = next((receipt.detail[FIRST] for receipt in receipts if receipt.detail[FIRST]), "")
+        raise RefusedSource(first or f"--source={options.source} holds no text; name files that hold some.")
+    if sums[TOKENS] < options.length:
+        raise RefusedSource(too_short("--", options.length, f"--source={options.source}", sums[TOKENS]))
+
+
+def _finish(
+    path: Path,
+    folder: Path,
+    receipts: Sequence[BlockReceipt],
+    tokenizer: Tokenizer,
+    source: TextSource,
+    options: TextOptions,
+) -> WrittenStore:
+    from ditlab.data.stores.finishing import finish_store
+    from ditlab.data.stores.shards import write_shards
+    from ditlab.data.stores.store import Store
+
+    columns, sums = token_columns(tokenizer, options.length), sums_of(receipts)
+    rests = joined_rests(receipts, tokenizer.dtype, options.length)
+    shared = write_shards(folder, REST_PREFIX, columns, [{"tokens": rests}] if len(rests) else [])
+    existed = (path / MANIFEST_NAME).exists()
+    try:
+        before = Store.open(path).fingerprint
+    except UserError:
+        before = None
+    move_shards(receipts, folder, path)
+    for each in shared:
+        (folder / each.shard.file).replace(path / each.shard.file)
+    finish_store(
+        path,
+        columns,
+        [*(shard for receipt in receipts for shard in receipt.parts["."]), *shared],
+        name=path.name,
+        description=f"text of {visible_name(source_name(options.source))} in rows of {options.length:,} tokens",
+        source=Source(kind="text", note=_note(source, receipts, options)),
+        text=TextFacts(
+            tokenizer=options.tokenizer,
+            documents=sums[DOCUMENTS],
+            bytes=sums[BYTES],
+            tokens=sums[TOKENS],
+            dropped=sums[TOKENS] % options.length,
+        ),
+        attachments={TOKENIZER_NAME: tokenizer.content},
+    )
+    store = Store.open(path, verify=False)
+    outcome: WriteOutcome = "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
+    return WrittenStore(store, outcome)
+
+
+def _note(source: TextSource, receipts: Sequence[BlockReceipt], options: TextOptions) -> str:
+    note = f"read from {visible_name(source_name(options.source))}"
+    note += f" ({source.num_files:,} files)" if source.num_files > 1 else ""
+    num = len(source.problems) + sum(sum(receipt.left_out.values()) for receipt in receipts)
+    records = [f"{each.place}: {each.detail}" for receipt in receipts for each in receipt.listed]
+    left_out = _left_out(num, [*source.problems, *records])
+    return f"{note}; {left_out}" if left_out else note
+
+
+def _left_out(num: int, listed: Sequence[str]) -> str:
+    if not num:
+        return ""
+    more = f", and {num - LISTED:,} more" if num > LISTED else ""
+    return visible_name(f"{num:,} left out: {', '.join(listed[:LISTED])}{more}")
