@@ -1,7 +1,8 @@
 """Checkpoints of a run, as its step loop saves and loads them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import Any
 
 from ditlab.checkpoints.background import BackgroundSaver, SaveOutcome
 from ditlab.checkpoints.manifest import CheckpointManifest
@@ -43,7 +44,7 @@ class CheckpointManager:
         """Load the newest complete checkpoint into `state`, if there is one; return the metrics that it holds.
 
         Raises:
-            UserError: there are checkpoints, and none is complete.
+            UserError: there are checkpoints, and none is complete; or it was saved under another order of samples.
         """
         found = self._store.newest(self._reporter.warn) if self._rank.is_first else None
         step = self._channel.gather(found.manifest.step if found else None)[0]
@@ -52,6 +53,7 @@ class CheckpointManager:
             return {}
         with found or self._store.open(int(str(step)), verify=False) as reader:
             manifest = reader.manifest
+            check_same_order(manifest.spec, manifest.step, self._experiment.to_dict())
             state.load(reader, manifest.scalars, manifest.step, manifest.position)
             self.last = reader.location
             if self._rank.is_first and (warning := version_warning(manifest.numerics)):
@@ -160,3 +162,27 @@ class CheckpointManager:
         if is_first:
             self._reporter.warn(f"{error} Training goes on; the last whole checkpoint is {self.last or 'none'}.")
             self._reporter.tags({"ditlab.failure": "storage", "ditlab.checkpoint_error": str(error)[:1000]})
+
+
+def check_same_order(saved: Mapping[str, Any], step: int, own: Mapping[str, Any]) -> None:
+    """Raise UserError where a checkpoint's spec orders samples in another way: its position counts others."""
+    before = dict(_orders(saved["data"], "data"))
+    for knob, order in _orders(own["data"], "data"):
+        if (found := before.get(knob, order)) != order:
+            raise UserError(
+                f"{knob}={_shown(order)} is not the order in which the checkpoint of step {step} has taken its samples "
+                f"({_shown(found)}); set {knob} to that, or start a new run without --resume."
+            )
+
+
+def _orders(data: Mapping[str, Any], knob: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the order of data and of each of its parts by its knob; `full` where they have no such field."""
+    parts = data.get("parts") or {}
+    for name, part in parts.items():
+        yield from _orders(part, f"{knob}.parts.{name}")
+    if not parts:
+        yield f"{knob}.order", data.get("order", {"kind": "full"})
+
+
+def _shown(order: Mapping[str, Any]) -> str:
+    return "{" + ", ".join(f"{key}: {value}" for key, value in order.items()) + "}"

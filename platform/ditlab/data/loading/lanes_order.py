@@ -137,7 +137,8 @@ class LanesOrder(Order):
                 shuffle, at = self._shuffle(epoch, bucket), window + ahead
                 if at >= shuffle.windows:  # the next window is the first one of the next epoch
                     shuffle, at = self._shuffle(epoch + 1, bucket), at - shuffle.windows
-                ranges += [shuffle.ranges(lane, at) for lane in lanes]
+                if self._batches[bucket] and at < shuffle.windows:
+                    ranges += [shuffle.ranges(lane, at) for lane in lanes]
         changes = [self._first_turn(epoch, bucket, window + 1) for bucket, window in enumerate(windows)]
         left = range(number, self._batches_per_epoch)
         until = number + bisect_left(left, True, key=lambda n: bool((self._num_before(epoch, n) >= changes).any()))
