@@ -159,12 +159,12 @@ class ImagesOptions(Spec):
 
 
 class TextOptions(Spec):
-    """Text as rows of tokens: .txt files, JSON lines, Parquet, folders that Hugging Face's `datasets` has saved, and
-    MosaicML's MDS shards.
+    """Text as rows of tokens: .txt files, JSON lines, tables.
 
-    A .txt file is a document, and so is a line of a .jsonl file and a row of a table. An end token follows each
-    document; all are joined and cut into rows of one length, and the last incomplete row is dropped. The store carries
-    its tokeniser. A killed import goes on from its whole blocks.
+    Tables are Parquet, folders that Hugging Face's `datasets` has saved, and MosaicML's MDS shards. A .txt file is a
+    document, and so is a line of a .jsonl file and a row of a table. An end token follows each document; all are joined
+    and cut into rows of one length, and the last incomplete row is dropped. The store carries its tokeniser. A killed
+    import goes on from its whole blocks.
     """
 
     source: SourcePlace

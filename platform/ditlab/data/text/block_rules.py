@@ -61,7 +61,7 @@ class TextRules:
 
         tokenizer = _open(folder / TOKENIZER_NAME, self.tokenizer)
         left_out, packer = _LeftOutRecords(block, self.refuses), Packer(self.length)
-        counter = _Counter(block_pieces(block, self.column, left_out.add))
+        counter = PieceCounter(block_pieces(block, self.column, left_out.add))
         rows = ({"tokens": part} for part in packer.rows(encode(counter, tokenizer)))
         shards = write_shards(folder, block.prefix, token_columns(tokenizer, self.length), rows)
         rest = packer.rest(tokenizer.dtype)
@@ -84,7 +84,7 @@ def _open(file: Path, sha256: str) -> Tokenizer:
 
 
 @dataclass
-class _Counter:
+class PieceCounter:
     """Iterator over pieces that counts documents and bytes."""
 
     pieces: Iterable[TextPiece]
