@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ditlab.analysis.store_tables import store_tables, text_table
 from ditlab.data.stores.bucketed_store import AnyStore
-from ditlab.data.stores.manifest import Column, Source, SourceFile, TextFacts
+from ditlab.data.stores.manifest import Column, Source, ImportedFile, TextFacts
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import StoreWriter
 from support.datasets.bucketed import write
@@ -85,7 +85,7 @@ def test_a_store_of_text_and_one_of_buckets(tmp_path):
 
 def test_what_all_rows_share_stands_above_them(tmp_path):
     files = tuple(
-        SourceFile(name=name, md5=letter * 32, check="md5", url=MIRROR + name)
+        ImportedFile(name=name, md5=letter * 32, check="md5", url=MIRROR + name)
         for name, letter in (("train-images-idx3-ubyte.gz", "a"), ("train-labels-idx1-ubyte.gz", "b"))
     )
     columns = {name: Column(dtype="uint8", value_range=(0, 255), unit="pixel intensity") for name in "ab"}

@@ -11,7 +11,7 @@ import numpy as np
 from ditlab.data.images.idx import IMAGES_MAGIC, LABELS_MAGIC, IdxFile, read_idx
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.remote.download import download
-from ditlab.data.stores.manifest import Column, Source, SourceFile
+from ditlab.data.stores.manifest import Column, Source, ImportedFile
 from ditlab.data.stores.written import WrittenStore, write_store
 from ditlab.errors import UserError
 from ditlab.spec.importing import MnistOptions
@@ -119,7 +119,7 @@ def _import_split(
             f"{images} holds {len(pixels)} images and {labels} {len(classes)} labels; take both from the same source."
         )
     provenance = tuple(
-        SourceFile(
+        ImportedFile(
             name=path.name,
             md5=file.md5,
             check=_check(path, file, published) if request.options.checksum else "skipped",
@@ -151,7 +151,7 @@ def _check(path: Path, file: IdxFile, published: PublishedFile) -> Literal["md5"
     )
 
 
-def _source(files: tuple[SourceFile, ...]) -> Source:
+def _source(files: tuple[ImportedFile, ...]) -> Source:
     checks = {file.check for file in files}
     note = ""
     if "skipped" in checks:

@@ -127,7 +127,7 @@ class IndexFile(ManifestRecord):
     sha256: str
 
 
-class SourceFile(ManifestRecord):
+class ImportedFile(ManifestRecord):
     """File that an importer read."""
 
     name: str
@@ -144,7 +144,7 @@ class Source(ManifestRecord):
 
     kind: str
     """Importer or maker of the store: `digits`, `mnist`."""
-    files: tuple[SourceFile, ...] = ()
+    files: tuple[ImportedFile, ...] = ()
     citation: str = ""
     license: str = ""
     """Licence, as far as it is known."""
