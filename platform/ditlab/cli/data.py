@@ -1,10 +1,11 @@
-"""`ditlab data`: import of data into Arrow stores, inspection of stores, upload of stores."""
+"""`ditlab data`: import of data into Arrow stores, features for them, inspection of stores, upload of stores."""
 
 from pathlib import Path
 
 import click
 
 from ditlab.cli.common import console, emit, json_option, say
+from ditlab.cli.encoding import encode
 from ditlab.cli.hints import hint_text
 from ditlab.cli.importing import import_
 from ditlab.cli.uploading import upload
@@ -12,10 +13,11 @@ from ditlab.cli.uploading import upload
 
 @click.group()
 def data() -> None:
-    """Import data into Arrow stores, inspect stores, upload them."""
+    """Import data into Arrow stores, add encoders' features, inspect stores, upload them."""
 
 
 data.add_command(import_)
+data.add_command(encode)
 data.add_command(upload)
 
 

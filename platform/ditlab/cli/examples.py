@@ -76,12 +76,16 @@ EXAMPLES = {
         "ditlab data import mnist",
         "ditlab data import mnist --source idx --no-checksum",
     ),
-    "data import images": ("ditlab data import images --source photos",),
+    "data import images": (
+        "ditlab data import images --source photos",
+        "ditlab data import images --source 's3://BUCKET/web/*.tar' --address auto",
+    ),
     "data import text": (
         "ditlab data import text --source book.txt --length 256",
         "ditlab data import text --source book.txt --tokenizer bpe --name book",
     ),
     "data import get": ("ditlab data import get --source pbmc.zarr --regions 200",),
+    "data encode": ("ditlab data encode images-photos-256 --encode-text Qwen/Qwen3-0.6B",),
     "data inspect": (
         "ditlab data inspect mnist-train --num 64",
         "ditlab data inspect s3://BUCKET/stores/mnist-train --json",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
 
-from ditlab.cli.common import emit, json_option, say
+from ditlab.cli.common import console, emit, json_option, say
 from ditlab.cli.examples import with_examples
 from ditlab.cli.hints import hint, relative
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from denoisers.contract import Spec
+    from ditlab.data.stores.written import WrittenStore
 
 
 class Importers(click.Group):
@@ -80,8 +82,6 @@ def _checked(options: type[Spec], given: dict[str, Any]) -> Spec:
 
 def _option(name: str, field: FieldInfo) -> click.Option:
     """Make the flag of a field: `--max-span`, or `--checksum/--no-checksum` for a bool. Its docstring is the help."""
-    from ditlab.spec.importing import FILE_OR_FOLDER
-
     alternatives = get_args(field.annotation) if get_origin(field.annotation) in (Union, types.UnionType) else ()
     (plain, *_) = [each for each in alternatives if each is not type(None)] or [field.annotation]
     bounds = [*field.metadata, *(each for part in get_args(plain)[1:] for each in getattr(part, "metadata", ()))]
@@ -91,7 +91,7 @@ def _option(name: str, field: FieldInfo) -> click.Option:
     default = {} if field.is_required() else {"default": field.default}
     return click.Option(
         [f"--{flag}/--no-{flag}" if plain is bool else f"--{flag}", name],
-        type=_type(plain, next((bound.ge for bound in bounds if hasattr(bound, "ge")), None), FILE_OR_FOLDER in bounds),
+        type=_type(plain, next((bound.ge for bound in bounds if hasattr(bound, "ge")), None)),
         required=field.is_required(),
         show_default=default.get("default") is not None,
         help=field.description,
@@ -99,25 +99,34 @@ def _option(name: str, field: FieldInfo) -> click.Option:
     )
 
 
-def _type(annotation: Any, at_least: int | None, file_okay: bool) -> click.ParamType[Any] | None:
+def _type(annotation: Any, at_least: int | None) -> click.ParamType[Any] | None:
     if get_origin(annotation) is Literal:
         return click.Choice(get_args(annotation))
     if annotation is int:
         return click.IntRange(at_least)
     if annotation is Path:
-        return click.Path(path_type=Path, exists=True, file_okay=file_okay)
+        return click.Path(path_type=Path, exists=True, file_okay=False)
     return {bool: None, float: click.FLOAT, str: click.STRING}[annotation]
 
 
 def _run(kind: str, options: Spec, out: Path | None, address: str | None, as_json: bool) -> None:
-    from ditlab.analysis.store_tables import left_out, text_line
     from ditlab.cli.progress_bars import ProgressBars
     from ditlab.interface.imports import import_data
 
     with ProgressBars(f"importing {kind}") as progress:
         imported = import_data(kind, options, out, address, progress, say)
+    show_stores(imported, {"kind": kind}, as_json)
+    if imported:
+        hint(as_json, "data inspect", imported[0].store.name if out is None else relative(imported[0].store.path))
+
+
+def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_json: bool) -> None:
+    """Print what was written, what was left out and why; and for `--json` the facts and the stores."""
+    from ditlab.analysis.left_out_table import left_out_table
+    from ditlab.analysis.store_tables import text_line
+
     stores = []
-    for one in imported:
+    for one in written:
         store = one.store
         again = "already there, unchanged" if one.outcome == "unchanged" else one.outcome
         say(f"{store.name}: {len(store):,} rows in {store.path} ({again}; fingerprint {store.fingerprint[:12]})")
@@ -125,11 +134,13 @@ def _run(kind: str, options: Spec, out: Path | None, address: str | None, as_jso
             say(f"  note: {store.manifest.source.note}")
         if store.manifest.text:
             say(f"  text: {text_line(store)}")
-        if left_out(store):
-            say(f"  left out or cut: {left_out(store)}")
-        facts = {"name": store.name, "path": str(store.path), "rows": len(store), "fingerprint": store.fingerprint}
+        left_out = getattr(store.manifest, "facts", {})
+        if (table := left_out_table(store)) is not None:
+            console(True).print(table)
+            for file in getattr(store.manifest, "files", {}).values():
+                say(f"  listed in {store.path / file}")
+        described = {"name": store.name, "path": str(store.path), "rows": len(store), "fingerprint": store.fingerprint}
         text = store.manifest.text and store.manifest.text.model_dump(mode="json")
-        stores.append({**facts, "outcome": one.outcome, "note": store.manifest.source.note, "text": text})
-    emit({"kind": kind, "stores": stores}, as_json)
-    if imported:
-        hint(as_json, "data inspect", imported[0].store.name if out is None else relative(imported[0].store.path))
+        note = store.manifest.source.note
+        stores.append({**described, "outcome": one.outcome, "note": note, "text": text, "left_out": dict(left_out)})
+    emit({**facts, "stores": stores}, as_json)

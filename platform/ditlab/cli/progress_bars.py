@@ -1,4 +1,4 @@
-"""Progress of a command's tasks, such as bytes of a download: bars on a terminal, plain lines in a log."""
+"""Progress of a command's tasks, such as bytes of a download: bars with rates on a terminal, plain lines in a log."""
 
 import time
 from collections.abc import Callable
@@ -12,18 +12,22 @@ from ditlab.cli.live_display import LiveDisplay
 from ditlab.cli.plain_lines import format_clock
 from ditlab.cli.visible import shown
 
-_BESIDE_BAR = 66
-"""Characters of the longest task, its amount and the time: a terminal of 80 columns shows them whole."""
+_BESIDE_BAR = 70
+"""Characters of the longest task, its amount, rate and time: a terminal of 80 columns shows them whole."""
+_LEAST_RATE_TIME = 1.0
+"""Seconds before a rate is shown: until then it is that of what is buffered."""
 _SIZES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("bytes", 1))
 
 
 class Amount(ProgressColumn):
-    """A task's progress as text: `3.1/9.9 MB`, `120,000/1,000,000 peaks`."""
+    """A task's progress as text: `3.1/9.9 MB`, `120,000/1,000,000 peaks · 3,500/s`."""
 
     def render(self, task: Task) -> Text:
         """Format a task's progress."""
-        total = None if task.total is None else int(task.total)
-        return Text(describe_amount(int(task.completed), total, task.fields["unit"]), style="progress.download")
+        total, unit = None if task.total is None else int(task.total), task.fields["unit"]
+        text = describe_amount(int(task.completed), total, unit)
+        rate = describe_rate(task.speed or 0.0, unit) if (task.elapsed or 0.0) >= _LEAST_RATE_TIME else ""
+        return Text(" · ".join(filter(None, (text, rate))), style="progress.download")
 
 
 class ProgressBars(LiveDisplay):
@@ -79,10 +83,21 @@ class _Report:
         if not self.unit:
             return f"{self.what} ..."
         text = f"{self.what}: {describe_amount(self.done, self.total, self.unit)}"
-        moved = self.done - self.done_at_first
+        moved, seconds = self.done - self.done_at_first, now - self.began
+        if moved > 0 and seconds >= _LEAST_RATE_TIME:
+            text = " · ".join(filter(None, (text, describe_rate(moved / seconds, self.unit))))
         if self.total is None or moved <= 0 or self.done >= self.total:
             return text
         return f"{text} · {format_clock((now - self.began) * (self.total - self.done) / moved)} left"
+
+
+def describe_rate(rate: float, unit: str) -> str:
+    """A rate a second as text: `3,500/s`, `4.2/s`, `12.5 MB/s`; empty for none."""
+    if rate <= 0:
+        return ""
+    if unit == "bytes":
+        return f"{describe_amount(round(rate), None, unit)}/s"
+    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
 
 
 def describe_amount(done: int, total: int | None, unit: str) -> str:

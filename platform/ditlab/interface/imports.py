@@ -10,8 +10,13 @@ from ditlab.data.block_imports.execution import BlockExecutor
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import, runs_by_blocks
 from ditlab.data.stores.written import WrittenStore
+from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
+from ditlab.spec.uris import is_uri
+
+MOST_TOKENS = 512
+"""Most tokens of a caption whose features are stored, unless another number is asked for."""
 
 
 def import_data(
@@ -33,6 +38,50 @@ def import_data(
     source = getattr(options, "source", None)
     with block_executor(address, folder, None if source is None else str(source), warn) as executor:
         return run_import(kind, ImportRequest(folder, home.caches, options, progress, executor))
+
+
+def encode_store(
+    store: str | Path,
+    encode_text: str | None = None,
+    encode_images: str | None = None,
+    *,
+    tokens: int | None = None,
+    patch: int | None = None,
+    name: str | None = None,
+    out: Path | None = None,
+    address: str | None = None,
+    progress: Progress = ignore_progress,
+    warn: Callable[[str], None] = lambda message: None,
+) -> WrittenStore:
+    """Write a store of the same rows with features of frozen encoders beside its columns.
+
+    Args:
+        store: a store's folder, or the name of one under DITLAB_HOME/stores.
+        encode_text: encoder of captions, a folder or a name on the Hugging Face hub (Qwen3).
+        encode_images: encoder of images (DINOv3).
+        tokens: tokens of every row's text; None: those of the longest caption.
+        patch: side of the image encoder's patches that is asked for; None: any.
+        name: name of the new store; None: the store's with `-encoded`.
+        out: folder that the new store goes under; None: DITLAB_HOME/stores.
+        address: Ray cluster whose GPUs or cores share the work; None: RAY_ADDRESS, else this machine.
+        progress: receives progress.
+        warn: receives warnings.
+
+    Raises UserError for a store, an encoder or a folder that does not fit.
+    """
+    from ditlab.data.images.encoding import EncoderChoice
+    from ditlab.data.images.store_encoding import encode_store as encode
+    from ditlab.data.named_stores import open_named_store
+
+    home = Home.from_environment().ensure()
+    if is_uri(str(store)):
+        raise UserError(f"STORE={store} is a URI; name a store's folder, on a disk that all nodes share.")
+    opened = open_named_store("STORE", str(store), home)
+    folder = out or home.stores
+    encoders = EncoderChoice(encode_text, encode_images, tokens or MOST_TOKENS, patch)
+    with block_executor(cluster_address(address), folder, str(opened.path), warn) as executor:
+        request = ImportRequest(folder, home.caches, Spec(), progress, executor)
+        return encode(opened, encoders, tokens, name, request)
 
 
 @contextmanager

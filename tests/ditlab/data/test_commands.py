@@ -153,7 +153,8 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
     done = ditlab("import", "images", "--source", "photos", "--resolution", "128", "--json")
     (store,) = last_line(done)["stores"]
     assert (store["name"], store["rows"], store["outcome"]) == ("images-photos-128", 3, "written")
-    assert re.search(r"left out or cut: 1 too small, 1 unreadable; listed in .*skipped-[0-9a-f]+\.txt", done.err)
+    assert re.search(r"too small +1 +20\.00% +3\.png \(20x20 pixels\)", done.err) and "unreadable" in done.err
+    assert re.search(r"listed in .*skipped-[0-9a-f]+\.txt", done.err)
     assert "bytes of decoded pixels" in done.err
     seen = last_line(ditlab("inspect", "images-photos-128", "--json"))
     assert [(bucket["height"], bucket["width"], bucket["rows"]) for bucket in seen["buckets"]] == [

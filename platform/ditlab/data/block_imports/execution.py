@@ -76,7 +76,7 @@ class ProcessExecutor:
     processes: int | None = None
     """None: as many as the cores and the input allow."""
     verb: str = "decodes"
-    """What a process does, for messages."""
+    """Work of a process in messages: `decodes`."""
 
     def run(self, work: Callable[[InputBlock], BlockReceipt], blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
         """Yield the receipts of blocks in their order. Raises as `processes.in_processes` does."""

@@ -28,8 +28,9 @@ def run_blocks(
 ) -> list[BlockReceipt]:
     """Make the shards of all blocks below the folder of an unfinished import; returns the receipts in order.
 
-    Blocks whose receipt is whole, and whose shards are there, are taken over. Progress counts records, and bytes of the
-    input where the number of records is not known. Raises as the executor does; what is done stays in the folder.
+    Blocks whose receipt is whole, and whose shards are there, are taken over. Progress counts records; their number is
+    estimated from the input's bytes where the plan does not know it. Raises as the executor does; what is done stays in
+    the folder.
     """
     done = _taken_over(plan, folder)
     missing = [block for block in plan.blocks if block.number not in done]
@@ -45,14 +46,23 @@ class _Counter:
     def __init__(self, plan: ImportPlan, progress: Progress, what: str, unit: str) -> None:
         self._plan, self._progress, self._what, self._unit = plan, progress, what, unit
         self._records = self._bytes = 0
+        self._total_bytes = sum(block.bytes for block in plan.blocks)
 
     def add(self, *receipts: BlockReceipt) -> None:
         """Report that some blocks are done."""
         self._records += sum(receipt.records for receipt in receipts)
         self._bytes += sum(self._plan.blocks[receipt.block].bytes for receipt in receipts)
-        if self._plan.records is None:
-            self._progress(f"{self._what}: input", self._bytes, sum(block.bytes for block in self._plan.blocks))
-        self._progress(self._what, self._records, self._plan.records, self._unit)
+        if self._plan.records is not None:
+            self._progress(self._what, self._records, self._plan.records, self._unit)
+        else:
+            self._progress(self._what, self._records, self._estimate(), f"{self._unit} (estimated)")
+
+    def _estimate(self) -> int | None:
+        """Return the number of records, to two digits, by those of the input so far."""
+        if not self._records or self._bytes >= self._total_bytes:
+            return self._records or None
+        number = self._records * self._total_bytes / self._bytes
+        return max(self._records, int(float(f"{number:.1e}")))
 
 
 def _taken_over(plan: ImportPlan, folder: Path) -> dict[int, BlockReceipt]:

@@ -33,8 +33,8 @@ class EncoderChoice:
     image: str | None
     length: int
     """Most tokens of a caption."""
-    patch: int
-    """Side of the image encoder's patches in pixels."""
+    patch: int | None
+    """Side of the image encoder's patches in pixels; None: any."""
 
     def __bool__(self) -> bool:
         return self.text is not None or self.image is not None

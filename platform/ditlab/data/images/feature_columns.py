@@ -33,7 +33,7 @@ class FeatureColumns:
     """Tokens of the longest caption."""
 
     @classmethod
-    def open(cls, text: str | None, image: str | None, length: int, patch: int) -> "FeatureColumns":
+    def open(cls, text: str | None, image: str | None, length: int, patch: int | None) -> "FeatureColumns":
         """Open encoders by folder or name, None for none; on a GPU where there is one, in float32.
 
         `length`: most tokens of a caption. Raises UserError for an encoder that cannot be opened or has other patches.

@@ -16,7 +16,7 @@ from ditlab.data.images.block_rules import SIDE, ImageRules, describe
 from ditlab.data.images.bucket_shards import image_columns
 from ditlab.data.images.decoding import DecodingRules, SkippedImage
 from ditlab.data.images.encoding import EncoderChoice, open_features
-from ditlab.data.images.finishing import encoded_parts, finish_parts
+from ditlab.data.images.finishing import EncodedParts, encoded_parts, finish_parts
 from ditlab.data.images.import_summary import ImportSummary, describe_source, describe_store
 from ditlab.data.images.reading import ImageReader
 from ditlab.data.images.sources import ImageSource, SourceRules, open_image_source
@@ -90,11 +90,11 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
             raise _nothing_usable(options, summary)
         origin = Source(kind="images", license="not stated", note=describe_source(options, summary))
         parts = {part: image_columns(_size(part), rules.caption_length, rules.classes) for part in summary.parts}
-        stores = finish_parts(folder, receipts, parts, origin)
+        stores = finish_parts(EncodedParts(folder, receipts, parts), origin)
         if not encoders:
             return _place(path, stores, summary, rules, origin)
-        with encoded_parts(path, stores, encoders, None, origin, request) as encoded:
-            return _place(path, encoded, summary, rules, origin)
+        with encoded_parts(path, stores, encoders, None, request) as encoded:
+            return _place(path, finish_parts(encoded, origin), summary, rules, origin)
 
 
 def _described(options: ImagesOptions, source: ImageSource) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from ditlab.cli.plain_lines import FIRST_LINE, INTERVAL_VARIABLE, LineSchedule, PlainLines
-from ditlab.cli.progress_bars import ProgressBars, describe_amount
+from ditlab.cli.progress_bars import ProgressBars, describe_amount, describe_rate
 from ditlab.cli.progress_line import ProgressLine
 from ditlab.cli.terminal import TerminalConsole
 from ditlab.errors import UserError
@@ -109,7 +109,7 @@ def test_line_of_a_task_names_the_time_left(clock, capsys):
     clock.now += 30
     bars.tick()
     assert capsys.readouterr().err.splitlines() == [
-        "[0:10] drawing samples: 256/1,000 samples · 0:29 left",
+        "[0:10] drawing samples: 256/1,000 samples · 26/s · 0:29 left",
         "[0:30] reading: 37 network evaluations",
         "[1:00] writing \\x1b[2J ...",
     ]
@@ -141,3 +141,8 @@ def test_amounts():
     assert describe_amount(12, None, "bytes") == "12 bytes"
     assert describe_amount(1_234_000_000, None, "bytes") == "1.2 GB"
     assert describe_amount(120_000, 1_000_000, "peaks") == "120,000/1,000,000 peaks"
+
+
+def test_rates():
+    assert [describe_rate(rate, "rows") for rate in (0, 0.034, 4.26, 1234.5)] == ["", "0.034/s", "4.3/s", "1,234/s"]
+    assert describe_rate(12_500_000.4, "bytes") == "12.5 MB/s"

@@ -7,8 +7,12 @@ import torch
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
-from ditlab.data.stores.bucketed_store import BucketedStore
+from ditlab.data.stores.bucketed_store import BucketedStore, open_store
+from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.store import Store
+from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
+from ditlab.interface.imports import encode_store
 from ditlab.spec.importing import ImagesOptions
 from support.datasets.photographs import captioned_folder, smooth
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
@@ -17,7 +21,13 @@ CAPTIONS = ["a red seven", "a green circle on the left of a blue square", "nothi
 
 
 @pytest.fixture
-def run(home, tmp_path):
+def at_home(home, monkeypatch):
+    monkeypatch.setenv("DITLAB_HOME", str(home.root))
+    return home
+
+
+@pytest.fixture
+def run(at_home, home, tmp_path):
     sizes = [(16, 32), (24, 24), (16, 32)]
     files = {f"{n}.png": (smooth(*size, n), CAPTIONS[n]) for n, size in enumerate(sizes)}
     source = captioned_folder(tmp_path / "photos", files)
@@ -72,3 +82,69 @@ def test_an_encoder_that_does_not_fit_is_refused_before_anything_is_decoded(run,
     with pytest.raises(UserError, match=r"--encode-text=.*holds no"):
         run(encode_text=str(tmp_path / "photos"))
     assert not home.stores.exists()
+
+
+def test_a_store_that_exists_gets_the_features_of_an_import_with_them(run, tmp_path, home, monkeypatch):
+    from ditlab.data.images.encoding import EncodingRules
+
+    places = {
+        "encode_text": str(write_text_encoder(tmp_path / "text")),
+        "encode_images": str(write_image_encoder(tmp_path / "image")),
+    }
+    expected = run(name="whole", **places)
+    store = run(name="set")
+    monkeypatch.setattr("ditlab.data.block_imports.plan.LEAST_BYTES", 1)  # a block for each row
+    convert, blocks = EncodingRules.convert, []
+
+    def convert_once(rules, block, folder):
+        if len(blocks) == 1:
+            blocks.append(None)
+            raise KeyboardInterrupt
+        blocks.append(block.number)
+        return convert(rules, block, folder)
+
+    monkeypatch.setattr(EncodingRules, "convert", convert_once)
+    with pytest.raises(KeyboardInterrupt):
+        encode_store("set", **places)
+    written = encode_store("set", **places)
+    assert blocks == [0, None, 1, 2] and written.outcome == "written"
+    encoded = written.store
+    assert encoded.name == "set-encoded" and set(encoded.columns) == set(expected.columns)
+    for whole, part in zip(expected.parts, encoded.parts, strict=True):
+        for column in whole.columns:
+            assert torch.allclose(whole.tensor(column).float(), part.tensor(column).float(), atol=1e-2), column
+    assert open_store(home.stores / "set").fingerprint == store.fingerprint
+    assert encode_store("set", **places).outcome == "unchanged"
+    assert not list((home.stores / "set-encoded").glob(".*"))
+    fewer = encode_store("set", encode_text=places["encode_text"], tokens=3, name="cut").store
+    assert fewer.columns["text"].shape == (3, 32)
+
+
+def test_a_store_without_buckets_gets_features(tmp_path, at_home):
+    images = np.arange(4 * 3 * 8 * 8, dtype=np.uint8).reshape(4, 3, 8, 8)
+    columns = {"image": Column(dtype="uint8", shape=(3, 8, 8), value_range=(0, 255))}
+    with StoreWriter(tmp_path / "plain", columns, name="plain", source=Source(kind="test")) as writer:
+        writer.append({"image": images})
+    store = Store.open(tmp_path / "plain")
+    written = encode_store(store.path, encode_images=str(write_image_encoder(tmp_path / "image")), patch=4)
+    assert written.store.columns["image_features"].shape == (4, 24) and len(written.store) == 4
+    assert torch.equal(written.store.tensor("image"), store.tensor("image"))
+
+
+def test_stores_that_cannot_be_encoded(run, tmp_path):
+    image = str(write_image_encoder(tmp_path / "image"))
+    run(name="set", caption_from="none")
+    for arguments, message in (
+        ({}, r"nothing to encode with; give --encode-text, --encode-images, or both\."),
+        ({"encode_text": "x"}, r"--encode-text=x needs captions, and .*set holds image; leave it out"),
+        ({"encode_images": image, "name": "set"}, r"--name=set is the store's own; name another one\."),
+        ({"encode_images": image, "name": "a/b"}, r"--name=a/b is no plain folder name; write a_b, and --out"),
+        ({"encode_images": image, "patch": 16}, r"--encode-images=.*patches of 4 pixels"),
+    ):
+        with pytest.raises(UserError, match=message):
+            encode_store("set", **arguments)
+    encode_store("set", encode_images=image)
+    with pytest.raises(UserError, match=r"set-encoded holds image_features already; encode the store that it was"):
+        encode_store("set-encoded", encode_images=image)
+    with pytest.raises(UserError, match=r"STORE=s3://b/set is a URI; name a store's folder"):
+        encode_store("s3://b/set", encode_images=image)
