@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ditlab.analysis.store_tables import store_tables, text_table
 from ditlab.data.stores.bucketed_store import AnyStore
-from ditlab.data.stores.manifest import Column, Source, ImportedFile, TextFacts
+from ditlab.data.stores.manifest import Column, ImportedFile, Source, TextFacts
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import StoreWriter
 from support.datasets.bucketed import write

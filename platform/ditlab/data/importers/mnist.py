@@ -11,7 +11,7 @@ import numpy as np
 from ditlab.data.images.idx import IMAGES_MAGIC, LABELS_MAGIC, IdxFile, read_idx
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.remote.download import download
-from ditlab.data.stores.manifest import Column, Source, ImportedFile
+from ditlab.data.stores.manifest import Column, ImportedFile, Source
 from ditlab.data.stores.written import WrittenStore, write_store
 from ditlab.errors import UserError
 from ditlab.spec.importing import MnistOptions
