@@ -28,7 +28,7 @@ from ditlab.quality.evaluator import QualityEvaluator
 from ditlab.quality.names import QUALITY_NOTE
 from ditlab.spec.reading.overrides import Assignment
 from ditlab.tracking.review import renew_review
-from ditlab.training.evaluation import held_out_metrics
+from ditlab.training.evaluation import metrics_by_part, part_objectives
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,9 @@ def held_out_evaluation(
     rank = Rank(0, 1, 0, inputs.device)
     objective = saved.objective(inputs.device, data.text)
     with torch.no_grad():
-        found = held_out_metrics(
-            network, objective, data.held_out, inputs, batch_size, num, rank, ControlChannel(rank), saved.progress
+        found = metrics_by_part(
+            network, objective, data, part_objectives(saved.experiment(), data), inputs,
+            batch_size, num, rank, ControlChannel(rank), saved.progress,
         )  # fmt: skip
     held_out = EvaluationResult({f"held_out/{name}": value for name, value in found.items()}, {}, {})
     saved.progress("evaluating as the family does", 0, None, "")

@@ -1,9 +1,11 @@
 """Training and held-out rows of the data that an experiment's spec names."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from denoisers.contract import TextCodec
 from ditlab.data.builtin.captioned_digits import open_captioned_digits
@@ -21,7 +23,11 @@ from ditlab.data.loading.hold_out import (
     hold_out_runs,
 )
 from ditlab.data.loading.permutation import keyed_permutation
+from ditlab.data.mixtures.joined_store import Draw, JoinedStore, joined_fingerprint
+from ditlab.data.mixtures.joined_views import joined_views
+from ditlab.data.mixtures.turns import Turns
 from ditlab.data.named_stores import open_named_store
+from ditlab.data.remote.access import RemoteAccess
 from ditlab.data.remote.node_copy import Notify, write_to_stderr
 from ditlab.data.source_stores import open_source
 from ditlab.data.stores.bucketed_store import AnyStore
@@ -42,10 +48,12 @@ from ditlab.spec.data import (
     MotifsData,
     OrderSpec,
     Packing,
+    SourceSpec,
     TextData,
 )
 from ditlab.spec.data_sources import DataSource
-from ditlab.spec.mixture import DataSpec
+from ditlab.spec.mixture import DataSpec, MixtureData, in_part
+from ditlab.spec.sizes import num_bytes
 
 _FULL = FullOrderSpec()
 
@@ -67,6 +75,27 @@ class DataSplits:
     """References to measure a model against, by name: `optimal` of generated regions (`PlantedModules.predict`)."""
     text: TextCodec | None = None
     """Codec of its tokens; None where it holds no text."""
+    mixture: "Mixture | None" = None
+    """Parts of a mixture; None for a single source."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Parts of a mixture, by name."""
+
+    parts: Mapping[str, DataSplits]
+    """Training and held-out rows of each part."""
+    shares: Mapping[str, float]
+    """Share of each part in what is drawn."""
+    draw: Draw
+    """What draws a part: each sample, or each batch."""
+
+    def measured(self, limit: int) -> dict[str, int]:
+        """Return how many held-out rows of each part are measured, of `limit` in all: equally many, as far as it has
+        them. Parts without any are left out."""
+        lengths = np.array([len(part.held_out) for part in self.parts.values()])
+        counts = Turns(lengths).num_before(limit).tolist()
+        return {name: num for name, num in zip(self.parts, counts, strict=True) if num}
 
 
 def open_data(
@@ -88,7 +117,7 @@ def open_data(
         case MnistData():
             splits = _mnist(spec, home, verify)
         case ArrowData():
-            named = open_named_store("data.path", spec.path, home, verify, notify)
+            named = open_named_store("data.path", spec.path, home, verify, notify, _access(spec))
             splits = _packed(_split(named, spec.hold_out, f"data.path={spec.path}", order=spec.order), spec.packing)
         case TextData():
             store = open_python_docs(spec, home, verify)
@@ -98,6 +127,8 @@ def open_data(
             references = {"optimal": PlantedModules(spec).predict}
             splits = _split(open_motifs(spec, home, verify), hold_out, "data.kind=motifs")
             splits = dataclasses.replace(splits, references=references)
+        case MixtureData():
+            splits = _mixture(spec, lambda part: open_data(part, home, verify, notify))
         case DataSource():
             splits = _split(open_source(spec, home, verify), spec.hold_out, f"data.kind={spec.kind}")
     return splits
@@ -136,8 +167,52 @@ def _split(
     return DataSplits(*views, store.fingerprint, store.name, note, text=store_codec(store))
 
 
+def _mixture(spec: MixtureData, open_part: Callable[[SourceSpec], DataSplits]) -> DataSplits:
+    """Open the parts of a mixture and join them. Raises UserError that names the part."""
+    parts = {name: _part(name, spec.parts[name], open_part) for name in spec.names}
+    train, held_out = joined_views(
+        {name: part.train for name, part in parts.items()},
+        {name: part.held_out for name, part in parts.items()},
+        "data.kind=mixture",
+        spec.draw,
+    )
+    store, first = train.store, next(iter(parts.values()))
+    assert isinstance(store, JoinedStore)
+    facts = store.manifest.text
+    text = first.text and dataclasses.replace(first.text, bytes_per_token=facts.bytes_per_token if facts else None)
+    return DataSplits(
+        train,
+        held_out,
+        joined_fingerprint({name: part.fingerprint for name, part in parts.items()}),
+        store.name,
+        note=" ".join(part.note for part in parts.values() if part.note),
+        text=text,
+        mixture=Mixture(parts, spec.shares, store.draw),
+    )
+
+
+def _part(name: str, spec: SourceSpec, open_part: Callable[[SourceSpec], DataSplits]) -> DataSplits:
+    """Open a part, whose knobs begin with `data.parts.NAME`. Raises UserError that names it."""
+    try:
+        opened = open_part(spec)
+    except UserError as error:
+        message = in_part(str(error), name, type(spec))
+        raise UserError(message if f"data.parts.{name}." in message else f"data.parts.{name}: {message}") from error
+    train, held_out = (
+        dataclasses.replace(view, origin=in_part(view.origin, name, type(spec)))
+        for view in (opened.train, opened.held_out)
+    )
+    return dataclasses.replace(opened, train=train, held_out=held_out, note=in_part(opened.note, name, type(spec)))
+
+
 def _packed(splits: DataSplits, packing: Packing) -> DataSplits:
     return dataclasses.replace(splits, text=packed(splits.text, packing, splits.train.origin))
+
+
+def _access(spec: ArrowData) -> RemoteAccess:
+    """Return how a store behind a URI is read: the full order takes each batch from everywhere, which needs a copy."""
+    kind = spec.access if isinstance(spec.order, LanesOrderSpec) else "copy"
+    return RemoteAccess(kind, num_bytes(spec.cache))
 
 
 def _mnist(spec: MnistData, home: Home, verify: bool) -> DataSplits:

@@ -3,6 +3,7 @@
 import torch
 
 from ditlab.data.loading.field_checks import check_fields
+from ditlab.data.mixtures.joined_store import JoinedStore
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -19,6 +20,8 @@ def check_inputs(experiment: Experiment, data: DataSplits, home: Home | None = N
     columns, origin = data.train.columns, data.train.origin
     inputs = ModelInputs.from_experiment(experiment, columns, torch.device("cpu"), home=home)
     missing = {field.name for field in inputs.fields} - {*columns}
+    if isinstance(data.train.store, JoinedStore):
+        data.train.store.check_columns(missing)
     if missing & {*TEXT}:
         raise UserError(
             f"{origin} holds no features of captions ({', '.join(name for name in TEXT if name in missing)}), and the "

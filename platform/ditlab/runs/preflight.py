@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from denoisers.contract import Spec
 from denoisers.parameter_counts import ParameterCount, count_parameters
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.named_stores import store_folder
@@ -14,6 +15,7 @@ from ditlab.home import Home, RunFolder, followed
 from ditlab.runs.network_interface import interface_names, missing_interface
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.experiment import NOT_CONTENT, Experiment
+from ditlab.spec.mixture import MixtureData
 from ditlab.spec.no_secrets import refuse_secrets
 from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.tracking.records import read_record
@@ -31,10 +33,17 @@ def portable(experiment: Experiment, tracking_uri: str | None, home: Home) -> Ex
     changed = {}
     for name in ("data", "checkpoint", "encoders"):
         section = getattr(experiment, name)
-        own = section.model_dump(mode="json")
-        paths = {key: value for key, value in spec[name].items() if value != own[key]}
-        changed[name] = section.model_copy(update=paths)
+        changed[name] = _with_paths(section, spec[name])
+        if isinstance(section, MixtureData):
+            parts = {part: _with_paths(section.parts[part], spec[name]["parts"][part]) for part in section.parts}
+            changed[name] = section.model_copy(update={"parts": parts})
     return tracked_at(experiment.model_copy(update=changed), tracking_uri)
+
+
+def _with_paths(section: Spec, values: Mapping[str, Any]) -> Spec:
+    """The same section with the paths among its plain values."""
+    own = section.model_dump(mode="json")
+    return section.model_copy(update={key: value for key, value in values.items() if value != own[key]})
 
 
 def tracked_at(experiment: Experiment, uri: str | None) -> Experiment:
@@ -54,6 +63,11 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
         if isinstance(part, Mapping) and isinstance(value := part.get(key), str) and "://" not in value:
             place = store_folder(value, home) if section == "data" else followed(value)
             found[section] = {**part, key: str(place)}
+    if isinstance(data := found.get("data"), Mapping) and isinstance(parts := data.get("parts"), Mapping):
+        found["data"] = {
+            **data,
+            "parts": {name: absolute_paths({"data": part}, home)["data"] for name, part in parts.items()},
+        }
     if isinstance(encoders := found.get("encoders"), Mapping):
         folders = {key: followed(encoders[key]) for key in ("text", "image") if encoders.get(key)}
         # the rest are names on the Hugging Face hub

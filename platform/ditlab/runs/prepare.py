@@ -50,7 +50,8 @@ class CheckedRun:
     @property
     def notes(self) -> list[str]:
         """Lines that describe the run and its data."""
-        return [describe(self.experiment, self.counts.total), *filter(None, [self.data.note, self.plan.note])]
+        remarks = [self.plan.mixture, self.data.note, self.plan.note]
+        return [describe(self.experiment, self.counts.total), *filter(None, remarks)]
 
 
 def check_run(experiment: Experiment, resume: str | None, *, local: bool, remote: bool) -> CheckedRun:

@@ -6,6 +6,7 @@ from typing import Any
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.runs.preflight import absolute_paths
+from ditlab.spec.reading.overrides import nested, value_at
 from ditlab.spec.sweep.axes import Axis, Choice, Grid
 from ditlab.spec.sweep.space import draw_values, enumerate_trials, experiment_for
 from ditlab.spec.sweep.spec import Sweep
@@ -46,10 +47,8 @@ def typical_values(sweep: Sweep) -> dict[str, Any]:
 
 def _absolute(path: str, value: Any, home: Home) -> Any:
     """Make the paths in the value of a field or of a whole section absolute."""
-    section, _, key = path.partition(".")
-    if not key:
-        return absolute_paths({section: value}, home)[section]
-    return absolute_paths({section: {key: value}}, home)[section][key]
+    keys = path.split(".")
+    return value_at(absolute_paths(nested(keys, value), home), keys)
 
 
 def _absolute_axis(path: str, axis: Axis, home: Home) -> Axis:

@@ -55,6 +55,7 @@ class CheckpointManager:
             manifest = reader.manifest
             check_same_order(manifest.spec, manifest.step, self._experiment.to_dict())
             state.load(reader, manifest.scalars, manifest.step, manifest.position)
+            state.known_draws = {manifest.position: manifest.draws} if manifest.draws else {}
             self.last = reader.location
             if self._rank.is_first and (warning := version_warning(manifest.numerics)):
                 self._reporter.warn(warning)
@@ -99,6 +100,7 @@ class CheckpointManager:
             buffers=list(state.buffers),
             metrics=dict(metrics),
             numerics=NUMERICS_VERSION,
+            draws=state.known_draws.get(state.position, []),
         )
         self.num_pending += 1
         self._saver.save(manifest, state.tensors())

@@ -1,5 +1,7 @@
 """Evaluation of a network: held-out metrics on fixed times and noise, sample grids, sample quality."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,6 +30,7 @@ class RunEvaluation:
     ) -> None:
         self._experiment, self._data, self._rank = run.experiment, run.data, rank
         self._channel, self._inputs, self._reporter = channel, inputs, reporter
+        self._part_objectives = part_objectives(run.experiment, run.data)
         self._quality = QualityEvaluator(
             run.experiment, run.data, run.home, rank.device, reporter.warn, reporter.marker.tick, inputs=inputs
         )
@@ -39,8 +42,8 @@ class RunEvaluation:
         """
         evaluation, rank = self._experiment.evaluation, self._rank
         with state.engine.evaluating():
-            found = held_out_metrics(
-                state.network, state.objective, self._data.held_out, self._inputs,
+            found = metrics_by_part(
+                state.network, state.objective, self._data, self._part_objectives, self._inputs,
                 batch_size, evaluation.limit, rank, self._channel,
             )  # fmt: skip
             # Under ZeRO-3 every forward pass needs every worker; otherwise the first one draws alone.
@@ -58,6 +61,76 @@ class RunEvaluation:
         return values
 
 
+@dataclass(frozen=True)
+class HeldOutTotals:
+    """Sums of an objective's metrics over held-out samples, of all workers."""
+
+    num: float
+    """Number of samples."""
+    sums: dict[str, float]
+    """Sum of each metric, by name; empty without samples."""
+
+    @classmethod
+    def joined(cls, totals: Iterable["HeldOutTotals"]) -> "HeldOutTotals":
+        """Return the totals over all samples of several totals."""
+        whole: dict[str, float] = {}
+        num = 0.0
+        for each in totals:
+            num += each.num
+            for name, value in each.sums.items():
+                whole[name] = whole.get(name, 0.0) + value
+        return cls(num, whole)
+
+    def summary(self, objective: Any) -> dict[str, float]:
+        """Return the objective's metrics by name; none without samples."""
+        means = {name: value / self.num for name, value in self.sums.items()}
+        found: dict[str, float] = objective.summary(means) if means else {}
+        return found
+
+
+def metrics_by_part(
+    network: nn.Module,
+    objective: Any,
+    data: DataSplits,
+    objectives: Mapping[str, Any],
+    inputs: ModelInputs,
+    batch_size: int,
+    limit: int,
+    rank: Rank,
+    channel: ControlChannel,
+    progress: Progress = ignore_progress,
+) -> dict[str, float]:
+    """Return `held_out_metrics` of the data; of a mixture those of all parts together, then `PART/...` of each.
+
+    Parts are measured on equally many samples, as far as they have them. Together is the mean over these, whatever the
+    parts' weights, so that runs of other weights compare. `objectives` are `part_objectives`.
+    """
+    if data.mixture is None:
+        return held_out_metrics(network, objective, data.held_out, inputs, batch_size, limit, rank, channel, progress)
+    totals = {
+        name: held_out_totals(
+            network, objective, data.mixture.parts[name].held_out, inputs, batch_size, num, rank, channel, progress
+        )
+        for name, num in data.mixture.measured(limit).items()
+    }
+    found = HeldOutTotals.joined(totals.values()).summary(objective)
+    for part, each in totals.items():
+        of_part = each.summary(objectives.get(part, objective))
+        found |= {f"{part}/{name}": value for name, value in of_part.items()}
+    return found
+
+
+def part_objectives(experiment: Experiment, data: DataSplits) -> dict[str, Any]:
+    """Return objectives for the summaries of text parts, by part: each part's tokens stand for bytes of its own."""
+    parts = data.mixture.parts.items() if data.mixture else ()
+    with torch.random.fork_rng(devices=[]):
+        return {
+            name: experiment.family.build_objective(experiment.objective, experiment.model, part.text)
+            for name, part in parts
+            if part.text is not None
+        }
+
+
 def held_out_metrics(
     network: nn.Module,
     objective: Any,
@@ -69,7 +142,23 @@ def held_out_metrics(
     channel: ControlChannel,
     progress: Progress = ignore_progress,
 ) -> dict[str, float]:
-    """Return the objective's metrics by name, over the first `limit` held-out samples.
+    """Return the objective's metrics by name, over the first `limit` held-out samples of a view."""
+    totals = held_out_totals(network, objective, view, inputs, batch_size, limit, rank, channel, progress)
+    return totals.summary(objective)
+
+
+def held_out_totals(
+    network: nn.Module,
+    objective: Any,
+    view: View,
+    inputs: ModelInputs,
+    batch_size: int,
+    limit: int,
+    rank: Rank,
+    channel: ControlChannel,
+    progress: Progress = ignore_progress,
+) -> HeldOutTotals:
+    """Return the sums of the objective's metrics by name, over the first `limit` held-out samples of a view.
 
     Times and noise of a sample are the same at every call, in every experiment and whatever the batches, so numbers of
     two runs can be compared.
@@ -77,7 +166,7 @@ def held_out_metrics(
     """
     batches = list(view.batches(batch_size, limit))
     if not batches:
-        return {}
+        return HeldOutTotals(0.0, {})
     sums: dict[str, float] = {}
     count = 0.0
     for turn in range(0, len(batches), rank.world_size):
@@ -95,9 +184,7 @@ def held_out_metrics(
                 sums[name] = sums.get(name, 0.0) + size * float(value)
     names = sorted({name for group in channel.gather(list(sums)) for name in group})  # type: ignore[attr-defined]
     totals = channel.sum([count, *(sums.get(name, 0.0) for name in names)])
-    means = {name: total / totals[0] for name, total in zip(names, totals[1:], strict=True)}
-    found: dict[str, float] = objective.summary(means)
-    return found
+    return HeldOutTotals(totals[0], dict(zip(names, totals[1:], strict=True)))
 
 
 def sample_grid(network: nn.Module, experiment: Experiment, data: DataSplits, num: int, inputs: ModelInputs) -> Figure:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from denoisers.contract import RetiringObjective
 from ditlab.data.loading.loader import Loader
 from ditlab.data.loading.worker_batches import WorkerBatches
-from ditlab.data.orders import open_order
+from ditlab.data.mixtures.order import MixtureOrder
+from ditlab.data.orders import training_order
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.spec.data import order_of
 from ditlab.training.checkpointing import CheckpointManager
 from ditlab.training.evaluation import RunEvaluation
 from ditlab.training.metrics import MetricLog
@@ -133,6 +133,9 @@ class StepLoop:
     def _save(self) -> None:
         self._reporter.marker.begin(self._state.step, "saving", is_untimed=True)
         self._metrics.report_progress(self._state.step, "saving")
+        if isinstance(self._order, MixtureOrder):
+            counts = self._order.counts(self._order.batch_number(self._state.position))
+            self._state.known_draws = {self._state.position: counts.tolist()}
         self._checkpoints.save(self._state, self._metrics.latest)
 
     def _is_stopped_by_evaluation(self) -> bool:
@@ -149,11 +152,12 @@ class StepLoop:
         return isinstance(objective, RetiringObjective) and self._parts.inputs.retire(objective.retired_fields(step))
 
     def _open_loader(self) -> Loader:
-        experiment, view = self._experiment, self._parts.run.data.train
+        experiment, data, state = self._experiment, self._parts.run.data, self._state
+        self._order = training_order(experiment.data, data, experiment.batch.size, experiment.seed, state.known_draws)
         batches = WorkerBatches(
-            view,
+            data.train,
             tuple(field.name for field in self._parts.inputs.fields),
-            open_order(order_of(experiment.data), view, experiment.batch.size, experiment.seed),
+            self._order,
             experiment.micro_size,
             self._share.micro_indices,
         )

@@ -13,6 +13,9 @@ def metric_names(experiment: Experiment, data: DataSplits) -> list[str]:
     trained = [name for name, weight in objective.weights.items() if weight]
     names = [f"train/{name}" for name in ("loss", *trained, "grad_norm", "lr", "samples_per_second", "data_wait")]
     if experiment.evaluation.every is not None and len(data.held_out):
-        names += [f"eval/{name}" for name in objective.metric_names()]
+        parts = data.mixture.measured(experiment.evaluation.limit) if data.mixture else ()
+        names += [
+            f"eval/{part}{name}" for part in ("", *(f"{part}/" for part in parts)) for name in objective.metric_names()
+        ]
         names += quality_names(experiment, data) if experiment.evaluation.quality else ()
     return names

@@ -4,12 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.orders import open_order
-from ditlab.data.splits import DataSplits
+from ditlab.data.orders import training_order
+from ditlab.data.splits import DataSplits, Mixture
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.spec.data import order_of
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.optimisation import SteppedCosineRestartSchedule
 from ditlab.training.memory import MemoryPlan
@@ -21,13 +20,15 @@ class RunPlan:
 
     total_steps: int
     epoch_steps: int
-    """Steps of an epoch, without its last partial batch."""
+    """Steps of an epoch, without its last partial batch; 0 for a mixture, each of whose parts has epochs of its own."""
     train_samples: int
     held_out_samples: int
     left_out_samples: int
     """Samples of each epoch that fill no batch of their image size; others in every epoch."""
     note: str = ""
     """A sentence for people about samples that are never trained on; empty for none."""
+    mixture: str = ""
+    """A line for people about the parts of a mixture: their shares, samples and passes; empty for other data."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
     Raises:
         UserError: the data hold less than one batch, or the warm-up is as long as the run.
     """
-    order = open_order(order_of(experiment.data), data.train, experiment.batch.size, experiment.seed)
-    epoch_steps = order.batches_per_epoch
+    order = training_order(experiment.data, data, experiment.batch.size, experiment.seed)
+    epoch_steps = 0 if data.mixture else order.batches_per_epoch
     training = experiment.training
     total = training.steps or (training.epochs or 0) * epoch_steps
     schedule = experiment.schedule
@@ -61,13 +62,28 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
         length = schedule.warmup_steps(epoch_steps)
         if length and length >= total:
             given = f"warmup_epochs={schedule.warmup_epochs:g}" if schedule.warmup_epochs else f"warmup={length}"
-            epochs = f"warmup_epochs to {total / epoch_steps / 10:.1g}"
-            less = epochs if schedule.warmup_epochs else f"warmup to {total // 10}"
+            less = f"warmup to {total // 10}"
+            if schedule.warmup_epochs:
+                less = f"warmup_epochs to {total / epoch_steps / 10:.1g}"
             raise UserError(
                 f"schedule.{given} leaves nothing of the run's {total} steps; set schedule.{less}, or to 0."
             )
-    note = _never_trained(data.train, experiment.batch.size)
-    return RunPlan(total, epoch_steps, len(data.train), len(data.held_out), order.left_out, note)
+    views = [part.train for part in data.mixture.parts.values()] if data.mixture else [data.train]
+    if data.mixture and data.mixture.draw == "sample":
+        views = []  # no sample waits for a batch of its shape
+    note = " ".join(filter(None, (_never_trained(view, experiment.batch.size) for view in views)))
+    mixture = describe_mixture(data.mixture, total * experiment.batch.size) if data.mixture else ""
+    return RunPlan(total, epoch_steps, len(data.train), len(data.held_out), order.left_out, note, mixture)
+
+
+def describe_mixture(mixture: Mixture, num_drawn: int) -> str:
+    """Return a line on the parts of a mixture of which so many samples are drawn."""
+    parts = [
+        f"{name} {share:.4g} of {len(mixture.parts[name].train):,} samples "
+        f"({share * num_drawn / max(1, len(mixture.parts[name].train)):.3g} passes)"
+        for name, share in mixture.shares.items()
+    ]
+    return f"mixture drawn by {mixture.draw}: {', '.join(parts)}; no epoch of the whole"
 
 
 def _never_trained(view: View, batch_size: int) -> str:

@@ -34,7 +34,7 @@ def view(tmp_path_factory) -> View:
 
 
 def data(view: View, held_out: int = 0) -> SimpleNamespace:
-    return SimpleNamespace(train=view, held_out=range(held_out))
+    return SimpleNamespace(train=view, held_out=range(held_out), mixture=None)
 
 
 def test_batches_of_each_size_make_an_epoch(view):

@@ -14,9 +14,9 @@ from support.trainings.workers import tiny
 
 
 def data(train, held_out=0):
-    store = SimpleNamespace(bucket_of=lambda rows: np.zeros(len(rows), np.int64))
+    store = SimpleNamespace(bucket_of=lambda rows: np.zeros(len(rows), np.int64), parts=(None,))
     views = [View(store, np.arange(length), "data.kind=test") for length in (train, held_out)]
-    return SimpleNamespace(train=views[0], held_out=views[1])
+    return SimpleNamespace(train=views[0], held_out=views[1], mixture=None)
 
 
 def test_the_digits(tmp_path):

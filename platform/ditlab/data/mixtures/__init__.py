@@ -1,0 +1,1 @@
+"""Mixtures: several sources as one, drawn by weight."""

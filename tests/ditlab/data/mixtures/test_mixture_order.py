@@ -1,0 +1,124 @@
+"""Order of a mixture: each part in its own order, resumable anywhere, the same for any number of workers."""
+
+import dataclasses
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ditlab.data.loading.full_order import FullOrder, epoch_order
+from ditlab.data.loading.order import UpcomingRows
+from ditlab.data.mixtures.draws import PartDraws, part_seed
+from ditlab.data.mixtures.order import MixtureOrder, PartOrder
+
+BATCH = 8
+LENGTHS = {"a": 50, "b": 21}
+
+
+class Lanes(FullOrder):
+    """Four lanes of 11 samples each, which say what comes next."""
+
+    def batches(self, first, count, columns=None):
+        lanes = np.arange(4) if columns is None else columns
+        return lanes * 11 + (np.arange(first, first + count)[:, None] + lanes) % 11
+
+    def upcoming(self, batch, columns):
+        return UpcomingRows(np.array([[lane * 11, lane * 11 + 11] for lane in columns]), batch // 11 * 11 + 11)
+
+
+def part(name: str, draw: str, first: int = 0, seed: int = 3) -> PartOrder:
+    order = FullOrder(LENGTHS[name], 1 if draw == "sample" else BATCH, part_seed(seed, name))
+    return PartOrder(order, first, LENGTHS[name], 0)
+
+
+def mixture(draw: str, shares=(0.75, 0.25), **options) -> MixtureOrder:
+    parts = [part("a", draw), part("b", draw, first=50)]
+    return MixtureOrder(parts, PartDraws(3, shares), BATCH, draw, **options)
+
+
+def lanes(**options) -> MixtureOrder:
+    four = PartOrder(Lanes(44, 4, 0), 0, 44, 0)
+    return MixtureOrder([four, part("b", "sample", first=44)], PartDraws(3, [0.5, 0.5]), BATCH, "sample", **options)
+
+
+ORDERS = {"sample": partial(mixture, "sample"), "batch": partial(mixture, "batch"), "lanes": lanes}
+
+
+@pytest.mark.parametrize("kind", ORDERS)
+@settings(max_examples=15, deadline=None)
+@given(first=st.integers(0, 60), count=st.integers(0, 20))
+def test_batches_do_not_depend_on_where_they_are_asked_for(kind, first, count):
+    whole = ORDERS[kind]().batches(0, 80)
+    order = ORDERS[kind]()
+    assert np.array_equal(order.batches(first, count), whole[first : first + count])
+    assert np.array_equal(order.batches(first // 2, count), whole[first // 2 : first // 2 + count])
+    columns = np.array([1, 5, 6])
+    assert np.array_equal(order.batches(first, count, columns), whole[first : first + count, columns])
+
+
+@pytest.mark.parametrize("kind", ORDERS)
+def test_known_counts_spare_the_replay_and_change_nothing(kind):
+    order = ORDERS[kind]()
+    known = {40: order.counts(40).tolist()}
+    again = ORDERS[kind](known=known)
+    again._draws.parts = lambda first, count, parts=again._draws.parts: (
+        pytest.fail("replayed") if first < 40 * (1 if kind == "batch" else BATCH) else parts(first, count)
+    )
+    assert np.array_equal(again.batches(45, 3), order.batches(45, 3))
+
+
+def test_a_part_takes_its_own_order_from_its_own_position():
+    taken = mixture("sample").batches(0, 60).reshape(-1)
+    for name, first in (("a", 0), ("b", 50)):
+        own = taken[(taken >= first) & (taken < first + LENGTHS[name])] - first
+        epochs = [epoch_order(part_seed(3, name), epoch, LENGTHS[name]) for epoch in range(9)]
+        assert len(own) > 2 * LENGTHS[name]
+        assert np.array_equal(own, np.concatenate(epochs)[: len(own)])
+
+
+def test_another_part_changes_no_part_s_order():
+    two = mixture("sample").batches(0, 40).reshape(-1)
+    three = MixtureOrder(
+        [part("a", "sample"), part("b", "sample", first=50), part("b", "sample", first=71)],
+        PartDraws(3, [0.5, 0.2, 0.3]), BATCH, "sample",
+    ).batches(0, 40).reshape(-1)  # fmt: skip
+    num = min((two < 50).sum(), (three < 50).sum())
+    assert num > 100 and np.array_equal(two[two < 50][:num], three[three < 50][:num])
+
+
+def test_a_batch_of_draw_batch_is_of_one_part():
+    order = mixture("batch", is_uniform=False)
+    parts = [dataclasses.replace(part, first_number=number) for number, part in enumerate(order._parts)]
+    order = MixtureOrder(parts, PartDraws(3, (0.75, 0.25)), BATCH, "batch", is_uniform=False)
+    batches = order.batches(0, 50)
+    of_b = batches >= 50
+    assert (of_b.all(axis=1) | ~of_b.any(axis=1)).all() and 0 < of_b[:, 0].sum() < 50
+    batch = 0
+    while batch < 40:
+        number, run = order.shape_run(batch, 5)
+        assert 1 <= run <= 5 and (of_b[batch : batch + run, 0] == number).all()
+        assert run == 5 or of_b[batch + run, 0] != number
+        batch += run
+    assert order.part_counts(50).tolist() == [50 - of_b[:, 0].sum(), of_b[:, 0].sum()]
+
+
+def test_a_slot_takes_from_its_own_lane():
+    batches = lanes().batches(0, 30)
+    of_a = batches < 44
+    assert ((batches // 11 == np.arange(BATCH) // 2) | ~of_a).all()
+    for lane in range(4):
+        own = batches[:, 2 * lane : 2 * lane + 2].reshape(-1)
+        own = own[own < 44]
+        assert own.tolist() == [lane * 11 + (number + lane) % 11 for number in range(len(own))]
+
+
+def test_upcoming_rows_are_those_of_the_worker_s_lanes_and_asked_for_in_time():
+    order = lanes()
+    upcoming = order.upcoming(6, np.array([0, 1, 2, 3]))
+    assert upcoming.ranges.tolist() == [[0, 11], [11, 22]]
+    counts = order.counts(6)[:2]
+    # a lane of two slots is through with its window at the earliest
+    assert upcoming.until == 6 + min(max(1, (11 - int(count) % 11) // 2) for count in counts)
+    assert mixture("sample").upcoming(0, np.arange(BATCH)).ranges.shape == (0, 2)
