@@ -33,8 +33,10 @@ def open_streamed_store(knob: str, uri: str, home: Home, cache_bytes: int, notif
     Raises UserError, naming the knob, for a place without a store or with an altered one, and for a store without
     blocks; Unreachable where the place does not answer.
     """
-    files, _ = open_root(knob, uri)
-    folder = NodeCopies(home.node_cache / MANIFESTS, _drop, is_copied=_is_attachment).fetch(knob, uri)
+    files, manifest = open_root(knob, uri)
+    copies = NodeCopies(home.node_cache / MANIFESTS, _drop, is_copied=_is_attachment)
+    is_new = not copies.place_of(manifest.manifest).exists()
+    folder = copies.fetch(knob, uri)
     root, parts = _manifests(folder)
     for manifest in parts.values():
         if manifest.version < BLOCK_VERSION:
@@ -43,10 +45,11 @@ def open_streamed_store(knob: str, uri: str, home: Home, cache_bytes: int, notif
                 "and verified in parts; import the data again, or set data.access to copy."
             )
     cache = BlockCache(home.node_cache / BLOCKS, _fitting(home.node_cache, cache_bytes))
-    notify(
-        f"{knob}={uri}: rows are fetched when they are needed, and kept in {home.node_cache / BLOCKS} on "
-        f"{socket.gethostname()} (at most {format_bytes(cache.limit_bytes)})."
-    )
+    if is_new:
+        notify(
+            f"{knob}={uri}: rows are fetched when they are needed, and kept in {home.node_cache / BLOCKS} on "
+            f"{socket.gethostname()} (at most {format_bytes(cache.limit_bytes)})."
+        )
     return _stream(files, folder, root, parts, BlockFetcher(files, cache))
 
 
