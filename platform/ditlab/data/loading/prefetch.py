@@ -1,6 +1,7 @@
 """Prefetching: threads gather the rows of coming steps while the consumer is busy."""
 
 import sys
+import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -59,9 +60,13 @@ class Prefetcher:
         """Batch that comes next, over all epochs."""
         self._stop = sys.maxsize if steps is None else self._batch + steps
         """Batch after the last one."""
-        self._announced: Future[int] | None = None
-        """First batch whose rows were not announced to the store; None before any were."""
+        self._lock = threading.Lock()
+        self._gathered, self._later = self._batch, dict[int, int]()
+        """First batch that is not gathered yet, and stretches (first, stop) of later ones that are."""
+        self._announced = self._batch
+        """First batch whose rows were not announced to the store."""
         self._pending: deque[Future[StepBlock]] = deque()
+        self._threads.submit(self._announce)
         self._fill()
 
     def __next__(self) -> StepBlock:
@@ -85,8 +90,6 @@ class Prefetcher:
         while len(self._pending) < self._depth and self._batch < self._stop:
             part, run = self._batches.order.shape_run(self._batch, max(self._block_steps))
             count = min(run, self._block_steps[part], self._stop - self._batch)
-            if self._announced is None or (self._announced.done() and self._announced.result() <= self._batch):
-                self._announced = self._threads.submit(self._batches.announce, self._batch)
             self._pending.append(self._threads.submit(self._gather, self._batch, count))
             self._batch += count
 
@@ -99,5 +102,19 @@ class Prefetcher:
             shape, dtype = (len(rows), *part.columns[name].shape), getattr(torch, part.columns[name].dtype)
             out = torch.empty(shape, dtype=dtype, pin_memory=True) if self._pin else self._buffers[name].take(shape)
             block[name] = part.gather(name, part_rows, out)
+        with self._lock:
+            self._later[first] = first + count
+            while self._gathered in self._later:
+                self._gathered = self._later.pop(self._gathered)
+        self._announce()
         self._batches.order.look_ahead(first + count, self._stop)
         return block
+
+    def _announce(self) -> None:
+        """Announce coming rows to the store, once all batches of the last announcement are gathered.
+
+        Any earlier, the store would drop rows that another thread is about to read.
+        """
+        with self._lock:
+            if self._announced <= self._gathered < self._stop:
+                self._announced = self._batches.announce(self._gathered)

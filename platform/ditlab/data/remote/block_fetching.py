@@ -23,6 +23,8 @@ RESERVED_THREADS = 2
 AHEAD_PAUSE = 1.0
 """Seconds without reading ahead after a failure: what is needed now finds out how long it lasts."""
 AHEAD_POLL = 0.05
+MEMORY_BYTES = 256 << 20
+"""Most bytes of the hint's blocks that are kept in memory where the cache has no room: each is read many times."""
 CLOSE_TIMEOUT = 5.0
 
 
@@ -65,6 +67,7 @@ class BlockFetcher:
         """Blocks of the hint that are there: mapped, so that no process evicts them, and verified."""
         self._held: WeakValueDictionary[str, pa.Buffer] = WeakValueDictionary()
         """Verified blocks that someone in this process still holds."""
+        self._bytes_in_memory = 0
         self._num_ahead, self._bytes_ahead, self._ahead_from, self._closed = 0, 0, 0.0, False
         self._num_ahead_most = max(1, threads - RESERVED_THREADS)
         self.wait_seconds = 0.0
@@ -119,6 +122,7 @@ class BlockFetcher:
         with self._changed:
             self._hint = {request.key: request.length for request in requests}
             self._kept = {key: self._kept[key] for key in self._hint if key in self._kept}
+            self._bytes_in_memory = sum(block.size for key, block in self._kept.items() if key not in self.cache)
             while len(self._kept) > 1 and self._room_ahead() < 0:  # another process shares the cache now
                 self._kept.popitem()
             self._expected = deque(request for request in requests if request.key not in self._kept)
@@ -148,9 +152,14 @@ class BlockFetcher:
         return job
 
     def _keep(self, key: str, block: pa.Buffer) -> None:
-        """Keep a block of the hint mapped; one that the cache had no room for would fill the memory."""
-        if key in self._hint and key not in self._kept and self._room_ahead() >= 0 and key in self.cache:
-            self._kept[key] = block
+        """Keep a block of the hint; of those that the cache had no room for, a few in memory."""
+        if key not in self._hint or key in self._kept:
+            return
+        if key not in self.cache:
+            if self._bytes_in_memory + block.size > MEMORY_BYTES:
+                return
+            self._bytes_in_memory += block.size
+        self._kept[key] = block
 
     def _work(self) -> None:
         while (job := self._next()) is not None:

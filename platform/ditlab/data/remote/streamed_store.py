@@ -51,6 +51,9 @@ class StreamedStore(Store):
         """
         numbers = blocks.tolist()
         entries = self._find_entries(blocks)
+        with self._lock:
+            for number in self._loaded.keys() - set(numbers):
+                del self._loaded[number]  # mapped, it would take the room of what is read ahead
         self._ahead.expect(self._folder, [self._request(number, entries[number]) for number in numbers])
 
     def close(self) -> None:
