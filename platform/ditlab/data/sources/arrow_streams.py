@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from ditlab.data.block_imports.listing import SourceFile
-from ditlab.data.block_imports.opening import open_source
+from ditlab.data.block_imports.opening import READ_BYTES, open_source
 from ditlab.data.source_files import BadRecord
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.storage.plain_files import MIB
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1024 * MIB
 """Most bytes of a record batch: `datasets` writes 1,000 rows a batch, of images about 100 MiB."""
+HEAD_READ_BYTES = 2**16
+"""Bytes of a request behind a URI where heads alone are read."""
 _MOST_HEAD = 16 * MIB
 _FILE = b"ARROW1\0\0"
 """First bytes of Arrow's file format, whose messages are those of a stream."""
@@ -48,7 +50,7 @@ class _Message(NamedTuple):
 
 def batch_places(file: SourceFile) -> list[BatchPlace]:
     """Return the places of a file's record batches, by their heads alone. Raises BadRecord for a damaged file."""
-    with _reading(file) as source:
+    with _reading(file, HEAD_READ_BYTES) as source:
         return [message.place for message in _messages(file, source, _first(source), file.size)][1:]
 
 
@@ -91,12 +93,12 @@ def _check(column: "pa.Array") -> None:
 
 
 @contextmanager
-def _reading(file: SourceFile) -> Iterator[BinaryIO]:
+def _reading(file: SourceFile, buffer: int = READ_BYTES) -> Iterator[BinaryIO]:
     """Open a file, and turn the errors of reading it in the body into BadRecord."""
     import pyarrow as pa
 
     try:
-        with open_source(file) as source:
+        with open_source(file, buffer=buffer) as source:
             yield source
     except (pa.ArrowException, OSError, MemoryError, ValueError, struct.error) as error:
         reason = f"no Arrow file that can be read ({first_line(error)})"

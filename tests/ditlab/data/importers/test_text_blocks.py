@@ -19,6 +19,7 @@ from ditlab.spec.importing import TextOptions
 from support.datasets.mds_shards import write_mds
 from support.datasets.saved_dataset import write_saved_dataset
 from support.datasets.text_corpus import prose, stored, stream, write_corpus
+from support.object_store.server import object_server
 
 TEXTS = [prose(40 + 13 * number % 50, seed=number) for number in range(60)]
 LENGTH = 64
@@ -148,3 +149,21 @@ def test_a_store_in_blocks_is_one_of_format_3(importing, tmp_path, small_blocks)
     store = importing(write(tmp_path / "corpus", "parquet"), length=LENGTH).store
     assert store.manifest.index is not None and len(store.manifest.shards) > 4
     assert Store.open(store.path, verify=True).fingerprint == store.fingerprint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet", "mds", "arrow"])
+def test_from_an_object_store_that_fails_at_times(importing, tmp_path, small_blocks, kind):
+    (tmp_path / "bucket").mkdir()
+    source = write(tmp_path / "bucket" / "corpus", kind)
+    here = importing(source, length=LENGTH, name="here").store
+    seen = []
+
+    def fault(request):
+        seen.append(request)
+        return {3: "500", 8: "drop"}.get(len(seen)) if request.method == "GET" else None
+
+    with object_server(tmp_path) as server:
+        server.fault = fault
+        there = importing(f"s3://bucket/{source.name}?{server.query}", length=LENGTH, name="there").store
+        assert there.fingerprint == here.fingerprint and len(seen) > 8
