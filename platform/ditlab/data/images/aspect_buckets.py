@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 ASPECT_WEIGHT = 0.7
@@ -61,6 +61,10 @@ class AspectBuckets:
 
     def choose(self, height: int, width: int) -> ImageSize | None:
         """Return the size for an image; None where it is smaller than every size."""
+        return _choose(self, height, width)
+
+    def best(self, height: int, width: int) -> ImageSize | None:
+        """Compare all sizes; `choose` remembers the answers."""
         fitting = (size for size in self.sizes if size.height <= height and size.width <= width)
         return min(fitting, default=None, key=lambda size: self._preference(ImageSize(height, width), size))
 
@@ -72,3 +76,8 @@ class AspectBuckets:
     def _preference(self, image: ImageSize, bucket: ImageSize) -> tuple[float, int, int]:
         # rounded, so that sizes of equal score compare equal whatever the last bit of a logarithm is
         return round(self.score(image, bucket).total, 12), -bucket.height * bucket.width, bucket.height
+
+
+@lru_cache(maxsize=65536)
+def _choose(buckets: AspectBuckets, height: int, width: int) -> ImageSize | None:
+    return buckets.best(height, width)

@@ -193,15 +193,16 @@ def _fitted(content: bytes | Path, rules: DecodingRules) -> Image.Image | ImageS
     """Scale an image in RGB to cover its bucket, cropped around its centre; return its size where it has no bucket."""
     buckets = rules.buckets
     with open_picture(content, rules.max_pixels) as image:
-        turned = image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
-        width, height = image.size[::-1] if turned else image.size
+        orientation = image.getexif().get(ORIENTATION, 1)
+        width, height = image.size[::-1] if orientation in (5, 6, 7, 8) else image.size
         size = buckets.choose(height, width)
         if size is None:
             return ImageSize(height, width)
         scale = max(size.height / height, size.width / width)
         # a JPEG comes out at a half, a quarter or an eighth for a fraction of the time: still twice as large as needed
         image.draft(None, (round(2 * scale * image.width), round(2 * scale * image.height)))
-        upright = in_rgb(ImageOps.exif_transpose(image))
+        image.load()
+        upright = in_rgb(image if orientation == 1 else ImageOps.exif_transpose(image))
     # the part of the image that the bucket shows: cropping here saves scaling the rest
     shown_width = min(upright.width, upright.height * size.width / size.height)
     shown_height = min(upright.height, upright.width * size.height / size.width)
@@ -211,7 +212,9 @@ def _fitted(content: bytes | Path, rules: DecodingRules) -> Image.Image | ImageS
 
 
 def in_rgb(image: Image.Image) -> Image.Image:
-    """Convert an image to 8-bit RGB, transparency on white."""
+    """Convert an image to 8-bit RGB, transparency on white; one that is in RGB is returned itself."""
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
     if image.mode.startswith("I"):  # 16-bit grey, which Pillow's own conversion clips at 255
         image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:

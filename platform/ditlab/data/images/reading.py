@@ -42,11 +42,11 @@ class ImageReader:
 
     def _files(self, block: InputBlock) -> Iterator[CaptionedImage]:
         """Iterate over image files; the .txt file of a stem is that of all images of this stem."""
-        beside = {_stem(file): file for file in block.beside} if self.annotations.caption == "txt" else {}
+        beside = {file.stem: file for file in block.beside} if self.annotations.caption == "txt" else {}
         annotations = replace(self.annotations, lines=block.detail or {})
 
         def read(file: SourceFile) -> CaptionedImage:
-            path, text = PurePosixPath(file.shown), beside.get(_stem(file))
+            path, text = PurePosixPath(file.shown), beside.get(file.stem)
             name, label = str(path), annotations.label_of(path, str(path))
             try:
                 caption = annotations.caption_of(path, _content(text, CAPTION_BYTES) if text else None)
@@ -64,10 +64,6 @@ class ImageReader:
 def _content(file: SourceFile, limit: int) -> bytes | Path:
     """Return a file's content if it is behind a URI, else its path: decoding reads what it needs of it."""
     return read_source(file, limit) if file.is_remote else file.path
-
-
-def _stem(file: SourceFile) -> str:
-    return str(PurePosixPath(file.name).with_suffix(""))
 
 
 def _ahead(read: Callable[[SourceFile], CaptionedImage], files: Sequence[SourceFile]) -> Iterator[CaptionedImage]:

@@ -108,15 +108,14 @@ def _annotations(rules: SourceRules, kind: str, source: str) -> Annotations:
 def _image_files(
     listing: SourceListing, images: Sequence[SourceFile], annotations: Annotations, rules: SourceRules
 ) -> ImageSource:
-    images = sorted(images, key=lambda file: file.shown)
     # refuses images outside all folders before one is decoded
     labels = {annotations.label_of(PurePosixPath(file.shown), file.shown) for file in images}
     if annotations.caption == "lines":
         check_known(Path(str(rules.caption_from)), annotations.lines, {file.shown for file in images}, listing.source)
-    texts = {_stem(file): file for file in listing.of(".txt")} if annotations.caption == "txt" else {}
+    texts = {file.stem: file for file in listing.of(".txt")} if annotations.caption == "txt" else {}
     numbers = BlockNumbers()
     for group in group_files(images, block_bytes(sum(file.size for file in images))):
-        stems = dict.fromkeys(map(_stem, group))
+        stems = dict.fromkeys(file.stem for file in group)
         captions = {file.shown: annotations.lines[file.shown] for file in group if file.shown in annotations.lines}
         beside = tuple(texts[stem] for stem in stems if stem in texts)
         numbers.add(group, "images", beside=beside, detail=captions or None)
@@ -161,7 +160,3 @@ def _of_each(read: Callable[[SourceFile], Value], files: Sequence[SourceFile]) -
 
 def _named(labels: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(sorted(label for label in labels if label))
-
-
-def _stem(file: SourceFile) -> str:
-    return str(PurePosixPath(file.name).with_suffix(""))
