@@ -24,6 +24,7 @@ SMALL = {
     "pixelhdm_step": ["--quick", "--rounds", "2", "--batch", "2"],
     "recovery_time": ["--rounds", "1"],
     "region_step": ["--batch", "1", "--rounds", "2", "--set", "model={num_regions: 60, depth: 2, width: 96}"],
+    "streaming": ["--gigabytes", "0.3", "--step", "0.1", "--cache", "0.3"],
     "sweep_cost": ["--trials", "2", "--fresh", "2"],
     "step_time": ["--rounds", "2", "--block", "1"],
     "tracking_outage": ["--rounds", "1", "--block", "3"],

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ditlab.checkpoints.store import CheckpointStore
+from ditlab.data.cache_room import check_cache_room
 from ditlab.data.orders import training_order
 from ditlab.data.splits import DataSplits, Mixture
 from ditlab.data.stores.view import View
@@ -51,9 +52,11 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
     """Compute the steps and epochs of a run on its data.
 
     Raises:
-        UserError: the data hold less than one batch, or the warm-up is as long as the run.
+        UserError: the data hold less than one batch, the cache of a streamed store less than a worker's windows, or the
+            warm-up is as long as the run.
     """
     order = training_order(experiment.data, data, experiment.batch.size, experiment.seed)
+    check_cache_room(experiment.data, data, order, experiment.resources.max_workers)
     epoch_steps = 0 if data.mixture else order.batches_per_epoch
     training = experiment.training
     total = training.steps or (training.epochs or 0) * epoch_steps

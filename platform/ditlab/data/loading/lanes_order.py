@@ -144,6 +144,11 @@ class LanesOrder(Order):
         until = number + bisect_left(left, True, key=lambda n: bool((self._num_before(epoch, n) >= changes).any()))
         return UpcomingRows(np.concatenate(ranges), epoch * self._batches_per_epoch + max(until, number + 1))
 
+    def rows_ahead(self, columns: np.ndarray) -> dict[int, int]:
+        """Return the rows of two windows of these columns' lanes, by bucket; see `Order.rows_ahead`."""
+        lanes = len(np.unique(columns // self._slice))
+        return {bucket.part: lanes * min(2 * bucket.window_rows, len(bucket) // self.lanes) for bucket in self._buckets}
+
     def _window(self, epoch: int, bucket: int, turn: int) -> int:
         """Return the window that a bucket's batch begins in; after its last batch, the number of windows."""
         if turn == self._batches[bucket]:

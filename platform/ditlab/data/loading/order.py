@@ -63,6 +63,10 @@ class Order(ABC):
         """Return the rows that these columns of coming batches take, as far as they lie together; else none."""
         return UpcomingRows(np.zeros((0, 2), np.int64), sys.maxsize)
 
+    def rows_ahead(self, columns: np.ndarray) -> dict[int, int]:
+        """Return the most rows that `upcoming` announces for these columns, by number in the store's `parts`."""
+        return {}
+
     def epoch(self, position: int) -> int:
         """Return the epoch that the batch at a position belongs to, from 0."""
         return self.batch_number(position) // self.batches_per_epoch

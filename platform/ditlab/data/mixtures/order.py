@@ -157,6 +157,14 @@ class MixtureOrder(Order):
             until = min(until, batch + max(1, (own.until - at) // most))
         return UpcomingRows(np.concatenate(ranges), until)
 
+    def part_columns(self, columns: np.ndarray) -> list[tuple[Order, np.ndarray]]:
+        """Return each part's own order, and the places in its batches that these columns of a batch read."""
+        if self.draw == "batch":
+            return [(part.order, columns) for part in self._parts]
+        wanted = [self._streams[stream] for stream in np.unique(self._stream_of[:, columns]).tolist()]
+        lanes = [[lane for at, lane in wanted if at == number] for number in range(len(self._parts))]
+        return [(part.order, np.array(own, np.int64)) for part, own in zip(self._parts, lanes, strict=True)]
+
     def _drawn(self, first: int, count: int) -> np.ndarray:
         """Return the stream that each slot of batches takes from, int64 (count, slots)."""
         slots = self._stream_of.shape[1]
