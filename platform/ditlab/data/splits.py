@@ -56,6 +56,8 @@ from ditlab.spec.mixture import DataSpec, MixtureData, in_part
 from ditlab.spec.sizes import num_bytes
 
 _FULL = FullOrderSpec()
+NAMED_PARTS = 6
+"""Most parts in the name of a mixture, as MLflow shows it."""
 
 
 @dataclass(frozen=True)
@@ -184,11 +186,18 @@ def _mixture(spec: MixtureData, open_part: Callable[[SourceSpec], DataSplits]) -
         train,
         held_out,
         joined_fingerprint({name: part.fingerprint for name, part in parts.items()}),
-        store.name,
+        _mixture_name(spec, parts),
         note=" ".join(part.note for part in parts.values() if part.note),
         text=text,
         mixture=Mixture(parts, spec.shares, store.draw),
     )
+
+
+def _mixture_name(spec: MixtureData, parts: Mapping[str, DataSplits]) -> str:
+    """Return the shares and stores of the parts, the first few: `0.7 a (digits) + 0.3 b (mnist-train)`."""
+    named = [f"{share:.4g} {name} ({parts[name].name})" for name, share in spec.shares.items()]
+    more = len(named) - NAMED_PARTS
+    return " + ".join(named[:NAMED_PARTS] + ([f"{more} more"] if more > 0 else []))
 
 
 def _part(name: str, spec: SourceSpec, open_part: Callable[[SourceSpec], DataSplits]) -> DataSplits:

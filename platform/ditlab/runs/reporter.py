@@ -106,7 +106,10 @@ class TrackedReporter(SilentReporter):
         tracker.log_table({"component": names, "parameters": numbers}, "parameters.json")
         plan, kind = run.plan, run.request.experiment.data.kind
         sizes = {"train": plan.train_samples, "held_out": plan.held_out_samples}
-        sizes["left_out_of_each_epoch"] = plan.left_out_samples
+        if run.data.mixture:
+            sizes |= {f"train_of_{name}": len(part.train) for name, part in run.data.mixture.parts.items()}
+        else:
+            sizes["left_out_of_each_epoch"] = plan.left_out_samples
         tracker.log_dataset(run.data.name, run.data.fingerprint, kind, sizes)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:

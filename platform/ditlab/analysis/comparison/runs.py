@@ -111,8 +111,14 @@ def _events(content: JournalContent) -> _Events:
 
 
 def _data(experiment: Experiment, fingerprint: str) -> str:
-    """A text that is equal for runs with the same training and held-out samples."""
+    """A text that is equal for runs with the same training and held-out samples, whatever a mixture's weights."""
     spec: dict[str, Any] = experiment.data.model_dump(mode="json")
+    parts: dict[str, Any] = spec.get("parts", {})
+    held_out = {name: _hold_out(part) for name, part in sorted(parts.items())} if parts else _hold_out(spec)
+    return f"{fingerprint or flatten(spec)}, hold_out={held_out}, limit={experiment.evaluation.limit}"
+
+
+def _hold_out(spec: dict[str, Any]) -> str:
+    """Take what decides the held-out samples out of the plain values of a source; return it as a text."""
     order, hold_out = spec.pop("order", {"kind": "full"})["kind"], spec.pop("hold_out", None)
-    by_blocks = ", by blocks" if order == "lanes" else ""
-    return f"{fingerprint or flatten(spec)}, hold_out={hold_out}{by_blocks}, limit={experiment.evaluation.limit}"
+    return f"{hold_out}{', by blocks' if order == 'lanes' else ''}"

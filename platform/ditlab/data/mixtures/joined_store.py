@@ -86,8 +86,8 @@ class JoinedStore(BucketedStore):
 
     @property
     def name(self) -> str:
-        """Names of the parts' stores: `digits + mnist-train`."""
-        return " + ".join(store.name for store in self.stores.values())
+        """Names of the parts: `a + b`."""
+        return " + ".join(self.stores)
 
     def check_columns(self, names: Iterable[str]) -> None:
         """Raise UserError for the first of some columns, which a model reads, that some part holds, but not all of them

@@ -57,7 +57,9 @@ def _curves(comparison: Comparison, folder: Path) -> list[Paragraphs | ImageFile
     if not comparison.common:
         return [*parts, Paragraphs(f"No held-out curves: {comparison.obstacle}.")]
     note = f" Not comparable: {comparison.obstacle}." if comparison.obstacle else ""
-    first, *others = [_row(comparison, f"{HELD_OUT}{name}", f"held-out {name}") for name in comparison.common]
+    # of a part of a mixture (`NAME/velocity`), the main metric alone: the table has all of them
+    shown = [name for name in comparison.common if "/" not in name or name.endswith(f"/{comparison.main}")]
+    first, *others = [_row(comparison, f"{HELD_OUT}{name}", f"held-out {name}") for name in shown]
     path = draw_curves([first], comparison.labels, folder / f"held-out-{_file_name(comparison.common[0])}.png")
     parts.append(ImageFile(path, f"Held-out {comparison.common[0]} during training.{note}"))
     if others:

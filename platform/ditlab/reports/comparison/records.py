@@ -157,9 +157,11 @@ class Comparison:
 
     @cached_property
     def has_one_objective(self) -> bool:
-        """True if all runs have the same objective, so that their training losses are comparable."""
+        """True if all runs have the same objective, a mixture's weights included, so that their training losses are
+        comparable."""
+        decisive = ("objective.", "data.weights.")
         objectives = [
-            {path: value for path, value in run.spec.items() if path.startswith("objective.")} for run in self.runs
+            {path: value for path, value in run.spec.items() if path.startswith(decisive)} for run in self.runs
         ]
         return all(objective == objectives[0] for objective in objectives)
 

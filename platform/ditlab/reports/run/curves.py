@@ -38,7 +38,9 @@ def curves_section(run: RunContent) -> Section:
         parts.append(
             Paragraphs("The run was not evaluated on held-out samples, so the curves are the training's alone.")
         )
-    folded = [("Optimiser", _plain_charts(run, "optimiser", [f"{TRAIN}{name}" for name in _OPTIMISER]))]
+    by_part = [name for name in run.metrics if name.startswith(HELD_OUT) and _is_of_part(name.removeprefix(HELD_OUT))]
+    folded = [("Held-out samples of each part", _plain_charts(run, "parts", by_part))]
+    folded += [("Optimiser", _plain_charts(run, "optimiser", [f"{TRAIN}{name}" for name in _OPTIMISER]))]
     machine = sorted(name for name in run.metrics if name.startswith(_MACHINE))
     folded.append(("Load of the machine", _plain_charts(run, "machine", machine)))
     return Section("Curves", parts, "curves", [each for each in folded if each[1]])
@@ -49,8 +51,13 @@ def _loss_names(run: RunContent) -> list[str]:
     trained = [name.removeprefix(TRAIN) for name in run.metrics if name.startswith(TRAIN)]
     held_out = [name.removeprefix(HELD_OUT) for name in run.metrics if name.startswith(HELD_OUT)]
     left_out = {*_OPTIMISER, SPEED.removeprefix(TRAIN), DATA_WAIT.removeprefix(TRAIN)}
-    known = dict.fromkeys(["loss", *run.components, *trained, *held_out])
+    known = dict.fromkeys(["loss", *run.components, *trained, *(name for name in held_out if not _is_of_part(name))])
     return [name for name in known if (name in trained or name in held_out) and name not in left_out]
+
+
+def _is_of_part(name: str) -> bool:
+    """Return True for a held-out metric of one part of a mixture: `NAME/velocity`."""
+    return "/" in name
 
 
 def quality_section(run: RunContent) -> Section | None:

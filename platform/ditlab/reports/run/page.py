@@ -156,8 +156,8 @@ def _data(run: RunContent) -> Section | None:
     ]
     rows += [[name.replace("_", " "), f"{number:,}"] for name, number in list(data.counts.items())[:_MOST_ROWS]]
     if run.batch_size and (train := data.counts.get("train")):
-        epochs = run.step * run.batch_size / train
-        rows.append(["samples seen", f"{run.step * run.batch_size:,} ({format_number(epochs)} epochs)"])
+        epochs = f" ({format_number(run.step * run.batch_size / train)} epochs)" if data.source != "mixture" else ""
+        rows.append(["samples seen", f"{run.step * run.batch_size:,}{epochs}"])
     return Section("Data", [Table(["", ""], rows)], "data")
 
 
