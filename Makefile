@@ -47,6 +47,8 @@ docs: $(VENV)/.installed-docs ## The documentation as a site in site/: made from
 
 benchmarks: $(VENV)/.installed-dev ## Ratios, against plain torch, a plain copy, a plain save, fresh processes, plain networks.
 	$(BIN)/python tests/benchmarks/loader_throughput.py
+	$(BIN)/python tests/benchmarks/large_store.py
+	$(BIN)/python tests/benchmarks/order_mixing.py
 	$(BIN)/python tests/benchmarks/step_time.py
 	$(BIN)/python tests/benchmarks/checkpoint_stall.py
 	$(BIN)/python tests/benchmarks/dlm_block_sampling.py
