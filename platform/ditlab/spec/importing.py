@@ -17,8 +17,6 @@ def _plain(name: str) -> str:
     return name
 
 
-FILE_OR_FOLDER = "file or folder"
-"""Marks a path that may be a file; any other is a folder's."""
 FolderName = Annotated[str, AfterValidator(_plain)]
 
 

@@ -1,15 +1,14 @@
 """Attention among the documents of a row (`data.packing`), as far as specs decide on it."""
 
 from denoisers.contract import ModelSpec, Spec
-from ditlab.spec.data import Packing
+from ditlab.spec.data import ArrowData, Packing, TextData
 from ditlab.spec.mixture import MixtureData
 
 
 def packing_of(data: Spec) -> Packing:
     """Return the packing of an experiment's data; of parts, that of all. Raises ValueError for parts that differ."""
     if not isinstance(data, MixtureData):
-        packing: Packing = getattr(data, "packing", "joined")
-        return packing
+        return data.packing if isinstance(data, ArrowData | TextData) else "joined"
     found = {name: packing_of(data.parts[name]) for name in data.names}
     masked, joined = ([name for name in data.names if found[name] == kind] for kind in ("masked", "joined"))
     if masked and joined:
