@@ -33,9 +33,9 @@ def open_streamed_store(knob: str, uri: str, home: Home, cache_bytes: int, notif
     Raises UserError, naming the knob, for a place without a store or with an altered one, and for a store without
     blocks; Unreachable where the place does not answer.
     """
-    files, manifest = open_root(knob, uri)
+    files, top = open_root(knob, uri)
     copies = NodeCopies(home.node_cache / MANIFESTS, _drop, is_copied=_is_attachment)
-    is_new = not copies.place_of(manifest.manifest).exists()
+    is_new = not copies.place_of(top.manifest).exists()
     folder = copies.fetch(knob, uri)
     root, parts = _manifests(folder)
     for manifest in parts.values():
