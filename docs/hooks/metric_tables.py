@@ -11,7 +11,7 @@ TRAINING = {
     "grad_norm": "norm of the whole gradient, before clipping",
     "lr": "learning rate of the step",
     "samples_per_second": "samples of the global batch a second of wall time",
-    "data_wait": "seconds a step that the first worker waited for its batch, a mean over the steps since the last point",
+    "data_wait": "seconds a step that the first worker waited for its batch, averaged since the last point",
 }
 MEANINGS = {
     "velocity": "squared error of the velocity, per value",

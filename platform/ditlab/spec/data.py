@@ -140,8 +140,8 @@ class ArrowData(Spec):
     """Order of the training samples: `full`, or `{kind: lanes, lanes: 64, window: 16}` for stores that do not fit a
     node's disk or whose samples do not fit its memory as numbers."""
     packing: Packing = "joined"
-    """Attention among documents that share a row of text. `joined`: a token attends to the whole row, whatever document it is of.
-    `masked`: to its own document alone. The rows are the same, and no token is wasted."""
+    """Attention among documents that share a row of text. `joined`: a token attends to the whole row, whatever document
+    it is of. `masked`: to its own document alone. The rows are the same, and no token is wasted."""
 
     @field_validator("path")
     @classmethod
@@ -226,8 +226,8 @@ class TextData(Spec):
     """Share of the samples kept out of training, for evaluation: runs of neighbouring ones, so that few of them share
     a document with what trains."""
     packing: Packing = "joined"
-    """Attention among documents that share a row. `joined`: a token attends to the whole row, whatever document it is of. `masked`: to
-    its own document alone. The rows are the same, and no token is wasted."""
+    """Attention among documents that share a row. `joined`: a token attends to the whole row, whatever document it is
+    of. `masked`: to its own document alone. The rows are the same, and no token is wasted."""
 
 
 SourceSpec = Annotated[

@@ -160,5 +160,5 @@ def test_packing_reaches_the_codec_and_needs_an_end_token(make_store, home):
     joined = open_data(spec.model_copy(update={"packing": "joined"}), home).text
     assert joined is not None and joined.packing == "joined"
     store = make_store(rows=50)
-    with pytest.raises(UserError, match="data.packing=masked needs the token that ends a document, and the store of "):
+    with pytest.raises(UserError, match=r"data\.packing=masked needs the token that ends a document, and the store"):
         open_data(ArrowData(path=str(store.path), packing="masked"), home)

@@ -4,7 +4,8 @@ import threading
 from collections.abc import Sequence
 from itertools import chain, zip_longest
 
-from ditlab.data.remote.block_fetching import BlockFetcher, BlockRequest
+from ditlab.data.remote.block_fetching import BlockFetcher
+from ditlab.data.remote.block_request import BlockRequest
 
 
 class ReadAhead:

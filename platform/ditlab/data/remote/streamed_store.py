@@ -11,7 +11,8 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from ditlab.data.remote.block_fetching import BlockFetcher, BlockRequest
+from ditlab.data.remote.block_fetching import BlockFetcher
+from ditlab.data.remote.block_request import BlockRequest
 from ditlab.data.remote.read_ahead import ReadAhead
 from ditlab.data.stores.block_index import KEPT_SHARDS, BlockEntry, entry_bytes, unpack_entries, verify_entries
 from ditlab.data.stores.blocks import arrow_schema, digests, read_block

@@ -1,0 +1,229 @@
+"""Joined stores: rows part after part, of columns that all parts hold alike, in one shape or by shapes."""
+
+import numpy as np
+import pytest
+import torch
+
+from denoisers.contract import ANY
+from ditlab.data.mixtures.joined_store import JoinedStore, joined_fingerprint
+from ditlab.data.mixtures.joined_views import joined_views
+from ditlab.data.splits import open_data
+from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.store import Store
+from ditlab.data.stores.view import View
+from ditlab.data.stores.writer import StoreWriter
+from ditlab.errors import UserError
+from ditlab.spec.data import ArrowData, CaptionedDigitsData, LanesOrderSpec, TextData
+from ditlab.spec.mixture import MixtureData
+from support.datasets.bucketed import bucketed
+
+IMAGE = Column(dtype="uint8", shape=(1, 3, 4), value_range=(0, 255))
+
+
+@pytest.fixture
+def write(tmp_path):
+    def make(name: str, rows: int = 6, **columns: Column):
+        with StoreWriter(tmp_path / name, columns, name=name, source=Source(kind="test")) as writer:
+            values = {
+                key: np.arange(1, 1 + rows * column.row_elements).reshape(rows, *column.shape) % 2
+                for key, column in columns.items()
+            }
+            writer.append({key: values[key].astype(columns[key].stored_dtype) for key in columns})
+        return Store.open(tmp_path / name)
+
+    return make
+
+
+def test_rows_are_numbered_part_after_part(make_store):
+    one, two = make_store(rows=20, name="one", rows_per_shard=7), make_store(rows=15, name="two", seed=1)
+    joined = JoinedStore({"a": one, "b": two})
+    assert len(joined) == 35 and joined.draw == "sample" and len(joined.parts) == 1
+    assert (joined.first_row("a"), joined.first_row("b")) == (0, 20)
+    rows = np.array([34, 0, 19, 20, 7])
+    for column in ("image", "label"):
+        whole = torch.cat([one.tensor(column), two.tensor(column)])
+        assert torch.equal(joined.tensor(column), whole)
+        assert torch.equal(joined.gather(column, rows), whole[rows])
+        out = torch.zeros_like(whole[rows])
+        assert joined.gather(column, rows, out) is out and torch.equal(out, whole[rows])
+        assert torch.equal(joined.gather(column, rows[1:3]), whole[rows[1:3]])
+    assert joined.columns["label"].statistics.count == 35
+    part, part_rows = joined.locate(rows)
+    assert part is joined.parts[0] and np.array_equal(part_rows, rows)
+
+
+def test_the_fingerprint_is_of_names_and_contents(make_store):
+    one, two = make_store(rows=20, name="one"), make_store(rows=15, name="two", seed=1)
+    joined = JoinedStore({"a": one, "b": two}).fingerprint
+    assert joined == joined_fingerprint({"b": two.fingerprint, "a": one.fingerprint})
+    assert (
+        len({joined, *(JoinedStore(parts).fingerprint for parts in ({"a": two, "b": one}, {"a": one, "c": two}))}) == 3
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (
+            IMAGE.model_copy(update={"value_range": (0, 1)}),
+            "holds image in the range 0 to 1, data.parts.a in the range",
+        ),
+        (IMAGE.model_copy(update={"value_range": None}), "holds image without a range, data.parts.a in the range 0 to"),
+        (IMAGE.model_copy(update={"dtype": "float32"}), "holds image as float32, data.parts.a as uint8; a model reads"),
+        (IMAGE.model_copy(update={"shape": (3, 4)}), "holds image with 2 axes, data.parts.a with 3 axes"),
+        (IMAGE.model_copy(update={"names": tuple("wxyz")}), "has 4 names for image, data.parts.a 0"),
+        (
+            IMAGE.model_copy(update={"divisors": (1.0, 2, 1, 1)}),
+            "holds image divided by (1.0, 2.0, 1.0, 1.0), data.par",
+        ),
+    ],
+)
+def test_columns_that_differ_are_refused_when_they_are_read(write, column, message):
+    label = Column(dtype="int64", num_classes=2)
+    joined = JoinedStore({"a": write("one", image=IMAGE, label=label), "b": write("two", image=column, label=label)})
+    assert list(joined.columns) == ["label"]
+    joined.check_columns(["label"])
+    with pytest.raises(UserError) as error:
+        joined.check_columns(["label", "image"])
+    assert str(error.value).startswith(f"data.parts.b {message}") and str(error.value).endswith("data.parts.")
+
+
+def test_names_and_numbers_of_classes_and_missing_columns(write):
+    def kinds(*names: str) -> Column:
+        return Column(dtype="int64", num_classes=len(names), names=names)
+
+    one = write("one", image=IMAGE, kind=kinds("cat", "dog"), label=Column(dtype="int64", num_classes=2))
+    two = write("two", image=IMAGE, kind=kinds("cat", "cow"), label=Column(dtype="int64", num_classes=9))
+    three = write("three", image=IMAGE)
+    problems = JoinedStore({"a": one, "b": two}).problems
+    assert problems["kind"].startswith("data.parts.b has 'cow' as name 2 of kind, data.parts.a 'dog'; a model")
+    assert problems["label"].startswith("data.parts.b holds label of 9 classes, data.parts.a of 2 classes; a model")
+    problems = JoinedStore({"a": one, "c": three}).problems
+    assert problems["label"].startswith(
+        "data.parts.c holds no column 'label' (it holds image); a model reads it of all"
+    )
+    with pytest.raises(UserError, match=r"^data\.parts\.b holds no column 'image' \(it holds kind\); a model reads it"):
+        JoinedStore({"a": three, "b": write("four", kind=kinds("x", "y"))})
+
+
+def test_shapes_decide_what_draws(make_store, write, tmp_path):
+    small, large = write("small", image=IMAGE), write("large", image=IMAGE.model_copy(update={"shape": (1, 6, 4)}))
+    joined = JoinedStore({"a": small, "b": large})
+    assert joined.draw == "batch" and joined.parts == (small, large)
+    assert joined.columns["image"].shape == (1, ANY, 4) and joined.first_number("b") == 1
+    assert joined.bucket_of(np.array([0, 5, 6])).tolist() == [0, 0, 1]
+    assert JoinedStore({"a": small}).draw == "sample" and JoinedStore({"a": small}, "batch").draw == "batch"
+    label = Column(dtype="int64", num_classes=2)
+    both = {"a": write("one", image=IMAGE, label=label)}
+    both["b"] = write("two", image=IMAGE.model_copy(update={"shape": (1, 6, 4)}), label=label)
+    with pytest.raises(UserError, match=r"^data\.parts\.b holds image \(1, 6, 4\), data\.parts\.a \(1, 3, 4\), and data"
+                                        r"draw=sample puts both in one batch; set data\.draw to batch\.$"):  # fmt: skip
+        JoinedStore(both, "sample").check_columns(["image"])
+    sizes = bucketed(tmp_path / "sizes")
+    with pytest.raises(
+        UserError, match=r"^data\.draw=sample puts parts in one batch, and data\.parts\.b holds images of"
+    ):
+        JoinedStore({"a": sizes.parts[0], "b": sizes}, "sample")
+    joined = JoinedStore({"a": sizes.parts[0], "b": sizes})
+    assert joined.draw == "batch" and len(joined.parts) == 4 and joined.first_number("b") == 1
+    assert torch.equal(joined.gather("image", np.array([40, 41])), sizes.gather("image", np.array([0, 1])))
+
+
+def test_captions_are_padded_to_the_longest_part(write):
+    short, long = (Column(dtype="uint8", shape=(length,), num_classes=256) for length in (3, 5))
+    mask = Column(dtype="bool", shape=(3,))
+    one = write("one", caption=short, text_mask=mask)
+    two = write("two", caption=long, text_mask=mask.model_copy(update={"shape": (5,)}))
+    joined = JoinedStore({"a": one, "b": two})
+    assert joined.draw == "sample" and joined.columns["caption"].shape == (5,)
+    rows = np.array([0, 7, 1])
+    for column in ("caption", "text_mask"):
+        found = joined.gather(column, rows, torch.ones((3, 5), dtype=joined.gather(column, rows).dtype))
+        assert torch.equal(found[[0, 2], :3], one.gather(column, np.array([0, 1]))) and not found[[0, 2], 3:].any()
+        assert torch.equal(found[1], two.gather(column, np.array([1]))[0])
+        only = joined.gather(column, np.array([0, 1]))
+        assert only.shape == (2, 5) and not only[:, 3:].any()
+
+
+def test_views_join_training_rows_and_take_held_out_ones_in_turns(make_store):
+    stores = {"a": make_store(rows=9, name="one"), "b": make_store(rows=9, name="two", seed=1)}
+    train = {name: View(store, np.array([5, 3, 1]), "t") for name, store in stores.items()}
+    held_out = {"a": View(stores["a"], np.array([8, 7, 6, 0]), "t"), "b": View(stores["b"], np.array([2]), "t")}
+    both, held = joined_views(train, held_out, "data.kind=mixture", "auto")
+    assert both.rows.tolist() == [5, 3, 1, 14, 12, 10] and held.rows.tolist() == [8, 11, 7, 6, 0]
+    assert both.store is held.store
+
+
+def test_computed_rows_of_parts_stay_computed(tmp_path, home):
+    for name, rows in (("many", 40), ("few", 12)):
+        bucketed(tmp_path / name, {(8, 8): rows})
+    bucketed(tmp_path / "sizes", {(8, 8): 30, (8, 12): 20})
+    order = LanesOrderSpec(lanes=2)
+
+    def opened(*names: str):
+        parts = {name: ArrowData(path=str(tmp_path / name), order=order, hold_out=0.2) for name in names}
+        return open_data(MixtureData(parts=parts, weights=dict.fromkeys(names, 1.0)), home)
+
+    for names in (("few", "many"), ("few", "sizes")):
+        data = opened(*names)
+        for whole, views in (
+            (data.train, [part.train for part in data.mixture.parts.values()]),
+            (data.held_out, [part.held_out for part in data.mixture.parts.values()]),
+        ):
+            assert not isinstance(whole.rows, np.ndarray)
+            rows = whole.rows[np.arange(len(whole))]
+            assert len(set(rows.tolist())) == len(rows) == sum(map(len, views))
+            first, own = 0, []
+            for view in views:
+                own += (view.rows[np.arange(len(view))] + first).tolist()
+                first += len(view.store)
+            assert sorted(rows.tolist()) == sorted(own)
+            assert whole.bucket_counts.tolist() == np.bincount(whole.buckets, minlength=len(whole.store.parts)).tolist()
+            for number in range(len(whole.store.parts)):
+                inside = whole.in_part(number)
+                assert len(inside) == whole.bucket_counts[number]
+                places = np.flatnonzero(whole.buckets == number)
+                expected = whole.gather("number", places)
+                found = inside.gather("number", np.arange(len(inside)))
+                assert sorted(found.tolist()) == sorted(expected.tolist())
+            again = whole.rows.shuffled("x")
+            assert sorted(again[np.arange(len(again))].tolist()) == sorted(own)
+            assert whole.rows_key != b""
+
+
+def test_announced_rows_reach_the_parts(tmp_path, home, monkeypatch):
+    for name, rows in (("many", 40), ("few", 12)):
+        bucketed(tmp_path / name, {(8, 8): rows})
+    parts = {name: ArrowData(path=str(tmp_path / name), order=LanesOrderSpec(lanes=2)) for name in ("few", "many")}
+    data = open_data(MixtureData(parts=parts, weights={"few": 1.0, "many": 1.0}), home)
+    asked = {}
+    for name, part in data.mixture.parts.items():
+        monkeypatch.setattr(part.train.store.parts[0], "expect", lambda blocks, name=name: asked.update({name: blocks}))
+    num_few = len(data.mixture.parts["few"].train)
+    data.train.expect(np.array([[0, 2], [num_few, num_few + 3]]))
+    assert {name: blocks.tolist() for name, blocks in asked.items()} == {"few": [0], "many": [0]}
+    asked.clear()
+    data.train.expect(np.array([[num_few, num_few + 3]]))
+    assert list(asked) == ["many"]
+
+
+def test_texts_need_one_tokeniser_and_count_together(home):
+    texts = {"a": TextData(length=64), "b": TextData(length=64, hold_out=0.2)}
+    data = open_data(MixtureData(parts=texts, weights={"a": 1.0, "b": 1.0}), home)
+    assert data.text.vocabulary == 256
+    one = data.mixture.parts["a"].text
+    assert data.text.bytes_per_token == pytest.approx(one.bytes_per_token)
+    with pytest.raises(
+        UserError, match=r"^data\.parts\.b has tokens of another tokeniser than data\.parts\.a, and one"
+    ):
+        bpe = TextData(length=64, tokenizer="bpe", vocabulary=300)
+        open_data(MixtureData(parts={**texts, "b": bpe}, weights={"a": 1.0, "b": 1.0}), home)
+    with pytest.raises(UserError, match=r"^data\.parts\.b has no tokeniser, unlike data\.parts\.a"):
+        parts = {"a": TextData(length=64), "b": CaptionedDigitsData(size=8, colours=1)}
+        open_data(MixtureData(parts=parts, weights={"a": 1.0, "b": 1.0}), home)
+
+
+def test_a_part_that_cannot_be_opened_is_named(home):
+    parts = {"a": ArrowData(path="nowhere")}
+    with pytest.raises(UserError, match=r"^data\.parts\.a: \S+nowhere holds no store"):
+        open_data(MixtureData(parts=parts, weights={"a": 1.0}), home)
