@@ -24,7 +24,7 @@ from ditlab.quality.classifier_cache import cached_classifier
 from ditlab.quality.images import batches, find_fields, real_images
 from ditlab.quality.measure import QualityReference
 from ditlab.quality.network import SmallClassifier
-from ditlab.spec.data import ArrowData, DigitsData
+from ditlab.spec.data import ArrowData, DigitsData, LanesOrderSpec
 from support import special_files
 from support.command import run_here
 from support.trainings.workers import tiny, train_here, train_workers
@@ -116,6 +116,17 @@ def test_the_reference_is_unknown_to_the_classifier(data):
     fit, compared, train = (set(view.rows.tolist()) for view in (real.fit, real.reference, data.train))
     assert not fit & compared and fit | compared == train == set(real.train.rows.tolist())
     assert not train & set(real.held_out.rows.tolist())
+
+
+def test_computed_rows_are_split_in_the_same_way(tmp_path):
+    splits = open_data(
+        ArrowData(hold_out=0.25, order=LanesOrderSpec(lanes=2), **store(tmp_path / "store")), Home(tmp_path)
+    )
+    real = real_images(splits)
+    listed = splits.train.rows[np.arange(len(splits.train))].tolist()
+    assert sorted([*real.fit.rows, *real.reference.rows]) == sorted(real.train.rows) == listed
+    assert not set(listed) & set(real.held_out.rows[np.arange(len(real.held_out))].tolist())
+    assert not quality_ineligibility(tiny(), splits)
 
 
 def test_values_beyond_the_range_are_clipped_and_nan_stays(reference):

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from denoisers.contract import BatchField, SampleRequest
 from ditlab.analysis.saved_run import SavedRun
+from ditlab.data.loading.computed_rows import hold_out_blocks
 from ditlab.data.loading.field_checks import check_fields
 from ditlab.data.named_stores import open_named_store
 from ditlab.data.stores.view import View
@@ -47,7 +46,7 @@ def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | Non
             raise UserError("--data held_out: this run holds nothing out; use --data train, or name a store's folder.")
         return data.held_out
     store = open_named_store("--data", choice, saved.home)
-    view = View(store, np.arange(len(store)), f"--data {choice}")
+    view = View(store, hold_out_blocks(store, 0.0)[0], f"--data {choice}")  # all rows, without a list of them
     check_fields(view, fields)
     _check_names(view, data.train, fields)
     return view

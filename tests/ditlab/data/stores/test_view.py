@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ditlab.data.loading.computed_rows import hold_out_blocks
 from ditlab.data.stores.view import View
 from support.datasets.bucketed import bucketed
 
@@ -55,3 +58,32 @@ def test_the_fullest_bucket(view, make_store):
     plain = View(make_store(), np.arange(50), "test")
     assert np.array_equal(plain.fullest().rows, plain.rows)
     assert len(View(view.store, np.arange(0), "test").fullest()) == 0
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_computed_rows_are_viewed_as_listed_ones_are(view, number):
+    """Training and held-out rows of a store of 40, 9 and 23 rows."""
+    computed = View(view.store, hold_out_blocks(view.store, 0.3)[number], "test")
+    listed = View(view.store, computed.rows[np.arange(len(computed))], "test")
+    assert computed.bucket_counts.tolist() == listed.bucket_counts.tolist()
+    assert np.array_equal(computed.buckets, listed.buckets)
+    for limit in (None, 7, 1000):
+        for one, other in zip(computed.batches(4, limit), listed.batches(4, limit), strict=True):
+            assert np.array_equal(one.indices, other.indices) and (one.bucket, one.first) == (other.bucket, other.first)
+    assert np.array_equal(computed.first(5).rows, listed.rows[:5])
+    assert len(computed.first(None)) == len(computed.first(1000)) == len(listed)
+    indices = np.arange(len(computed))[::-2]
+    assert torch.equal(computed.padded("words", indices), listed.padded("words", indices))
+    for part in range(3):
+        one, other = computed.in_part(part), listed.in_part(part)
+        assert one.store is other.store is view.store.parts[part]
+        assert sorted(one.rows[np.arange(len(one))]) == sorted(other.rows)
+    assert len(computed.fullest()) == computed.bucket_counts.max() == len(listed.fullest())
+
+
+def test_keys_of_rows_tell_them_apart(view):
+    shares = [hold_out_blocks(view.store, share) for share in (0.1, 0.3)]
+    views = [View(view.store, rows, "test") for pair in shares for rows in pair]
+    views += [replace(view, rows=each.rows[np.arange(len(each))]) for each in views]
+    assert len({each.rows_key for each in views}) == 8
+    assert View(view.store, hold_out_blocks(view.store, 0.1)[0], "other").rows_key == views[0].rows_key
