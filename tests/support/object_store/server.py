@@ -6,6 +6,7 @@ moto's server (`support/s3.py`) also takes uploads, and gives some tens of MB/s;
 """
 
 import os
+import random
 import sys
 import threading
 import time
@@ -205,7 +206,8 @@ class _Handler(BaseHTTPRequestHandler):
             while at < end:
                 chunk = file.read(min(CHUNK, end - at))
                 if fault == "flip":
-                    chunk, fault = bytes([chunk[0] ^ 1]) + chunk[1:], None
+                    place, fault = random.randrange(len(chunk)), None
+                    chunk = chunk[:place] + bytes([chunk[place] ^ 1]) + chunk[place + 1 :]
                 self._objects.link.pass_through(len(chunk))
                 self.wfile.write(chunk)
                 self._objects.record(request, len(chunk))

@@ -5,7 +5,7 @@ import pytest
 from ditlab.cluster.workers.diagnosis import GroupState, diagnose
 from ditlab.cluster.workers.failure_record import record_failure
 from ditlab.engine.distributed import PeerLost
-from ditlab.errors import RunFailed, Unreachable, UserError
+from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError
 from ditlab.runs.failures import FailureKind, Recovery, failure_from_record
 from ditlab.training.memory import OutOfMemory
 from support.trainings.workers import tiny
@@ -50,6 +50,8 @@ def test_a_failure_that_may_pass_is_tried_again():
     away = failure_from_record(recorded(Unreachable("no answer"), resumed=True)["failure"])
     assert away.kind is FailureKind.STORAGE_UNREACHABLE
     assert Recovery(tiny()).after(away, 3).failures == 1
+    data = failure_from_record(recorded(StorageOutage("no data"))["failure"])
+    assert data.kind is FailureKind.STORAGE_UNREACHABLE, "streamed data answered before, resumed or not"
 
 
 def test_a_lost_peer_is_recorded_apart_and_the_first_failure_stays():

@@ -141,7 +141,7 @@ def test_a_damaged_block_is_discarded_and_put_again(cache, tmp_path):
     assert bytes(cache.get(key(1))) == content(1)
 
 
-@pytest.mark.parametrize("harm", ["torn", "foreign", "gone", "other tables", "earlier start"])
+@pytest.mark.parametrize("harm", ["torn", "gone", "other tables", "earlier start"])
 def test_a_ledger_that_is_damaged_is_made_anew(cache, tmp_path, harm):
     for number in range(6):
         cache.put(key(number), content(number))
@@ -157,7 +157,7 @@ def test_a_ledger_that_is_damaged_is_made_anew(cache, tmp_path, harm):
         with sqlite3.connect(ledger) as connection:
             connection.executescript("UPDATE about SET value = 'other'; DELETE FROM blocks")
     else:
-        ledger.write_bytes(ledger.read_bytes()[:1500] if harm == "torn" else b"no database" * 100)
+        ledger.write_bytes(ledger.read_bytes()[:1500])
     again = BlockCache(tmp_path / "blocks", LEDGER + 8 * BLOCK)
     assert held(again, range(6)) == list(range(6)) and again.size >= 6 * BLOCK
     for number in range(6, 40):
@@ -300,6 +300,7 @@ def nursery(tmp_path) -> Iterator[Nursery]:
     made.close()
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_stay_below_the_bound(nursery):
     with watched(nursery.folder) as largest:
         for seed in (1, 2):
