@@ -10,7 +10,7 @@ from ditlab.data.remote.streamed_store import StreamedStore
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
-from ditlab.spec.mixture import DataSpec, MixtureData
+from ditlab.spec.composition.mixture import DataSpec, MixtureData
 from ditlab.spec.sizes import num_bytes
 
 MIB = 2**20

@@ -11,8 +11,8 @@ from ditlab.data.mixtures.order import MixtureOrder, PartOrder
 from ditlab.data.splits import DataSplits, Mixture
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
+from ditlab.spec.composition.mixture import DataSpec, MixtureData, in_part
 from ditlab.spec.data import LanesOrderSpec, OrderSpec, order_of
-from ditlab.spec.mixture import DataSpec, MixtureData, in_part
 
 
 def training_order(

@@ -37,6 +37,7 @@ from ditlab.data.stores.view import Rows, View
 from ditlab.data.text.store_tokenizer import packed, store_codec
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.spec.composition.mixture import DataSpec, MixtureData, in_part
 from ditlab.spec.data import (
     ArrowData,
     CaptionedDigitsData,
@@ -52,7 +53,6 @@ from ditlab.spec.data import (
     TextData,
 )
 from ditlab.spec.data_sources import DataSource
-from ditlab.spec.mixture import DataSpec, MixtureData, in_part
 from ditlab.spec.sizes import num_bytes
 
 _FULL = FullOrderSpec()

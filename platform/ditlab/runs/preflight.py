@@ -14,8 +14,8 @@ from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, followed
 from ditlab.runs.network_interface import interface_names, missing_interface
 from ditlab.runs.request import checkpoint_store
+from ditlab.spec.composition.mixture import MixtureData
 from ditlab.spec.experiment import NOT_CONTENT, Experiment
-from ditlab.spec.mixture import MixtureData
 from ditlab.spec.no_secrets import refuse_secrets
 from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.tracking.records import read_record

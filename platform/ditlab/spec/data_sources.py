@@ -6,8 +6,8 @@ from typing import Any, cast
 from denoisers.contract import Spec
 from denoisers.plugins import PluginGroup
 from denoisers.spec_unions import check_kind, kinds_of
+from ditlab.spec.composition.mixture import DataSpec
 from ditlab.spec.data import HoldOut, HoldOutClasses
-from ditlab.spec.mixture import DataSpec
 
 
 class DataSource(Spec):

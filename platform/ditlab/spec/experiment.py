@@ -14,17 +14,17 @@ from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpe
 from denoisers.families import AnyFamily, family_of
 from ditlab.errors import UserError
 from ditlab.notebook_html import never_failing
-from ditlab.spec.content import content_of_data
+from ditlab.spec.composition.content import content_of_data
+from ditlab.spec.composition.mixture import DataSpec, MixtureData
+from ditlab.spec.composition.packing import check_packing
 from ditlab.spec.data import DigitsData, check_order
 from ditlab.spec.display.experiment_card import experiment_card
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
 from ditlab.spec.experiment_parts import ExperimentParts, parts_for
 from ditlab.spec.format_value import format_value
-from ditlab.spec.mixture import DataSpec, MixtureData
 from ditlab.spec.no_secrets import refuse_secrets
 from ditlab.spec.optimisation import AdamW, Batch, ConstantSchedule, ScheduleSpec, Training
-from ditlab.spec.packing import check_packing
 from ditlab.spec.reading.messages import explain
 from ditlab.spec.reading.overrides import Assignment, assign
 from ditlab.spec.resources import Resources

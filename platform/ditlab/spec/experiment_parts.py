@@ -11,10 +11,10 @@ from denoisers.families import AnyFamily, families, family_names, find_family
 from denoisers.plugins import PluginError
 from denoisers.spec_unions import kinds_of
 from ditlab.errors import UserError, nearest
+from ditlab.spec.composition.mixture import DataSpec, source_kinds, with_sources
 from ditlab.spec.data import DigitsData
 from ditlab.spec.data_sources import DATA_SOURCES, DataSource
 from ditlab.spec.format_value import format_value
-from ditlab.spec.mixture import DataSpec, source_kinds, with_sources
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from denoisers.families import FAMILIES, find_family
 from denoisers.plugins import BUILT_IN, Plugin
 from denoisers.spec_unions import kinds_of
 from ditlab.errors import UserError
+from ditlab.spec.composition.mixture import DataSpec, source_kinds
 from ditlab.spec.data_sources import DATA_SOURCES
-from ditlab.spec.mixture import DataSpec, source_kinds
 
 FOLDER = "folder"
 """Version of a family that lies in a folder on the Python path and belongs to no package: `denoisers/NAME`."""

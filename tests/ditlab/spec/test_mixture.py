@@ -6,10 +6,10 @@ from typing import Literal
 import pytest
 
 from ditlab.errors import UserError
+from ditlab.spec.composition.mixture import MixtureData, source_kinds
 from ditlab.spec.data_sources import DataSource
 from ditlab.spec.experiment import class_for, experiment_class, validate_experiment
 from ditlab.spec.experiment_parts import parts_for
-from ditlab.spec.mixture import MixtureData, source_kinds
 from ditlab.spec.reading.overrides import apply_overrides
 from ditlab.spec.sweep.space import check_sweep, enumerate_trials, experiment_for
 

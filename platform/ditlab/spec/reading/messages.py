@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from denoisers.contract import Spec
 from ditlab.errors import nearest
+from ditlab.spec.composition.mixture import in_part
 from ditlab.spec.format_value import format_bound, format_value, printable_sentence
-from ditlab.spec.mixture import in_part
 from ditlab.spec.reading.field_paths import (
     added_names,
     annotation_at,

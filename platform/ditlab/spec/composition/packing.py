@@ -1,8 +1,8 @@
 """Attention among the documents of a row (`data.packing`), as far as specs decide on it."""
 
 from denoisers.contract import ModelSpec, Spec
+from ditlab.spec.composition.mixture import MixtureData
 from ditlab.spec.data import ArrowData, Packing, TextData
-from ditlab.spec.mixture import MixtureData
 
 
 def packing_of(data: Spec) -> Packing:
