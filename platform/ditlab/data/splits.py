@@ -56,6 +56,8 @@ from ditlab.spec.data_sources import DataSource
 from ditlab.spec.sizes import num_bytes
 
 _FULL = FullOrderSpec()
+MOST_OVERLAPPING = 2**16
+"""Rows up to which whole blocks are held out that are so small that most of their windows overlap with training."""
 NAMED_PARTS = 6
 """Most parts in the name of a mixture, as MLflow shows it."""
 
@@ -90,7 +92,7 @@ class Mixture:
     shares: Mapping[str, float]
     """Share of each part in what is drawn."""
     draw: Draw
-    """What draws a part: each sample, or each batch."""
+    """Unit that draws a part: each sample, or each batch."""
 
     def measured(self, limit: int) -> dict[str, int]:
         """Return how many held-out rows of each part are measured, of `limit` in all: equally many, as far as it has
@@ -159,8 +161,8 @@ def _split(
     else:
         train, held_out = hold_out_rows(len(store), hold_out)
     note = "" if len(held_out) else f"{origin} with data.hold_out={hold_out} holds nothing out: no held-out evaluation."
-    by_rows = not isinstance(hold_out, HoldOutClasses) and not isinstance(order, LanesOrderSpec)
-    if len(held_out) and by_rows and windows_overlap(store):
+    by_blocks = isinstance(order, LanesOrderSpec) and len(store) > MOST_OVERLAPPING
+    if len(held_out) and not by_blocks and not isinstance(hold_out, HoldOutClasses) and windows_overlap(store):
         note = (
             f"{origin}: neighbouring windows share regions, so most of what data.hold_out={hold_out} holds out is in "
             f"training too, and held-out figures are too good; {WHOLE_CHROMOSOMES}."

@@ -49,7 +49,7 @@ def test_two_processes_may_write_built_in_stores_at_once(home):
     assert [process.wait(60) for process in both] == [0, 0]
     assert answers == {" ".join(open_data(spec, home).fingerprint for spec in (DigitsData(), motifs))}
     assert [sorted(path.suffix for path in store.iterdir()) for store in home.stores.iterdir()] == [
-        [".arrow", ".json"]
+        [".arrow", ".bin", ".json"]
     ] * 2
 
 

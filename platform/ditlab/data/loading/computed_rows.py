@@ -144,7 +144,7 @@ def hold_out_blocks(store: AnyStore, share: float) -> tuple[ComputedRows, Shuffl
     """Return (training rows, held-out rows) of a store, computed: whole blocks are held out, a share of each bucket's.
 
     The choice depends on the store's layout and the share alone, never on an experiment's seed. Training rows are
-    ascending; held-out rows are shuffled. A share above 0 holds out at least one block of each bucket.
+    ascending; held-out rows are shuffled. A share above 0 holds out at least one block of each bucket of several.
     """
     layouts = [part.layout for part in store.parts]
     cut = [hold_out_layout(layout) for layout in layouts]

@@ -38,9 +38,9 @@ class HeldOutBlocks:
 
     @classmethod
     def of_share(cls, total: int, share: float) -> "HeldOutBlocks":
-        """Return the choice of a share; a share above 0 holds out at least one block."""
+        """Return the choice of a share; a share above 0 holds out at least one block, but never the only one."""
         assert total < 2**31, total
-        return cls(total, min(total, max(1, round(total * share))) if share > 0 else 0)
+        return cls(total, min(total - 1, max(1, round(total * share))) if share > 0 else 0)
 
     def held_out(self, numbers: np.ndarray) -> np.ndarray:
         """Return the held-out blocks of the given numbers among them, int64."""
