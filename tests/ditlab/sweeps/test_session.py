@@ -154,3 +154,18 @@ def test_time_budget_stops_a_sweep_in_order(ray, tracked_home, monkeypatch):
     assert result.status == "stopped" and result.exit_code == 0
     assert all(trial.status == "interrupted" and trial.step > 0 for trial in result.summary.trials)
     assert read_record(tracked_home.run(result.sweep_id)).status == "stopped"
+
+
+@pytest.mark.slow
+def test_weights_of_a_mixture_are_swept(ray, tracked_home):
+    """Before the first step all trials have the same network, so what is measured does not depend on the weights."""
+    digits = {"kind": "digits"}
+    parts = {"many": digits, "few": {**digits, "hold_out": 0.5}}
+    data = {"kind": "mixture", "parts": parts, "weights": {"many": 1.0, "few": 1.0}}
+    base = {**small_sweep()["base"], "data": data}
+    result = run_sweep(base=base, space={"data.weights.few": {"kind": "grid", "values": [0.1, 10.0]}}, concurrent=1)
+    assert [trial.status for trial in result.summary.trials] == ["finished", "finished"]
+    histories = [metric_history(tracked_home.run(trial.run_id)) for trial in result.summary.trials]
+    for name in ("eval/velocity", "eval/many/velocity", "eval/few/velocity"):
+        first, second = (history[name] for history in histories)
+        assert first.values[0] == second.values[0] and first.values[-1] != second.values[-1]

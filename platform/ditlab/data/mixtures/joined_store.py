@@ -15,7 +15,10 @@ from ditlab.data.stores.manifest import Source, TextFacts
 from ditlab.errors import UserError
 
 Draw = Literal["sample", "batch"]
-"""What draws a part: each sample, or each batch."""
+"""Unit that draws a part: each sample, or each batch."""
+
+NAMED_PARTS = 6
+"""Most parts in the name of a mixture, as MLflow shows it."""
 
 
 class JoinedManifest(BucketsManifest):
@@ -59,7 +62,7 @@ class JoinedStore(BucketedStore):
         """Store of each part by its name."""
         self.path = next(iter(stores.values())).path
         self.problems = {name: f"{clause}; {DIFFER}" for name, clause in column_problems(stores).items()}
-        """What keeps a column that some part holds from being read, by the column's name."""
+        """Reason why a column that some part holds cannot be read, by the column's name."""
         common = [name for name in next(iter(stores.values())).columns if name not in self.problems]
         several = {name: part for name, part in stores.items() if len(part.parts) > 1}
         if draw == "sample":
@@ -117,6 +120,13 @@ def joined_fingerprint(fingerprints: Mapping[str, str]) -> str:
     """Return the SHA-256 (hex) of the parts' names and fingerprints, sorted by name; weights do not enter."""
     content = [[name, fingerprints[name]] for name in sorted(fingerprints)]
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+
+
+def mixture_name(shares: Mapping[str, float], stores: Mapping[str, str]) -> str:
+    """Return shares and stores of the first few parts, by part: `0.7 a (digits) + 0.3 b (mnist-train)`."""
+    named = [f"{share:.4g} {name} ({stores[name]})" for name, share in shares.items()]
+    more = len(named) - NAMED_PARTS
+    return " + ".join(named[:NAMED_PARTS] + ([f"{more} more"] if more > 0 else []))
 
 
 def _manifest(stores: Mapping[str, AnyStore]) -> JoinedManifest:
