@@ -46,10 +46,11 @@ def encode(
     command that was killed goes on from its whole blocks when it is given again.
     """
     from ditlab.cli.common import say
-    from ditlab.cli.importing import show_stores
+    from ditlab.cli.importing import check_out, show_stores
     from ditlab.cli.progress_bars import ProgressBars
     from ditlab.interface.imports import encode_store
 
+    check_out(out)
     with ProgressBars("opening the store") as progress:
         written = encode_store(
             store, encode_text, encode_images, tokens=tokens, patch=patch, name=name, out=out, address=address,

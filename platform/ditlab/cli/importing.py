@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -65,6 +66,17 @@ def _address() -> click.Option:
     )
 
 
+def check_out(out: Path | None) -> None:
+    """Raise UserError for a URI, of which a path has lost a slash."""
+    from ditlab.errors import UserError
+
+    if out is not None and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(out)):
+        raise UserError(
+            f"--out={out} is a URI, and shards are written to a folder (with --address one that all nodes share); name "
+            "a folder, and send the store there with `ditlab data upload`."
+        )
+
+
 def _checked(options: type[Spec], given: dict[str, Any]) -> Spec:
     """Validate a command's values. Raises UserError for values that click takes and the options do not."""
     from pydantic import ValidationError
@@ -113,6 +125,7 @@ def _run(kind: str, options: Spec, out: Path | None, address: str | None, as_jso
     from ditlab.cli.progress_bars import ProgressBars
     from ditlab.interface.imports import import_data
 
+    check_out(out)
     with ProgressBars(f"importing {kind}") as progress:
         imported = import_data(kind, options, out, address, progress, say)
     show_stores(imported, {"kind": kind}, as_json)

@@ -139,6 +139,9 @@ def test_mistakes_end_with_2_and_the_remedy(ditlab):
         (("import", "digit"), "there is no importer 'digit'; did you mean 'digits'?"),
         (("inspect", "nothing"), "nothing holds no store"),
         (("import", "digits", "--source", "."), "No such option '--source'"),
+        (("import", "digits", "--out", "s3://BUCKET/x"), "--out=s3:/BUCKET/x is a URI, and shards are written to a"),
+        (("import", "digits", "--address", "auto"), "No such option '--address'"),
+        (("import", "images", "--source", "none"), "--source=none: there is no such file or folder; correct it."),
     ):
         done = ditlab(*arguments)
         assert done.code == 2, arguments
