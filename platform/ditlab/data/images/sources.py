@@ -11,9 +11,9 @@ from ditlab.data.block_imports.plan import BlockNumbers, InputBlock, block_bytes
 from ditlab.data.images.annotations import REMEDIES, Annotations, CaptionLines, check_known, read_captions
 from ditlab.data.images.decoding import IMAGE_SUFFIXES
 from ditlab.data.images.tar_files import tar_labels
-from ditlab.data.parquet import parquet_rows
 from ditlab.data.source_files import BadRecord
 from ditlab.data.sources.blocks import RecordFile, record_blocks, record_files
+from ditlab.data.sources.parquet import parquet_rows
 from ditlab.errors import UserError
 
 LINES = ".jsonl"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from ditlab.data.block_imports.listing import SourceFile
 from ditlab.data.block_imports.plan import InputBlock
 from ditlab.data.images.decoding import CaptionedImage
-from ditlab.data.parquet import parquet_batches
 from ditlab.data.source_files import BadRecord
 from ditlab.data.sources.arrow_streams import arrow_batches
 from ditlab.data.sources.mds import MdsShard, mds_samples
+from ditlab.data.sources.parquet import parquet_batches
 from ditlab.errors import UserError
 
 if TYPE_CHECKING:

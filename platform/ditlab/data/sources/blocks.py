@@ -8,11 +8,11 @@ from typing import Any
 
 from ditlab.data.block_imports.listing import SourceFile, SourceListing
 from ditlab.data.block_imports.plan import MOST_FILES, BlockNumbers
-from ditlab.data.parquet import parquet_rows
 from ditlab.data.source_files import BadRecord
 from ditlab.data.sources.arrow_streams import batch_places
 from ditlab.data.sources.json_lines import byte_ranges
 from ditlab.data.sources.mds import INDEX, read_index, shard_file
+from ditlab.data.sources.parquet import parquet_rows
 from ditlab.data.sources.saved_datasets import STATE, refuse_splits, saved_files
 
 KINDS = ("arrow", "jsonl", "mds", "parquet")

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ditlab.data.block_imports.listing import SourceFile
 from ditlab.data.block_imports.plan import InputBlock
-from ditlab.data.parquet import parquet_batches
 from ditlab.data.source_files import BadRecord
 from ditlab.data.sources.arrow_streams import arrow_batches
 from ditlab.data.sources.json_lines import lines_between, parse_line
 from ditlab.data.sources.mds import MdsShard, mds_samples
+from ditlab.data.sources.parquet import parquet_batches
 from ditlab.errors import first_line
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ditlab.data.parquet import parquet_batches
+from ditlab.data.sources.parquet import parquet_batches
 from ditlab.data.text.text_import import open_text_source
 from ditlab.errors import UserError
 from support.datasets.text_corpus import DOCUMENTS, prose, stored, stream, write_corpus

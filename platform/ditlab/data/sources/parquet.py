@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from ditlab.data.block_imports.listing import SourceFile
 from ditlab.data.block_imports.opening import READ_BYTES as REMOTE_READ_BYTES
 from ditlab.data.block_imports.opening import open_source
-from ditlab.data.parquet_pages import ParquetPage, read_page
 from ditlab.data.source_files import BadRecord
+from ditlab.data.sources.parquet_pages import ParquetPage, read_page
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.storage.plain_files import MIB, open_plain
 
