@@ -1,0 +1,73 @@
+"""Streamed data on a cluster: each node fetches its share of the store, and no more."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.writer import StoreWriter
+from support.clusters.nodes import ray_nodes
+from support.object_store.server import object_server
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+ROWS, BLOCK_ROWS, SIDE = 3200, 10, 32
+SPEC = """\
+name: shares
+model: {family: dit, image_size: 32, patch_size: 8, width: 32, depth: 1, num_heads: 2, channels: 1, num_classes: 5}
+batch: {size: 32, micro: 8}
+training: {steps: 100}
+evaluation: {every: null}
+checkpoint: {every: null}
+resources: {workers: 2, cpus_per_worker: 1}
+tracking: {system_metrics: false}
+"""
+
+
+def test_each_of_two_nodes_fetches_about_half_of_the_store_in_an_epoch(tmp_path: Path) -> None:
+    """The server knows a node by the name of its key; the launcher looks from a third place."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    store = tmp_path / "bucket" / "store"
+    columns = {
+        "image": Column(dtype="uint8", shape=(1, SIDE, SIDE), value_range=(0, 255)),
+        "label": Column(dtype="int64", num_classes=5),
+    }
+    source, generator = Source(kind="test"), np.random.default_rng(0)
+    with StoreWriter(store, columns, name="s", source=source, rows_per_block=BLOCK_ROWS, rows_per_shard=400) as new:
+        for _ in range(8):
+            images = generator.integers(0, 256, (ROWS // 8, 1, SIDE, SIDE), dtype=np.uint8)
+            new.append({"image": images, "label": generator.integers(0, 5, ROWS // 8)})
+    home = tmp_path / "home"
+    with object_server(tmp_path) as server:
+        own = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        place = f"s3://bucket/store?{server.query}"
+        with ray_nodes(tmp_path / "nodes", DITLAB_HOME=str(home), **own) as nodes:
+            nodes.start_head(num_cpus=0, DITLAB_CACHE=str(tmp_path / "head"))
+            for name in ("one", "two"):
+                nodes.add_node(num_cpus=1, DITLAB_CACHE=str(tmp_path / name), AWS_ACCESS_KEY_ID=name)
+            data = (
+                f"data={{kind: arrow, path: '{place}', access: stream, cache: 2MiB, hold_out: 0.0, "
+                "order: {kind: lanes, lanes: 4, window: 4}}"
+            )
+            done = subprocess.run(
+                [sys.executable, "-m", "ditlab", "train", "spec.yaml", "--address", nodes.address, "--set", data],
+                capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False,
+                env={**os.environ, "DITLAB_HOME": str(home), "DITLAB_CACHE": str(tmp_path / "here"), **nodes.access},
+            )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert " finished: 100 steps" in done.stdout, done.stdout
+    whole = sum(path.stat().st_size for path in store.glob("*.arrow"))
+    fetched: Counter[str] = Counter()
+    for asked in server.ranges():
+        if asked.key.endswith(".arrow"):
+            fetched[asked.login] += asked.stop - asked.first
+    shares = {login: num / whole for login, num in fetched.items()}
+    assert set(shares) == {"one", "two"} and all(0.45 < share <= 0.6 for share in shares.values()), shares
+    print(shares)
