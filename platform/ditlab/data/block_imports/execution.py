@@ -52,7 +52,7 @@ def import_block(block: InputBlock, rules: BlockRules, folder: Path) -> BlockRec
     """Make a block's shards below a folder, then its receipt: a pure function of block and rules.
 
     Done twice, also at once, it gives the same files; what is whole is not done again. Raises UserError as the rules
-    do, and for a folder that cannot be written.
+    do, for a file that was changed since it was listed, and for a folder that cannot be written.
     """
     try:
         receipt = whole_receipt(folder, block)
@@ -60,6 +60,7 @@ def import_block(block: InputBlock, rules: BlockRules, folder: Path) -> BlockRec
             return receipt
         folder.mkdir(parents=True, exist_ok=True)
         receipt = rules.convert(block, folder)
+        _check_unchanged(block)
         write_receipt(folder, block, receipt)
     except OSError as error:
         raise UserError(
@@ -67,6 +68,15 @@ def import_block(block: InputBlock, rules: BlockRules, folder: Path) -> BlockRec
             "--out, and give the same command again: it goes on from its whole blocks."
         ) from error
     return receipt
+
+
+def _check_unchanged(block: InputBlock) -> None:
+    """Raise UserError for a file of this machine that was changed, as the plan's fingerprint would not say so."""
+    for file in (*block.files, *block.beside):
+        if file.stamp.isdigit() and not file.is_remote and file.stamp != file.current_stamp():
+            raise UserError(
+                f"{file.place} was changed during the import; give the command again once the source stays as it is."
+            )
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,13 @@ class SourceFile:
         """Path or URI of the file, for people."""
         return f"{visible_name(self.root).rstrip('/')}/{self.shown}"
 
+    def current_stamp(self) -> str:
+        """Return the time of the last change of a file that is not behind a URI, as it is now; empty for none."""
+        try:
+            return str(self.path.stat().st_mtime_ns)
+        except OSError:
+            return ""
+
     @property
     def path(self) -> Path:
         """Path of a file that is not behind a URI."""

@@ -96,7 +96,7 @@ def encoding_plan(parts: "Mapping[str, Store]", encoders: EncoderChoice, tokens:
         for start in range(0, len(store), rows):
             stop = min(start + rows, len(store))
             size = row_bytes * (stop - start)
-            file = SourceFile(str(store.path), MANIFEST_NAME, size, store.fingerprint)
+            file = SourceFile(str(store.path), MANIFEST_NAME, size, f"sha256:{store.fingerprint}")
             numbers.add([file], part, start=start, stop=stop, first_row=start)
     chosen = {"text": encoders.text, "image": encoders.image, "patch": encoders.patch, "tokens": tokens}
     return ImportPlan.of(

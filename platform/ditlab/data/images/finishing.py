@@ -48,6 +48,8 @@ def finish_parts(parts: EncodedParts, source: Source) -> "dict[str, Store]":
     stores: dict[str, Store] = {}
     for part, columns in parts.columns.items():
         folder = parts.folder / part
+        for left in folder.glob(".*.partial"):  # by workers that were killed
+            left.unlink(missing_ok=True)
         finish_store(folder, columns, parts.shards(part), name=part, description="", source=source)
         stores[part] = Store.open(folder, verify=False)
     return stores

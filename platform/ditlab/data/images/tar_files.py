@@ -2,10 +2,11 @@
 
 import tarfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import PurePosixPath
+from typing import BinaryIO
 
 from ditlab.data.block_imports.listing import SourceFile
 from ditlab.data.block_imports.opening import open_source
@@ -29,6 +30,10 @@ _OF_NAMES = (
     tarfile.XGLTYPE,
     tarfile.SOLARIS_XHDTYPE,
 )
+LONGEST_SEARCH = 64 * MIB
+"""Bytes behind a damaged header in which the next one is looked for: a few images."""
+_MARK = 257
+"""Place of `ustar` in a header."""
 LONGEST_PADDING = 4 * MIB
 """Bytes behind an end mark that are looked at: writers pad to 10 KiB, or to the record of a tape."""
 
@@ -43,14 +48,16 @@ class Unread:
 def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[CaptionedImage]:
     """Iterate over the images of a tar, whose neighbouring members belong together up to their names' first dot.
 
-    Of a damaged tar, the images before the damage count, and the rest is one that cannot be read.
+    A damaged header costs its member: reading goes on at the next one that is whole, and what lies between is one item
+    that cannot be read. Where none follows, that is the rest of the tar.
     """
     damage = ""
     try:
-        with _opened(file) as tar:
-            reading = _Reading(tar)
-            yield from _images(reading, file.shown, annotations)
-            damage = reading.damage
+        for reading in _readings(file, stream=True):
+            if isinstance(reading, Unread):
+                yield CaptionedImage(file.shown, None, None, problem=reading.reason, is_rest=True)
+            else:
+                yield from _images(reading, file.shown, annotations)
     except (tarfile.TarError, OSError, EOFError) as error:
         damage = f"no tar that can be read: {first_line(error)}"
     if damage:
@@ -58,14 +65,11 @@ def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[Captioned
 
 
 def tar_labels(file: SourceFile, annotations: Annotations) -> set[str]:
-    """Return the classes of a tar's images, by its headers, up to the first damage.
-
-    Raises UserError for an image outside all folders.
-    """
+    """Return the classes of a tar's images, by its headers. Raises UserError for an image outside all folders."""
     found: set[str] = set()
     try:
-        with _opened(file, stream=file.is_remote) as tar:
-            for member in _Reading(tar).members():
+        for reading in _readings(file, stream=file.is_remote):
+            for member in () if isinstance(reading, Unread) else reading.members():
                 inside = PurePosixPath(visible_name(member.name))
                 if inside.suffix != ".txt":
                     found.add(annotations.label_of(inside, f"{file.shown}: {inside}") or "")
@@ -74,14 +78,39 @@ def tar_labels(file: SourceFile, annotations: Annotations) -> set[str]:
     return found
 
 
-@contextmanager
-def _opened(file: SourceFile, stream: bool = True) -> Iterator[tarfile.TarFile]:
-    """Open a tar, as a stream, or so that what lies between its headers is passed over."""
-    with (
-        open_source(file) as content,
-        tarfile.open(fileobj=content, mode="r|" if stream else "r:", tarinfo=CheckedHeader) as tar,
-    ):
-        yield tar
+def _readings(file: SourceFile, stream: bool) -> "Iterator[_Reading | Unread]":
+    """Iterate over the whole stretches of a tar, each to be read before the next, and the damages between them.
+
+    As a stream, or so that what lies between its headers is passed over.
+    """
+    with open_source(file) as content:
+        start: int | None = 0
+        while start is not None:
+            content.seek(start)
+            with tarfile.open(fileobj=content, mode="r|" if stream else "r:", tarinfo=CheckedHeader) as tar:
+                reading = _Reading(tar, start if stream else 0)
+                yield reading
+            if not reading.damage:
+                return
+            damaged, start = reading.damaged_at, _next_header(content, reading.damaged_at + tarfile.BLOCKSIZE)
+            end = "the rest, from byte {:,} on" if start is None else "bytes {:,} to {:,}"
+            yield Unread(f"{end.format(damaged, start)}: {reading.damage}")
+
+
+def _next_header(content: BinaryIO, place: int) -> int | None:
+    """Return the offset of the next whole header with the mark of a tar, among some megabytes; None for none."""
+    for start in range(place, place + LONGEST_SEARCH, MIB):
+        content.seek(start)
+        read = content.read(MIB)
+        for offset in range(0, len(read) - tarfile.BLOCKSIZE + 1, tarfile.BLOCKSIZE):
+            if read[offset + _MARK : offset + _MARK + 5] != b"ustar":
+                continue
+            with suppress(tarfile.HeaderError, tarfile.ReadError):
+                CheckedHeader.frombuf(read[offset : offset + tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
+                return start + offset
+        if len(read) < MIB:
+            return None
+    return None
 
 
 def _images(reading: "_Reading", name: str, annotations: Annotations) -> Iterator[CaptionedImage]:
@@ -107,10 +136,13 @@ def _images(reading: "_Reading", name: str, annotations: Annotations) -> Iterato
 class _Reading:
     """Members of a tar in turn, as a stream has them, up to its end or to the first damage."""
 
-    def __init__(self, tar: tarfile.TarFile) -> None:
+    def __init__(self, tar: tarfile.TarFile, start: int) -> None:
+        """Read a tar whose offsets begin at byte `start` of its file."""
         self.damage = ""
-        """Place of the damage and its reason; empty for a whole tar."""
-        self._tar = tar
+        """Reason of the damage; empty for a whole tar."""
+        self.damaged_at = 0
+        """Byte of the file from which on it is damaged."""
+        self._tar, self._start = tar, start
 
     def members(self) -> Iterator[tarfile.TarInfo]:
         """Iterate over the images and captions."""
@@ -151,10 +183,10 @@ class _Reading:
         stream = self._tar.fileobj
         assert stream is not None, "the tar is open"
         if stream.read(LONGEST_PADDING).strip(b"\0"):
-            self.damage = f"the rest, from byte {self._tar.offset:,} on: it lies behind an end mark"
+            self.damage, self.damaged_at = "it lies behind an end mark", self._start + self._tar.offset
 
     def _note(self, error: Exception, offset: int) -> None:
-        self.damage = f"the rest, from byte {offset:,} on: {first_line(error)}"
+        self.damage, self.damaged_at = first_line(error), self._start + offset
 
 
 class CheckedHeader(tarfile.TarInfo):

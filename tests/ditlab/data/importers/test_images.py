@@ -235,6 +235,17 @@ def test_another_source_or_option_begins_anew(run, folder, home, monkeypatch):
         assert not [path for path in (home.stores / "set").iterdir() if path.name.startswith(".")]
 
 
+def test_a_source_that_changes_meanwhile_is_noticed(run, folder, monkeypatch):
+    monkeypatch.setattr("ditlab.data.block_imports.plan.LEAST_BYTES", 1)
+
+    def change(what: str, done: int, *_: object) -> None:
+        if done == 1:
+            (folder / "d.txt").write_text("another slope")
+
+    with pytest.raises(UserError, match=r"d\.txt was changed during the import; give the command again once"):
+        run(folder, change)
+
+
 def test_an_import_that_ends_before_its_first_block_leaves_nothing(run, folder, home):
     with pytest.raises(KeyboardInterrupt):
         run(folder, stop_after(0))
