@@ -33,7 +33,7 @@ from ditlab.data.source_stores import open_source
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import MANIFEST_NAME
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.view import Rows, View
+from ditlab.data.stores.view import RowNumbers, View
 from ditlab.data.text.store_tokenizer import packed, store_codec
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -146,8 +146,8 @@ def _split(
     order: OrderSpec = _FULL,
 ) -> DataSplits:
     """Split a store; `group`: number of neighbouring rows that are held out together."""
-    train: Rows
-    held_out: Rows
+    train: RowNumbers
+    held_out: RowNumbers
     if isinstance(hold_out, HoldOutClasses):
         train, held_out = hold_out_classes(store, hold_out)
     elif isinstance(order, LanesOrderSpec):

@@ -7,7 +7,7 @@ import numpy as np
 
 from ditlab.data.mixtures.joined_store import JoinedStore
 from ditlab.data.mixtures.part_rows import RowsInTurns, StackedRows
-from ditlab.data.stores.view import Rows, View
+from ditlab.data.stores.view import RowNumbers, View
 
 
 def joined_views(
@@ -27,6 +27,6 @@ def joined_views(
     )
 
 
-def _listed(rows: StackedRows, views: Mapping[str, View]) -> Rows:
+def _listed(rows: StackedRows, views: Mapping[str, View]) -> RowNumbers:
     """Return the rows as a list where every part has one already."""
     return rows[np.arange(len(rows))] if all(isinstance(view.rows, np.ndarray) for view in views.values()) else rows

@@ -46,7 +46,7 @@ class RowSequence(ABC):
         return iter(())
 
 
-class Rows(Protocol):
+class RowNumbers(Protocol):
     """Row numbers of a store: an int64 array, or numbers that are computed when they are read."""
 
     def __len__(self) -> int: ...
@@ -71,7 +71,7 @@ class View:
     """Some rows of a store, in an order of their own."""
 
     store: AnyStore
-    rows: Rows
+    rows: RowNumbers
     """int64 row numbers of the store, (len(view),): a list of them, or computed when they are read."""
     origin: str
     """Name of these data in messages, as the experiment gives it: `data.kind=digits`."""
