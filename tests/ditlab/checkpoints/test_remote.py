@@ -11,7 +11,7 @@ import pytest
 from ditlab.checkpoints.manifest import MANIFEST, folder_of
 from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
 from ditlab.errors import UserError
-from support.s3 import s3_server
+from support.object_store.s3 import s3_server
 from support.trainings.checkpoints import WEIGHT, is_step, manifest, save, saver, state
 
 NAMES = itertools.count()

@@ -9,7 +9,7 @@ import pytest
 
 from support.clusters.nodes import RayNodes, ray_nodes
 from support.command import Said, run_process
-from support.s3 import S3Server, s3_at_hand
+from support.object_store.s3 import S3Server, s3_at_hand
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

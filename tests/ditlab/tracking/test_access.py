@@ -22,7 +22,7 @@ from ditlab.tracking.tracker import RunTracker
 from support.clusters.nodes import free_ports
 from support.command import run_process
 from support.databases import seed
-from support.s3 import S3Server, s3_at_hand
+from support.object_store.s3 import S3Server, s3_at_hand
 from support.served import NAME, PASSWORD, Served, account, served
 
 NewRun = Callable[..., RunFolder]

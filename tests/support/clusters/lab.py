@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from support.clusters.nodes import RayNodes, bare_python, ray_nodes
-from support.s3 import S3Server, s3_at_hand
+from support.object_store.s3 import S3Server, s3_at_hand
 from support.served import Served, account, served
 
 BUCKET = "lab"

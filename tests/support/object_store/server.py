@@ -2,7 +2,7 @@
 
     python -m support.object_store.server FOLDER LATENCY BANDWIDTH     (seconds, bytes a second; prints its port)
 
-moto's server (`support/s3.py`) also takes uploads, and gives some tens of MB/s; this one fills a link of 200 MB/s.
+moto's server (`s3.py`) also takes uploads, and gives some tens of MB/s; this one fills a link of 200 MB/s.
 """
 
 import os

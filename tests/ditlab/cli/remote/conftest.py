@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from support.s3 import S3Server, s3_at_hand
+from support.object_store.s3 import S3Server, s3_at_hand
 
 SILENT = "127.0.0.1:9"
 """An address where nothing listens."""

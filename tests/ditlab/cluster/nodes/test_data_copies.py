@@ -11,7 +11,7 @@ import pytest
 
 from ditlab.data.stores.manifest import MANIFEST_NAME
 from support.clusters.nodes import ray_nodes
-from support.s3 import s3_at_hand
+from support.object_store.s3 import s3_at_hand
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -16,7 +16,7 @@ from ditlab.spec.importing import ImagesOptions
 from support.datasets.mds_shards import write_mds
 from support.datasets.photographs import captioned_folder, encoded, parquet_file, smooth, tar_file
 from support.datasets.saved_dataset import write_saved_dataset
-from support.s3 import s3_at_hand
+from support.object_store.s3 import s3_at_hand
 
 PICTURES = {f"{n}.png": encoded(smooth(20, 20 + n, n)) for n in range(5)}
 CAPTIONS = [f"slope {n}" for n in range(5)]

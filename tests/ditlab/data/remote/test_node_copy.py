@@ -26,7 +26,7 @@ from ditlab.storage.remote import RemoteFiles
 from support.datasets.bucketed import bucketed, write
 from support.disk import small_disk
 from support.forked import Forked
-from support.s3 import S3Server, s3_at_hand
+from support.object_store.s3 import S3Server, s3_at_hand
 
 Place = Callable[[str], str]
 
