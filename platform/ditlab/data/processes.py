@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -60,5 +61,14 @@ def in_processes(
 
 def _begin(start: Callable[..., None] | None, start_with: tuple[object, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the main process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if start is not None:
         start(*start_with)
+
+
+def _end_with_parent() -> None:
+    """End this process once the main one has ended, killed perhaps: it would wait for tasks for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
