@@ -6,7 +6,7 @@ import click
 
 from ditlab.cli.common import console, emit, json_option, say
 from ditlab.cli.encoding import encode
-from ditlab.cli.hints import hint_text
+from ditlab.cli.hints import hint, hint_text
 from ditlab.cli.importing import import_
 from ditlab.cli.uploading import upload
 
@@ -31,8 +31,12 @@ data.add_command(upload)
 def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None:
     """Show what a store holds, and draw a few of its samples or read them as text.
 
-    PATH: a store's folder, the name of one under DITLAB_HOME/stores, or a URI, of which the manifest alone is read.
+    PATH: a store's folder, the name of one under DITLAB_HOME/stores, or a URI, of which the manifest alone is read. Or
+    an experiment's YAML, whose data are shown: the parts of a mixture with their shares, samples and columns.
     """
+    if path.endswith((".yaml", ".yml")):
+        _inspect_experiment(Path(path), as_json)
+        return
     from ditlab.analysis.store_tables import store_facts, store_tables, text_table
     from ditlab.data.named_stores import open_named_store
     from ditlab.data.preview import sample_grid, sample_text
@@ -71,3 +75,20 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
         say(f"picture: {picture}")
     emit({**store_facts(store, place, picture), "texts": texts}, as_json)
     hint_text(as_json, f"in a spec, data: {{kind: arrow, path: {place}}}")
+
+
+def _inspect_experiment(path: Path, as_json: bool) -> None:
+    from ditlab.analysis.data_tables import data_facts, data_tables
+    from ditlab.data.splits import open_data
+    from ditlab.home import Home
+    from ditlab.spec.loading import load_experiment
+
+    experiment = load_experiment(path)
+    data = open_data(experiment.data, Home.from_environment())
+    terminal = console(as_json)
+    for table in data_tables(experiment, data):
+        terminal.print(table)
+    if data.note:
+        say(data.note)
+    emit(data_facts(experiment, data), as_json)
+    hint(as_json, "train", path, "--dry-run")

@@ -23,7 +23,7 @@ from ditlab.data.loading.hold_out import (
     hold_out_runs,
 )
 from ditlab.data.loading.permutation import keyed_permutation
-from ditlab.data.mixtures.joined_store import Draw, JoinedStore, joined_fingerprint
+from ditlab.data.mixtures.joined_store import Draw, JoinedStore, joined_fingerprint, mixture_name
 from ditlab.data.mixtures.joined_views import joined_views
 from ditlab.data.mixtures.turns import Turns
 from ditlab.data.named_stores import open_named_store
@@ -58,8 +58,6 @@ from ditlab.spec.sizes import num_bytes
 _FULL = FullOrderSpec()
 MOST_OVERLAPPING = 2**16
 """Rows up to which whole blocks are held out that are so small that most of their windows overlap with training."""
-NAMED_PARTS = 6
-"""Most parts in the name of a mixture, as MLflow shows it."""
 
 
 @dataclass(frozen=True)
@@ -188,18 +186,11 @@ def _mixture(spec: MixtureData, open_part: Callable[[SourceSpec], DataSplits]) -
         train,
         held_out,
         joined_fingerprint({name: part.fingerprint for name, part in parts.items()}),
-        _mixture_name(spec, parts),
+        mixture_name(spec.shares, {name: part.name for name, part in parts.items()}),
         note=" ".join(part.note for part in parts.values() if part.note),
         text=text,
         mixture=Mixture(parts, spec.shares, store.draw),
     )
-
-
-def _mixture_name(spec: MixtureData, parts: Mapping[str, DataSplits]) -> str:
-    """Return the shares and stores of the parts, the first few: `0.7 a (digits) + 0.3 b (mnist-train)`."""
-    named = [f"{share:.4g} {name} ({parts[name].name})" for name, share in spec.shares.items()]
-    more = len(named) - NAMED_PARTS
-    return " + ".join(named[:NAMED_PARTS] + ([f"{more} more"] if more > 0 else []))
 
 
 def _part(name: str, spec: SourceSpec, open_part: Callable[[SourceSpec], DataSplits]) -> DataSplits:

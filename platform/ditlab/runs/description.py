@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,12 @@ from ditlab.tracking.run_record import RunRecord
 from ditlab.tracking.upload.sync import num_unsent
 
 _ESSENTIALS = (
-    "seed", "model.family", "data.kind", "data.path", "batch.size", "batch.micro", "optimizer.kind", "optimizer.lr",
-    "schedule.kind", "training.steps", "training.epochs", "training.precision", "engine.zero.stage",
+    "seed", "model.family", "data.kind", "data.path", "data.weights.*", "batch.size", "batch.micro", "optimizer.kind",
+    "optimizer.lr", "schedule.kind", "training.steps", "training.epochs", "training.precision", "engine.zero.stage",
     "resources.workers", "resources.gpus_per_worker", "tracking.experiment",
     "base.name", "search.kind", "scheduler.kind", "metric", "mode", "trials",
 )  # fmt: skip
-"""Fields of an experiment or a sweep that are shown, in this order."""
+"""Fields of an experiment or a sweep that are shown, in this order; `*` stands for any name."""
 _PARTS = ("checkpoints", "media", "samples", "report")
 
 
@@ -115,13 +116,18 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
         is_locked=is_locked(folder),
         tracking_uri=redact(address),
         unsent=unsent,
-        spec={name: spec[name] for name in _ESSENTIALS if spec.get(name, "null") != "null"},
+        spec={name: spec[name] for name in _essentials(spec) if spec[name] != "null"},
         metrics=metrics,
         checkpoints=_checkpoints(folder, spec.get("checkpoint.storage"), is_sweep=record.trials > 0),
         sizes=_sizes(folder.path),
         trials=trials,
         notes=notes,
     )
+
+
+def _essentials(spec: dict[str, str]) -> list[str]:
+    """Names of the fields that are shown of a spec, in their order."""
+    return [name for each in _ESSENTIALS for name in spec if fnmatchcase(name, each)]
 
 
 def storage_of(folder: RunFolder) -> str | None:

@@ -15,9 +15,9 @@ from denoisers.families import AnyFamily, family_of
 from ditlab.errors import UserError
 from ditlab.notebook_html import never_failing
 from ditlab.spec.composition.content import content_of_data
-from ditlab.spec.composition.mixture import DataSpec, MixtureData
+from ditlab.spec.composition.mixture import DataSpec, MixtureData, check_orders
 from ditlab.spec.composition.packing import check_packing
-from ditlab.spec.data import DigitsData, check_order
+from ditlab.spec.data import DigitsData
 from ditlab.spec.display.experiment_card import experiment_card
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
@@ -110,7 +110,7 @@ class Experiment(Spec):
                 f"set batch.size to {_multiple(size, micro * workers)}, "
                 f"or batch.micro to a divisor of {size // workers}."
             )
-        check_order(self.data, size, workers)
+        check_orders(self.data, size, workers)
         return self
 
     @model_validator(mode="after")

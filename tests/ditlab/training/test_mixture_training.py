@@ -1,6 +1,7 @@
 """Training on mixtures: as exact as on one source, whatever stops it and however many workers there are."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -75,6 +76,18 @@ def test_a_stopped_run_goes_on_to_the_same_bits(folder, tmp_path, kind):
     assert sum(newest(tmp_path / "stopped").manifest.draws) == stopped.step * (1 if kind in ("batch", "sizes") else 4)
     train_here(spec, folder, tmp_path / "stopped")
     assert same_state(newest(tmp_path / "whole"), newest(tmp_path / "stopped"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sample", "sizes"])
+def test_a_killed_run_goes_on_from_its_last_checkpoint_to_the_same_bits(folder, tmp_path, kind):
+    """What a kill leaves: the checkpoint of step 3, and nothing of the steps after it."""
+    spec = KINDS[kind](folder)
+    train_here(spec, folder, tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole" / "step-00000003", tmp_path / "killed" / "step-00000003")
+    train_here(spec, folder, tmp_path / "killed")
+    assert same_state(newest(tmp_path / "whole"), newest(tmp_path / "killed"))
+    assert newest(tmp_path / "whole").manifest.draws == newest(tmp_path / "killed").manifest.draws
 
 
 @pytest.mark.slow

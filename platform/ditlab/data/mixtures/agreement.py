@@ -66,7 +66,7 @@ _MEANINGS: tuple[Callable[[StoredColumn], str], ...] = (
     lambda column: f"as {column.dtype}",
     lambda column: f"with {len(column.shape)} axes",
     lambda column: "in the range {:g} to {:g}".format(*column.value_range) if column.value_range else "without a range",
-    lambda column: "without classes" if column.num_classes is None else f"of {column.num_classes} classes",
+    lambda column: "without classes" if column.num_classes is None else f"with num_classes={column.num_classes}",
     lambda column: f"divided by {column.divisors}" if column.divisors else "undivided",
 )
 

@@ -9,7 +9,7 @@ from pydantic import Field, create_model, field_validator, model_validator
 
 from denoisers.contract import Spec
 from denoisers.spec_unions import with_kinds
-from ditlab.spec.data import SourceSpec
+from ditlab.spec.data import SourceSpec, check_order
 from ditlab.spec.format_value import format_value
 from ditlab.spec.optimisation import ScheduleSpec, SteppedCosineRestartSchedule, Training
 
@@ -121,6 +121,18 @@ def source_kinds(data: Any) -> list[str]:
         [part.get("kind") for part in parts.values() if isinstance(part, Mapping)] if isinstance(parts, Mapping) else []
     )
     return sorted({kind for kind in found if isinstance(kind, str)})
+
+
+def check_orders(data: Spec, batch_size: int, workers: int) -> None:
+    """Raise ValueError as `data.check_order` does, of a mixture for each of its parts."""
+    if not isinstance(data, MixtureData):
+        return check_order(data, batch_size, workers)
+    for name in data.names:
+        try:
+            check_order(data.parts[name], batch_size, workers)
+        except ValueError as error:
+            raise ValueError(in_part(str(error), name, type(data.parts[name]))) from None
+    return None
 
 
 def in_part(message: str, name: str, part: type[Spec]) -> str:

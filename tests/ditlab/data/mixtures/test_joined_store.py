@@ -97,7 +97,9 @@ def test_names_and_numbers_of_classes_and_missing_columns(write):
     three = write("three", image=IMAGE)
     problems = JoinedStore({"a": one, "b": two}).problems
     assert problems["kind"].startswith("data.parts.b has 'cow' as name 2 of kind, data.parts.a 'dog'; a model")
-    assert problems["label"].startswith("data.parts.b holds label of 9 classes, data.parts.a of 2 classes; a model")
+    assert problems["label"].startswith(
+        "data.parts.b holds label with num_classes=9, data.parts.a with num_classes=2; a"
+    )
     problems = JoinedStore({"a": one, "c": three}).problems
     assert problems["label"].startswith(
         "data.parts.c holds no column 'label' (it holds image); a model reads it of all"
