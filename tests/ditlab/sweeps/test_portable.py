@@ -86,3 +86,11 @@ def test_tracking_address(home, tmp_path):
     with pytest.raises(UserError, match=r"http://me:\*\*\*@host:5000 holds a password") as caught:
         portable(home, fixed={"tracking.uri": "http://me:word@host:5000"})
     assert "word@" not in str(caught.value)
+
+
+def test_paths_of_a_mixture_s_parts(home, tmp_path):
+    data = {"kind": "mixture", "parts": STORES, "weights": {"one": 1.0, "two": 2.0}}
+    axis = {"kind": "grid", "values": ["one", "three"]}
+    found = portable(home, {"data.parts.one.path": axis}, base={**BASE, "data": data}, trials=4)
+    assert found.base["data"]["parts"]["two"]["path"] == str(tmp_path / "me" / "two")
+    assert listed(found, "data.parts.one.path") == [str(tmp_path / "one"), str(tmp_path / "three")]

@@ -11,6 +11,8 @@ from ditlab.data.splits import open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.checks import check_inputs
+from ditlab.runs.preflight import portable
+from ditlab.spec.experiment import validate_experiment
 from ditlab.training.metric_names import metric_names
 from ditlab.training.plan import plan_run
 from support.datasets.bucketed import bucketed
@@ -176,3 +178,19 @@ def test_rows_come_from_the_part_that_is_drawn(folder):
         assert np.array_equal(image.numpy()[of_few], own.numpy())
         many = data.mixture.parts["many"].train.gather("image", batch[~of_few] - len(few))
         assert np.array_equal(image.numpy()[~of_few], many.numpy())
+
+
+def test_paths_of_parts_are_made_absolute(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    data = {"kind": "mixture", "parts": {"a": {"kind": "arrow", "path": "few"}}, "weights": {"a": 1.0}}
+    spec = portable(tiny(data=data), None, Home(folder / "home"))
+    assert spec.data.parts["a"].path == str(folder / "few")
+    assert validate_experiment(spec.to_dict()) == spec
+
+
+def test_positions_are_those_of_the_checkpoint(folder):
+    spec = KINDS["lanes"](folder)
+    data = open_data(spec.data, Home(folder))
+    known = list(range(8))  # four lanes of each part
+    assert training_order(spec.data, data, 4, spec.seed, {40: known}).counts(10).tolist() == known
+    assert training_order(spec.data, data, 4, spec.seed, {40: known}).counts(9).sum() == 36
