@@ -110,7 +110,8 @@ def test_memory_does_not_grow_with_the_store(get, tmp_path, monkeypatch):
     monkeypatch.setattr(get_zarr, "BLOCK_BYTES", 2**18)
     monkeypatch.setattr(get_zarr, "NAMES_AT_A_TIME", 1024)
     monkeypatch.setattr("ditlab.data.genome.region_windows.BATCH_BYTES", 2**18)
-    monkeypatch.setattr("ditlab.data.stores.writer.SHARD_BYTES", 2**20)
+    monkeypatch.setattr("ditlab.data.stores.layout.BLOCK_BYTES", 2**18)  # as are all blocks of a large store
+    monkeypatch.setattr("ditlab.data.stores.writer.WHOLE_BYTES", 2**18)
     motifs = [f"M{n}" for n in range(100)]
     highest = []
     for peaks in (2_000, 2_000, 30_000):  # the first call pays for what is loaded once
