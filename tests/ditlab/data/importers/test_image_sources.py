@@ -1,6 +1,7 @@
 """Sources of images: tables of several formats, patterns, URIs, and what is wrong with them."""
 
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,9 +128,7 @@ def test_sources_that_are_not_there(run, tmp_path, source, message, home):
 
 
 @pytest.mark.slow
-def test_an_object_store_gives_the_same_set_and_its_failures_are_no_damage(
-    run, folder, tmp_path, expected, monkeypatch
-):
+def test_an_object_store_gives_the_same_set_and_its_failures_are_no_damage(run, folder, expected, monkeypatch):
     import boto3
 
     monkeypatch.setattr("ditlab.data.block_imports.opening._PAUSES", ())
@@ -143,14 +142,16 @@ def test_an_object_store_gives_the_same_set_and_its_failures_are_no_damage(
         with pytest.raises(UserError, match=r"deep/none.*: there is no such file or folder"):
             run(f"s3://photos/deep/none?{server.query}")
 
-        def refuse(request: str) -> None:
-            if request.endswith("4.png"):
-                raise ConnectionAbortedError
+        def withdraw(request: str) -> None:
+            if request == "GET /photos/deep/set/0.png":
+                client.delete_object(Bucket="photos", Key="deep/set/4.png")
 
-        server.before = refuse
+        server.before = withdraw
+        monkeypatch.setattr("ditlab.data.images.reading.AHEAD", 1)
         with pytest.raises(Unreachable, match=r"4\.png cannot be read \(.*give the same command again\.$"):
             run(uri)
         server.before = lambda request: None
+        client.upload_file(str(folder / "4.png"), "photos", "deep/set/4.png")
         assert run(uri).fingerprint == expected
 
 
@@ -158,3 +159,30 @@ def test_a_single_file_takes_its_own_caption_alone(run, folder):
     shutil.copy(folder / "1.png", folder / "1b.png")
     store = run(folder / "1.png")
     assert len(store) == 1 and store.manifest.facts == {}
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_source(run, tmp_path):
+    """Images of one block, all of one size, of which a block of a store holds twelve: 12 and 30 MB of pixels."""
+    picture = encoded(smooth(340, 340), "JPEG", quality=50)
+    for number in (40, 100):
+        files = {f"{n:03d}.jpg": (picture, f"slope {n}") for n in range(number)}
+        captioned_folder(tmp_path / f"of-{number}", files)
+    peaks = []
+    for number in (40, 40, 100):  # the first imports modules
+        tracemalloc.start()
+        run(tmp_path / f"of-{number}", resolution=320, name=f"of-{number}")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] - peaks[1] < 2**20, peaks
+    assert peaks[2] < 3 * 2**22, peaks
+
+
+@pytest.mark.slow
+def test_missing_credentials_are_named(run, monkeypatch):
+    from moto.core.responses import settings
+
+    with s3_at_hand("photos") as server:
+        monkeypatch.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)
+        with pytest.raises(Unreachable, match=r"^--source=s3://photos/set.* cannot be listed .*credentials in the env"):
+            run(f"s3://photos/set?{server.query}")
