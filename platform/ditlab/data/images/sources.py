@@ -72,8 +72,8 @@ def open_image_source(source: str, rules: SourceRules) -> ImageSource:
     held += [kind for kind in TABLES if any(each.kind == kind for each in tables)]
     if not held:
         raise UserError(
-            f"--source={source} holds no {', '.join(IMAGE_SUFFIXES)}, .tar or .parquet file, no saved `datasets` "
-            "folder and no MDS index; name one that does."
+            f"--source={source} holds no {', '.join(IMAGE_SUFFIXES)}, .tar or .parquet file, no saved datasets folder "
+            "and no MDS index; name one that does."
         )
     if len(held) > 1:
         names = " and ".join(KINDS[kind] for kind in held)

@@ -14,8 +14,8 @@ from torch import Tensor
 from ditlab.data.remote.block_fetching import BlockFetcher
 from ditlab.data.remote.block_request import BlockRequest
 from ditlab.data.remote.read_ahead import ReadAhead
-from ditlab.data.stores.block_index import KEPT_SHARDS, BlockEntry, entry_bytes, unpack_entries, verify_entries
-from ditlab.data.stores.blocks import arrow_schema, digests, read_block
+from ditlab.data.stores.blocks.index import KEPT_SHARDS, BlockEntry, entry_bytes, unpack_entries, verify_entries
+from ditlab.data.stores.blocks.messages import arrow_schema, digests, read_block
 from ditlab.data.stores.manifest import StoreManifest
 from ditlab.data.stores.store import Store
 

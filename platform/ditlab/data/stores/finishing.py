@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ditlab.data.stores.block_index import DIGEST_BYTES, column_hash, entry_bytes
+from ditlab.data.stores.blocks.index import DIGEST_BYTES, column_hash, entry_bytes
 from ditlab.data.stores.manifest import (
     MANIFEST_NAME,
     Column,

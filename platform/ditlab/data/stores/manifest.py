@@ -105,7 +105,7 @@ class StoredColumn(Column):
 
     statistics: ColumnStatistics
     sha256: str
-    """Hash of the column's elements, row by row, little-endian. Of several blocks: see `block_index.column_hash`."""
+    """Hash of the column's elements, row by row, little-endian. Of several blocks: see `blocks.index.column_hash`."""
 
 
 class StoreShard(ManifestRecord):
@@ -120,7 +120,7 @@ class StoreShard(ManifestRecord):
 
 
 class IndexFile(ManifestRecord):
-    """File of the blocks' places and hashes: see `block_index`."""
+    """File of the blocks' places and hashes: see `blocks.index`."""
 
     file: PlainName
     bytes: int

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ditlab.data.stores.block_index import entry_bytes
+from ditlab.data.stores.blocks.index import entry_bytes
 from ditlab.data.stores.bucket_manifest import BucketsManifest
 from ditlab.data.stores.layout import BlockLayout
 from ditlab.data.stores.manifest import BLOCK_VERSION, StoredColumn, StoreManifest

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from ditlab.data.stores.arrow_file import first_batch
-from ditlab.data.stores.block_index import BlockEntry
-from ditlab.data.stores.blocks import arrow_schema, batch_columns, digests, read_block
+from ditlab.data.stores.blocks.index import BlockEntry
+from ditlab.data.stores.blocks.messages import arrow_schema, batch_columns, digests, read_block
 from ditlab.data.stores.manifest import StoredColumn, StoreShard
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import open_plain

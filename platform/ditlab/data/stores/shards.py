@@ -10,9 +10,9 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 
-from ditlab.data.stores.block_cutter import BlockCutter
-from ditlab.data.stores.block_index import BlockEntry
-from ditlab.data.stores.blocks import arrow_schema, digests, record_batch
+from ditlab.data.stores.blocks.cutter import BlockCutter
+from ditlab.data.stores.blocks.index import BlockEntry
+from ditlab.data.stores.blocks.messages import arrow_schema, digests, record_batch
 from ditlab.data.stores.layout import block_rows
 from ditlab.data.stores.manifest import Column, ManifestRecord, StoreShard
 from ditlab.data.stores.statistics import Moments, measure

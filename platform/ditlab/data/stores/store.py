@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ditlab.data.stores.block_index import BlockEntry, BlockIndex
+from ditlab.data.stores.blocks.index import BlockEntry, BlockIndex
 from ditlab.data.stores.layout import WHOLE_BYTES, BlockLayout, block_rows
 from ditlab.data.stores.manifest import BLOCK_VERSION, MANIFEST_NAME, StoredColumn, StoreManifest
 from ditlab.data.stores.manifest_parsing import parse_manifest, read_manifest_bytes

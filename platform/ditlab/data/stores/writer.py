@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ditlab.data.stores.block_cutter import as_array, checked
+from ditlab.data.stores.blocks.cutter import as_array, checked
 from ditlab.data.stores.finishing import finish_store
 from ditlab.data.stores.layout import WHOLE_BYTES, block_rows
 from ditlab.data.stores.manifest import Column, Source, StoreManifest, TextFacts

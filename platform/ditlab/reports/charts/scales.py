@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,8 +56,9 @@ class AxisScale:
 
 def linear_scale(low: float, high: float, begin: float, end: float, margin: float = 0.0) -> AxisScale:
     """Make a linear scale; a range of one value is widened, and `margin` (a fraction) is left on both sides."""
-    if high - low <= 1e-9 * max(abs(low), abs(high)):  # equal, but for rounding
-        wide = max(abs(low), abs(high)) * 0.05 or 1.0
+    if high - low <= max(1e-9 * max(abs(low), abs(high)), sys.float_info.min):  # equal, but for rounding
+        wide = max(abs(low), abs(high)) * 0.05
+        wide = wide if wide > sys.float_info.min else 1.0
         low, high = low - wide, high + wide
     rest = (high - low) * margin
     return AxisScale(low - rest, high + rest, begin, end)
