@@ -126,18 +126,22 @@ class LanesOrder(Order):
             self._shuffle(epoch, bucket)
 
     def upcoming(self, batch: int, columns: np.ndarray) -> UpcomingRows:
-        """Return the rows of the current and the next window of these columns' lanes, in every bucket."""
+        """Return the rows of the current and the next window of these columns' lanes, in every bucket.
+
+        Where windows are smaller than the slices of two batches, as many more as these may take.
+        """
         epoch, number = divmod(batch, self._batches_per_epoch)
         lanes = np.unique(columns // self._slice).tolist()
         taken = self._num_before(epoch, number)
         windows = [self._window(epoch, bucket, int(turn)) for bucket, turn in enumerate(taken)]
         ranges = []
-        for ahead in (0, 1):
+        further = [self._windows_ahead(epoch, bucket) for bucket in range(len(windows))]
+        for ahead in range(1 + max(further)):
             for bucket, window in enumerate(windows):
                 shuffle, at = self._shuffle(epoch, bucket), window + ahead
                 if at >= shuffle.windows:  # the next window is the first one of the next epoch
                     shuffle, at = self._shuffle(epoch + 1, bucket), at - shuffle.windows
-                if self._batches[bucket] and at < shuffle.windows:
+                if ahead <= further[bucket] and at < shuffle.windows:
                     ranges += [shuffle.ranges(lane, at) for lane in lanes]
         changes = [self._first_turn(epoch, bucket, window + 1) for bucket, window in enumerate(windows)]
         left = range(number, self._batches_per_epoch)
@@ -145,9 +149,18 @@ class LanesOrder(Order):
         return UpcomingRows(np.concatenate(ranges), epoch * self._batches_per_epoch + max(until, number + 1))
 
     def rows_ahead(self, columns: np.ndarray) -> dict[int, int]:
-        """Return the rows of two windows of these columns' lanes, by bucket; see `Order.rows_ahead`."""
+        """Return the rows of the windows of `upcoming`, by bucket; see `Order.rows_ahead`."""
         lanes = len(np.unique(columns // self._slice))
-        return {bucket.part: lanes * min(2 * bucket.window_rows, len(bucket) // self.lanes) for bucket in self._buckets}
+        windows = [1 + -(-2 * self._slice // bucket.window_rows) for bucket in self._buckets]
+        return {
+            bucket.part: lanes * min(num * bucket.window_rows, len(bucket) // self.lanes)
+            for bucket, num in zip(self._buckets, windows, strict=True)
+        }
+
+    def _windows_ahead(self, epoch: int, bucket: int) -> int:
+        """Return how many windows after the one that a batch begins in are needed soon; -1 where there is no batch."""
+        shuffle = self._shuffle(epoch, bucket)
+        return -(-2 * self._slice // max(1, shuffle.lane_rows // shuffle.windows)) if self._batches[bucket] else -1
 
     def _window(self, epoch: int, bucket: int, turn: int) -> int:
         """Return the window that a bucket's batch begins in; after its last batch, the number of windows."""
