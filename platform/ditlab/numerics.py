@@ -7,9 +7,11 @@ key is of version 1.
 
 - 2: angles of time embeddings and of `region`'s positions are computed in float64 and rounded once, to the dtype of the
   weights. Sinusoids move by up to 3e-5 (angles near 1000), losses of the first steps by a few units in the last place.
+- 3: captions and their features are padded to the longest of their micro-batch, in the place of the store's longest:
+  attention over text sums fewer zeros. Losses of `pixelhdm` move by a few units in the last place, others not at all.
 """
 
-NUMERICS_VERSION = 2
+NUMERICS_VERSION = 3
 
 
 def version_warning(written: int) -> str:

@@ -1,7 +1,6 @@
 """Execution of an import's blocks by Ray Data, on all cores of a cluster."""
 
 import logging
-import pickle
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -9,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from ditlab.cluster.imports.probe import probe_node
 from ditlab.cluster.session import ray_session
 from ditlab.data.block_imports.execution import BlockExecutor
 from ditlab.data.block_imports.plan import InputBlock
 from ditlab.data.block_imports.receipt import BlockReceipt
-from ditlab.errors import RunFailed, UserError, first_line
+from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError, first_line
 from ditlab.spec.uris import is_uri
 
 PROBE_TIMEOUT = 60.0
@@ -24,6 +25,9 @@ REMEDIES = {
     "out": "--out={out} is not the same folder on node {node}; name one that all nodes share.",
     "source": "--source={source} is not on node {node}; name a folder that all nodes share, or a URI.",
 }
+_BLOCK = TypeAdapter(InputBlock)
+_ERRORS = {kind.__name__: kind for kind in (UserError, Unreachable, StorageOutage)}
+"""Kinds of a user's mistakes, by the names under which they come back from a task."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +53,14 @@ class RayExecutor:
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         has_gpus = self.ray.cluster_resources().get("GPU", 0) > 0
         task = _Task(work)
-        items = [{"block": pickle.dumps(block)} for block in blocks]
+        items = [{"block": _BLOCK.dump_json(block).decode()} for block in blocks]
         data = ray.data.from_items(items, override_num_blocks=len(items)).map(
             task, num_cpus=1, num_gpus=1 if has_gpus and getattr(work, "uses_gpu", False) else None
         )
         try:
             for row in data.iter_rows():
                 if row["error"]:
-                    raise pickle.loads(row["error"])
+                    raise _ERRORS.get(row["error"], UserError)(row["message"])
                 yield BlockReceipt.model_validate_json(row["receipt"])
         except ray.exceptions.RayError as error:
             raise RunFailed(
@@ -73,10 +77,10 @@ class _Task:
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         try:
-            receipt = self.work(pickle.loads(row["block"]))
+            receipt = self.work(_BLOCK.validate_json(row["block"]))
         except UserError as error:
-            return {"receipt": "", "error": pickle.dumps(error)}
-        return {"receipt": receipt.model_dump_json(), "error": b""}
+            return {"receipt": "", "error": type(error).__name__, "message": str(error)}
+        return {"receipt": receipt.model_dump_json(), "error": "", "message": ""}
 
 
 @contextmanager
