@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from operator import mul
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,7 +75,10 @@ class Prefetcher:
             raise StopIteration
         try:
             block = self._pending.popleft().result()
-        except BaseException:
+        except BaseException as error:
+            if not isinstance(error, Exception):  # a second Ctrl-C: threads may wait for a store that is away
+                for part in self._batches.view.store.parts:
+                    part.close()
             self.close()
             raise
         self._fill()
@@ -82,9 +86,11 @@ class Prefetcher:
 
     def close(self) -> None:
         """End the threads once they have finished their current block, and drop all gathered rows."""
+        self._stop = self._batch
         self._threads.shutdown(cancel_futures=True)
         self._pending.clear()
-        self._stop = self._batch
+        for part in self._batches.view.store.parts:
+            part.expect(np.empty(0, np.int64))
 
     def _fill(self) -> None:
         while len(self._pending) < self._depth and self._batch < self._stop:

@@ -43,7 +43,7 @@ class StackedStore(Store):
         ends = np.cumsum([store.layout.num_blocks for store in self._stores])
         numbers = np.searchsorted(ends, blocks, side="right")
         for number, store in enumerate(self._stores):
-            if (own := blocks[numbers == number]).size:
+            if (own := blocks[numbers == number]).size or not blocks.size:
                 store.expect(own - (int(ends[number]) - store.layout.num_blocks))
 
     def close(self) -> None:

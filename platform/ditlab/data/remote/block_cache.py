@@ -116,6 +116,6 @@ class BlockCache:
             self.problem = error
 
     def close(self) -> None:
-        """Close the ledger; what is mapped stays."""
+        """Take this process off the cache's users; what is mapped stays."""
         with suppress(OSError):
             self._space.close()

@@ -1,5 +1,6 @@
 """Blocks from an object store: each once, ahead of need, and right whatever the server does."""
 
+import gc
 import hashlib
 import os
 import random
@@ -320,6 +321,18 @@ def test_closed_it_says_so(open_fetcher):
     fetcher.close()
     with pytest.raises(RuntimeError, match="closed"):
         fetch(fetcher, range(1))
+
+
+def test_a_fetcher_that_nobody_holds_leaves_the_cache(server, tmp_path):
+    files, folder = RemoteFiles.open("data.path", f"s3://bucket/store?{server.query}"), tmp_path / "blocks"
+    fetcher = BlockFetcher(files, BlockCache(folder, LEDGER))
+    fetch(fetcher, range(2))
+    fetcher.expect(REQUESTS)
+    assert len(list((folder / "users").iterdir())) == 1
+    fetcher.expect([])
+    del fetcher
+    gc.collect()
+    assert list((folder / "users").iterdir()) == []
 
 
 def test_patience_is_a_number_of_seconds(open_fetcher, monkeypatch):

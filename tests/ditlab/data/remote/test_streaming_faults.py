@@ -3,7 +3,9 @@
 import hashlib
 import random
 import shutil
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,6 +96,22 @@ def test_a_fault_of_one_kind_alters_no_batch(server, streamed, expected, kind, m
     assert found == expected
 
 
+def test_the_second_ctrl_c_ends_a_loader_that_waits_for_a_server(server, tmp_path):
+    view = view_of(f"s3://bucket/store?{server.query}", tmp_path)
+    batches = WorkerBatches(view, ("image",), open_order(ORDER, view, BATCH, 3), BATCH, range(1))
+    loader = Loader(batches, 0, steps=STEPS, pin=False)
+    next(loader)
+    server.fault = lambda asked: "500"
+    threading.Timer(0.4, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        for _ in loader:
+            pass
+    loader.close()
+    assert time.monotonic() - begin < 10, "and not DITLAB_STORAGE_WAIT"
+
+
+@pytest.mark.slow
 def test_a_server_that_stays_away_ends_the_loader_in_one_sentence(server, tmp_path, expected, monkeypatch):
     monkeypatch.setenv("DITLAB_STORAGE_WAIT", "0.2")
     found, view = [], view_of(f"s3://bucket/store?{server.query}", tmp_path)

@@ -86,14 +86,8 @@ class CacheSpace:
                 pass
 
     def close(self) -> None:
-        """Write what was noted, take this process off the users, and close the ledger."""
-        try:
-            if self._used:
-                with self._transaction():
-                    pass
-        finally:
-            self.users.close()
-            self._ledger.close()
+        """Take this process off the users. The latest uses are not noted: this may run within another transaction."""
+        self.users.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
