@@ -24,7 +24,7 @@ def listed(rows) -> list[int]:
     return rows[np.arange(len(rows))].tolist()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(layouts, min_size=1, max_size=3), shares)
 def test_every_row_is_trained_on_or_held_out(parts, share):
     train, held_out = hold_out_blocks(store_of(*parts), share)
@@ -45,7 +45,7 @@ def test_every_row_is_trained_on_or_held_out(parts, share):
         first += part.rows
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(layouts, shares)
 def test_places_are_counted_before_any_row(layout, share):
     train, _ = hold_out_blocks(store_of(layout), share)
@@ -53,7 +53,7 @@ def test_places_are_counted_before_any_row(layout, share):
     assert train.parts[0].num_before(rows).tolist() == np.searchsorted(listed(train), rows).tolist()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(2, 2000), st.floats(0.001, 0.5))
 def test_held_out_blocks_are_spread_evenly(total, share):
     blocks = HeldOutBlocks.of_share(total, share)

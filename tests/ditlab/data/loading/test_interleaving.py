@@ -11,7 +11,7 @@ from ditlab.data.loading.order import CHUNK_BATCHES
 lengths = st.lists(st.integers(0, 900), min_size=1, max_size=5).filter(any)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(lengths, st.text(max_size=3))
 def test_each_queue_comes_whole_and_in_its_order(lengths, text):
     sequence = Interleaving(lengths, text)
@@ -32,7 +32,7 @@ def test_every_stretch_has_its_share_of_each_queue():
         assert taken.tolist() == np.bincount(queues).tolist()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(lengths)
 def test_schedule_has_each_bucket_in_its_order_and_in_chunks(batches):
     schedule = BucketSchedule(batches, "a")

@@ -48,7 +48,7 @@ def steps_of(view: View, order: LanesOrder, micros: Sequence[int], start: int, s
         return [np.concatenate([micro["image"].numpy() for micro in step]) for step in loader]
 
 
-@pytest.mark.parametrize("block_bytes", [1, 10**7])
+@pytest.mark.parametrize("block_bytes", [pytest.param(1, marks=pytest.mark.slow), 10**7])
 def test_any_number_of_workers_and_any_stop_give_the_same_steps(view, block_bytes, monkeypatch):
     monkeypatch.setattr(prefetch, "BLOCK_BYTES", block_bytes)
     order = LanesOrder.from_view(view, BATCH, 5, LANES, 2)

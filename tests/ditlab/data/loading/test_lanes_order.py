@@ -30,7 +30,7 @@ def order_of(parts: Sequence[BlockLayout], size: int, seed: int, lanes: int, win
     return LanesOrder.from_view(view_of(*parts, share=share), size, seed, lanes, window)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(layouts, min_size=1, max_size=3), st.integers(1, 4), st.integers(1, 4), st.integers(1, 5), seeds)
 def test_an_epoch_takes_every_sample_once_but_the_last_few(parts, lanes, slice_rows, window, seed):
     view, size = view_of(*parts), lanes * slice_rows
@@ -57,7 +57,7 @@ def test_an_epoch_takes_every_sample_once_but_the_last_few(parts, lanes, slice_r
         number += run
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(layouts, min_size=1, max_size=2), st.integers(1, 4), seeds, st.data())
 def test_any_batches_and_columns_are_those_of_the_whole(parts, lanes, seed, data):
     assume(max(part.rows for part in parts) > 40)
@@ -101,7 +101,7 @@ def test_rows_of_a_batch_come_from_windows_and_blocks_stay_together():
     assert max(stop - start for start, stop in last.values()) < 2 * 160, "a block is read within two windows"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(layouts, min_size=1, max_size=2), st.integers(1, 3), st.integers(1, 4), seeds, st.data())
 def test_rows_are_announced_before_they_are_taken(parts, lanes, window, seed, data):
     """Also where a batch takes several windows."""
