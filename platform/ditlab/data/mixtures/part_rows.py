@@ -68,6 +68,16 @@ class StackedRows(RowSequence):
 
     def blocks(self, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         """Yield (number in the joined store's `parts`, blocks) that rows of ranges lie in; a range lies in one part."""
+        if self._store.is_uniform:  # one store over all parts: what is announced replaces what was before
+            found = [blocks + self._store.first_block(name) for name, _, blocks in self._blocks_of_parts(ranges)]
+            if found:
+                yield 0, np.concatenate(found)
+            return
+        for name, number, blocks in self._blocks_of_parts(ranges):
+            yield self._store.first_number(name) + number, blocks
+
+    def _blocks_of_parts(self, ranges: np.ndarray) -> Iterator[tuple[str, int, np.ndarray]]:
+        """Yield (part, number in the `parts` of its store, blocks) that rows of ranges lie in."""
         parts, firsts = self.locate(ranges[:, 0])
         for part, (name, view) in enumerate(self._views.items()):
             here = parts == part
@@ -75,10 +85,7 @@ class StackedRows(RowSequence):
                 continue
             own = ranges[here] - (ranges[here][:, :1] - firsts[here, None])
             for number, blocks in view.rows.blocks(own):
-                if self._store.is_uniform:
-                    yield 0, blocks + self._store.first_block(name)
-                else:
-                    yield self._store.first_number(name) + number, blocks
+                yield name, number, blocks
 
 
 class RowsInTurns(StackedRows):
