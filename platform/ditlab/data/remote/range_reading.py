@@ -43,6 +43,10 @@ class RangeReader:
             found: bytes = inner.cat_file(full, start=first, end=first + length)
             return found
         file = self._opened(full)
+        if (size := file.size()) < first + length:
+            self.forget(path)  # its size may have been told wrongly
+            if size <= first:
+                return b""
         self._count()
         content: bytes = file.read_at(length, first)
         return content

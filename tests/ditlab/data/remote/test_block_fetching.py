@@ -188,6 +188,12 @@ def test_a_request_without_end_is_left(server, open_fetcher, monkeypatch):
     fetch(open_fetcher(), range(6))
 
 
+def test_a_size_that_was_told_wrongly_is_asked_for_again(server, open_fetcher):
+    sizes = iter(["short", "short", "short"])
+    server.fault = lambda asked: next(sizes, None) if asked.method == "HEAD" else None
+    fetch(open_fetcher(wait=5), range(BLOCKS - 2, BLOCKS))
+
+
 @pytest.mark.parametrize("harm", ["flipped", "missing", pytest.param("cut", marks=pytest.mark.slow)])
 def test_what_is_altered_in_the_store_is_said_at_once(server, open_fetcher, original, harm):
     path = original / "1.arrow"
@@ -197,7 +203,7 @@ def test_what_is_altered_in_the_store_is_said_at_once(server, open_fetcher, orig
         if harm == "missing":
             path.unlink()
         else:
-            path.write_bytes(content[: BLOCK * 3] if harm == "cut" else content[:-7] + b"x" + content[-6:])
+            path.write_bytes(content[: BLOCK * 3 + 500] if harm == "cut" else content[:-7] + b"x" + content[-6:])
         with pytest.raises(UserError) as caught:
             fetch(fetcher)
     finally:
@@ -205,7 +211,7 @@ def test_what_is_altered_in_the_store_is_said_at_once(server, open_fetcher, orig
     problem = {
         "flipped": r"was altered: its bytes from 440,000 on do not have the manifest's hash",
         "missing": "is missing",
-        "cut": "was altered: it has 120,000 bytes, and its blocks by the manifest",
+        "cut": "was altered: it has 120,500 bytes, and its blocks by the manifest",
     }[harm]
     assert f": 1.arrow {problem}" in str(caught.value) and "upload the store again" in str(caught.value)
     assert not isinstance(caught.value, StorageOutage)
