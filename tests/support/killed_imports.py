@@ -62,7 +62,8 @@ class KilledImport:
         script = folder / "driver.py"
         script.write_text(_CODE)  # a file: processes that are spawned import it
         options = OPTIONS | ({} if address else {"processes": 2})
-        arguments = [str(source), str(folder / "stores"), address, str(BLOCK_BYTES), json.dumps(options)]
+        # relative to a folder that no process of the cluster works in
+        arguments = [os.path.relpath(source, folder), "stores", address, str(BLOCK_BYTES), json.dumps(options)]
         self._command = [sys.executable, str(script), *arguments]
 
     def start(self, **environment: str) -> "subprocess.Popen[str]":
@@ -70,7 +71,7 @@ class KilledImport:
         settings: Mapping[str, str] = {**os.environ, **self._environment, "DITLAB_HOME": str(self.folder / "home")}
         return subprocess.Popen(
             self._command, env={**settings, **environment}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True,
+            start_new_session=True, cwd=self.folder,
         )  # fmt: skip
 
     def receipts(self) -> int:

@@ -34,7 +34,7 @@ def import_data(
     """
     address = cluster_address(address) if runs_by_blocks(kind) else None
     home = Home.from_environment().ensure()
-    folder = out or home.stores
+    folder = _folder(out or home.stores, address)
     source = getattr(options, "source", None)
     with block_executor(address, folder, None if source is None else str(source), warn) as executor:
         return run_import(kind, ImportRequest(folder, home.caches, options, progress, executor))
@@ -77,11 +77,17 @@ def encode_store(
     if is_uri(str(store)):
         raise UserError(f"STORE={store} is a URI; name a store's folder, on a disk that all nodes share.")
     opened = open_named_store("STORE", str(store), home)
-    folder = out or home.stores
+    address = cluster_address(address)
+    folder = _folder(out or home.stores, address)
     encoders = EncoderChoice(encode_text, encode_images, tokens or MOST_TOKENS, patch)
-    with block_executor(cluster_address(address), folder, str(opened.path), warn) as executor:
+    with block_executor(address, folder, str(opened.path), warn) as executor:
         request = ImportRequest(folder, home.caches, Spec(), progress, executor)
         return encode(opened, encoders, tokens, name, request)
+
+
+def _folder(out: Path, address: str | None) -> Path:
+    """Return a folder as processes of other nodes find it, where there are any."""
+    return out if address is None else out.absolute()
 
 
 @contextmanager

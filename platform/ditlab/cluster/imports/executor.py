@@ -64,9 +64,18 @@ class RayExecutor:
                 yield BlockReceipt.model_validate_json(row["receipt"])
         except ray.exceptions.RayError as error:
             raise RunFailed(
-                f"Ray cannot go on with the import ({first_line(getattr(error, 'cause', None) or error)}); give the "
-                "same command again: it goes on from its whole blocks."
+                f"Ray cannot go on with the import ({_reason(error)}); give the same command again, which goes on from "
+                "its whole blocks."
             ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of what an error of Ray's was caused by: it wraps the work's own in several of its own."""
+    seen = {id(error)}
+    while (cause := getattr(error, "cause", None) or error.__cause__) is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        error = cause
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 @dataclass(frozen=True)

@@ -111,10 +111,10 @@ def _list_path(knob: str, source: str, beside: Sequence[str]) -> SourceListing:
             raise UserError(f"{knob}={source}: there is no such file or folder; correct it.")
         named = (path.with_suffix(suffix) for suffix in beside)
         found = [path, *(file for file in named if file != path and os.path.lexists(file))]
-        root = str(path.parent)
+        root = os.path.abspath(path.parent)  # noqa: PTH100  for processes in other folders; links stay
         return SourceListing(source, root, [_local_file(root, file.name, file) for file in sorted(found)])
     base, pattern = (source, "") if path.is_dir() else _parts(source)
-    root = base or "."
+    root = os.path.abspath(base)  # noqa: PTH100
     return SourceListing(source, root, _matching(sorted(_walk(root, ""), key=_by_parts), pattern))
 
 
