@@ -141,10 +141,19 @@ class MappedShard:
                 f"{REMEDY}"
             )
         self.verified[number] = True
+        if self._entries is not None and len(self.verified) > 1:
+            self._release(self._entries[number])
+
+    def _release(self, entry: BlockEntry) -> None:
+        """Give up a block's pages, all of which were read for its hash; those of its rows come back when needed."""
+        first = -(-entry.offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        whole = (entry.offset + entry.length - first) // mmap.PAGESIZE * mmap.PAGESIZE
+        if whole > 0 and hasattr(mmap, "MADV_DONTNEED"):
+            self._pages.madvise(mmap.MADV_DONTNEED, first, whole)
 
     def _map(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return the columns of all blocks but the last, (blocks, rows, *shape), and of the last, (rows, *shape)."""
-        pages = map_file(self._file)
+        self._pages = pages = map_file(self._file)
         memory = pa.py_buffer(pages)
         if self._entries is None:
             last = batch_columns(first_batch(memory), self._columns, self._rows)
