@@ -130,7 +130,10 @@ def open_data(
             splits = _split(open_motifs(spec, home, verify), hold_out, "data.kind=motifs")
             splits = dataclasses.replace(splits, references=references)
         case MixtureData():
-            splits = _mixture(spec, lambda part: open_data(part, home, verify, notify))
+            splits = _mixture(
+                spec,
+                lambda name, part: open_data(part, home, verify, lambda text: notify(in_part(text, name, type(part)))),
+            )
         case DataSource():
             splits = _split(open_source(spec, home, verify), spec.hold_out, f"data.kind={spec.kind}")
     return splits
@@ -169,7 +172,7 @@ def _split(
     return DataSplits(*views, store.fingerprint, store.name, note, text=store_codec(store))
 
 
-def _mixture(spec: MixtureData, open_part: Callable[[SourceSpec], DataSplits]) -> DataSplits:
+def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplits]) -> DataSplits:
     """Open the parts of a mixture and join them. Raises UserError that names the part."""
     parts = {name: _part(name, spec.parts[name], open_part) for name in spec.names}
     train, held_out = joined_views(
@@ -193,10 +196,10 @@ def _mixture(spec: MixtureData, open_part: Callable[[SourceSpec], DataSplits]) -
     )
 
 
-def _part(name: str, spec: SourceSpec, open_part: Callable[[SourceSpec], DataSplits]) -> DataSplits:
+def _part(name: str, spec: SourceSpec, open_part: Callable[[str, SourceSpec], DataSplits]) -> DataSplits:
     """Open a part, whose knobs begin with `data.parts.NAME`. Raises UserError that names it."""
     try:
-        opened = open_part(spec)
+        opened = open_part(name, spec)
     except UserError as error:
         message = in_part(str(error), name, type(spec))
         raise UserError(message if f"data.parts.{name}." in message else f"data.parts.{name}: {message}") from error
