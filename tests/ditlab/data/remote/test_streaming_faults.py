@@ -96,6 +96,19 @@ def test_a_fault_of_one_kind_alters_no_batch(server, streamed, expected, kind, m
     assert found == expected
 
 
+@pytest.mark.slow
+def test_a_minute_without_the_server_costs_time_alone(server, tmp_path, expected, monkeypatch):
+    monkeypatch.setenv("DITLAB_STORAGE_WAIT", "300")
+    found, began = [], time.monotonic()
+    for number, digest in enumerate(steps(view_of(f"s3://bucket/store?{server.query}", tmp_path))):
+        found.append(digest)
+        if number == 3:
+            server.stop()
+            threading.Timer(60, server.start).start()
+    assert found == expected
+    assert 60 < time.monotonic() - began < 120
+
+
 def test_the_second_ctrl_c_ends_a_loader_that_waits_for_a_server(server, tmp_path):
     view = view_of(f"s3://bucket/store?{server.query}", tmp_path)
     batches = WorkerBatches(view, ("image",), open_order(ORDER, view, BATCH, 3), BATCH, range(1))
