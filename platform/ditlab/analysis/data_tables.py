@@ -39,7 +39,7 @@ def data_tables(experiment: Experiment, data: DataSplits) -> Iterator[Table]:
 
 
 def data_facts(experiment: Experiment, data: DataSplits) -> dict[str, Any]:
-    """The same in JSON's types, for `--json`."""
+    """Return what the tables of an experiment's data show, in JSON's types."""
     return {
         "name": data.name,
         "fingerprint": data.fingerprint,

@@ -41,7 +41,7 @@ def portable(experiment: Experiment, tracking_uri: str | None, home: Home) -> Ex
 
 
 def _with_paths(section: Spec, values: Mapping[str, Any]) -> Spec:
-    """The same section with the paths among its plain values."""
+    """Return a section of a spec with the paths that its plain values hold."""
     own = section.model_dump(mode="json")
     return section.model_copy(update={key: value for key, value in values.items() if value != own[key]})
 

@@ -83,7 +83,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(folder, tmp_path, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sample", "sizes"])
 def test_a_killed_run_goes_on_from_its_last_checkpoint_to_the_same_bits(folder, tmp_path, kind):
-    """What a kill leaves: the checkpoint of step 3, and nothing of the steps after it."""
+    """Leave the checkpoint of step 3 and nothing later, as a kill does."""
     spec = KINDS[kind](folder)
     train_here(spec, folder, tmp_path / "whole")
     shutil.copytree(tmp_path / "whole" / "step-00000003", tmp_path / "killed" / "step-00000003")

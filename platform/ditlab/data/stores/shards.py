@@ -135,8 +135,6 @@ class ShardSeries:
     """Shards of one writer, `PREFIX-NNNNN-HASH.arrow`, of which one is open at a time."""
 
     def __init__(self, folder: Path, prefix: str, columns: Mapping[str, Column], rows_per_block: int):
-        self.rows = 0
-        """Rows in whole blocks so far."""
         self._folder, self._prefix, self._columns, self._size = folder, prefix, columns, rows_per_block
         self._cutter = BlockCutter(columns, rows_per_block)
         self._open: ShardWriter | None = None
@@ -174,7 +172,6 @@ class ShardSeries:
     def _add(self, block: dict[str, np.ndarray]) -> None:
         self._open = self._open or ShardWriter(self._folder, self._columns, self._size)
         self._open.add(block)
-        self.rows += len(next(iter(block.values())))
 
     def _close_shard(self) -> None:
         assert self._open is not None

@@ -99,8 +99,3 @@ class BlockIndex:
             if len(self._kept) > KEPT_SHARDS:
                 self._kept.popitem(last=False)
         return entries
-
-    def entry(self, block: int) -> BlockEntry:
-        """Return the entry of a block. Raises as `entries` does."""
-        shard = int(self._layout.shard_of(np.array([block]))[0])
-        return self.entries(shard)[block - int(self._first[shard])]
