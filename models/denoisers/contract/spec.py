@@ -47,6 +47,20 @@ class ObjectiveSpec(Spec):
         """Return the fields that the loss reads beside the model's."""
         return ()
 
+    def typical_reads(self, model: ModelSpec, batch_size: int) -> tuple[int, ...]:
+        """Return the integers that the loss of a batch reads from its device, in order, at typical values.
+
+        For traces on the meta device, which has no values to read.
+        """
+        return ()
+
+    def assumed_shapes(self, model: ModelSpec) -> Mapping[str, tuple[int, ...]]:
+        """Return the shape of one sample of fields with axes of any size, for plans without the data.
+
+        Axes of fields that are not named count as long as they may be.
+        """
+        return {}
+
     def check(self, model: ModelSpec) -> None:
         """Raise ValueError if this loss does not fit the model, as far as the specs show."""
 

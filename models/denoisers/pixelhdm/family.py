@@ -12,9 +12,6 @@ from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec
 if TYPE_CHECKING:
     from denoisers.figures import Figure
 
-EXAMPLE_SIDE = 256
-"""Height and width of the example inputs, where the network takes images as large."""
-
 
 class PixelHDMFamily(Family[PixelHDMSpec, PixelHDMObjectiveSpec, PixelHDMSamplingSpec]):
     """Dual-path diffusion of images in pixel space, conditioned on text."""
@@ -54,8 +51,8 @@ class PixelHDMFamily(Family[PixelHDMSpec, PixelHDMObjectiveSpec, PixelHDMSamplin
         dict."""
         import torch
 
-        side = min(EXAMPLE_SIDE // model.patch_size, model.max_patches) or 1
-        x = torch.zeros(batch_size, CHANNELS, side * model.patch_size, side * model.patch_size, device=device)
+        side = model.example_patches * model.patch_size
+        x = torch.zeros(batch_size, CHANNELS, side, side, device=device)
         t = torch.zeros(batch_size, device=device)
         if model.text_encoder == "learned":
             caption = torch.ones(batch_size, model.text_length, dtype=torch.int64, device=device)

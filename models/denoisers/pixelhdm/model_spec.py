@@ -12,6 +12,8 @@ from denoisers.contract import ANY, BatchField, FieldKnobs, ModelSpec, PositiveI
 
 CHANNELS = 3
 """Colour channels of an image: red, green, blue."""
+EXAMPLE_SIDE = 256
+"""Height and width of example images."""
 NUM_BYTES = 256
 """Tokens of the learned text encoder: bytes of UTF-8, of which 0 is padding."""
 
@@ -116,6 +118,11 @@ class PixelHDMSpec(ModelSpec):
     def max_patches(self) -> int:
         """Patches along a side of the largest image."""
         return self.max_resolution // self.patch_size
+
+    @property
+    def example_patches(self) -> int:
+        """Patches along a side of an example image, of EXAMPLE_SIDE pixels where the network takes images as large."""
+        return min(EXAMPLE_SIDE // self.patch_size, self.max_patches) or 1
 
     def check_size(self, height: int, width: int, knobs: tuple[str, str] = ("height", "width")) -> None:
         """Raise ValueError unless the network takes images of this size; `knobs` are the caller's names of its sides.

@@ -17,7 +17,7 @@ from denoisers.contract import (
     Spec,
     Weight,
 )
-from denoisers.pixelhdm.model_spec import PixelHDMSpec
+from denoisers.pixelhdm.model_spec import CHANNELS, PixelHDMSpec
 from denoisers.processes.flow.spec import DCT_BLOCK, LogitNormalTime, UniformTime
 
 __all__ = ["PixelHDMObjectiveSpec", "PixelHDMSamplingSpec", "PixelHDMSpec"]
@@ -95,6 +95,13 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
         if self.weights.alignment == 0:
             return ()
         return (BatchField(IMAGE_FEATURES, (ANY, self.alignment_width), "float32", unit="feature of a patch"),)
+
+    def assumed_shapes(self, model: ModelSpec) -> Mapping[str, tuple[int, ...]]:
+        """Return images of 256 x 256 pixels, or the model's largest, with features of their patches."""
+        assert isinstance(model, PixelHDMSpec), f"{type(model).__name__} is no PixelHDMSpec"
+        side = model.example_patches
+        image = (CHANNELS, side * model.patch_size, side * model.patch_size)
+        return {"image": image, IMAGE_FEATURES: (side**2, self.alignment_width)}
 
     def check(self, model: ModelSpec) -> None:
         """Raise ValueError where the model has no such block to align."""

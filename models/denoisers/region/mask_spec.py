@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import comb
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -30,3 +31,16 @@ class BedMask(Spec):
 
 
 SampledMask = Annotated[RandomMask | BedMask, Field(discriminator="kind")]
+
+
+def median_of_largest(num_regions: int, ratio: float, num_windows: int) -> int:
+    """Return the median over batches of the largest number of masked regions that one of their windows has.
+
+    Each is binomial: the smallest count q with P(X <= q)^num_windows >= 1/2.
+    """
+    below = 0.0
+    for count in range(num_regions + 1):
+        below += comb(num_regions, count) * ratio**count * (1 - ratio) ** (num_regions - count)
+        if below**num_windows >= 0.5:
+            return count
+    return num_regions

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from denoisers.checks import check_mlp_ratio, check_multiple
 from denoisers.contract import BatchField, FieldKnobs, ModelSpec, ObjectiveSpec, PositiveInt, SamplingSpec, Spec, Weight
 from denoisers.processes.gaussian.spec import LinearBetas
-from denoisers.region.mask_spec import MaskRatio, RandomMask, SampledMask
+from denoisers.region.mask_spec import MaskRatio, RandomMask, SampledMask, median_of_largest
 
 Reduction = Literal["masked_mean", "entry_mean", "zeroed_mean"]
 
@@ -98,6 +98,11 @@ class RegionObjectiveSpec(ObjectiveSpec):
     in noise: alpha_bar at the last timestep is at most 0.05."""
     weights: RegionWeights = RegionWeights()
     """Weight of each loss component."""
+
+    def typical_reads(self, model: ModelSpec, batch_size: int) -> tuple[int, ...]:
+        """Return the median of the largest number of masked regions among `batch_size` windows without padding."""
+        assert isinstance(model, RegionSpec)
+        return (median_of_largest(model.num_regions, self.mask_ratio, batch_size),)
 
 
 class RegionSamplingSpec(SamplingSpec):

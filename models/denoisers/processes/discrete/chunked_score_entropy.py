@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from denoisers.layers.autocast import product_dtype, without_autocast
 from denoisers.processes.discrete.chunk_gradients import NoisyTokens, log_chunk, softmax_chunk
 from denoisers.processes.discrete.score_entropy import ScoreName, coefficients
 
@@ -64,15 +65,14 @@ def chunked_score_entropy(
     dtype, or autocast's; all else, the gradients' sums included, is float32 or better. Without gradients (evaluation)
     nothing is computed or kept for them. Differentiable once.
     """
-    device = hidden.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    dtype = product_dtype(weight)
     wide = torch.promote_types(dtype, torch.float32)
     vocabulary = len(weight)
     flat_x, flat_x0 = x.flatten(), targets.x0.flatten()
     terms = coefficients(flat_x, flat_x0, targets.sigma.expand(x.shape).flatten().to(wide), vocabulary)
     tokens = NoisyTokens(flat_x, flat_x0, terms, targets.weight.expand(x.shape).flatten().to(wide))
     inputs = (hidden.flatten(0, -2), weight, bias)
-    with torch.autocast(device, enabled=False):
+    with without_autocast(hidden):
         if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
             total, per_token = _ChunkedScoreEntropy.apply(*inputs, tokens, targets.score, dtype, chunk_bytes)
         else:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from denoisers.layers.autocast import without_autocast
 from denoisers.processes.flow.spec import DCT_BLOCK
 
 # fmt: off
@@ -87,6 +88,6 @@ def frequency_error(predicted: Tensor, target: Tensor, weights: Tensor) -> Tenso
     transforms.
     """
     dtype = torch.promote_types(torch.promote_types(predicted.dtype, target.dtype), torch.float32)
-    with torch.autocast(predicted.device.type, enabled=False):
+    with without_autocast(predicted):
         coefficients = dct_blocks(to_ycbcr(predicted.to(dtype) - target.to(dtype)))  # (B, 3, H / 8, W / 8, 8, 8)
         return (weights.to(coefficients)[:, None, None] * coefficients.square()).mean()

@@ -1,0 +1,81 @@
+"""Floating-point operations of a step, counted on the meta device over the plain network and its loss.
+
+A multiplication and an addition are two. Counted are matrix products, convolutions and attention
+(torch.utils.flop_counter), for each of which the backward pass takes two products as large; element-wise work is not,
+and of attention what a fused kernel computes a second time is not.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from ditlab.planning.data_shape import DataShape
+from ditlab.planning.meta_step import MetaStep
+from ditlab.spec.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class StepFlops:
+    """Floating-point operations of the global batch of one optimiser step, over all workers."""
+
+    forward: int
+    """Forward passes."""
+    backward: int
+    """Backward passes, without recomputation."""
+    recomputed: int
+    """What activation checkpointing adds in the backward pass; 0 without it."""
+
+    @property
+    def model(self) -> int:
+        """Operations that the model needs: `forward` and `backward`."""
+        return self.forward + self.backward
+
+    @property
+    def hardware(self) -> int:
+        """Operations that are done: `model` and `recomputed`."""
+        return self.model + self.recomputed
+
+    def times(self, factor: int) -> StepFlops:
+        """Return the operations of `factor` such batches."""
+        return StepFlops(self.forward * factor, self.backward * factor, self.recomputed * factor)
+
+
+def step_flops(experiment: Experiment, data: DataShape | None = None) -> StepFlops:
+    """Count the operations of one optimiser step, whatever `engine` says of compilation and of checkpointing's means.
+
+    One micro-batch is traced, which takes as long for large ones as for small ones, and counts for all: a step's
+    micro-batches are alike up to the padding of their captions. The count is kept for the process. `data`: sizes that
+    the spec does not give; None assumes the largest.
+
+    Raises ValueError for a loss that does not fit its model.
+    """
+    data = data or DataShape()
+    plain = _count(experiment, data, recomputes=False)
+    recomputed = 0
+    if experiment.engine.activation_checkpointing:
+        recomputed = _count(experiment, data, recomputes=True).backward - plain.backward
+    return replace(plain, recomputed=recomputed).times(experiment.num_micro)
+
+
+_counts: dict[str, StepFlops] = {}
+
+
+def _count(experiment: Experiment, data: DataShape, recomputes: bool) -> StepFlops:
+    """Count the passes of one micro-batch, once a process; what is recomputed counts as backward."""
+    size = experiment.micro_size
+    specs = [each.model_dump(mode="json", serialize_as_any=True) for each in (experiment.model, experiment.objective)]
+    text = data.text and (data.text.vocabulary, data.text.end, data.text.packing)
+    key = json.dumps([specs, size, data.of_experiment(experiment), text, recomputes])
+    if key not in _counts:
+        step = MetaStep(experiment, data, recomputes, torch.float32)
+        counter = FlopCounterMode(display=False)
+        with counter, step.reading(size):
+            total = step.loss(step.batch(size))
+            forward = counter.get_total_flops()
+            total.backward()
+        _counts[key] = StepFlops(forward, counter.get_total_flops() - forward, 0)
+    return _counts[key]

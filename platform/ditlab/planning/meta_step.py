@@ -1,0 +1,94 @@
+"""A training step on the meta device: shapes and dtypes of every tensor, no values, no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from ditlab.planning.data_shape import DataShape
+from ditlab.spec.experiment import Experiment
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class MetaNoise:
+    """Random numbers without values (`denoisers.contract.NoiseSource`)."""
+
+    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
+        """Return a tensor of a shape, float32."""
+        return torch.empty(*shape, device="meta")
+
+    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
+        """Return a tensor of a shape, float32."""
+        return torch.empty(*shape, device="meta")
+
+
+class AnsweredReads(TorchDispatchMode):
+    """Answers to reads of values, which meta tensors do not have: given integers in their order, true for booleans."""
+
+    def __init__(self, integers: Sequence[int]) -> None:
+        super().__init__()
+        self._integers = iter(integers)
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is not torch.ops.aten._local_scalar_dense.default:
+            return function(*args, **(kwargs or {}))
+        if args[0].dtype == torch.bool:
+            return True
+        return next(self._integers)
+
+
+class MetaStep:
+    """Network and loss of an experiment on the meta device, and a batch for them."""
+
+    def __init__(self, experiment: Experiment, data: DataShape, recomputes: bool, dtype: torch.dtype) -> None:
+        """Build both with parameters of `dtype`. With `recomputes`, activations are checkpointed as in the engine.
+
+        Raises ValueError for a loss that does not fit its model.
+        """
+        family = experiment.family
+        self._experiment, self._shapes = experiment, data.of_experiment(experiment)
+        with torch.device("meta"):
+            self.network: Any = family.build_network(experiment.model).to(dtype)  # type: ignore[attr-defined]
+            self._objective: Any = family.build_objective(experiment.objective, experiment.model, data.text)
+        if self._objective.modules is not None:
+            self._objective.modules.to(dtype)
+        if recomputes:
+            for module in self.network.checkpointed_modules():
+                module.forward = partial(checkpoint, module.forward, use_reentrant=False)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Iterate over all that is trained: the network's parameters, then the loss' own."""
+        yield from self.network.parameters()
+        if self._objective.modules is not None:
+            yield from self._objective.modules.parameters()
+
+    def batch(self, size: int) -> dict[str, Tensor]:
+        """Return a batch of `size` samples, as the network and its loss take it."""
+        fields = {each.name: getattr(torch, each.dtype) for each in self._experiment.batch_fields()}
+        return {
+            name: torch.empty(size, *shape, dtype=fields[name], device="meta") for name, shape in self._shapes.items()
+        }
+
+    def loss(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Compute the weighted sum of the loss components of a batch, to be run inside `reading`."""
+        components: dict[str, Tensor] = self._objective.loss(self.network, batch, MetaNoise())
+        total = sum(self._objective.weights[name] * value for name, value in components.items())
+        assert isinstance(total, Tensor)
+        return total
+
+    @contextmanager
+    def reading(self, size: int) -> Iterator[None]:
+        """Answer the loss' reads of values inside, for a batch of `size` samples, and create tensors without values."""
+        integers = self._experiment.objective.typical_reads(self._experiment.model, size)
+        with torch.device("meta"), AnsweredReads(integers):
+            yield
+
+
