@@ -13,7 +13,7 @@ from torch._tensor_str import printoptions
 from ditlab.engine.distributed import Rank, limit_collectives
 from ditlab.engine.swapping import check_swapping
 from ditlab.errors import UserError
-from ditlab.spec.engine import Zero
+from ditlab.spec.engine import LARGEST_BUCKET, Zero
 from ditlab.spec.experiment import Experiment
 
 
@@ -77,6 +77,9 @@ def initialize(module: nn.Module, optimizer: torch.optim.Optimizer, config: dict
         vars(deepspeed.ops)["__compatible_ops__"] = {}
         if config["zero_optimization"].get("offload_optimizer", {}).get("device") == "nvme":
             check_swapping()
+        # DeepSpeed allocates a bucket of this size whatever the network's: 2 GB at its default.
+        num_parameters = sum(getattr(each, "ds_numel", each.numel()) for each in module.parameters())
+        config["zero_optimization"]["reduce_bucket_size"] = min(LARGEST_BUCKET, num_parameters)
         deepspeed.init_distributed(dist_backend="nccl" if rank.device.type == "cuda" else "gloo")
         limit_collectives(rank.timeout)
         # DeepSpeed formats every parameter's values for a message that it then does not print: half of the time taken

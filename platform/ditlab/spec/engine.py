@@ -9,6 +9,9 @@ from ditlab.spec.format_value import format_value
 from ditlab.spec.optimisation import Count
 from ditlab.spec.uris import refuse_storage
 
+LARGEST_BUCKET = 500_000_000
+"""Most gradient values that workers reduce at once; fewer where a network has fewer parameters."""
+
 
 def _zero_for_null(value: Any) -> Any:
     return 0 if value is None else value
