@@ -185,6 +185,11 @@ class RunFolder:
         return [0, *sorted(int(match[1]) for match in found if match)]
 
     @property
+    def openmetrics(self) -> Path:
+        """Latest state of the run for scrapers, in OpenMetrics' text format."""
+        return self.path / "openmetrics.txt"
+
+    @property
     def checkpoints(self) -> Path:
         """Checkpoints `step-00000200/` and so on, unless `checkpoint.storage` names another place."""
         return self.path / "checkpoints"

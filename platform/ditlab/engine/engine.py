@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from ditlab.engine.average import WeightAverage
+from ditlab.engine.collectives import time_collectives
 from ditlab.engine.configuration import configuration, initialize
 from ditlab.engine.distributed import Rank
 from ditlab.engine.gradients import GradientNorm
 from ditlab.engine.linear import partitioned_linear
 from ditlab.engine.partitions import ParameterSlice, Partitions
+from ditlab.engine.phase_clock import PhaseClock
 from ditlab.engine.recompute import checkpoint_activations
 from ditlab.engine.release import release
 from ditlab.engine.swapping import swap_folder
@@ -53,7 +55,7 @@ class Engine:
     Another engine may be built around the same module once this one is closed, after an exception too; it begins with
     fresh state, so carry `state()` over with `load_state`, cloned before `close`. `micro_size` and `accumulation` are
     the samples of one forward pass and the forward passes of one step on each worker (the experiment's by default).
-    `swap` is the folder for state kept in files where the experiment names none.
+    `swap` is the folder for state kept in files where the experiment names none; `clock` gets the time of each phase.
 
     Raises UserError where the device does not support the experiment's precision or offload.
     """
@@ -66,10 +68,12 @@ class Engine:
         micro_size: int | None = None,
         accumulation: int | None = None,
         swap: Path | None = None,
+        clock: PhaseClock | None = None,
     ) -> None:
         spec = experiment.engine
         self.stage = spec.zero.stage
         self._module = module
+        self._clock = clock or PhaseClock()
         network: Any = module.network
         if spec.activation_checkpointing or spec.activation_offload == "cpu":
             modules = network.checkpointed_modules()
@@ -97,6 +101,7 @@ class Engine:
             if self.stage == 0 and rank.world_size == 1:
                 # DeepSpeed would copy all gradients into a flat buffer and back, to sum them over one worker.
                 self._engine.enable_backward_allreduce = False
+            time_collectives(self._engine, self.stage, self._clock)
             self.partitions = Partitions(self._engine, self.stage)
             self._gradient_norm = GradientNorm(self._engine, self.stage, spec.zero.offload != "none", rank.world_size)
             self._update = Update(self.partitions.adam, experiment.training.clip)
@@ -112,8 +117,9 @@ class Engine:
         gradient is zero whatever its loss.
         Returns the loss components, and `loss`, their weighted sum: detached scalars, as if `weight` were 1.
         """
-        total, components = self._engine("loss", batch, noise_source)
-        with self._zero_gradients() if weight == 0 else nullcontext():
+        with self._clock.phase("forward"):
+            total, components = self._engine("loss", batch, noise_source)
+        with self._clock.phase("backward"), self._zero_gradients() if weight == 0 else nullcontext():
             self._engine.backward(total if weight == 1 else total * weight)
         if not last:
             self._engine.step()  # only counts: DeepSpeed updates at the accumulation boundary

@@ -19,8 +19,8 @@ _REPEATS = 3
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Floating-point operations a second of a square matrix product, with the threads that this process computes with.
 
-    2048 x 2048 on a CPU and 8192 x 8192 on CUDA, where one takes at most 0.2 s. Measured once a process for each device,
-    type and number of threads; a second at most.
+    2048 x 2048 on a CPU and 8192 x 8192 on CUDA, where one takes at most 0.2 s. Measured once a process for each
+    device, type and number of threads; a second at most.
     """
     return _rate(device.type, device.index, dtype, torch.get_num_threads())
 

@@ -17,6 +17,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
 from ditlab.tracking.journal.facts import MAIN_TAG
 from ditlab.tracking.journal.results import RESULT_PREFIXES
+from ditlab.tracking.openmetrics import OpenMetricsFile
 from ditlab.tracking.parameters import flatten
 from ditlab.tracking.records import update_record
 from ditlab.tracking.review import (
@@ -65,6 +66,7 @@ class TrackedReporter(SilentReporter):
         """
         super().__init__(**rest)
         self._run, self._on_evaluated = run, on_evaluated
+        self._worker_nodes = worker_nodes
         self._num_workers = max(1, len(worker_nodes))
         self._nodes = list(dict.fromkeys(worker_nodes))
         self._folder, self._finished = run.request.folder, False
@@ -72,6 +74,10 @@ class TrackedReporter(SilentReporter):
         self._tracker = RunTracker(self._folder, tracking.uri, run.request.home, warn=self.warn, budget=tracking.budget)
         self.metrics, self.progress = self._log_metrics, on_progress
         self.before_checkpoint, self.tags = self._tracker.journal.sync, self._tracker.set_tags
+        experiment = run.request.experiment
+        self.expose = OpenMetricsFile(
+            self._folder.openmetrics, self._folder.run_id, experiment.name, experiment.model.family, self.warn
+        ).renew
 
     def __enter__(self) -> "TrackedReporter":
         request, tracker = self._run.request, self._tracker
@@ -150,6 +156,10 @@ class TrackedReporter(SilentReporter):
         except (OSError, UserError) as error:
             reason = getattr(error, "strerror", None) or error
             self.warn(f"{self._folder.record} cannot be written ({reason}); training goes on.")
+
+    def worker_name(self, rank: int) -> str:
+        name = super().worker_name(rank)
+        return f"{name} on {self._worker_nodes[rank]}" if len(self._nodes) > 1 else name
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
         return self._on_evaluated is not None and self._on_evaluated(step, metrics)

@@ -10,6 +10,7 @@ from ditlab.data.loading.worker_batches import WorkerBatches
 from ditlab.data.mixtures.order import MixtureOrder
 from ditlab.data.orders import training_order
 from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.engine.phase_clock import PhaseClock
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.training.checkpointing import CheckpointManager
 from ditlab.training.evaluation import RunEvaluation
@@ -41,6 +42,7 @@ class WorkerParts:
     evaluation: RunEvaluation
     checkpoints: CheckpointManager
     reporter: Reporter
+    clock: PhaseClock
 
 
 class StepLoop:
@@ -53,7 +55,8 @@ class StepLoop:
         self._parts, self._state, self._share, self._skipped_steps = parts, state, share, skipped_steps
         self._experiment, self._total_steps = parts.run.experiment, parts.run.plan.total_steps
         self._metrics, self._checkpoints, self._reporter = parts.metrics, parts.checkpoints, parts.reporter
-        self._stepper = Stepper(parts.run, parts.rank, state, share, parts.inputs, parts.metrics.steps)
+        self._clock = parts.clock
+        self._stepper = Stepper(parts.run, parts.rank, state, share, parts.inputs, parts.metrics.steps, parts.clock)
 
     def run(self) -> RunOutcome:
         """Train to the end of the plan, or until a stop request, and save the last checkpoint.
@@ -70,6 +73,7 @@ class StepLoop:
         with ExitStack() as opened:
             loader = opened.enter_context(self._open_loader())
             throughput.restart()
+            self._metrics.phases.restart()
             if state.step == 0 and experiment.evaluation.every is not None:
                 with throughput.paused():
                     self._evaluate()  # the level of chance; and a sampler that fails does so before hours of training
@@ -78,7 +82,7 @@ class StepLoop:
                 if self._retire_fields():
                     loader.close()
                     loader = opened.enter_context(self._open_loader())
-                with self._metrics.data_wait.waiting():
+                with self._clock.phase("data"):
                     batch = next(loader)
                 marker.begin(state.step, "training")
                 if state.step in self._skipped_steps:
@@ -89,7 +93,9 @@ class StepLoop:
                 throughput.count_step()
                 stopped = self._after_step()
         marker.begin(state.step, "saving", is_untimed=True)
-        self._checkpoints.finish()
+        with self._clock.phase("checkpoint"):
+            self._checkpoints.finish()
+        self._log_rest()
         return RunOutcome(
             "interrupted" if stopped else "finished", state.step, self._metrics.latest, self._checkpoints.last
         )
@@ -99,7 +105,11 @@ class StepLoop:
         experiment, step, metrics = self._experiment, self._state.step, self._metrics
         metrics.read_steps(step)
         last = step == self._total_steps
-        stop, bad = self._parts.channel.largest(self._reporter.should_stop(), metrics.bad_step > 0)
+        with self._clock.phase("reduce"):  # where a worker waits for those that are behind it
+            stop, bad, *times = self._parts.channel.largest(
+                self._reporter.should_stop(), metrics.bad_step > 0, *metrics.phases.row()
+            )
+        metrics.phases.take(times)
         stopped = bool(stop) and not last
         evaluates = not stopped and _is_due(step, experiment.evaluation.every, last)
         saves = stopped or last or _is_due(step, experiment.checkpoint.every, last)
@@ -115,7 +125,8 @@ class StepLoop:
             if saves:
                 self._save()
             if evaluates and not last:
-                stopped = self._is_stopped_by_evaluation()
+                with self._clock.phase("evaluation"):
+                    stopped = self._is_stopped_by_evaluation()
                 if stopped and not saves:
                     self._save()
         if self._checkpoints.num_pending:
@@ -126,9 +137,10 @@ class StepLoop:
         step, marker = self._state.step, self._reporter.marker
         marker.begin(step, "evaluating")
         self._metrics.report_progress(step, "evaluating")
-        self._metrics.add_evaluation(step, self._parts.evaluation.evaluate(self._state, self._share.pass_size))
-        marker.begin(step, "waiting for the other workers")
-        self._parts.channel.barrier()
+        with self._clock.phase("evaluation"):
+            self._metrics.add_evaluation(step, self._parts.evaluation.evaluate(self._state, self._share.pass_size))
+            marker.begin(step, "waiting for the other workers")
+            self._parts.channel.barrier()
 
     def _save(self) -> None:
         self._reporter.marker.begin(self._state.step, "saving", is_untimed=True)
@@ -136,7 +148,15 @@ class StepLoop:
         if isinstance(self._order, MixtureOrder):
             counts = self._order.counts(self._order.batch_number(self._state.position))
             self._state.known_draws = {self._state.position: counts.tolist()}
-        self._checkpoints.save(self._state, self._metrics.latest)
+        with self._clock.phase("checkpoint"):
+            self._checkpoints.save(self._state, self._metrics.latest)
+
+    def _log_rest(self) -> None:
+        """Log the times since the last logged step, to the end of the run."""
+        phases = self._metrics.phases
+        phases.read(is_over=True)
+        phases.take(self._parts.channel.largest(*phases.row()))
+        self._metrics.finish(self._state.step)
 
     def _is_stopped_by_evaluation(self) -> bool:
         """Report an evaluation, and wait as long as a sweep's scheduler wants; return True if the run ends there."""

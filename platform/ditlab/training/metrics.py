@@ -8,10 +8,13 @@ import torch
 from torch import Tensor, distributed
 
 from ditlab.engine.distributed import Rank
+from ditlab.engine.phase_clock import PHASES, PhaseClock
+from ditlab.tracking.openmetrics import RunGauges
 from ditlab.training.nonfinite import NonFiniteMonitor
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Phase, Reporter, TrainingProgress
-from ditlab.training.speed import ThroughputMeter, WaitMeter
+from ditlab.training.speed import ThroughputMeter
+from ditlab.training.timing.phase_log import PhaseLog
 
 
 @dataclass(frozen=True)
@@ -86,12 +89,12 @@ class StepMetrics:
 class MetricLog:
     """Latest metrics of a run; the first worker reports them, every worker checks them for NaN and infinities."""
 
-    def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter) -> None:
+    def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter, clock: PhaseClock) -> None:
         self._experiment, self._total_steps = run.experiment, run.plan.total_steps
         self._is_first, self._world_size, self._reporter = rank.is_first, rank.world_size, reporter
         self.steps = StepMetrics(rank.world_size)
         self.throughput = ThroughputMeter(run.experiment.batch.size)
-        self.data_wait = WaitMeter()
+        self.phases = PhaseLog(run, rank, reporter, clock)
         self.monitor = NonFiniteMonitor(run.experiment)
         self.latest: dict[str, float] = {}
         """Metrics of the last finite step and the last evaluation, under their MLflow names."""
@@ -108,11 +111,12 @@ class MetricLog:
         Raises:
             RunFailed: the policy for non-finite steps is to stop.
         """
+        self.phases.read()
         is_fp16 = self._experiment.training.precision == "fp16"  # whose gradients overflow until the scale fits
         for read in self.steps.read(wait):
             values = {f"train/{name}": value for name, value in read.values.items()}
             values["train/samples_per_second"] = self.throughput.samples_per_second
-            values["train/data_wait"] = self.data_wait.seconds_per_step(restart=read.is_logged)
+            values["train/data_wait"] = self.phases.data_wait(restart=read.is_logged)
             loss, norm = read.values["loss"], 0.0 if is_fp16 else read.values["grad_norm"]
             is_finite = math.isfinite(loss) and math.isfinite(norm)
             if is_finite:
@@ -122,9 +126,22 @@ class MetricLog:
                 self.monitor.record(read.step, loss, norm)
                 self._skip(read.step)
             if self._is_first and (read.is_logged or not is_finite):
-                self._reporter.metrics(read.step, values)
+                times = {}
+                if read.is_logged and read.step < self._total_steps and self.phases.is_due():
+                    with self.throughput.paused():
+                        times = self.phases.point()
+                    self._update(times)
+                self._reporter.metrics(read.step, values | times)
         if self.throughput.is_report_due(current_step == self._total_steps):
             self.report_progress(current_step, "training", self.throughput.samples_per_second)
+        self._expose(current_step)
+
+    def finish(self, step: int) -> None:
+        """Report the times since the last point, with the evaluation and the checkpoint after the last step."""
+        if self._is_first and (times := self.phases.point()):
+            self._update(times)
+            self._reporter.metrics(step, times)
+        self._expose(step, is_over=True)
 
     def add_evaluation(self, step: int, values: dict[str, float]) -> None:
         """Take in and report the metrics of an evaluation after `step` steps."""
@@ -138,6 +155,16 @@ class MetricLog:
             samples = (self._total_steps - step) * self._experiment.batch.size
             left = samples * self.throughput.seconds_per_sample if speed else None
             self._reporter.progress(TrainingProgress(step, self._total_steps, speed, dict(self.latest), phase, left))
+
+    def _expose(self, step: int, is_over: bool = False) -> None:
+        """Renew what scrapers read, where that is due."""
+        phases, samples = self.phases, step * self._experiment.batch.size
+        self._reporter.expose(
+            lambda: RunGauges(
+                step, self._total_steps, samples, not is_over, dict(self.latest),
+                {name: phases.totals[:, index].tolist() for index, name in enumerate(PHASES)}, phases.peaks.tolist(),
+            ), is_over,
+        )  # fmt: skip
 
     def _update(self, values: dict[str, float]) -> None:
         """Replace the metrics of the groups (`train`, `eval`) that `values` belong to.

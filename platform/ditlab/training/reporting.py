@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from denoisers.figures import Figure
+from ditlab.tracking.openmetrics import RunGauges
 from ditlab.training.progress_marker import ProgressMarker
 
 Phase = Literal["training", "evaluating", "saving"]
@@ -81,6 +82,15 @@ class Reporter(Protocol):
         """Set tags of the tracked run."""
         ...
 
+    @property
+    def expose(self) -> Callable[[Callable[[], RunGauges], bool], None]:
+        """Renew what scrapers read, at most every few seconds, or where the second argument is true."""
+        ...
+
+    def worker_name(self, rank: int) -> str:
+        """Return the name of a worker for people, with its node where that is known."""
+        ...
+
     def should_stop(self) -> bool:
         """Return True once this worker is requested to stop early."""
         ...
@@ -99,6 +109,10 @@ class SilentReporter:
         self.progress: Callable[[TrainingProgress], None] = _drop
         self.before_checkpoint: Callable[[], object] = _drop
         self.tags: Callable[[Mapping[str, str]], None] = _drop
+        self.expose: Callable[[Callable[[], RunGauges], bool], None] = _drop
+
+    def worker_name(self, rank: int) -> str:
+        return f"worker {rank}"
 
     def samples(self, step: int, figure: Figure) -> None: ...
 

@@ -10,27 +10,6 @@ MEMORY = 30.0
 """Seconds of training after which a stretch counts for a third in the time left; a busy machine's differ tenfold."""
 
 
-class WaitMeter:
-    """Mean time that a step waited for its batch, since the last one that was logged."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._seconds, self._steps = clock, 0.0, 0
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count the time inside as the wait of one step."""
-        start = self._clock()
-        yield
-        self._seconds, self._steps = self._seconds + self._clock() - start, self._steps + 1
-
-    def seconds_per_step(self, restart: bool) -> float:
-        """Seconds a step; `restart` begins a new mean."""
-        mean = self._seconds / max(1, self._steps)
-        if restart:
-            self._seconds, self._steps = 0.0, 0
-        return mean
-
-
 class ThroughputMeter:
     """Samples per second over the latest stretch of steps, without evaluations and saves."""
 

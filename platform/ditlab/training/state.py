@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ditlab.checkpoints.shard import TensorKey
 from ditlab.engine.distributed import Rank
 from ditlab.engine.engine import Engine, TrainingModule
+from ditlab.engine.phase_clock import PhaseClock
 from ditlab.inputs.noise import derived_seed
 from ditlab.training.networks import RootedNetwork, named_parameters, persistent_buffers, whole_shape
 from ditlab.training.plan import TrainingRun
@@ -32,7 +33,9 @@ class SavedState(Protocol):
 class TrainingState:
     """Network, objective and the engine that trains them, initialised from the experiment's seed."""
 
-    def __init__(self, run: TrainingRun, rank: Rank, share: WorkerShare, marker: ProgressMarker) -> None:
+    def __init__(
+        self, run: TrainingRun, rank: Rank, share: WorkerShare, marker: ProgressMarker, clock: PhaseClock
+    ) -> None:
         experiment = run.experiment
         self._rank = rank
         torch.manual_seed(derived_seed(experiment.seed, "objective"))  # its modules draw their weights
@@ -42,7 +45,7 @@ class TrainingState:
         module = TrainingModule(network, self.objective)
         # Each pass counts, so that a worker that waits for a gradient is ahead of one that hangs.
         module.register_forward_hook(lambda *_: marker.tick())
-        self.engine = Engine(module, experiment, rank, share.pass_size, len(share.passes), swap=run.swap)
+        self.engine = Engine(module, experiment, rank, share.pass_size, len(share.passes), run.swap, clock)
         self.network = RootedNetwork(self.engine, network, marker.tick)
         owners = {"network": network, "objective": self.objective.modules or nn.Module()}
         self.buffers = dict(persistent_buffers(owners))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from ditlab.engine.distributed import Rank
+from ditlab.engine.phase_clock import PhaseClock
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.training.memory import OutOfMemory, is_out_of_memory
@@ -28,10 +29,11 @@ class Stepper:
         share: WorkerShare,
         inputs: ModelInputs,
         metrics: StepMetrics,
+        clock: PhaseClock,
     ) -> None:
         self._experiment, self._plan, self._columns = run.experiment, run.plan, run.data.train.columns
         self._rank, self._state, self._share = rank, state, share
-        self._inputs, self._metrics = inputs, metrics
+        self._inputs, self._metrics, self._clock = inputs, metrics, clock
 
     def step(self, micro_batches: Sequence[MicroBatch], is_logged: bool) -> None:
         """Train one step on this worker's micro-batches; its numbers go to the step metrics.
@@ -47,9 +49,12 @@ class Stepper:
             if is_out_of_memory(error):
                 raise OutOfMemory(state.step, str(error).splitlines()[0]) from error
             raise
-        finite = metrics.all_finite()
+        with self._clock.phase("reduce"):
+            finite = metrics.all_finite()
         lr = self._learning_rate()
-        norm = state.engine.step(state.step, lr, finite)
+        with self._clock.phase("update"):
+            norm = state.engine.step(state.step, lr, finite)
+        self._clock.end_step()
         self.skip()
         metrics.finish(state.step, {"grad_norm": norm, "lr": lr}, is_logged)
 
@@ -62,7 +67,8 @@ class Stepper:
         passes = self._share.passes
         for number, part in enumerate(passes):
             rows = slice(part.start, part.stop)
-            batch = self._inputs.prepare_batch(micro_batches[part.number], self._columns, rows=rows)
+            with self._clock.phase("forward"):
+                batch = self._inputs.prepare_batch(micro_batches[part.number], self._columns, rows=rows)
             weight = self._share.weight if part.counts else 0.0
             components = self._state.engine.forward_backward(
                 batch, self._noise(part), number == len(passes) - 1, weight

@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.engine.phase_clock import phase_clock
 from ditlab.errors import RunFailed
 from ditlab.inputs.model_inputs import ModelInputs, ignore
 from ditlab.training.checkpointing import CheckpointManager
@@ -52,7 +53,7 @@ class Worker:
     def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter) -> None:
         self._run, self._rank, self._reporter = run, rank, reporter
         self._memory = run.memory
-        channel = ControlChannel(rank)
+        channel, clock = ControlChannel(rank), phase_clock(rank.device)
         inputs = ModelInputs.from_experiment(
             run.experiment, run.data.train.columns, rank.device, reporter.warn if rank.is_first else ignore, run.home
         )
@@ -61,10 +62,11 @@ class Worker:
             rank,
             channel,
             inputs,
-            MetricLog(run, rank, reporter),
+            MetricLog(run, rank, reporter, clock),
             RunEvaluation(run, rank, channel, inputs, reporter),
             CheckpointManager(run, rank, channel, reporter),
             reporter,
+            clock,
         )
         self._state = self._build()
 
@@ -106,7 +108,7 @@ class Worker:
         self._share = worker_share(
             experiment.num_micro, experiment.micro_size, rank.rank, rank.world_size, self._memory.halvings
         )
-        return TrainingState(self._run, rank, self._share, self._reporter.marker)
+        return TrainingState(self._run, rank, self._share, self._reporter.marker, self._parts.clock)
 
     def _rebuild(self) -> None:
         """Free the old state before building the new one: memory may hold one only."""

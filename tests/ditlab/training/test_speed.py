@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.training.speed import MEMORY, ThroughputMeter, WaitMeter
+from ditlab.training.speed import MEMORY, ThroughputMeter
 
 
 class Clock:
@@ -43,18 +43,3 @@ def test_the_first_stretch_counts_whole():
     clock.now += 4.0
     meter.count_step()
     assert meter.seconds_per_sample == pytest.approx(0.4)
-
-
-def test_the_wait_for_data_is_a_mean_over_the_steps_since_the_last_point():
-    now = [0.0]
-    meter = WaitMeter(lambda: now[0])
-    assert meter.seconds_per_step(restart=True) == 0.0
-    for wait in (0.1, 0.3):
-        with meter.waiting():
-            now[0] += wait
-        now[0] += 5.0
-    assert meter.seconds_per_step(restart=False) == pytest.approx(0.2)
-    assert meter.seconds_per_step(restart=True) == pytest.approx(0.2)
-    with meter.waiting():
-        now[0] += 0.7
-    assert meter.seconds_per_step(restart=True) == pytest.approx(0.7)

@@ -12,8 +12,7 @@ from pathlib import Path
 import mlflow
 import psutil
 
-TIMINGS = ("train/samples_per_second", "train/data_wait", "run/speed", "system/")
-"""Metrics that no two runs share."""
+from support.trainings.timings import TIMINGS
 
 
 def worker_processes(of: psutil.Process | None = None) -> list[psutil.Process]:

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ditlab.data.splits import open_data
 from ditlab.engine.distributed import current_rank, single_process
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment, class_for
+from ditlab.tracking.openmetrics import RunGauges
 from ditlab.training.plan import TrainingRun, plan_run
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import RunOutcome
@@ -82,6 +83,8 @@ class Recorder:
     steps: int = 0
     marker: ProgressMarker = field(default_factory=ProgressMarker)
     tagged: dict[str, str] = field(default_factory=dict)
+    gauges: list[RunGauges] = field(default_factory=list)
+    """What scrapers would have seen last."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self.values.setdefault(step, {}).update(values)
@@ -104,6 +107,13 @@ class Recorder:
 
     def tags(self, values: Mapping[str, str]) -> None:
         self.tagged.update(values)
+
+    def expose(self, gauges: Callable[[], RunGauges], is_last: bool) -> None:
+        if is_last:
+            self.gauges.append(gauges())
+
+    def worker_name(self, rank: int) -> str:
+        return f"worker {rank}"
 
     def should_stop(self) -> bool:
         return self.stop_after is not None and max(self.losses, default=0) >= self.stop_after

@@ -22,8 +22,9 @@ from ditlab.home import Home
 from ditlab.interface.training import TrainingResult, train
 from ditlab.numerics import NUMERICS_VERSION
 from ditlab.tracking.records import list_runs, read_record
-from support.clusters.faults import TIMINGS, in_turn, kill_worker, tracked
+from support.clusters.faults import in_turn, kill_worker, tracked
 from support.clusters.unbroken import EVERY, broken, checkpoint_of
+from support.trainings.timings import TIMINGS
 from support.trainings.workers import logged, newest, same_state, tiny, train_workers
 
 NAME = "broken"
