@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ditlab.runs.description import RunDescription
 
 _MOST_METRICS = 24
+_ELSEWHERE = ("system/", "time/", "perf/")
+"""Metrics of the machine, and those of the table of times."""
 
 
 @click.command(short_help="Show one run.")
@@ -63,7 +65,7 @@ def _print(found: RunDescription, as_json: bool) -> None:
     out.print(facts)
     if not found.metrics:
         return
-    names = [name for name in sorted(found.metrics) if not name.startswith("system/")]
+    names = [name for name in sorted(found.metrics) if not name.startswith(_ELSEWHERE)]
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("metric", overflow="fold")
     table.add_column("last value", justify="right", no_wrap=True)
@@ -75,6 +77,12 @@ def _print(found: RunDescription, as_json: bool) -> None:
     out.print(table)
     if left := len(found.metrics) - len(names[:_MOST_METRICS]):
         print_line(f"and {left} more metric{'s' if left > 1 else ''}, which --json shows", as_json)
+    if found.time:
+        from ditlab.cli.time_table import time_lines
+
+        print_line("", as_json)
+        for line in time_lines(found.time):
+            print_line(line, as_json)
 
 
 def _facts(found: RunDescription) -> dict[str, str]:

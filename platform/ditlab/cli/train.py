@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     envvar="DITLAB_FIGURES",
     help="Draw the family's figures at the end (default: yes; of large networks, on a GPU alone).",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Serve the run's metrics to scrapers such as Prometheus: http://127.0.0.1:PORT/metrics.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the resolved spec, parameters, steps and devices; start nothing.")
 @json_option
 def train(
@@ -42,6 +48,7 @@ def train(
     local: bool,
     resume: str | None,
     figures: bool,
+    metrics_port: int | None,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -57,7 +64,7 @@ def train(
 
         line.stage("preparing the run" if local else "preparing the run and its workers")
         result = training.train(
-            experiment, local=local, address=address, resume=resume,
+            experiment, local=local, address=address, resume=resume, metrics_port=metrics_port,
             on_progress=line.update, say=line.say, warn=line.warn,
         )  # fmt: skip
         if figures and result.status == "finished":
@@ -65,7 +72,7 @@ def train(
 
             line.stage("drawing the figures")
             draw_final_figures(result.run, line.warn)
-    for text in _summary(result):
+    for text in (*_summary(result), *_times(result)):
         print_line(text, as_json)
     emit({**result.to_dict(), **changes}, as_json)
     if result.status == "interrupted":
@@ -127,6 +134,14 @@ def _summary(result: "TrainingResult") -> list[str]:
     loss = result.metrics.get("train/loss", float("nan"))
     samples = [f"  samples: {short_path(pictures[-1])}"] if pictures else []
     return [f"run {run} finished: {result.step} steps, loss {loss:.4f}", *samples, f"  {' · '.join(places)}"]
+
+
+def _times(result: "TrainingResult") -> list[str]:
+    """Table of where the time went; nothing where the run has logged no times."""
+    from ditlab.cli.time_table import time_lines
+
+    summary = result.run.time()
+    return time_lines(summary) if summary else []
 
 
 def _tracking_place(uri: str) -> str:

@@ -23,6 +23,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugin_packages import check_installed
 from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.tracking.journal.history import Series, metric_history
+from ditlab.tracking.journal.side_index import read_content
 from ditlab.tracking.records import FoundRun, find_training_run, list_runs, read_record
 from ditlab.tracking.run_record import RunRecord
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ditlab.analysis.plot import Plot
     from ditlab.analysis.sampling.options import SampleKeywords
     from ditlab.analysis.sampling.sample_set import SampleSet
+    from ditlab.reports.time_summary import TimeSummary
     from ditlab.runs.description import RunDescription
     from ditlab.runs.events import RunEvent
 
@@ -175,6 +177,15 @@ class Run:
         from ditlab.runs.description import describe_run
 
         return describe_run(self.home, FoundRun(self.folder, read_record(self.folder)))
+
+    def time(self) -> TimeSummary | None:
+        """Where the time of the run's logged steps went, by phase; None where it has logged no times."""
+        from ditlab.runs.description import run_time
+
+        try:
+            return run_time(read_content(self.folder.journal))
+        except OSError:
+            return None
 
     def events(self) -> list[RunEvent]:
         """Starts, evaluations, checkpoints that are kept, failures and ends, by time."""

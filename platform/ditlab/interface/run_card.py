@@ -13,6 +13,8 @@ from markupsafe import Markup
 from ditlab.errors import UserError, first_line
 from ditlab.home import RunFolder
 from ditlab.notebook_html import card, code, fold, paragraph, picture, shown, status, table
+from ditlab.reports.time_summary import TimeSummary
+from ditlab.runs.description import run_time
 from ditlab.runs.locks import is_locked
 from ditlab.spec.display.experiment_card import differing_table
 from ditlab.spec.display.spec_fields import spec_fields
@@ -29,6 +31,8 @@ MOST_RUNS = 30
 MOST_METRICS = 200
 _MOST_PICTURE = 8 * MIB
 _MOST_TEXT = 2000  # characters
+_ELSEWHERE = ("system/", "time/", "perf/")
+"""Metrics of the machine, and those of the table of times."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 _OPEN = ("interrupted", "failed", "running")
 """Statuses of a run that can go on."""
@@ -64,12 +68,21 @@ def run_card(run: ShownRun) -> Markup:
     content = _content(run, notes)
     parts = [*_sentences(run, record), *_samples(run, content, notes)]
     metrics = [[name, points.values[-1], content.steps[points.rows[-1]]] for name, points in content.metrics.items()]
-    metrics = sorted((row for row in metrics if not str(row[0]).startswith("system/")), key=lambda row: str(row[0]))
+    metrics = sorted((row for row in metrics if not str(row[0]).startswith(_ELSEWHERE)), key=lambda row: str(row[0]))
     if metrics:
         parts.append(table(["metric", "last value", "step"], metrics[:MOST_METRICS]))
+    if times := run_time(content):
+        parts.append(fold(times.heading(), _times(times)))
     parts.append(_spec(run, notes))
     parts += [paragraph(Markup("<i>{}</i>").format(shown(note, 600))) for note in notes]
     return card(record.name, f"run {record.run_id} of the family {record.family}", parts)
+
+
+def _times(times: TimeSummary) -> Markup:
+    """Where the time went, by phase."""
+    rows = [[each.name, each.seconds, f"{each.share:.1%}", each.step_ms] for each in times.shares()]
+    sentences = Markup("").join(map(paragraph, times.sentences()))
+    return table(["phase", "seconds", "share", "ms a step"], rows) + sentences
 
 
 def runs_table(runs: Sequence[ShownRun]) -> Markup:

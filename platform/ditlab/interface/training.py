@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ditlab.cluster.session import cluster_address, is_connected
 from ditlab.errors import UserError
@@ -20,6 +20,9 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.tracking.address import redact
 from ditlab.training.reporting import RunOutcome, TrainingProgress
+
+if TYPE_CHECKING:
+    from ditlab.runs.metrics_server import MetricsServer
 
 _log = logging.getLogger("ditlab")
 
@@ -77,6 +80,7 @@ def train(
     local: bool = False,
     address: str | None = None,
     resume: str | None = None,
+    metrics_port: int | None = None,
     on_progress: Callable[[TrainingProgress], None] | None = None,
     say: Callable[[str], None] | None = None,
     warn: Callable[[str], None] | None = None,
@@ -92,6 +96,7 @@ def train(
         local: True to train in this process, without Ray.
         address: Ray cluster to train on; None: RAY_ADDRESS, else a Ray instance on this machine.
         resume: id or name of a run to go on with; `auto`: the newest unfinished run of this spec, if there is one.
+        metrics_port: port of 127.0.0.1 that serves the run's metrics to scrapers (`/metrics`, OpenMetrics); None: none.
         on_progress: receives step, metrics and speed, a few times a second.
         say: receives lines that describe the run at its start.
         warn: receives warnings; None: the logger `ditlab`.
@@ -103,9 +108,11 @@ def train(
     experiment = _validated(experiment, overrides)
     address = _cluster(local, address)
     say, warn = say or _ignore, warn or _log.warning
-    with _connection(experiment, address, say):
+    with _metrics_server(metrics_port) as server, _connection(experiment, address, say):
         checked = check_run(experiment, resume, local=local, remote=address is not None)
         run = prepare_run(checked)
+        if server:
+            server.follow(run.request.folder.openmetrics)
         for line in startup_lines(checked, run.request.run_id):
             say(line)
         outcome = _train(run, local, on_progress or _ignore, warn)
@@ -140,6 +147,15 @@ def _cluster(local: bool, address: str | None) -> str | None:
     if local and address:
         raise UserError(f"--local and --address {address} exclude each other; leave one out.")
     return None if local else cluster_address(address)
+
+
+def _metrics_server(port: int | None) -> "AbstractContextManager[MetricsServer | None]":
+    """Server of the run's metrics, which listens at once; None without a port. Raises UserError."""
+    if port is None:
+        return nullcontext()
+    from ditlab.runs.metrics_server import MetricsServer
+
+    return MetricsServer(port)
 
 
 @contextmanager

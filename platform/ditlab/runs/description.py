@@ -10,13 +10,18 @@ from typing import Any
 from ditlab.checkpoints.manifest import committed
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
+from ditlab.reports.time_summary import TIMED, TimeSummary, time_summary
 from ditlab.runs.locks import is_locked
+from ditlab.secrets import hide
 from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.spec.uris import is_uri
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import read_plain
 from ditlab.storage.sizes import folder_size
 from ditlab.tracking.address import redact, resolve_tracking_uri
+from ditlab.tracking.journal.content import JournalContent
+from ditlab.tracking.journal.facts import STRAGGLER_TAG
+from ditlab.tracking.journal.history import series_of
 from ditlab.tracking.journal.side_index import damaged_lines, read_content
 from ditlab.tracking.parameters import flatten
 from ditlab.tracking.records import FoundRun, list_runs
@@ -69,6 +74,8 @@ class RunDescription:
     """Number of a sweep's trials by status."""
     notes: list[str] = field(default_factory=list)
     """Sentences on files that cannot be read."""
+    time: TimeSummary | None = None
+    """Where the time of its steps went; None for a sweep, and for a run that has logged no times."""
 
     def to_dict(self) -> dict[str, Any]:
         """The description in JSON's types, for `--json`."""
@@ -82,6 +89,7 @@ class RunDescription:
             "metrics": {name: {"step": step, "value": value} for name, (step, value) in self.metrics.items()},
             "checkpoints": {"place": self.checkpoints.place, "steps": self.checkpoints.steps},
             "bytes": self.sizes, "trials": self.trials, "notes": self.notes,
+            "time": self.time.to_dict() if self.time else None,
         }  # fmt: skip
 
 
@@ -91,7 +99,7 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     spec = _flat_spec(folder.path / ("sweep.yaml" if record.trials else "spec.yaml"), notes)
     address = resolve_tracking_uri(record.tracking_uri or None, home)
     metrics: dict[str, tuple[int, float]] = {}
-    unsent = None
+    unsent, time = None, None
     try:
         check_place(home)
     except UserError as error:
@@ -99,6 +107,7 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     try:
         content = read_content(folder.journal)
         metrics = {name: (content.steps[p.rows[-1]], p.values[-1]) for name, p in content.metrics.items()}
+        time = run_time(content)
         if content.num_damaged:
             notes.append(f"{folder.journal}: {damaged_lines(content.num_damaged)}")
         unsent = num_unsent(folder, address, home)
@@ -122,7 +131,17 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
         sizes=_sizes(folder.path),
         trials=trials,
         notes=notes,
+        time=time,
     )
+
+
+def run_time(content: JournalContent) -> TimeSummary | None:
+    """Sum up where the time of a run went, from its journal; None where it holds no times."""
+    slow = ""
+    for record in content.events:
+        if record["kind"] == "tags":
+            slow = record["values"].get(STRAGGLER_TAG, slow)
+    return time_summary(series_of(content, TIMED), hide(slow))
 
 
 def _essentials(spec: dict[str, str]) -> list[str]:

@@ -27,7 +27,7 @@ _RANKS = {"start": 0, "params": 0, "tags": 0, "dataset": 0, "metrics": 1, "artif
 _FAULT_TAGS = ("ditlab.error", "ditlab.failure_message", "ditlab.checkpoint_error")
 _RECOVERED_TAGS = ("ditlab.skipped_steps", "ditlab.left_out_steps", "ditlab.out_of_memory")
 """Tags of failures after which the same process went on."""
-_SHOWN_TAGS = ("ditlab.failure", "ditlab.exploits", "ditlab.nodes", "ditlab.best_run")
+_SHOWN_TAGS = ("ditlab.failure", "ditlab.exploits", "ditlab.nodes", "ditlab.straggler", "ditlab.best_run")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from ditlab.reports.charts.chart import Chart, CurvePoints, draw_chart
 from ditlab.reports.formatting import Cell
 from ditlab.reports.parts import ChartGrid, Fact, Facts, Notice, Paragraphs, Part, Section, Table
 from ditlab.reports.run.records import DATA_WAIT, HELD_OUT, SPEED, TRAIN, TRAIN_LOSS, RunContent
+from ditlab.reports.time_summary import time_summary
 
 MOST_CHARTS = 40
 """Charts of one section; the others are named in a sentence."""
@@ -92,7 +93,25 @@ def speed_section(run: RunContent) -> Section | None:
               if run.batch_size else []),
         ]  # fmt: skip
     parts: list[Part] = [Facts(facts)] if facts else []
-    return Section("Speed", [*parts, *_plain_charts(run, "speed", [SPEED, DATA_WAIT])], "speed")
+    folded = [("Utilisation and memory", _plain_charts(run, "utilisation", _named(run, "perf/"))),
+              ("Seconds a step by phase", _plain_charts(run, "phases", _named(run, "time/")))]  # fmt: skip
+    parts += [*_times(run), *_plain_charts(run, "speed", [SPEED, DATA_WAIT])]
+    return Section("Speed", parts, "speed", [each for each in folded if each[1]])
+
+
+def _times(run: RunContent) -> list[Part]:
+    """Table of where the time went; nothing where the run has logged no times."""
+    times = time_summary(run.metrics, run.tags.get("ditlab.straggler", ""))
+    if times is None:
+        return []
+    rows: list[list[Cell]] = [[each.name, each.seconds, f"{each.share:.1%}", each.step_ms] for each in times.shares()]
+    heading = times.heading()
+    caption = f"{heading[0].upper()}{heading[1:]}. {'; '.join(times.sentences())}"
+    return [Table(["phase", "seconds", "share", "ms a step"], rows, caption)]
+
+
+def _named(run: RunContent, prefix: str) -> list[str]:
+    return sorted(name for name in run.metrics if name.startswith(prefix))
 
 
 def median_speed(run: RunContent) -> float | None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,25 +19,16 @@ from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.reports.page import Page, digest_of, live_policy, render_live_html, render_sections
 from ditlab.runs.live.followed_run import FollowedRun, page_fault
+from ditlab.runs.loopback import FOREIGN_NAME, HEADERS, HOST, REQUEST_TIMEOUT, LoopbackServer, is_own_name
 from ditlab.runs.report.pictures import load_picture
-from ditlab.tracking.server.hosts import is_loopback
 
-HOST = "127.0.0.1"
 INTERVAL = 2.0
 """Seconds between a browser's questions for changes."""
 _TYPES = {".png": "image/png", ".gif": "image/gif", ".jpg": "image/jpeg", ".webp": "image/webp"}
-_REQUEST_TIMEOUT = 30.0
 _LEAST_AGE = 1.0
 """Seconds for which a page is not made again, however many browsers ask."""
 _SHARE = 5.0
 """A page is not made again for this many times what it took: at most a sixth of one core."""
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
 
 
 class LivePage:
@@ -51,7 +42,7 @@ class LivePage:
         self._rendered: dict[str, str] = {}
         self._made, self._cost, self._fault = 0.0, 0.0, ""
         try:
-            self._server = _Server((HOST, port), _handler(self))
+            self._server = LoopbackServer((HOST, port), _handler(self))
         except OSError as error:
             raise UserError(
                 f"--port {port} on {HOST} cannot be listened on ({error.strerror}); give another --port, or 0 for a "
@@ -136,24 +127,16 @@ class LivePage:
         self._cost = self._made - begun
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    allow_reuse_address = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a browser that went away."""
-
-
 def _handler(live: LivePage) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         """Answers GET and HEAD of the page, its changes and its pictures."""
 
         server_version, sys_version = "ditlab", ""
-        timeout = _REQUEST_TIMEOUT
+        timeout = REQUEST_TIMEOUT
 
         def do_GET(self) -> None:
             if not is_own_name(self.headers.get_all("Host") or []):
-                self._answer(HTTPStatus.FORBIDDEN, b"this server answers to names of loopback alone\n")
+                self._answer(HTTPStatus.FORBIDDEN, FOREIGN_NAME)
                 return
             try:
                 self._route()
@@ -181,7 +164,7 @@ def _handler(live: LivePage) -> type[BaseHTTPRequestHandler]:
 
         def _answer(self, status: HTTPStatus, content: bytes, kind: str = "text/plain; charset=utf-8") -> None:
             self.send_response(status)
-            headers = {**_HEADERS, "Content-Security-Policy": live_policy() + "; frame-ancestors 'none'"}
+            headers = {**HEADERS, "Content-Security-Policy": live_policy() + "; frame-ancestors 'none'"}
             for name, value in {**headers, "Content-Type": kind, "Content-Length": str(len(content))}.items():
                 self.send_header(name, value)
             self.end_headers()
@@ -192,19 +175,3 @@ def _handler(live: LivePage) -> type[BaseHTTPRequestHandler]:
             """Print nothing for a request."""
 
     return Handler
-
-
-def is_own_name(hosts: list[str]) -> bool:
-    """Return True for a request's only Host header if it names loopback, at any port: a tunnel may end on another.
-
-    A page of another site that makes its name lead to 127.0.0.1 (DNS rebinding) is refused by its name.
-    """
-    if len(hosts) != 1:
-        return False
-    host = hosts[0].strip()
-    name, bracket, port = host.rpartition("]") if host.startswith("[") else (host.partition(":")[0], "", "")
-    if bracket:
-        name, port = name[1:], port.lstrip(":")
-    else:
-        port = host.partition(":")[2]
-    return is_loopback(name.lower()) and (not port or (port.isascii() and port.isdigit()))

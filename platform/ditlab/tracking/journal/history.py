@@ -32,11 +32,13 @@ def metric_history(folder: RunFolder) -> dict[str, Series]:
         return {}
 
 
-def series_of(content: JournalContent) -> dict[str, Series]:
-    """Every metric of a journal by name."""
+def series_of(content: JournalContent, prefixes: tuple[str, ...] = ("",)) -> dict[str, Series]:
+    """Every metric of a journal by name, or those of some prefixes."""
     steps, times = np.array(content.steps), np.array(content.times)
     history = {}
     for name, points in content.metrics.items():
+        if not name.startswith(prefixes):
+            continue
         rows = np.array(points.rows)
         history[name] = Series(steps[rows], np.array(points.values), times[rows])
     return history

@@ -9,6 +9,7 @@ import numpy as np
 
 from ditlab.engine.distributed import Rank
 from ditlab.engine.phase_clock import PHASES, PhaseClock
+from ditlab.tracking.journal.facts import STRAGGLER_TAG
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
 from ditlab.training.timing.memory import peak_memory
@@ -155,7 +156,7 @@ class PhaseLog:
             return
         self._named = found.worker
         text = found.describe(self._reporter.worker_name(found.worker))
-        self._reporter.tags({"ditlab.straggler": text})
+        self._reporter.tags({STRAGGLER_TAG: text})
         self._reporter.warn(f"{text}; they wait for it at every step.")
 
 

@@ -11,8 +11,9 @@ import pytest
 from ditlab.errors import UserError
 from ditlab.runs.live import server
 from ditlab.runs.live.followed_run import FollowedRun
-from ditlab.runs.live.server import LivePage, is_own_name
+from ditlab.runs.live.server import LivePage
 from ditlab.runs.locks import lock_run
+from ditlab.runs.loopback import is_own_name
 from support.journaled import JournaledRun
 
 TIMED = {"result", "top", "timeline"}

@@ -1,0 +1,148 @@
+"""Where the time of a run went, from its `time/...` and `perf/...` metrics. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ditlab.reports.formatting import format_duration
+
+TIMED = ("time/", "perf/")
+"""Prefixes of the metrics that it is made from."""
+_STEPS, _SLOWEST = "time/steps", "time/slowest"
+_BETWEEN_STEPS = ("checkpoint", "evaluation")
+
+
+@dataclass(frozen=True)
+class PhaseShare:
+    """Time of one phase."""
+
+    name: str
+    seconds: float
+    share: float
+    """Of all phases' time, 0 to 1."""
+    step_ms: float
+    """Milliseconds a step."""
+
+
+@dataclass(frozen=True)
+class TimeSummary:
+    """Time of a run's logged steps, over all its attempts; several workers count with their mean."""
+
+    num_steps: int
+    seconds: dict[str, float]
+    """By phase, in the order of a step, without those that took no time."""
+    rates: dict[str, float]
+    """Means over the time of the steps of `perf/mfu`, `perf/hfu` and samples and tokens a second a worker."""
+    memory: float | None
+    """Largest peak memory of a worker, bytes."""
+    slowest: float | None
+    """Times the workers' median that the slowest one's forward and backward passes took; None for one worker."""
+    straggler: str
+    """The worker that was named last for being slow; empty for none."""
+
+    @property
+    def total(self) -> float:
+        """Seconds of all phases."""
+        return sum(self.seconds.values())
+
+    def shares(self) -> list[PhaseShare]:
+        """Time of each phase, in the order of a step."""
+        return [
+            PhaseShare(name, seconds, seconds / self.total, 1000 * seconds / self.num_steps)
+            for name, seconds in self.seconds.items()
+        ]
+
+    def sentences(self) -> list[str]:
+        """Describe utilisation, speed, memory and slow workers, a line each."""
+        lines = []
+        if "perf/mfu" in self.rates:
+            again = f" ({self.rates['perf/hfu']:.2f} with what is computed again)" if self._recomputes() else ""
+            lines.append(f"utilisation {self.rates['perf/mfu']:.2f} of a matrix product{again}")
+        paces = [f"{_pace(self.rates[name])} {what}/s" for name, what in _PACES.items() if name in self.rates]
+        if self.slowest is not None:
+            paces = [f"{pace} a worker" for pace in paces]
+            lines.append(f"slowest worker: {self.slowest:.2f} times the median")
+        lines += paces
+        if self.memory:
+            lines.append(f"peak memory {self.memory / 2**20:,.0f} MiB")
+        return [*([" · ".join(lines)] if lines else []), *([self.straggler] if self.straggler else [])]
+
+    def heading(self) -> str:
+        """Describe what the table holds."""
+        steps = "1 step" if self.num_steps == 1 else f"{self.num_steps:,} steps"
+        return f"where the time of {steps} went: {format_duration(self.total)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields in JSON's types, for `--json`."""
+        return {
+            "steps": self.num_steps, "seconds": self.seconds, "memory": self.memory, "slowest": self.slowest,
+            "straggler": self.straggler,
+            **{name.removeprefix("perf/"): value for name, value in self.rates.items()},
+        }  # fmt: skip
+
+    def _recomputes(self) -> bool:
+        return self.rates.get("perf/hfu", 0.0) > self.rates["perf/mfu"]
+
+
+_PACES = {"perf/samples_per_second": "samples", "perf/tokens_per_second": "tokens"}
+
+
+def time_summary(history: Mapping[str, Any], straggler: str = "") -> TimeSummary | None:
+    """Sum up a run's times from series (`steps`, `values`) by metric; None where they hold no step."""
+    if _STEPS not in history:
+        return None
+    at = history[_STEPS]
+    counts = _finite(at.values)
+    num = round(float(counts.sum()))
+    if num <= 0:
+        return None
+    means = {name: _aligned(history, name, at.steps) for name in history if name.startswith("time/")}
+    seconds = {
+        name.removeprefix("time/"): float((values * counts).sum())
+        for name, values in means.items()
+        if name not in (_STEPS, _SLOWEST)
+    }
+    of_steps = np.sum(
+        [values for name, values in means.items()
+         if name not in (_STEPS, _SLOWEST) and name.removeprefix("time/") not in _BETWEEN_STEPS], axis=0,
+    ) * counts  # fmt: skip
+    rates = {
+        name: mean
+        for name in ("perf/mfu", "perf/hfu", *_PACES)
+        if (mean := _mean(history, name, at.steps, of_steps)) is not None
+    }
+    memory = history.get("perf/memory")
+    peak = float(_finite(memory.values).max()) if memory is not None and len(memory.values) else None
+    kept = {name: value for name, value in seconds.items() if value > 0}
+    return TimeSummary(num, kept, rates, peak, _mean(history, _SLOWEST, at.steps, counts), straggler) if kept else None
+
+
+def _aligned(history: Mapping[str, Any], name: str, steps: np.ndarray) -> np.ndarray:
+    """Values of a metric at the given steps; 0 where it has none, as a damaged line may have held it."""
+    values = np.zeros(len(steps))
+    _, here, there = np.intersect1d(steps, history[name].steps, return_indices=True)
+    values[here] = _finite(history[name].values)[there]
+    return values
+
+
+def _mean(history: Mapping[str, Any], name: str, steps: np.ndarray, weights: np.ndarray) -> float | None:
+    """Mean of a metric over the points that have it, by their weights."""
+    if name not in history:
+        return None
+    has = np.isin(steps, history[name].steps)
+    weight = float((weights * has).sum())
+    return float((_aligned(history, name, steps) * weights).sum() / weight) if weight > 0 else None
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    """Values with 0 in the place of those that a file cannot have been written with: negative, NaN, infinite."""
+    array = np.asarray(values, float)
+    return np.where(np.isfinite(array) & (array >= 0), array, 0.0)
+
+
+def _pace(speed: float) -> str:
+    return f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"

@@ -1,0 +1,64 @@
+"""Where the time went: exact sums over points of any length, whatever a journal has lost."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ditlab.cli.time_table import MOST_COLUMNS, time_lines
+from ditlab.reports.time_summary import time_summary
+from ditlab.tracking.journal.history import Series
+
+
+def series(points: dict[int, float]) -> Series:
+    return Series(np.array(list(points)), np.array(list(points.values()), float))
+
+
+HISTORY = {
+    "train/loss": series(dict.fromkeys(range(1, 11), 1.0)),
+    "time/steps": series({4: 4, 10: 6}),
+    "time/data": series({4: 0.0, 10: 0.0}),
+    "time/forward": series({4: 1.0, 10: 2.0}),
+    "time/backward": series({4: 2.0, 10: 3.0}),
+    "time/evaluation": series({4: 0.0, 10: 50.0}),
+    "time/slowest": series({4: 1.5, 10: 1.0}),
+    "perf/mfu": series({10: 0.5}),
+    "perf/hfu": series({10: 0.625}),
+    "perf/samples_per_second": series({4: 10.0, 10: 6.0}),
+    "perf/memory": series({4: 2.0**30, 10: 2.0**20}),
+}
+
+
+def test_means_are_weighed_by_the_steps_that_they_stand_for():
+    found = time_summary(HISTORY, "worker 1 is slow")
+    assert found.num_steps == 10
+    assert found.seconds == {"forward": 16.0, "backward": 26.0, "evaluation": 300.0} and found.total == 342.0
+    assert next((each.name, each.step_ms) for each in found.shares()) == ("forward", 1600.0)
+    assert sum(each.share for each in found.shares()) == pytest.approx(1.0)
+    # 4 steps of 3 s and 6 of 5 s: evaluations are no part of a step's speed.
+    assert found.rates == {"perf/mfu": 0.5, "perf/hfu": 0.625, "perf/samples_per_second": (12 * 10 + 30 * 6) / 42}
+    assert found.memory == 2**30 and found.slowest == pytest.approx(1.2)
+    assert json.loads(json.dumps(found.to_dict()))["seconds"]["backward"] == 26.0
+
+
+def test_the_table_has_80_columns_whatever_the_numbers():
+    huge = {name: Series(each.steps, each.values * 1e9) for name, each in HISTORY.items() if name.startswith("time/")}
+    for history in (HISTORY, HISTORY | huge):
+        lines = time_lines(time_summary(history, "worker 3 on " + "node-" * 30 + " takes 2.0 times as long"))
+        assert max(map(len, lines)) <= MOST_COLUMNS, max(lines, key=len)
+    text = "\n".join(time_lines(time_summary(HISTORY)))
+    assert "10 steps" in text and "utilisation 0.50" in text and "0.62 with" in text and "1,024 MiB" in text
+    assert "data" not in text  # it took no time
+    assert "slowest worker: 1.20 times the median" in text
+
+
+def test_what_an_old_or_damaged_journal_lacks_costs_only_that():
+    assert time_summary({"train/loss": HISTORY["train/loss"]}) is None and time_summary({}) is None
+    broken = {**HISTORY, "time/forward": series({4: np.nan, 10: -3.0, 11: 7.0}), "perf/mfu": series({7: np.inf})}
+    found = time_summary(broken)
+    assert found.seconds == {"backward": 26.0, "evaluation": 300.0} and "perf/mfu" not in found.rates
+    assert time_lines(found)
+    assert time_summary({"time/steps": series({4: 0.0})}) is None
+    assert time_summary({"time/steps": series({4: 4.0})}) is None
+    no_times = time_summary({"time/steps": series({4: np.inf, 5: 2.0}), "time/log": series({5: 1.0})})
+    assert no_times.num_steps == 2 and no_times.seconds == {"log": 2.0}
