@@ -70,8 +70,9 @@ def table(
     scale: float = 1.0,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Embeddings of the positions 0 .. length - 1: (length, dim)."""
-    return embed(torch.arange(length), dim, layout=layout, denominator=denominator, base=base, scale=scale, dtype=dtype)
+    """Embeddings of the positions 0 .. length - 1: (length, dim), on the CPU whatever the default device."""
+    positions = torch.arange(length, device="cpu")  # on the meta device, arithmetic imports torch's compiler: 2 s
+    return embed(positions, dim, layout=layout, denominator=denominator, base=base, scale=scale, dtype=dtype)
 
 
 def table_2d(

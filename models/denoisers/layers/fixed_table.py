@@ -10,10 +10,12 @@ class FixedTable(nn.Module):
     bits: Tensor
 
     def __init__(self, values: Tensor) -> None:
+        """Keep `values`, float32 or better, on the default device."""
         super().__init__()
         # As integers: `network.bfloat16()` rounds floating-point buffers too, and `.double()` would not bring the
         # digits back. A cosine of a large position is then off by up to 2^-9.
-        self.register_buffer("bits", values.to(torch.float64).contiguous().view(torch.int64), persistent=False)
+        bits = values.to(torch.float64).contiguous().view(torch.int64)
+        self.register_buffer("bits", bits.to(torch.get_default_device()), persistent=False)
 
     def values(self, dtype: torch.dtype) -> Tensor:
         """Return the table in `dtype`, on the network's device."""

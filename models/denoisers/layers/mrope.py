@@ -18,7 +18,7 @@ class AxisTable(FixedTable):
     """Cosines and sines of the positions 0 .. length - 1, looked up rather than computed in every forward pass."""
 
     def __init__(self, length: int, width: int, base: float) -> None:
-        turns = rotation(torch.arange(length), width, base, dtype=torch.float64)
+        turns = rotation(torch.arange(length, device="cpu"), width, base, dtype=torch.float64)
         super().__init__(torch.cat((turns.cos, turns.sin), dim=-1))  # (length, width)
 
     def forward(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Rotation:

@@ -90,7 +90,7 @@ def draw_frequency_weights(_inputs: FigureInputs, quality: int) -> Figure:
 
 def frequency_weights_figure(quality: int) -> Figure:
     """Draw JPEG's quantisation steps, and the frequency loss's weights of coefficients' errors."""
-    steps, weights = quantisation_tables(quality), frequency_weights(quality).numpy()
+    steps, weights = quantisation_tables(quality), frequency_weights(quality).values.numpy()
     axes = ("horizontal frequency", "vertical frequency")
     largest_step = float(max(table.max() for table in steps))
     panels = [

@@ -1,7 +1,6 @@
 """DeepSpeed's configuration for an experiment, and its initialisation around a module."""
 
 import logging
-import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 from torch._tensor_str import printoptions
 
+from ditlab.engine.deepspeed_import import import_deepspeed
 from ditlab.engine.distributed import Rank, limit_collectives
 from ditlab.engine.swapping import check_swapping
 from ditlab.errors import UserError
@@ -60,10 +60,9 @@ def _zero(zero: Zero, rank: Rank, swap: Path | None) -> dict[str, Any]:
 
 def initialize(module: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], rank: Rank) -> Any:
     """Create DeepSpeed's engine. Raises UserError for a precision or offload that this machine does not support."""
-    os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "warning")
+    deepspeed = import_deepspeed()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import deepspeed
         from deepspeed.accelerator import get_accelerator
 
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)

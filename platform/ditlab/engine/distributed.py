@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import distributed
@@ -47,11 +48,10 @@ def single_process(use_gpu: bool, timeout: float = 1800.0) -> Iterator[Rank]:
 
 def release_process_group() -> None:
     """Destroy the process group, and DeepSpeed's handle of it where DeepSpeed was used."""
-    from deepspeed import comm
-
-    if comm.comm.cdb is not None:
+    comm: Any = sys.modules.get("deepspeed.comm.comm")  # only what imported DeepSpeed has a handle of its
+    if comm is not None and comm.cdb is not None:
         comm.destroy_process_group()
-        comm.comm.cdb = None  # or the next group of this process would be taken for the old one
+        comm.cdb = None  # or the next group of this process would be taken for the old one
     elif distributed.is_initialized():
         distributed.destroy_process_group()
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from torch.nn import functional
 
+from ditlab.engine.deepspeed_import import import_deepspeed
+
 _lock = Lock()
 _originals: list[Any] = []
 """Torch's own function, once for each open engine."""
@@ -19,6 +21,7 @@ _originals: list[Any] = []
 @contextmanager
 def partitioned_linear() -> Iterator[None]:
     """Compute `torch.nn.functional.linear` with partitioned weights, inside and until the last of several is left."""
+    import_deepspeed()
     from deepspeed.runtime.zero.linear import zero3_linear_wrap
 
     with _lock:

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from ditlab.engine.deepspeed_import import import_deepspeed
+
 
 def release(module: nn.Module) -> None:
     """Drop gradients, and finish or drop the transfers of a pass that an exception interrupted."""
@@ -33,6 +35,7 @@ def _leave_forward_pass(module: nn.Module) -> None:
 
     It is a global list: the network of every closed ZeRO-3 engine would stay in memory.
     """
+    import_deepspeed()
     from deepspeed.runtime.zero import parameter_offload
 
     own = set(module.modules())

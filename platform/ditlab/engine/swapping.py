@@ -6,6 +6,7 @@ import socket
 import tempfile
 from pathlib import Path
 
+from ditlab.engine.deepspeed_import import import_deepspeed
 from ditlab.errors import UserError
 from ditlab.spec.engine import Zero
 
@@ -17,7 +18,7 @@ def check_swapping() -> None:
 
     The build takes some minutes, once: it is kept in TORCH_EXTENSIONS_DIR.
     """
-    import deepspeed  # noqa: F401  (its accelerator decides which builder it is)
+    import_deepspeed()  # its accelerator decides which builder it is
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
     for program, package in (("c++", "g++"), ("ninja", "ninja-build")):

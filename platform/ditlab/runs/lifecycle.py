@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from ditlab.errors import RunFailed, StorageOutage, UserError
 from ditlab.home import Home, RunFolder
-from ditlab.runs.report.write import log_run_report
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.recorded import encode_recorded
@@ -79,6 +78,8 @@ class RunLifecycle:
     ) -> None:
         """End the tracked run for workers that were killed: MLflow would show it as running for ever."""
         if self.folder.journal.exists():
+            from ditlab.runs.report.write import log_run_report  # imports Jinja and PIL, which a start needs not
+
             with RunTracker(self.folder, self.experiment.tracking.uri, self.home) as tracker:
                 tracker.set_tags({"ditlab.error": message[:5000], **(tags or {})})
                 log_run_report(tracker, self.experiment, self.home, status, _warn)

@@ -9,9 +9,7 @@ from denoisers.figures import Figure
 from ditlab.data.text.store_tokenizer import copy_tokenizer
 from ditlab.errors import UserError
 from ditlab.numerics import NUMERICS_VERSION
-from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_captions, save_text
-from ditlab.runs.report.write import log_run_report
 from ditlab.runs.request import PreparedRun
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
@@ -71,7 +69,9 @@ class TrackedReporter(SilentReporter):
         self._nodes = list(dict.fromkeys(worker_nodes))
         self._folder, self._finished = run.request.folder, False
         tracking = run.request.experiment.tracking
-        self._tracker = RunTracker(self._folder, tracking.uri, run.request.home, warn=self.warn, budget=tracking.budget)
+        self._tracker = RunTracker(
+            self._folder, tracking.uri, run.request.home, warn=self.warn, budget=tracking.budget, is_held=True
+        )
         self.metrics, self.progress = self._log_metrics, on_progress
         self.before_checkpoint, self.tags = self._tracker.journal.sync, self._tracker.set_tags
         experiment = run.request.experiment
@@ -127,6 +127,8 @@ class TrackedReporter(SilentReporter):
     def _log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Log the metrics of a step; after an evaluation, renew what MLflow shows of the run first."""
         self._tracker.journal.log_metrics(step, values)
+        if step:
+            self._tracker.begin_upload()
         if any(name.startswith(RESULT_PREFIXES) for name in values):
             self._renew_note(step)
 
@@ -135,6 +137,8 @@ class TrackedReporter(SilentReporter):
         renew_note(self._tracker)
 
     def samples(self, step: int, figure: Figure) -> None:
+        from ditlab.reports.rendering.render import save_figure  # imports matplotlib: not before the first step
+
         try:
             picture = save_figure(figure, self._folder.media / f"samples-{step:08d}.png")
             text = save_text(figure, picture.with_suffix(".txt"))
@@ -166,6 +170,8 @@ class TrackedReporter(SilentReporter):
 
     def finish(self, outcome: RunOutcome) -> None:
         """Log the run's end; a finished run leaves its weights as an artifact."""
+        from ditlab.runs.report.write import log_run_report  # imports Jinja and PIL: not before the first step
+
         self._finished = True
         if outcome.status == "finished" and outcome.checkpoint:
             try:

@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import Any
 
+from ditlab.tracking.beginning import Beginning
 from ditlab.tracking.journal.writer import JournalWriter
 from ditlab.tracking.upload.connection import load_mlflow
 
@@ -21,9 +22,13 @@ class SystemMetrics:
     step counts samples, on and on over resumes.
     """
 
-    def __init__(self, journal: JournalWriter, interval: float = 10.0, node: str | None = None) -> None:
+    def __init__(
+        self, journal: JournalWriter, interval: float = 10.0, node: str | None = None, begin: Beginning | None = None
+    ) -> None:
+        """`begin` holds the first sample back."""
         self._journal = journal
         self._interval = interval
+        self._begin = begin or Beginning()
         self._prefix = f"system/{node}/" if node else "system/"
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ditlab-system-metrics", daemon=True)
@@ -35,10 +40,12 @@ class SystemMetrics:
     def stop(self) -> None:
         """Stop sampling; waits for a sample under way, up to `_STOP_TIMEOUT` seconds."""
         self._stop.set()
+        self._begin.now()
         if self._thread.is_alive():
             self._thread.join(_STOP_TIMEOUT)
 
     def _run(self) -> None:
+        self._begin.wait()
         try:
             monitors = _monitors()
             last = self._journal.last_step(self._prefix)

@@ -13,6 +13,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
 from ditlab.storage.files import sync_file, write_durably
 from ditlab.tracking.address import resolve_tracking_uri
+from ditlab.tracking.beginning import Beginning
 from ditlab.tracking.journal.writer import JournalWriter
 from ditlab.tracking.names import TAG_LENGTH, shorten
 from ditlab.tracking.system_metrics import SystemMetrics
@@ -48,9 +49,12 @@ class RunTracker:
         node: int = 0,
         budget: int | None = None,
         warn: Warn | None = None,
+        is_held: bool = False,
     ) -> None:
         """Open the journal and start the upload. Raises UserError for a malformed address.
 
+        Where it `is_held`, the upload and the system metrics begin with `begin_upload`, or 10 seconds late: they import
+        MLflow, which would take 3 s of processor from what comes before the first step.
         `warn` gets a line for each trouble with MLflow. `budget` is the spec's `tracking.budget`: about how many of
         10^6 points of a metric reach MLflow; None: all.
         """
@@ -62,8 +66,13 @@ class RunTracker:
         self.journal = JournalWriter(folder, node, budget, self._warn)
         self._system: SystemMetrics | None = None
         self._note = ""
-        self._uploader = BackgroundUploader(folder, self.uri, home, self._warn, node, self.journal.sync)
+        self._begin = Beginning(is_held)
+        self._uploader = BackgroundUploader(folder, self.uri, home, self._warn, node, self.journal.sync, self._begin)
         self._uploader.start()
+
+    def begin_upload(self) -> None:
+        """Begin the upload and the system metrics where they are held."""
+        self._begin.now()
 
     @property
     def mlflow_run_id(self) -> str | None:
@@ -175,7 +184,8 @@ class RunTracker:
     def watch_system(self, interval: float = 10.0, num_nodes: int = 1) -> None:
         """Log this machine's load under `system/...` every `interval` seconds until `close`."""
         if self._system is None:
-            self._system = SystemMetrics(self.journal, interval, f"node_{self._node}" if num_nodes > 1 else None)
+            node = f"node_{self._node}" if num_nodes > 1 else None
+            self._system = SystemMetrics(self.journal, interval, node, self._begin)
             self._system.start()
 
     def end(self, status: EndStatus) -> None:

@@ -29,9 +29,11 @@ class CompiledExpMinus:
     """`_plain` fused by torch.compile, or `_plain` itself where compilation fails (no Triton, no compiler)."""
 
     def __init__(self) -> None:
-        self._function: ExpMinus = torch.compile(_plain, dynamic=True) if find_spec("triton") else _plain
+        self._function: ExpMinus | None = None
 
     def __call__(self, values: Tensor, shift: Tensor, with_shifted: bool) -> tuple[Tensor, Tensor | None]:
+        if self._function is None:  # at the first call: torch.compile imports 3 s of modules
+            self._function = torch.compile(_plain, dynamic=True) if find_spec("triton") else _plain
         try:
             return self._function(values, shift, with_shifted)
         except torch._dynamo.exc.TorchDynamoException:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from denoisers.layers.autocast import without_autocast
+from denoisers.layers.constant import Constant
 from denoisers.processes.flow.spec import DCT_BLOCK
 
 # fmt: off
@@ -50,16 +51,20 @@ def quantisation_tables(quality: int) -> QuantisationTables:
     return QuantisationTables(luma, chroma)
 
 
-def frequency_weights(quality: int) -> Tensor:
+def frequency_weights(quality: int) -> Constant:
     """Weights (3, 8, 8), float64, of Y, Cb and Cr: each one's inverse quantisation table, scaled to a mean of 1."""
-    tables = quantisation_tables(quality)
-    inverse = torch.stack((tables.luma, tables.chroma, tables.chroma)).double().reciprocal()
-    return inverse / inverse.mean((1, 2), keepdim=True)
+
+    def compute() -> Tensor:
+        tables = quantisation_tables(quality)
+        inverse = torch.stack((tables.luma, tables.chroma, tables.chroma)).double().reciprocal()
+        return inverse / inverse.mean((1, 2), keepdim=True)
+
+    return Constant(compute)
 
 
 def to_ycbcr(rgb: Tensor) -> Tensor:
     """Convert (..., 3, H, W) to YCbCr in the same shape, without offsets: grey has Cb = Cr = 0."""
-    return torch.einsum("yc,...chw->...yhw", rgb.new_tensor(YCBCR), rgb)
+    return torch.einsum("yc,...chw->...yhw", _YCBCR.like(rgb), rgb)
 
 
 def dct_matrix() -> Tensor:
@@ -70,17 +75,20 @@ def dct_matrix() -> Tensor:
     return matrix
 
 
+_YCBCR, _DCT = Constant(lambda: torch.tensor(YCBCR, dtype=torch.float64)), Constant(dct_matrix)
+
+
 def dct_blocks(images: Tensor) -> Tensor:
     """Transform each 8x8 block X by the orthonormal DCT-II, C X C^T: (..., H, W) -> (..., H / 8, W / 8, 8, 8)."""
     assert images.shape[-2] % DCT_BLOCK == images.shape[-1] % DCT_BLOCK == 0, (
         f"{tuple(images.shape)} is no whole blocks"
     )
     blocks = images.unflatten(-1, (-1, DCT_BLOCK)).unflatten(-3, (-1, DCT_BLOCK)).transpose(-3, -2)
-    dct = dct_matrix().to(images)
+    dct = _DCT.like(images)
     return dct @ blocks @ dct.T
 
 
-def frequency_error(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:
+def frequency_error(predicted: Tensor, target: Tensor, weights: Constant) -> Tensor:
     """Mean over images, Y, Cb and Cr, blocks and frequencies of the weighted squared difference: a scalar.
 
     predicted, target: (B, 3, H, W), H and W in multiples of 8; weights: (3, 8, 8). In the better of the images' dtypes
@@ -90,4 +98,4 @@ def frequency_error(predicted: Tensor, target: Tensor, weights: Tensor) -> Tenso
     dtype = torch.promote_types(torch.promote_types(predicted.dtype, target.dtype), torch.float32)
     with without_autocast(predicted):
         coefficients = dct_blocks(to_ycbcr(predicted.to(dtype) - target.to(dtype)))  # (B, 3, H / 8, W / 8, 8, 8)
-        return (weights.to(coefficients)[:, None, None] * coefficients.square()).mean()
+        return (weights.like(coefficients)[:, None, None] * coefficients.square()).mean()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.access import outage_reason, refusal_message
 from ditlab.tracking.address import redact
+from ditlab.tracking.beginning import Beginning
 from ditlab.tracking.upload.mlflow_errors import RunGoneError, denial_status
 from ditlab.tracking.upload.sender import Warn
 from ditlab.tracking.upload.transfer import JournalTransfer, NotReadyError
@@ -20,12 +21,17 @@ _LONGEST_BACKOFF = 60.0  # seconds
 class BackgroundUploader:
     """A thread that sends a journal as it grows; MLflow's errors and delays affect neither caller nor journal."""
 
-    def __init__(self, folder: RunFolder, uri: str, home: Home, warn: Warn, node: int, sync: Callable[[], int]) -> None:
-        """`sync` is the journal's: it returns how many of its bytes are on the disk, all of them if it can."""
+    def __init__(
+        self, folder: RunFolder, uri: str, home: Home, warn: Warn, node: int, sync: Callable[[], int], begin: Beginning
+    ) -> None:
+        """`sync` is the journal's: it returns how many of its bytes are on the disk, all of them if it can.
+
+        `begin` holds the first upload back.
+        """
         self._transfer = JournalTransfer(folder, uri, home, warn, node, sync)
         self._warn = warn
         self._address, self._uri = uri, redact(uri)
-        self._stop = threading.Event()
+        self._stop, self._begin = threading.Event(), begin
         self._thread = threading.Thread(target=self._run, name="ditlab-uploader", daemon=True)
         self._until: float | None = None
         self._is_outage = False
@@ -43,11 +49,13 @@ class BackgroundUploader:
         """Send what is left for up to `timeout` seconds; returns how many records have not arrived."""
         self._until = time.monotonic() + timeout
         self._stop.set()
+        self._begin.now()
         if self._thread.is_alive():
             self._thread.join(timeout)
         return self._transfer.num_left()
 
     def _run(self) -> None:
+        self._begin.wait()
         backoff = _POLL_INTERVAL
         last_retry = time.monotonic()
         try:
