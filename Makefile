@@ -46,21 +46,21 @@ docs: $(VENV)/.installed-docs ## The documentation as a site in site/: made from
 	@echo "site/index.html (search needs a server: $(BIN)/python -m http.server --directory site)"
 
 benchmarks: $(VENV)/.installed-dev ## Ratios, against plain torch, a plain copy, a plain save, fresh processes, plain networks.
-	$(BIN)/python tests/benchmarks/loader_throughput.py
-	$(BIN)/python tests/benchmarks/large_store.py
-	$(BIN)/python tests/benchmarks/order_mixing.py
-	$(BIN)/python tests/benchmarks/step_time.py
-	$(BIN)/python tests/benchmarks/checkpoint_stall.py
-	$(BIN)/python tests/benchmarks/dlm_block_sampling.py
-	$(BIN)/python tests/benchmarks/dlm_loss.py
-	$(BIN)/python tests/benchmarks/journal_cost.py
-	$(BIN)/python tests/benchmarks/long_journal.py
-	$(BIN)/python tests/benchmarks/tracking_outage.py
-	$(BIN)/python tests/benchmarks/recovery_time.py
-	$(BIN)/python tests/benchmarks/sweep_cost.py
-	$(BIN)/python tests/benchmarks/region_step.py
-	$(BIN)/python tests/benchmarks/pixelhdm_step.py
-	$(BIN)/python tests/benchmarks/pixelhdm_guidance.py
+	$(BIN)/python tests/benchmarks/data/loader_throughput.py
+	$(BIN)/python tests/benchmarks/data/large_store.py
+	$(BIN)/python tests/benchmarks/data/order_mixing.py
+	$(BIN)/python tests/benchmarks/step/step_time.py
+	$(BIN)/python tests/benchmarks/runs/checkpoint_stall.py
+	$(BIN)/python tests/benchmarks/sampling/dlm_block_sampling.py
+	$(BIN)/python tests/benchmarks/step/dlm_loss.py
+	$(BIN)/python tests/benchmarks/tracking/journal_cost.py
+	$(BIN)/python tests/benchmarks/tracking/long_journal.py
+	$(BIN)/python tests/benchmarks/tracking/tracking_outage.py
+	$(BIN)/python tests/benchmarks/runs/recovery_time.py
+	$(BIN)/python tests/benchmarks/runs/sweep_cost.py
+	$(BIN)/python tests/benchmarks/step/region_step.py
+	$(BIN)/python tests/benchmarks/step/pixelhdm_step.py
+	$(BIN)/python tests/benchmarks/sampling/pixelhdm_guidance.py
 
 clean: ## Remove the environment and caches; runs stay.
 	rm -rf $(VENV) site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache

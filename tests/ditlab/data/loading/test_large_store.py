@@ -1,4 +1,4 @@
-"""Start-up on a store of two million rows, beside one of a tenth of them: `tests/benchmarks/large_store.py`."""
+"""Start-up on a store of two million rows, beside one of a tenth of them: `tests/benchmarks/data/large_store.py`."""
 
 import json
 import subprocess

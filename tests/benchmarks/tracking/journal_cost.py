@@ -1,6 +1,6 @@
 """Cost of journaling a step's metrics, relative to the step: `JournalWriter.log_metrics` as the step loop calls
 
-    python tests/benchmarks/journal_cost.py [--spec experiments/digits/dit.yaml] [--seconds 40] [--set P=V]
+    python tests/benchmarks/tracking/journal_cost.py [--spec experiments/digits/dit.yaml] [--seconds 40] [--set P=V]
 
 Every step of one training run is timed in two parts, the call and the rest, while the tracker's threads put the journal
 on the disk and send it to a SQLite store; so both parts meet the same machine, and the call the caches that a real step
@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2]))
 
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
@@ -63,7 +63,7 @@ class Timed(SilentReporter):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, default=Path(__file__).parents[2] / "experiments/digits/dit.yaml")
+    parser.add_argument("--spec", type=Path, default=Path(__file__).parents[3] / "experiments/digits/dit.yaml")
     parser.add_argument("--seconds", type=float, default=40)
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     options = parser.parse_args()

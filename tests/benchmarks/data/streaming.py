@@ -1,6 +1,6 @@
 """Training data streamed from an object store beside a local copy: the wait of a step, bytes fetched, the cache's size.
 
-    python tests/benchmarks/streaming.py [--runs 2]
+    python tests/benchmarks/data/streaming.py [--runs 2]
 
 An S3 server in a process of its own answers after 50 ms and sends 200 MB/s. A store of 4 GB is read in the order
 `lanes` through a cache of a twentieth of it, by steps that take 0.5 s each and together half of the link; then the
@@ -40,7 +40,7 @@ LATENCY, BANDWIDTH = 0.05, 200e6
 LANES, BLOCK = 2, 4 << 20
 WINDOWS = 0.84
 """Share of the cache that two windows take: the one in use and the next one."""
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_EC2_METADATA_DISABLED": "true"}
 
 

@@ -1,6 +1,6 @@
 """A training step of the region network over the plain one: same weights, same windows, same masks.
 
-    python tests/benchmarks/region_step.py [--spec experiments/region/get.yaml] [--batch 2] [--rounds 6] [--set P=V]
+    python tests/benchmarks/step/region_step.py [--spec experiments/region/get.yaml] [--batch 2] [--rounds 6]
 
 The network's step asks the last block, the final norm and the head for masked regions alone, keeps no attention matrix
 and modulates by sample. The plain step (tests/support/models/plain_region.py) is the page's own reading: every token
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2]))
 from denoisers.layers.rows import masked_rows
 from denoisers.region.family import FAMILY
 from denoisers.region.objective import draw_mask, errors
@@ -72,7 +72,7 @@ def prepare(spec: RegionSpec, batch: int, which: int) -> Callable[[], object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, default=Path(__file__).parents[2] / "experiments/region/get.yaml")
+    parser.add_argument("--spec", type=Path, default=Path(__file__).parents[3] / "experiments/region/get.yaml")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--set", dest="overrides", action="append", default=[])

@@ -1,6 +1,6 @@
 """Images per second of an import beside a plain loop of the same decoding and scaling, and on two cores of Ray.
 
-    python tests/benchmarks/import_rate.py
+    python tests/benchmarks/data/import_rate.py
 
 Photographs of 1024x768 pixels (JPEG, a few dozen different ones under many names) with captions are imported at 256
 pixels: in this process, and by Ray Data on two cores of a Ray instance that is up before. The plain loop decodes and

@@ -1,6 +1,6 @@
 """Start-up on a store of many small rows in the order of lanes, beside a store with a tenth of the rows.
 
-    python tests/benchmarks/large_store.py [--rows 100000000]
+    python tests/benchmarks/data/large_store.py [--rows 100000000]
 
 Writes two stores of 64-byte rows (a shard of real blocks, named many times over: 320 MB for 100 million rows). One
 fresh process opens the data and takes the first batch; another one opens them and resumes at the last batch of an

@@ -1,6 +1,6 @@
 """Time from the kill of a worker to the next step, over a start of the whole command from the same checkpoint.
 
-    python tests/benchmarks/recovery_time.py [--rounds 4] [--workers 1]
+    python tests/benchmarks/runs/recovery_time.py [--rounds 4] [--workers 1]
 
 Both take turns on one run: a worker is killed (kill -9) and replaced by the command itself; then the command is killed
 and started anew with --resume. Each time runs to the first step that the journal did not have. The start is what a
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ditlab.spec.reading.yaml_text import dump_yaml
 from support.clusters.faults import journal_of, processes_of, wait_until, worker_processes

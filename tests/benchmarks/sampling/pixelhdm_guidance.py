@@ -1,6 +1,6 @@
 """PixelHDM's guided velocity in one pass of both halves over two passes: same weights, same texts, same noise.
 
-    python tests/benchmarks/pixelhdm_guidance.py [--quick] [--rounds 8] [--batch 1] [--set P=V]
+    python tests/benchmarks/sampling/pixelhdm_guidance.py [--quick] [--rounds 8] [--batch 1] [--set P=V]
 
 The sampler asks for the conditional and the null prediction in one batch of twice the size. The other side asks for
 them one after the other. Both take turns in one process, on the network of experiments/pixelhdm/small.yaml at 64 x 64
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     options = parser.parse_args()
-    spec = Path(__file__).parents[2] / "experiments/pixelhdm/small.yaml"
+    spec = Path(__file__).parents[3] / "experiments/pixelhdm/small.yaml"
     side = 16 if options.quick else 64
     sides = build(load_experiment(spec, options.overrides), side, options.batch)
     difference = float((sides["one"]() - sides["two"]()).abs().max())  # warms up

@@ -1,6 +1,6 @@
 """Seconds in which MLflow's UI opens a long run: its page, its charts and its experiment, in headless Chromium
 
-    python tests/benchmarks/long_run_in_mlflow.py [--steps 100000] [--rounds 3] [--home FOLDER]
+    python tests/benchmarks/tracking/long_run_in_mlflow.py [--steps 100000] [--rounds 3] [--home FOLDER]
 
 A run of so many steps is tracked as training tracks it, six metrics a step, an evaluation every 1,000, and sent to the
 database of a home, which `ditlab ui` then serves. Each round opens each page in a browser without a cache, from the
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2]))
 
 from mlflow import MlflowClient
 from playwright.sync_api import Page

@@ -1,6 +1,6 @@
 """Processor time to open a long run's journal, for a resume and for a comparison, with its side index and without
 
-    python tests/benchmarks/long_journal.py [--steps 1000000] [--runs 5000] [--rounds 3]
+    python tests/benchmarks/tracking/long_journal.py [--steps 1000000] [--runs 5000] [--rounds 3]
 
 A journal of so many steps is written as training writes it, six metrics a step, held-out metrics every 1,000. Each
 round opens it four times: for a resume and for a comparison, each once by its index and once without. A list of so many

@@ -1,6 +1,6 @@
 """A training step of PixelHDM on captions padded to their batch over one on captions padded to the store's longest.
 
-    python tests/benchmarks/caption_padding.py [--quick] [--rounds 6] [--batch 4]
+    python tests/benchmarks/step/caption_padding.py [--quick] [--rounds 6] [--batch 4]
 
 Captions have 20 to 80 bytes, and the store's longest 512, the default of `ditlab data import images`. Two steps on one
 network with the learned encoder take turns in one process: all from stored rows to AdamW's update. The figure to quote

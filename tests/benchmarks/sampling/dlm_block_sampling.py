@@ -1,6 +1,6 @@
 """Block sampling with its cache over block sampling without: seconds of a sample of 1024 tokens in blocks of 128.
 
-    python tests/benchmarks/dlm_block_sampling.py [--quick] [--rounds 5] [--steps 3] [--num 1] [--device cpu]
+    python tests/benchmarks/sampling/dlm_block_sampling.py [--quick] [--rounds 5] [--steps 3] [--num 1] [--device cpu]
 
 The default network with a vocabulary of 256, float32, every parameter off 0. Both sides give log scores of the block at
 work alone; without the cache every pass goes over all finished blocks first. With n passes a block and 8 blocks of one

@@ -1,6 +1,6 @@
 """Step time with tracking to a server that does not answer, over the same steps without tracking.
 
-    python tests/benchmarks/tracking_outage.py [--spec experiments/digits/dit.yaml] [--rounds 5] [--block 30]
+    python tests/benchmarks/tracking/tracking_outage.py [--spec experiments/digits/dit.yaml] [--rounds 5] [--block 30]
 
 One training run in one process; its steps take turns in blocks: no tracking, tracking to a port that accepts
 connections and never answers (as a stopped server does), no tracking, tracking to a port that refuses them. Each
@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2]))
 
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
@@ -88,7 +88,7 @@ def ratios(blocks: list[tuple[str, float]], kind: str) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, default=Path(__file__).parents[2] / "experiments/digits/dit.yaml")
+    parser.add_argument("--spec", type=Path, default=Path(__file__).parents[3] / "experiments/digits/dit.yaml")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--block", type=int, default=30)
     parser.add_argument("--set", dest="overrides", action="append", default=[])

@@ -1,6 +1,6 @@
 """Mixing of the order by lanes: what a batch holds, beside that of a full shuffle.
 
-    python tests/benchmarks/order_mixing.py
+    python tests/benchmarks/data/order_mixing.py
 
 Of stores of generated labels, sorted by class (the worst case) and unsorted, the batches of an epoch are drawn in the
 full order and by lanes, for several numbers of lanes and windows. Three figures of each order, as means over batches:

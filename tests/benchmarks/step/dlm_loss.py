@@ -1,6 +1,6 @@
 """The language model's loss in chunks over its plain form: peak memory and time of the output layer and the loss.
 
-    python tests/benchmarks/dlm_loss.py [--quick] [--rounds 5] [--score log] [--device cpu]
+    python tests/benchmarks/step/dlm_loss.py [--quick] [--rounds 5] [--score log] [--device cpu]
 
 Forward and backward, from hidden states, weight and bias (float32) to their gradients. Peak memory is that of a child
 process of each form alone, above what it held with inputs and weights in place and the libraries warm: resident memory

@@ -5,7 +5,7 @@ the same trainings one after the other in one process, without Ray or MLflow, it
 the time from the last step of the trial before to its own first step, over that of `python -c "import torch, deepspeed,
 ray.train"`.
 
-    python tests/benchmarks/sweep_cost.py --trials 20 --fresh 6
+    python tests/benchmarks/runs/sweep_cost.py --trials 20 --fresh 6
 """
 
 import argparse
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2]))
 
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home

@@ -1,6 +1,6 @@
 """Samples per second of the loader beside raw memory-map reads of the same bytes.
 
-    python tests/benchmarks/loader_throughput.py
+    python tests/benchmarks/data/loader_throughput.py
 
 A generated store of 60,000 rows of (1, 28, 28) uint8 is read in batches of 128: by the loader in its shuffled order,
 with prefetch, by a consumer that does nothing else; as a contiguous slice and copy of a NumPy memory map; as NumPy's

@@ -1,6 +1,6 @@
 """Step time of the platform over a bare torch loop: the network, batch, clipping and optimiser of a shipped experiment.
 
-    python tests/benchmarks/step_time.py [--spec experiments/mnist/dit.yaml] [--rounds 12] [--block 2] [--set P=V]
+    python tests/benchmarks/step/step_time.py [--spec experiments/mnist/dit.yaml] [--rounds 12] [--block 2] [--set P=V]
 
 Both run in one process and take turns, a few steps each, so that a machine whose speed drifts slows both alike; the
 figure to quote is the median of the rounds' ratios. The platform's side is the whole step of `ditlab train`: loader,
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2]))
 
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
@@ -99,7 +99,7 @@ def generated_store(path: Path, size: int) -> torch.Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, default=Path(__file__).parents[2] / "experiments/mnist/dit.yaml")
+    parser.add_argument("--spec", type=Path, default=Path(__file__).parents[3] / "experiments/mnist/dit.yaml")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--block", type=int, default=2)
     parser.add_argument("--set", dest="overrides", action="append", default=[])

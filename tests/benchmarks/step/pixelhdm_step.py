@@ -1,6 +1,6 @@
 """A training step of PixelHDM on stored features over one that runs both frozen encoders; memory with recomputation.
 
-    python tests/benchmarks/pixelhdm_step.py [--quick] [--rounds 6] [--batch 2]
+    python tests/benchmarks/step/pixelhdm_step.py [--quick] [--rounds 6] [--batch 2]
 
 Three steps on one network take turns in one process: text and image features from the store; made in the step by
 encoders that keep none (a first epoch); and from encoders that keep what they made (a later epoch, where all fits). A
@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2]))
 from ditlab.data.images.captions import caption_column, encode_captions
 from ditlab.data.images.feature_columns import FeatureColumns
 from ditlab.data.stores.manifest import Column

@@ -1,6 +1,6 @@
 """Time for which a checkpoint holds up the step loop, over a plain synchronous torch.save of the same state.
 
-    python tests/benchmarks/checkpoint_stall.py [--parameters 12351760] [--rounds 10] [--folder DIR]
+    python tests/benchmarks/runs/checkpoint_stall.py [--parameters 12351760] [--rounds 10] [--folder DIR]
 
 The state is that of experiments/mnist/dit.yaml: 12.35M parameters with two moments and an average, float32. Both sides
 take turns in one process and write to the same disk; torch.save does no fsync, the platform's checkpoint does (and
