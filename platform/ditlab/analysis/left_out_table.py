@@ -6,26 +6,36 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
+from ditlab.data.stores.bucketed_store import BucketedStore
+from ditlab.data.stores.written import LeftOutRecords, WrittenStore
 
 
-def left_out_table(store: AnyStore) -> Table | None:
-    """Counts by reason, their share of the source's records, and the first of each; None where all was taken as it is.
+def left_out_records(written: WrittenStore) -> Sequence[LeftOutRecords]:
+    """Return what was left out or changed, by reason, most first.
 
     Of captions that are cut, the images are in the store.
     """
-    if not isinstance(store, BucketedStore) or not store.manifest.facts:
-        return None
+    store = written.store
+    if not isinstance(store, BucketedStore):
+        return sorted(written.left_out, key=lambda each: -each.number)
     facts = store.manifest.facts
-    records = len(store) + sum(number for reason, number in facts.items() if "cut" not in reason)
+    total = len(store) + sum(number for reason, number in facts.items() if "cut" not in reason)
+    by_number = sorted(facts.items(), key=lambda fact: -fact[1])
+    notes = store.manifest.notes
+    return [LeftOutRecords(reason, number, total, _example(reason, notes)) for reason, number in by_number]
+
+
+def left_out_table(records: Sequence[LeftOutRecords]) -> Table:
+    """Return a table of counts by reason, their share of the source's records of that kind, and one of each."""
     table = Table(title="left out or cut", title_justify="left", box=box.SIMPLE, pad_edge=False)
     table.add_column("reason")
     table.add_column("records", justify="right")
     table.add_column("share", justify="right")
     table.add_column("for one", overflow="fold")
-    for reason, number in sorted(facts.items(), key=lambda fact: -fact[1]):
-        share = f"{number / records:.2%}" if number / records >= 0.0001 else "under 0.01%"
-        table.add_row(reason, f"{number:,}", share, Text(_example(reason, store.manifest.notes)))
+    for each in records:
+        share = each.number / each.total
+        shown = f"{share:.2%}" if share >= 0.0001 else "under 0.01%"
+        table.add_row(each.reason, f"{each.number:,}", shown, Text(each.example))
     return table
 
 

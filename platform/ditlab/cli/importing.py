@@ -135,7 +135,7 @@ def _run(kind: str, options: Spec, out: Path | None, address: str | None, as_jso
 
 def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_json: bool) -> None:
     """Print what was written, what was left out and why; and for `--json` the facts and the stores."""
-    from ditlab.analysis.left_out_table import left_out_table
+    from ditlab.analysis.left_out_table import left_out_records, left_out_table
     from ditlab.analysis.store_tables import text_line
 
     stores = []
@@ -147,13 +147,21 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
             say(f"  note: {store.manifest.source.note}")
         if store.manifest.text:
             say(f"  text: {text_line(store)}")
-        left_out = getattr(store.manifest, "facts", {})
-        if (table := left_out_table(store)) is not None:
-            console(True).print(table)
+        left_out = left_out_records(one)
+        if left_out:
+            console(True).print(left_out_table(left_out))
             for file in getattr(store.manifest, "files", {}).values():
                 say(f"  listed in {store.path / file}")
         described = {"name": store.name, "path": str(store.path), "rows": len(store), "fingerprint": store.fingerprint}
         text = store.manifest.text and store.manifest.text.model_dump(mode="json")
         note = store.manifest.source.note
-        stores.append({**described, "outcome": one.outcome, "note": note, "text": text, "left_out": dict(left_out)})
+        stores.append(
+            {
+                **described,
+                "outcome": one.outcome,
+                "note": note,
+                "text": text,
+                "left_out": {each.reason: each.number for each in left_out},
+            }
+        )
     emit({**facts, "stores": stores}, as_json)

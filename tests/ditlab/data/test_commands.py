@@ -70,7 +70,7 @@ def test_importers_are_listed_with_a_line_each_and_their_own_options(ditlab):
         assert re.search(rf"^ +{line}", listed, re.MULTILINE)
     assert "..." not in listed.partition("Commands:")[2]
     get = ditlab("import", "get", "--help").out
-    for flag in ("--source DIRECTORY", "--cell-type TEXT", "--accessibility [atpm|ones]", "--regions", "--max-span"):
+    for flag in ("--source TEXT", "--cell-type TEXT", "--accessibility [atpm|ones]", "--regions", "--max-span"):
         assert flag in get
     assert "[default: 5000000; x>=1]" in get and "[required]" in get and "--checksum" not in get
     assert "--checksum / --no-checksum" in ditlab("import", "mnist", "--help").out
@@ -119,7 +119,7 @@ def test_import_and_inspect_regions(ditlab, regions, tmp_path):
 def test_mistakes_about_regions_end_with_2_and_the_knob(ditlab, regions, tmp_path):
     for arguments, message in (
         ((), "Missing option '--source'"),
-        (("--source", "nowhere"), "Directory 'nowhere' does not exist"),
+        (("--source", "nowhere"), "--source=nowhere: there is no such folder; correct it."),
         (("--source", ".", "--regions", "0"), "0 is not in the range x>=1"),
         (("--source", ".", "--accessibility", "two"), "'two' is not one of 'atpm', 'ones'"),
         (("--source", ".", "--name", "a/b"), "--name='a/b': is no plain folder name"),

@@ -15,6 +15,7 @@ from ditlab.cluster.session import ray_session
 from ditlab.data.block_imports.execution import BlockExecutor
 from ditlab.data.block_imports.plan import InputBlock
 from ditlab.data.block_imports.receipt import BlockReceipt
+from ditlab.data.block_imports.runner import RefusedSource
 from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError, first_line
 from ditlab.spec.uris import is_uri
 
@@ -30,7 +31,7 @@ TASK_BYTES = 64 * 2**20
 TASKS_PER_CORE = 4
 """Tasks that each core gets at least, so that all end at about the same time."""
 _BLOCKS = TypeAdapter(tuple[InputBlock, ...])
-_ERRORS = {kind.__name__: kind for kind in (UserError, Unreachable, StorageOutage)}
+_ERRORS = {kind.__name__: kind for kind in (UserError, RefusedSource, Unreachable, StorageOutage)}
 """Kinds of a user's mistakes, by the names under which they come back from a task."""
 
 

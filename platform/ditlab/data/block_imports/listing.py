@@ -13,6 +13,7 @@ from ditlab.errors import UserError, first_line
 from ditlab.spec.uris import is_uri
 
 _PATTERN = re.compile(r"[*?\[]")
+_NO_FOLDER = " is a file; name a folder."
 _ACCESS = "check the address and the credentials in the environment (AWS_ACCESS_KEY_ID and the like)"
 
 
@@ -96,6 +97,20 @@ def list_source(knob: str, source: str, beside: Sequence[str] = ()) -> SourceLis
     return listing
 
 
+def list_folder(knob: str, folder: str) -> SourceListing:
+    """List all files below a folder, or the URI of one, those whose names begin with a dot among them.
+
+    Raises UserError where there is no such folder, and Unreachable where a URI does not answer.
+    """
+    if is_uri(folder):
+        return _list_uri(knob, folder, (), whole=True)
+    if not Path(folder).is_dir():
+        problem = _NO_FOLDER if Path(folder).exists() else ": there is no such folder; correct it."
+        raise UserError(f"{knob}={folder}{problem}")
+    root = os.path.abspath(folder)  # noqa: PTH100
+    return SourceListing(folder, root, sorted(_walk(root, "", hidden=True), key=_by_parts))
+
+
 def source_name(source: str) -> str:
     """Return a source's name for people: that of its file or folder, of a pattern the folder that it begins below."""
     path = urlsplit(source).path if is_uri(source) else source
@@ -118,17 +133,17 @@ def _list_path(knob: str, source: str, beside: Sequence[str]) -> SourceListing:
     return SourceListing(source, root, _matching(sorted(_walk(root, ""), key=_by_parts), pattern))
 
 
-def _walk(root: str, below: str) -> Iterator[SourceFile]:
-    """Iterate over all files below a folder whose names do not begin with a dot.
+def _walk(root: str, below: str, hidden: bool = False) -> Iterator[SourceFile]:
+    """Iterate over all files below a folder; only with `hidden` over those whose names begin with a dot.
 
     Special files are among them: they cannot be read, and are counted with the damaged ones.
     """
     with os.scandir(os.path.join(root, below)) as entries:  # noqa: PTH118  pathlib takes three times as long
         for entry in entries:
-            if entry.name.startswith("."):
+            if entry.name.startswith(".") and not hidden:
                 continue
             if entry.is_dir(follow_symlinks=False):
-                yield from _walk(root, f"{below}{entry.name}/")
+                yield from _walk(root, f"{below}{entry.name}/", hidden)
             else:
                 yield _local_file(root, f"{below}{entry.name}", entry)
 
@@ -145,19 +160,22 @@ def _by_parts(file: SourceFile) -> list[str]:
     return file.name.split("/")
 
 
-def _list_uri(knob: str, source: str, beside: Sequence[str]) -> SourceListing:
+def _list_uri(knob: str, source: str, beside: Sequence[str], whole: bool = False) -> SourceListing:
+    """List a URI. `whole`: it names a folder, without a pattern, of which hidden files are listed too."""
     from pyarrow.fs import FileSelector, FileType
 
     from ditlab.storage.remote import RemoteFiles
 
     parts = urlsplit(source if "#" not in source else source.replace("#", "%23"))
-    base, pattern = _parts(parts.path)
+    base, pattern = (parts.path, "") if whole else _parts(parts.path)
     root = urlunsplit(parts._replace(path=base or "/"))
     files = RemoteFiles.open(knob, root)
     with files.translating_errors("cannot be listed", _ACCESS):
         (info,) = files.filesystem.get_file_info([files.path])
         if info.type == FileType.NotFound:
             raise UserError(f"{knob}={source}: there is no such file or folder; correct it.")
+        if info.type == FileType.File and whole:
+            raise UserError(f"{knob}={source}{_NO_FOLDER}")
         if info.type == FileType.File:
             parent, _, _ = base.rstrip("/").rpartition("/")
             root = urlunsplit(parts._replace(path=parent or "/"))
@@ -171,7 +189,7 @@ def _list_uri(knob: str, source: str, beside: Sequence[str]) -> SourceListing:
     found = (
         SourceFile(root, name, each.size or 0, str(each.mtime_ns or ""))
         for each in infos
-        if not _is_hidden(name := each.path.strip("/").removeprefix(above.strip("/")).strip("/"))
+        if not _is_hidden(name := each.path.strip("/").removeprefix(above.strip("/")).strip("/")) or whole
     )
     return SourceListing(source, root, _matching(sorted(found, key=_by_parts), pattern))
 

@@ -34,8 +34,14 @@ def read_source(file: SourceFile, limit: int) -> bytes:
         return read_plain(file.path, limit, follow=True)
     if file.size > limit:
         raise OSError(f"{file.size:,} bytes, more than {limit:,}")
-    with open_source(file, buffer=max(1, min(file.size, READ_BYTES))) as stream:
-        return stream.read()
+    return read_part(file, 0, file.size)
+
+
+def read_part(file: SourceFile, start: int, length: int) -> bytes:
+    """Read up to `length` bytes from offset `start`, in one request behind a URI. Raises as `open_source` does."""
+    with open_source(file, buffer=max(1, min(length, READ_BYTES))) as stream:
+        stream.seek(start)
+        return stream.read(length)  # of `read()` without a length Python asks 8 KiB at a time
 
 
 @lru_cache(maxsize=64)

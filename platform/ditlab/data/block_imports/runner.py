@@ -2,13 +2,13 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ditlab.data.block_imports.execution import BlockExecutor, BlockRules, BlockWork
 from ditlab.data.block_imports.plan import ImportPlan
-from ditlab.data.block_imports.receipt import RECEIPTS, BlockReceipt, read_receipt, shards_of
+from ditlab.data.block_imports.receipt import RECEIPTS, BlockReceipt, read_receipt
 from ditlab.errors import UserError
 from ditlab.progress import Progress
 
@@ -133,12 +133,3 @@ def unfinished_import(folder: Path) -> Iterator[None]:
 
 def _holds_receipts(folder: Path) -> bool:
     return (folder / RECEIPTS).is_dir() and any((folder / RECEIPTS).glob("*.json"))
-
-
-def move_shards(receipts: Sequence[BlockReceipt], folder: Path, target: Path) -> None:
-    """Move the shards of a plain store from an unfinished import's folder to the store's, where it is finished.
-
-    Raises OSError as the disk does.
-    """
-    for written in shards_of(receipts):
-        (folder / written.shard.file).replace(target / written.shard.file)

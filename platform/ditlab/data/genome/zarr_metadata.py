@@ -1,15 +1,13 @@
-"""Checks of zarr's metadata and files before zarr reads them: plain files, known codecs, sizes that fit memory."""
+"""Checks of zarr's metadata before zarr reads them: known codecs, sizes that fit memory."""
 
-import os
-import stat
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from ditlab.data.genome.zarr_files import ZarrFiles
 from ditlab.errors import first_line
-from ditlab.storage.plain_files import MIB, parse_json, read_plain
+from ditlab.storage.plain_files import MIB, parse_json
 
 METADATA = (".zarray", ".zattrs", ".zgroup", "zarr.json")
 METADATA_BYTES = 16 * MIB
@@ -28,23 +26,15 @@ class RefusedArray(ValueError):
     """Array, or file of one, that is not read; the message says why."""
 
 
-def check_metadata_files(folder: Path) -> None:
-    """Raise OSError where a file of metadata in a folder is no plain file, or too large."""
-    for name in METADATA:
-        if os.path.lexists(folder / name):
-            read_plain(folder / name, METADATA_BYTES, follow=True)
+def array_metadata(files: ZarrFiles, key: str) -> Mapping[str, Any] | None:
+    """Read the metadata of the array `key`; None where there is none.
 
-
-def array_metadata(folder: Path) -> Mapping[str, Any] | None:
-    """Read the metadata of the array in a folder; None where there is none.
-
-    Raises OSError as `check_metadata_files`, ValueError for a file that is no JSON object, and RefusedArray for codecs
-    that are not read.
+    Raises OSError for a file that is not plain or too large, ValueError for one that is no JSON object, and
+    RefusedArray for codecs that are not read.
     """
-    check_metadata_files(folder)
     for name, check in (("zarr.json", _check_format_3), (".zarray", _check_format_2)):
-        if (folder / name).is_file():
-            metadata = parse_json(read_plain(folder / name, METADATA_BYTES, follow=True))
+        if f"{key}/{name}" in files.named:
+            metadata = parse_json(files.read(f"{key}/{name}", METADATA_BYTES))
             if not isinstance(metadata, dict):
                 raise ValueError(f"{name} holds a {type(metadata).__name__}, no object")
             if name == ".zarray" or metadata.get("node_type") == "array":
@@ -119,31 +109,3 @@ def compressor_of(metadata: Mapping[str, Any]) -> str:
     if metadata.get("zarr_format") == 2:
         return _name(metadata["compressor"], "id") if metadata.get("compressor") else ""
     return next((name for name in _filters(metadata) if name in COMPRESSORS), "")
-
-
-def chunk_files(folder: Path, most_bytes: int | None = None) -> Iterator[Path]:
-    """Iterate over an array's files of chunks, or of shards.
-
-    Raises RefusedArray for what is neither a plain file nor a folder, and for a file of more than `most_bytes`.
-    """
-    waiting = [folder]
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(Path(entry.path))
-                elif entry.name not in METADATA:
-                    yield _checked(Path(entry.path), folder, most_bytes)
-
-
-def _checked(file: Path, folder: Path, most_bytes: int | None) -> Path:
-    name = file.relative_to(folder)
-    try:
-        state = file.stat()
-    except OSError as error:
-        raise RefusedArray(f"{name}: {first_line(error)}") from error
-    if not stat.S_ISREG(state.st_mode):
-        raise RefusedArray(f"{name} is no plain file")
-    if most_bytes is not None and state.st_size > most_bytes:
-        raise RefusedArray(f"{name} has {state.st_size:,} bytes, and a chunk takes at most {most_bytes:,}")
-    return file

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ditlab.data.block_imports.runner import move_shards
+from ditlab.data.block_imports.finishing import move_shards
 from ditlab.data.images.captions import CAPTION
 from ditlab.data.images.encoding import EncoderChoice, open_features
 from ditlab.data.images.feature_columns import MEANING
@@ -98,7 +98,7 @@ def _place_plain(path: Path, store: Store, encoded: EncodedParts, source: Source
     before = _there(path)
     manifest = store.manifest
     try:
-        move_shards(encoded.receipts, encoded.folder, path)
+        move_shards(encoded.shards("."), encoded.folder, path)
         finish_store(
             path,
             encoded.columns["."],

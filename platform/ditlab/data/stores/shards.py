@@ -111,16 +111,19 @@ def write_shards(
     columns: Mapping[str, Column],
     batches: Iterable[Mapping[str, np.ndarray]],
     most_bytes: int = SHARD_BYTES,
+    rows_per_block: int | None = None,
 ) -> list[WrittenShard]:
     """Write rows as shards of a store, durably; returns their records, which `finishing.finish_store` joins.
 
     A batch has every column as (rows, *shape) in its own dtype, any number of rows. The shards are
-    `PREFIX-NNNNN-HASH.arrow` in the folder, which must exist; each has the blocks that `layout.block_rows` gives. One
-    block is held in memory. Equal rows give equal files. Where `batches` raises, no file is left.
+    `PREFIX-NNNNN-HASH.arrow` in the folder, which must exist; each has blocks of `rows_per_block` rows (None: of those
+    that `layout.block_rows` gives). One block is held in memory. Equal rows give equal files. Where `batches` raises,
+    no file is left.
 
     Raises UserError for values that a column cannot hold, and for a folder that cannot be written.
     """
-    writers = ShardSeries(folder, prefix, columns, block_rows(sum(column.row_bytes for column in columns.values())))
+    rows = rows_per_block or block_rows(sum(column.row_bytes for column in columns.values()))
+    writers = ShardSeries(folder, prefix, columns, rows)
     try:
         for batch in batches:
             writers.append(batch, most_bytes)

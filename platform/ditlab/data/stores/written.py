@@ -18,12 +18,27 @@ WriteOutcome = Literal["written", "replaced", "unchanged"]
 
 
 @dataclass(frozen=True)
+class LeftOutRecords:
+    """Records of a source that were left out for one reason."""
+
+    reason: str
+    """Reason: `peaks of zero atpm`."""
+    number: int
+    total: int
+    """Records of that kind in the source."""
+    example: str = ""
+    """One of them, for people."""
+
+
+@dataclass(frozen=True)
 class WrittenStore:
     """Store on disk after a write."""
 
     store: "AnyStore"
     outcome: WriteOutcome
     """`written`: no store was there before; `replaced`: another one was; `unchanged`: one of the same content."""
+    left_out: tuple[LeftOutRecords, ...] = ()
+    """Records of the source that are not in the store, where its manifest has no facts of them."""
 
 
 def write_store(

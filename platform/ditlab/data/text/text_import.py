@@ -5,23 +5,24 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ditlab.data.block_imports.execution import ProcessExecutor
+from ditlab.data.block_imports.finishing import finish_import, refuse_bucketed_store
 from ditlab.data.block_imports.listing import SourceListing, list_source, source_name
 from ditlab.data.block_imports.plan import ImportPlan, InputBlock, block_bytes, partial_folder
 from ditlab.data.block_imports.receipt import BlockReceipt
-from ditlab.data.block_imports.runner import RefusedSource, move_shards, run_blocks, unfinished_import
+from ditlab.data.block_imports.runner import RefusedSource, run_blocks, unfinished_import
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.source_files import file_problem, visible_name
 from ditlab.data.sources.blocks import TEXT_KINDS, record_blocks, record_files
-from ditlab.data.stores.bucket_manifest import BUCKETS_NAME
-from ditlab.data.stores.manifest import MANIFEST_NAME, Source, TextFacts
+from ditlab.data.stores.manifest import Source, TextFacts
 from ditlab.data.stores.plain_names import folder_name
-from ditlab.data.stores.written import WriteOutcome, WrittenStore
+from ditlab.data.stores.written import LeftOutRecords, WrittenStore
 from ditlab.data.text.block_documents import BlockCorpus
 from ditlab.data.text.block_rules import (
     BYTES,
     DOCUMENTS,
     FIRST,
     TOKENS,
+    UNREADABLE,
     TextRules,
     joined_rests,
     sums_of,
@@ -60,8 +61,7 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
     tokens = TokenStoreRequest(options.tokenizer, options.vocabulary or DEFAULT_VOCABULARY, options.length)
     stem = PurePosixPath(source_name(options.source)).stem
     path = request.out / (options.name or f"text-{folder_name(stem)}-{tokens.label}")
-    if (path / BUCKETS_NAME).exists():
-        raise UserError(f"{path} holds a store with buckets; choose another name, or remove that folder.")
+    refuse_bucketed_store(path)
     refuses = options.unreadable == "refuse"
     corpus = BlockCorpus(options.source, _read_to_learn(source.blocks), options.column, refuses)
     tokenizer = request_tokenizer(tokens, corpus, request.progress)
@@ -143,28 +143,21 @@ def _finish(
     source: TextSource,
     options: TextOptions,
 ) -> WrittenStore:
-    from ditlab.data.stores.finishing import finish_store
     from ditlab.data.stores.shards import write_shards
-    from ditlab.data.stores.store import Store
 
     columns, sums = token_columns(tokenizer, options.length), sums_of(receipts)
     rests = joined_rests(receipts, tokenizer.dtype, options.length)
-    shared = write_shards(folder, REST_PREFIX, columns, [{"tokens": rests}] if len(rests) else [])
-    existed = (path / MANIFEST_NAME).exists()
-    try:
-        before = Store.open(path).fingerprint
-    except UserError:
-        before = None
-    move_shards(receipts, folder, path)
-    for each in shared:
-        (folder / each.shard.file).replace(path / each.shard.file)
-    finish_store(
+    problems = [*source.problems, *(f"{each.place}: {each.detail}" for receipt in receipts for each in receipt.listed)]
+    num = len(source.problems) + sum(sum(receipt.left_out.values()) for receipt in receipts)
+    return finish_import(
         path,
+        folder,
+        receipts,
         columns,
-        [*(shard for receipt in receipts for shard in receipt.parts["."]), *shared],
-        name=path.name,
+        more=write_shards(folder, REST_PREFIX, columns, [{"tokens": rests}] if len(rests) else []),
         description=f"text of {visible_name(source_name(options.source))} in rows of {options.length:,} tokens",
-        source=Source(kind="text", note=_note(source, receipts, options)),
+        source=Source(kind="text", note=_note(source, _left_out(num, problems), options)),
+        left_out=[LeftOutRecords(UNREADABLE, num, sums[DOCUMENTS] + num, next(iter(problems), ""))],
         text=TextFacts(
             tokenizer=options.tokenizer,
             documents=sums[DOCUMENTS],
@@ -174,17 +167,11 @@ def _finish(
         ),
         attachments={TOKENIZER_NAME: tokenizer.content},
     )
-    store = Store.open(path, verify=False)
-    outcome: WriteOutcome = "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
-    return WrittenStore(store, outcome)
 
 
-def _note(source: TextSource, receipts: Sequence[BlockReceipt], options: TextOptions) -> str:
+def _note(source: TextSource, left_out: str, options: TextOptions) -> str:
     note = f"read from {visible_name(source_name(options.source))}"
     note += f" ({source.num_files:,} files)" if source.num_files > 1 else ""
-    num = len(source.problems) + sum(sum(receipt.left_out.values()) for receipt in receipts)
-    records = [f"{each.place}: {each.detail}" for receipt in receipts for each in receipt.listed]
-    left_out = _left_out(num, [*source.problems, *records])
     return f"{note}; {left_out}" if left_out else note
 
 

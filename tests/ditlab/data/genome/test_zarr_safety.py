@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 import zarr
 
-from ditlab.data.genome.zarr_arrays import open_array, open_group, read_array
+from ditlab.data.genome.zarr_arrays import open_array, open_group
+from ditlab.data.genome.zarr_files import list_zarr
 from ditlab.errors import UserError
 from support.damage import bit_flips, mutations
 from support.special_files import KINDS, put, remove
@@ -42,7 +43,9 @@ def store(tmp_path) -> Callable[..., Path]:
 
 
 def read(path: Path, key: str = "x") -> np.ndarray:
-    return read_array(path, key, open_array(path, open_group(path), key), slice(None))
+    files = list_zarr(str(path))
+    open_group(files)
+    return open_array(files, key).read()
 
 
 def refused(path: Path, key: str, words: str) -> None:

@@ -95,8 +95,10 @@ def test_a_folder_without_a_zarr_store_is_named(refused, tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "zarr.json").write_text('{"zarr_format"')
     within = GetSource().write(tmp_path / "whole.zarr") / "data"
-    for path in (tmp_path / "empty", tmp_path / "broken", tmp_path / "nowhere", within):
+    for path in (tmp_path / "empty", tmp_path / "broken", within):
         refused(path, f"--source={path} is no zarr store", "name the folder of one")
+    refused(tmp_path / "nowhere", f"--source={tmp_path / 'nowhere'}: there is no such folder; correct it.")
+    refused(within / "zarr.json", f"--source={within / 'zarr.json'} is a file; name a folder.")
 
 
 @pytest.mark.parametrize("zarr_format", FORMATS)
@@ -127,7 +129,7 @@ def without(*keys: str) -> Callable[[dict], dict]:
             lambda m: {**m, "codecs": [*m["codecs"], {"name": "lost", "configuration": {}}]},
             LOST,
         ),
-        (2, without("shape"), "is no array"),
+        (2, without("shape"), "'shape'"),
         (3, without("shape"), "'shape'"),
         (2, None, "Expecting property name"),
         (3, None, "Expecting property name"),
