@@ -5,12 +5,13 @@ B batch, C channels, S image size, N patches, D width, E = 4 D width of the cond
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from denoisers.contract import Role
 from denoisers.dit.spec import DiTSpec
 from denoisers.layers.adaln import AdaLN, Modulation
 from denoisers.layers.adaln_block import AdaLNZeroBlock
@@ -97,8 +98,14 @@ class DiT(nn.Module):
             "head": [self.head],
         }
 
+    def role_modules(self) -> Mapping[Role, Sequence[nn.Module]]:
+        return {"input": [self.patch_embedding], "head": [self.head]}
+
     def checkpointed_modules(self) -> Sequence[nn.Module]:
         return self.transformer_blocks()
+
+    def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
+        return {"block": self.transformer_blocks()}
 
     def transformer_blocks(self) -> list[Block]:
         """Return `blocks` with their own type."""

@@ -6,13 +6,14 @@ segment: N of them for the T / N tokens of each segment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from denoisers.contract import Role
 from denoisers.dlm.attention_masks import block_causal_mask, document_mask, two_copy_mask
 from denoisers.dlm.block import NORM_EPS, DLMBlock
 from denoisers.dlm.output_layer import DLMOutput
@@ -116,8 +117,14 @@ class DLM(nn.Module):
             "output": [self.output],
         }
 
+    def role_modules(self) -> Mapping[Role, Sequence[nn.Module]]:
+        return {"head": [self.output.log_scores]}
+
     def checkpointed_modules(self) -> Sequence[nn.Module]:
         return self.transformer_blocks()
+
+    def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
+        return {"block": self.transformer_blocks()}
 
     def transformer_blocks(self) -> list[DLMBlock]:
         """Return `blocks` with their own type."""

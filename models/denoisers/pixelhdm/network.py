@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from denoisers.contract import Role
 from denoisers.layers.gated_attention import GatedAttention
 from denoisers.layers.patches import patchify, unpatchify
 from denoisers.layers.rope import Rotation
@@ -153,8 +154,14 @@ class PixelHDM(nn.Module):
             "head": [self.head],
         }
 
+    def role_modules(self) -> Mapping[Role, Sequence[nn.Module]]:
+        return {"input": [self.patch_embedding, self.pixel_embedding], "head": [self.head]}
+
     def checkpointed_modules(self) -> Sequence[nn.Module]:
         return [*self.patch_blocks, *self.pixel_blocks]
+
+    def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
+        return {"patch_block": list(self.patch_blocks), "pixel_block": list(self.pixel_blocks)}
 
 
 def initialise(network: nn.Module) -> None:

@@ -5,12 +5,13 @@ B batch, R regions, F features, T tokens (R + 1: a class token stands before the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
+from denoisers.contract import Role
 from denoisers.layers.adaln_block import AdaLNZeroBlock
 from denoisers.layers.embeddings import embed
 from denoisers.layers.time_embedding import TimeEmbedding
@@ -97,8 +98,15 @@ class RegionNetwork(nn.Module):
             "tokens": [self.tokens],
         }
 
+    def role_modules(self) -> Mapping[Role, Sequence[nn.Module]]:
+        return {"input": [self.embedding], "head": [self.head]}
+
     def checkpointed_modules(self) -> Sequence[nn.Module]:
         return self.transformer_blocks()
+
+    def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
+        *blocks, last = self.transformer_blocks()  # the last one takes the queries' index
+        return {"block": blocks, "last_block": [last]}
 
     def transformer_blocks(self) -> list[AdaLNZeroBlock]:
         """Return `blocks` with their own type."""

@@ -5,12 +5,13 @@ B batch, C channels, S image size, W width, E width of the time embedding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from denoisers.contract import Role
 from denoisers.layers.label_embedding import LabelEmbedding, add_label
 from denoisers.layers.time_embedding import TimeEmbedding
 from denoisers.unet.spec import NUM_GROUPS, UNetSpec
@@ -104,5 +105,14 @@ class UNet(nn.Module):
             "head": [self.norm_out, self.conv_out],
         }
 
+    def role_modules(self) -> Mapping[Role, Sequence[nn.Module]]:
+        return {"input": [self.conv_in], "head": [self.conv_out]}
+
     def checkpointed_modules(self) -> Sequence[nn.Module]:
         return list(self.blocks().values())
+
+    def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
+        kinds: dict[str, list[nn.Module]] = {}
+        for block in self.blocks().values():
+            kinds.setdefault(f"block_{block.conv1.in_channels}_{block.conv1.out_channels}", []).append(block)
+        return kinds

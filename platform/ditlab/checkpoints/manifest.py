@@ -66,13 +66,16 @@ class CheckpointManifest:
     """Version of the numbers that wrote it (`ditlab.numerics`); 1 where the key is absent."""
     draws: list[Natural] = field(default_factory=list)
     """How often each lane of each part of a mixture was drawn before `position`; the key is absent for other data."""
+    blocks: str = "eager"
+    """What computed the blocks' numbers (`ditlab.spec.compiling`); the key is absent for eager ones."""
     format: int = FORMAT
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def to_bytes(self) -> bytes:
         """JSON without spaces, its last field the SHA-256 of the same without that field."""
-        return _serialised({name: value for name, value in asdict(self).items() if name != "draws" or value})
+        absent = {name for name, value in (("draws", []), ("blocks", "eager")) if getattr(self, name) == value}
+        return _serialised({name: value for name, value in asdict(self).items() if name not in absent})
 
     @classmethod
     def from_bytes(cls, raw: bytes, place: str) -> "CheckpointManifest":
@@ -89,7 +92,7 @@ class CheckpointManifest:
             if _serialised(content) != raw:
                 raise DamagedCheckpoint(f"{place} was altered (its SHA-256 differs); use an earlier checkpoint.")
             manifest = _adapter.validate_python(content)
-            if {each.name for each in fields(cls)} - {"numerics", "draws"} - content.keys():
+            if {each.name for each in fields(cls)} - {"numerics", "draws", "blocks"} - content.keys():
                 raise DamagedCheckpoint(f"{place} has not all of its fields; use an earlier checkpoint.")
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError, OverflowError) as error:
             raise DamagedCheckpoint(f"{place} cannot be read ({_reason(error)}); use an earlier checkpoint.") from None

@@ -66,7 +66,7 @@ def _compiler() -> Iterator[Finding]:
     if found:
         yield Finding("ok", "C++ compiler", found)
     else:
-        yield Finding("note", "C++ compiler", "none", "only engine.compile=true needs one: install g++")
+        yield Finding("note", "C++ compiler", "none", "only engine.compile=true or auto needs one: install g++")
 
 
 def _home() -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ditlab.engine.average import WeightAverage
 from ditlab.engine.collectives import time_collectives
+from ditlab.engine.compilation import compile_blocks
 from ditlab.engine.configuration import configuration, initialize
 from ditlab.engine.distributed import Rank
 from ditlab.engine.gradients import GradientNorm
@@ -21,6 +22,7 @@ from ditlab.engine.recompute import checkpoint_activations
 from ditlab.engine.release import release
 from ditlab.engine.swapping import swap_folder
 from ditlab.engine.update import Update
+from ditlab.spec.compiling import compile_decision
 from ditlab.spec.experiment import Experiment
 
 SliceReader = Callable[[str, str, int, int], Tensor]
@@ -75,11 +77,11 @@ class Engine:
         self._module = module
         self._clock = clock or PhaseClock()
         network: Any = module.network
+        if compile_decision(experiment, rank.device.type).is_compiled:
+            compile_blocks(network, rank.device, whole_gathers=self.stage == 3)
         if spec.activation_checkpointing or spec.activation_offload == "cpu":
             modules = network.checkpointed_modules()
             checkpoint_activations(modules, spec.activation_checkpointing, spec.activation_offload == "cpu")
-        if spec.compile:
-            network.compile()
         with ExitStack() as held:  # until `close`, or until an error below
             if spec.zero.offload == "nvme":
                 swap = swap_folder(spec.zero, swap)
@@ -158,15 +160,14 @@ class Engine:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Switch to averaged weights where there is an average, evaluation mode, no gradients and no recompilation.
+        """Switch to averaged weights where there is an average, evaluation mode, no gradients and no compiled blocks.
 
-        A sampler uses many shapes, and after eight of them torch.compile would leave the training step's uncompiled as
-        well. An error inside ends the run, so no weight is put back: that takes every worker, and the others are
-        elsewhere.
+        Each kind of block would be compiled once more for passes without gradients, and again for a sampler's sizes. An
+        error inside ends the run, so no weight is put back: that takes every worker, and the others are elsewhere.
         """
         self._engine.eval()
         self._average.exchange()
-        with torch.no_grad(), torch.compiler.set_stance("eager_on_recompile"):
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             yield
         self._average.exchange()
         self._engine.train()

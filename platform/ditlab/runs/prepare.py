@@ -20,6 +20,7 @@ from ditlab.runs.preflight import (
 )
 from ditlab.runs.relocation import check_run_place
 from ditlab.runs.request import PreparedRun, RunRequest
+from ditlab.spec.compiling import CompileDecision, compile_decision
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugin_packages import plugin_packages, plugin_tags
 from ditlab.spec.recorded import encode_recorded
@@ -98,6 +99,7 @@ def prepare_run(checked: CheckedRun) -> PreparedRun:
     record_place(checked.home)
     folder = checked.resumed or _create_folder(checked)
     tags = {**source_tags(), **plugin_tags(checked.experiment.to_dict())}
+    tags["ditlab.compile"] = str(_compile_decision(checked.experiment))
     request = RunRequest(
         checked.experiment, folder.run_id, checked.home, resumed=checked.resumed is not None, tags=tags
     )
@@ -142,16 +144,22 @@ def _create_folder(checked: CheckedRun) -> RunFolder:
 
 
 def describe(experiment: Experiment, num_parameters: int) -> str:
-    """One line about a run: family, parameters, batch size, workers, ZeRO stage, precision."""
+    """One line about a run: family, parameters, batch size, workers, ZeRO stage, precision, compiled blocks."""
     resources = experiment.resources
     fewest, most = resources.min_workers, resources.max_workers
     workers = str(most) if fewest == most else f"{fewest} to {most}"
     where = "GPU" if resources.gpus_per_worker else "CPU"
+    decision = _compile_decision(experiment)
+    compiled = "" if experiment.engine.compile is False else f", {decision}"
     return (
         f"{experiment.name}: {experiment.model.family}, {num_parameters:,} parameters, batch {experiment.batch.size}, "
         f"{workers} {where} worker{'s' if most > 1 else ''}, ZeRO {experiment.engine.zero.stage}, "
-        f"{experiment.training.precision}"
+        f"{experiment.training.precision}{compiled}"
     )
+
+
+def _compile_decision(experiment: Experiment) -> CompileDecision:
+    return compile_decision(experiment, "cuda" if experiment.resources.gpus_per_worker else "cpu")
 
 
 def _find_resumed(experiment: Experiment, resume: str | None, home: Home) -> RunFolder | None:

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from denoisers.contract import Spec
 from ditlab.spec.format_value import format_value
-from ditlab.spec.optimisation import Count
+from ditlab.spec.optimisation.numbers import Count
 from ditlab.spec.uris import refuse_storage
 
 LARGEST_BUCKET = 500_000_000
@@ -83,8 +83,18 @@ class DeepSpeedEngine(Spec):
     activation_offload: Literal["none", "cpu"] = "none"
     """Storage of activations between forward and backward pass: the workers' device, or the host's memory, which takes
     two copies a block. With `activation_checkpointing`, blocks keep their inputs alone."""
-    compile: bool = False
-    """torch.compile the network (needs a C++ compiler; the first step takes a minute or so)."""
+    compile: bool | Literal["auto"] = False
+    """torch.compile the network's blocks, one graph for each kind of block: faster steps that differ from eager ones by
+    rounding, after a first step of up to a minute; needs a C++ compiler. `auto` compiles where it pays, by this spec,
+    the device's type and torch's version alone; a run records what that came to."""
+
+    @field_validator("compile", mode="before")
+    @classmethod
+    def known_compile(cls, value: Any) -> Any:
+        """Two alternatives would give two sentences for one mistake."""
+        if isinstance(value, bool) or value == "auto":
+            return value
+        raise ValueError(f"engine.compile={format_value(value)} must be true, false or auto.")
 
 
 class Checkpoint(Spec):

@@ -9,6 +9,7 @@ from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.engine.distributed import ControlChannel, PeerLost, Rank
 from ditlab.errors import RunFailed, UserError
 from ditlab.numerics import NUMERICS_VERSION, version_warning
+from ditlab.spec.compiling import compile_decision, compiled_warning
 from ditlab.training.memory import is_out_of_memory
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
@@ -23,6 +24,7 @@ class CheckpointManager:
     def __init__(self, run: TrainingRun, rank: Rank, channel: ControlChannel, reporter: Reporter) -> None:
         self._experiment, self._store, self._rank = run.experiment, run.checkpoints, rank
         self._channel, self._reporter = channel, reporter
+        self._blocks = compile_decision(run.experiment, rank.device.type).numbers
         self._saver_channel = ControlChannel(rank, private=True)
         self._saver = BackgroundSaver(
             run.checkpoints,
@@ -57,7 +59,8 @@ class CheckpointManager:
             state.load(reader, manifest.scalars, manifest.step, manifest.position)
             state.known_draws = {manifest.position: manifest.draws} if manifest.draws else {}
             self.last = reader.location
-            if self._rank.is_first and (warning := version_warning(manifest.numerics)):
+            warnings = (version_warning(manifest.numerics), compiled_warning(manifest.blocks, self._blocks))
+            for warning in filter(None, warnings if self._rank.is_first else ()):
                 self._reporter.warn(warning)
             return manifest.metrics
 
@@ -101,6 +104,7 @@ class CheckpointManager:
             metrics=dict(metrics),
             numerics=NUMERICS_VERSION,
             draws=state.known_draws.get(state.position, []),
+            blocks=self._blocks,
         )
         self.num_pending += 1
         self._saver.save(manifest, state.tensors())

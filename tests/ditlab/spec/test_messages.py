@@ -22,7 +22,7 @@ MISTAKES = [
     ({"optimizer": {"betas": [0.9, 2.0]}}, "optimizer.betas.1=2.0 must be below 1."),
     ({"optimizer": {"betas": [0.9]}}, "optimizer.betas.1 is missing"),
     ({"optimizer": {"betas": 0.9}}, "optimizer.betas=0.9 must be a list."),
-    ({"engine": {"compile": 1}}, "engine.compile=1 must be true or false."),
+    ({"engine": {"compile": 1}}, "engine.compile=1 must be true, false or auto."),
     ({"engine": {"zero": {"stage": 4}}}, "engine.zero.stage=4 must be 0, 1, 2 or 3."),
     ({"training": {"precision": "fp8"}}, "training.precision='fp8' must be 'fp32', 'bf16' or 'fp16'."),
     ({"training": {"steps": 0}}, "training.steps=0 must be at least 1."),

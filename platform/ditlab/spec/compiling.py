@@ -1,0 +1,55 @@
+"""What `engine.compile` comes to. Imports no torch: a function of spec, device type and torch's version alone."""
+
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from ditlab.spec.experiment import Experiment
+
+MEASURED_FROM = (2, 13)
+"""Oldest torch, by major and minor number, whose compiled steps were measured against eager ones."""
+EAGER = "eager"
+
+
+@dataclass(frozen=True)
+class CompileDecision:
+    """Whether a run's blocks are compiled, and why."""
+
+    is_compiled: bool
+    reason: str
+    """Part of a sentence."""
+    numbers: str
+    """What computes the blocks' numbers, up to the machine: `eager`, or compiled by which torch for which device."""
+
+    def __str__(self) -> str:
+        return f"{self.numbers} ({self.reason})"
+
+
+def compile_decision(experiment: Experiment, device_type: str, torch_version: str | None = None) -> CompileDecision:
+    """Decide whether the blocks are compiled, on a device of type `cpu` or `cuda`.
+
+    `torch_version` is the installed torch's by default. Never looks at time, load or what is installed beside torch:
+    the same spec gives the same bits on every machine of a kind, or an error.
+    """
+    torch_version = (torch_version or version("torch")).split("+")[0]
+    is_compiled, reason = _decide(experiment, torch_version)
+    numbers = f"compiled by torch {torch_version} for {device_type}" if is_compiled else EAGER
+    return CompileDecision(is_compiled, reason, numbers)
+
+
+def _decide(experiment: Experiment, torch_version: str) -> tuple[bool, str]:
+    spec = experiment.engine
+    if spec.compile != "auto":
+        return spec.compile, f"engine.compile={str(spec.compile).lower()}"
+    if tuple(int(part) for part in torch_version.split(".")[:2]) < MEASURED_FROM:
+        return False, f"engine.compile=auto: torch {torch_version} is older than {MEASURED_FROM[0]}.{MEASURED_FROM[1]}"
+    return True, "engine.compile=auto"
+
+
+def compiled_warning(written: str, present: str) -> str:
+    """Warning for a run that goes on from a checkpoint whose `numbers` were others; empty where they are the same."""
+    if written == present:
+        return ""
+    return (
+        f"the checkpoint was written by a run whose blocks were {written}, and here they are {present}: from here on "
+        "numbers differ by rounding from those that it would have computed; set engine.compile as it was for the same."
+    )

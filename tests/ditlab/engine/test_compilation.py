@@ -1,0 +1,171 @@
+"""Regional compilation: one graph a block kind, numbers of the eager step, exact resume, every ZeRO stage."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from denoisers.contract import ANY
+from ditlab.engine.distributed import single_process
+from ditlab.engine.engine import Engine
+from ditlab.inputs.noise import KeyedNoise
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.loading import load_experiment
+from support.garbage import exempt_imports
+from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers, module_for
+from support.trainings.workers import newest, same_state, tiny, train_here
+
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+SMALL = {
+    "digits/dit": ["model.depth=3", "model.width=32"],
+    "digits/unet": ["model.width=16"],
+    "pixelhdm/small": ["model.width=64", "model.num_heads=2", "model.num_kv_heads=1", "model.patch_depth=3"],
+    "region/small": ["model.width=32", "model.depth=3"],
+    "dlm/small": ["model.width=64", "model.depth=3"],
+}
+"""Changes of shipped experiments that leave every kind of block twice."""
+
+
+def small(name: str, **engine: Any) -> Experiment:
+    options = ", ".join(
+        f"{key}: {value}" for key, value in {"zero": "{stage: 1}", "compile": "false", **engine}.items()
+    )
+    changes = [*SMALL[name], f"engine={{{options}}}", "training.precision=fp32", "schedule={kind: constant}"]
+    return load_experiment(EXPERIMENTS / f"{name}.yaml", changes)
+
+
+def batch_for(experiment: Experiment, size: int, length: int) -> dict[str, torch.Tensor]:
+    """Batch of the family's fields; images are 16 pixels wide, and `length` is that of the other free axes."""
+    generator = torch.Generator().manual_seed(size * 100 + length)
+    found = {}
+    for field in experiment.model.batch_fields():
+        free = 16 if field.name == "image" else length
+        shape = (size, *(free if axis == ANY else axis for axis in field.shape))
+        if field.dtype == "int64":
+            found[field.name] = torch.randint(1, field.num_classes or 2, shape, generator=generator)
+        elif field.dtype == "bool":
+            found[field.name] = torch.ones(shape, dtype=torch.bool)
+        else:
+            found[field.name] = torch.rand(shape, generator=generator) * 2 - 1
+    return found
+
+
+def steps(experiment: Experiment, sizes: list[tuple[int, int]]) -> list[tuple[float, float]]:
+    """Loss and gradient norm of a step for each (batch size, length), with an evaluation after each."""
+    found = []
+    with single_process(use_gpu=False) as rank:
+        module = module_for(experiment)
+        engine = Engine(module, experiment, rank)
+        for number, (size, length) in enumerate(sizes):
+            batch = batch_for(experiment, size, length)
+            noise = KeyedNoise(0, "train", number, 0, size, torch.device("cpu"), 0)
+            loss = engine.forward_backward(batch, noise, True)["loss"]
+            found.append((float(loss), float(engine.step(number, 1e-3))))
+            with engine.evaluating():
+                module.forward("loss", batch, noise)
+        engine.close()
+    exempt_imports()
+    return found
+
+
+def graphs(monkeypatch: pytest.MonkeyPatch, experiment: Experiment, sizes: list[tuple[int, int]]) -> int:
+    """Graphs that steps of these sizes take. No kernels are made of them: a graph is one whatever comes of it."""
+    compiling = torch.compile
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            torch, "compile", lambda function, dynamic, options: compiling(function, dynamic=dynamic, backend="eager")
+        )
+        torch._dynamo.reset()
+        counters.clear()
+        steps(experiment, sizes)
+    assert not counters["graph_break"], counters["graph_break"]
+    return counters["stats"]["unique_graphs"]
+
+
+VARYING = [(16, 8), (32, 8), (16, 12), (18, 12), (16, 8)]
+"""Batch and length: halved and odd micro-batches, buckets; one size that comes again."""
+
+
+def test_one_graph_a_block_kind_whatever_the_sizes(monkeypatch):
+    assert graphs(monkeypatch, small("digits/dit", compile="true"), VARYING) == 1
+
+
+@pytest.mark.slow
+def test_one_graph_a_block_kind_of_every_family_and_stage(monkeypatch):
+    # of pixelhdm one more than kinds: the first pixel block's input is a view
+    for name, expected in {"digits/unet": 5, "pixelhdm/small": 3, "region/small": 2, "dlm/small": 1}.items():
+        assert graphs(monkeypatch, small(name, compile="true"), VARYING) == expected, name
+    for options in (
+        {"zero": "{stage: 0}"}, {"zero": "{stage: 2}"}, {"zero": "{stage: 3}"}, {"activation_checkpointing": "true"},
+        {"activation_offload": "cpu"}, {"zero": "{stage: 3}", "activation_checkpointing": "true"},
+    ):  # fmt: skip
+        assert graphs(monkeypatch, small("digits/dit", compile="true", **options), VARYING) == 1, options
+
+
+def test_eager_runs_have_no_graph(monkeypatch):
+    assert graphs(monkeypatch, small("digits/dit"), VARYING[:1]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_compiled_steps_give_the_eager_numbers(name):
+    """Losses within 1e-5 and gradient norms within 1e-4 of the eager ones', relatively, over five updates."""
+    eager, compiled = (steps(small(name, compile=compile), VARYING) for compile in ("false", "true"))
+    for (loss, norm), (expected_loss, expected_norm) in zip(compiled, eager, strict=True):
+        assert loss == pytest.approx(expected_loss, rel=1e-4)
+        assert norm == pytest.approx(expected_norm, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_options_change_no_number():
+    """Recomputed and offloaded activations, and blocks gathered whole, run the same graphs."""
+    plain = steps(small("digits/dit", compile="true"), VARYING)
+    for options in (
+        {"activation_checkpointing": "true"}, {"activation_offload": "cpu"},
+        {"activation_checkpointing": "true", "activation_offload": "cpu"},
+        {"zero": "{stage: 3}"}, {"zero": "{stage: 3}", "activation_checkpointing": "true"},
+    ):  # fmt: skip
+        found = steps(small("digits/dit", compile="true", **options), VARYING)
+        assert found == [(loss, pytest.approx(norm, rel=1e-6)) for loss, norm in plain], options
+
+
+@pytest.mark.slow
+def test_every_stage_and_two_workers_train_the_same_model():
+    script = [Step([[Pass(0), Pass(1)], [Pass(2), Pass(3)]], number=number) for number in range(3)]
+    jobs = [
+        Job(tiny(engine={"zero": {"stage": stage}, "compile": compile}, resources__workers=2), script)
+        for compile, stage in ((False, 1), (True, 0), (True, 1), (True, 2), (True, 3))
+    ]
+    eager, *compiled = drive_workers(jobs, 2)
+    for trace in compiled:
+        assert trace.losses == pytest.approx(eager.losses, rel=1e-5)
+        assert trace.norms == pytest.approx(eager.norms, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_bf16_follows_eager():
+    script = [Step([[Pass(0)]], number=number) for number in range(3)]
+    for stage in (1, 3):
+        eager, compiled = (
+            drive_here(Job(tiny(engine={"zero": {"stage": stage}, "compile": c}, training__precision="bf16"), script))
+            for c in (False, True)
+        )
+        assert compiled.losses == pytest.approx(eager.losses, rel=2e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [0, 3])
+def test_a_compiled_run_resumes_bit_for_bit(tmp_path, stage):
+    experiment = tiny(engine={"zero": {"stage": stage}, "compile": True}, evaluation={"every": 2, "limit": 40})
+    train_here(experiment, tmp_path, tmp_path / "whole")
+    train_here(experiment, tmp_path, tmp_path / "parts", stop_after=3)
+    torch._dynamo.reset()  # as another process: its graphs come from the cache, or are made anew
+    _, resumed = train_here(experiment, tmp_path, tmp_path / "parts")
+    assert same_state(newest(tmp_path / "whole"), newest(tmp_path / "parts"))
+    assert not resumed.warnings
+    assert newest(tmp_path / "parts").manifest.blocks.startswith("compiled by torch")
+    longer = tiny(engine={"zero": {"stage": stage}}, training__steps=8)
+    _, eager = train_here(longer, tmp_path, tmp_path / "parts")
+    assert len(eager.warnings) == 1 and "and here they are eager" in eager.warnings[0]

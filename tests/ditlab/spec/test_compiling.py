@@ -1,0 +1,59 @@
+"""What `engine.compile` comes to is a function of spec, device type and torch's version alone."""
+
+import os
+
+import pytest
+import torch
+
+from ditlab.engine.compilation import check_compiler, compile_blocks
+from ditlab.errors import UserError
+from ditlab.spec.compiling import compile_decision, compiled_warning
+from support.trainings.workers import tiny
+
+
+def test_truth_table():
+    for wanted, stage, device, torch_version, compiled in [
+        (False, 1, "cpu", "2.13.0", False),
+        (False, 1, "cuda", "2.13.0", False),
+        (True, 1, "cpu", "2.13.0", True),
+        (True, 1, "cpu", "2.8.0", True),
+        (True, 3, "cuda", "2.13.0", True),
+        ("auto", 0, "cpu", "2.13.0+cpu", True),
+        ("auto", 1, "cuda", "2.13.1+cu128", True),
+        ("auto", 3, "cpu", "2.14.0", True),
+        ("auto", 1, "cpu", "2.12.9", False),
+        ("auto", 1, "cuda", "2.8.0", False),
+        ("auto", 1, "cpu", "3.0.0", True),
+    ]:
+        experiment = tiny(engine={"compile": wanted, "zero": {"stage": stage}})
+        decision = compile_decision(experiment, device, torch_version)
+        assert decision.is_compiled is compiled, (wanted, stage, device, torch_version)
+        assert f"engine.compile={str(wanted).lower()}" in str(decision)
+        same = f"compiled by torch {torch_version.split('+')[0]} for {device}" if compiled else "eager"
+        assert decision.numbers == same
+
+
+def test_the_machine_decides_nothing(monkeypatch):
+    """Not even a missing compiler: that is an error, whichever way compiled blocks were asked for."""
+    experiment = tiny(engine={"compile": "auto"})
+    decision = compile_decision(experiment, "cpu")
+    monkeypatch.setenv("PATH", os.devnull)
+    monkeypatch.delenv("CXX", raising=False)
+    assert compile_decision(experiment, "cpu") == decision
+    with pytest.raises(UserError, match=r"^engine\.compile needs a C\+\+ compiler.*`g\+\+`; install g\+\+ .* to false"):
+        check_compiler()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UserError, match="`no-such-compiler`"):
+        check_compiler()
+
+
+def test_a_network_without_blocks_is_refused():
+    with pytest.raises(UserError, match="network Linear names none; give it a method `compiled_modules`, or set"):
+        compile_blocks(torch.nn.Linear(1, 1), torch.device("cpu"), whole_gathers=False)
+
+
+def test_a_resumed_run_names_the_difference():
+    eager, compiled = "eager", "compiled by torch 2.13.0 for cpu"
+    assert compiled_warning(eager, eager) == compiled_warning(compiled, compiled) == ""
+    assert f"were {eager}, and here they are {compiled}" in compiled_warning(eager, compiled)
+    assert "set engine.compile as it was" in compiled_warning(compiled, "compiled by torch 2.14.0 for cpu")
