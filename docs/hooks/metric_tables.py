@@ -13,6 +13,23 @@ TRAINING = {
     "samples_per_second": "samples of the global batch a second of wall time",
     "data_wait": "seconds a step that the first worker waited for its batch, averaged since the last point",
 }
+TIMES = {
+    "time/data": "seconds a step in which a worker waited for its batch",
+    "time/forward": "preparing the batch on the device, network and loss",
+    "time/backward": "gradients, without their reduction",
+    "time/reduce": "sums over workers, ZeRO-3's gathering of weights, and waiting for slower workers in both",
+    "time/update": "norm, clipping, optimiser, moving average",
+    "time/checkpoint": "copying the state, and waiting for the checkpoint before; the last one's whole time",
+    "time/evaluation": "evaluations, their samples, and waiting for a sweep's scheduler",
+    "time/log": "everything else: metrics, progress, files",
+    "time/steps": "steps of which these are the means: those since the last point",
+    "time/slowest": "times the others' median that the slowest worker's forward and backward passes took",
+    "perf/mfu": "model FLOPs utilisation: operations of a step, none twice, over those of matrix products in its time",
+    "perf/hfu": "the same with the operations that activation checkpointing repeats",
+    "perf/samples_per_second": "samples a second a worker, without evaluations and checkpoints",
+    "perf/tokens_per_second": "tokens of text a second a worker",
+    "perf/memory": "largest peak of a worker, bytes: of tensors on a GPU, of the process on a CPU",
+}
 MEANINGS = {
     "velocity": "squared error of the velocity, per value",
     "direction": "1 - cos(prediction, target), an image being one vector",
@@ -65,6 +82,12 @@ def metrics_page() -> str:
     ]
     lines += ["## In training, by step", "", *_rows({f"train/{name}": text for name, text in TRAINING.items()})]
     lines += ["", "`train/COMPONENT` is each component of the family's loss whose weight is not 0, unweighted.", ""]
+    lines += ["## Time, about once a second", "", *_rows(TIMES)]
+    lines += [
+        "",
+        "Means over the steps since the last point, and over workers: [where time goes](../performance.md).",
+        "",
+    ]
     for family in FAMILIES:
         components, metrics = _names(family)
         lines += [f"## {family}", "", *_rows({f"train/{name}": _meaning(name) for name in components})]

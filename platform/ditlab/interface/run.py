@@ -23,7 +23,6 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugin_packages import check_installed
 from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.tracking.journal.history import Series, metric_history
-from ditlab.tracking.journal.side_index import read_content
 from ditlab.tracking.records import FoundRun, find_training_run, list_runs, read_record
 from ditlab.tracking.run_record import RunRecord
 
@@ -180,12 +179,9 @@ class Run:
 
     def time(self) -> TimeSummary | None:
         """Where the time of the run's logged steps went, by phase; None where it has logged no times."""
-        from ditlab.runs.description import run_time
+        from ditlab.runs.description import recorded_time
 
-        try:
-            return run_time(read_content(self.folder.journal))
-        except OSError:
-            return None
+        return recorded_time(self.folder)
 
     def events(self) -> list[RunEvent]:
         """Starts, evaluations, checkpoints that are kept, failures and ends, by time."""

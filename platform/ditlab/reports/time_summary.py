@@ -23,7 +23,7 @@ class PhaseShare:
     name: str
     seconds: float
     share: float
-    """Of all phases' time, 0 to 1."""
+    """Share of all phases' time, 0 to 1."""
     step_ms: float
     """Milliseconds a step."""
 
@@ -34,13 +34,13 @@ class TimeSummary:
 
     num_steps: int
     seconds: dict[str, float]
-    """By phase, in the order of a step, without those that took no time."""
+    """Seconds by phase, in the order of a step, without phases that took no time."""
     rates: dict[str, float]
     """Means over the time of the steps of `perf/mfu`, `perf/hfu` and samples and tokens a second a worker."""
     memory: float | None
     """Largest peak memory of a worker, bytes."""
     slowest: float | None
-    """Times the workers' median that the slowest one's forward and backward passes took; None for one worker."""
+    """Times the others' median that the slowest worker's forward and backward passes took; None for one worker."""
     straggler: str
     """The worker that was named last for being slow; empty for none."""
 
@@ -65,7 +65,7 @@ class TimeSummary:
         paces = [f"{_pace(self.rates[name])} {what}/s" for name, what in _PACES.items() if name in self.rates]
         if self.slowest is not None:
             paces = [f"{pace} a worker" for pace in paces]
-            lines.append(f"slowest worker: {self.slowest:.2f} times the median")
+            lines.append(f"slowest worker: {self.slowest:.2f} times the others' median")
         lines += paces
         if self.memory:
             lines.append(f"peak memory {self.memory / 2**20:,.0f} MiB")

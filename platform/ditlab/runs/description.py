@@ -135,6 +135,14 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     )
 
 
+def recorded_time(folder: RunFolder) -> TimeSummary | None:
+    """Sum up where the time of a run went; None where its journal holds no times, or cannot be read."""
+    try:
+        return run_time(read_content(folder.journal))
+    except OSError:
+        return None
+
+
 def run_time(content: JournalContent) -> TimeSummary | None:
     """Sum up where the time of a run went, from its journal; None where it holds no times."""
     slow = ""

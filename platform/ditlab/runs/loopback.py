@@ -1,4 +1,4 @@
-"""What the HTTP servers of this machine's loopback share."""
+"""Parts of HTTP servers on this machine's loopback: names that they answer to, headers, threads."""
 
 from __future__ import annotations
 

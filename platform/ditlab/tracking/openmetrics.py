@@ -23,7 +23,7 @@ _LABEL = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 @dataclass(frozen=True)
 class RunGauges:
-    """What scrapers see of a run."""
+    """State of a run for scrapers."""
 
     step: int
     total_steps: int

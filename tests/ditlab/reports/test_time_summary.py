@@ -49,7 +49,7 @@ def test_the_table_has_80_columns_whatever_the_numbers():
     text = "\n".join(time_lines(time_summary(HISTORY)))
     assert "10 steps" in text and "utilisation 0.50" in text and "0.62 with" in text and "1,024 MiB" in text
     assert "data" not in text  # it took no time
-    assert "slowest worker: 1.20 times the median" in text
+    assert "slowest worker: 1.20 times the others' median" in text
 
 
 def test_what_an_old_or_damaged_journal_lacks_costs_only_that():

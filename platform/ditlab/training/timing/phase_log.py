@@ -47,7 +47,7 @@ class PhaseLog:
         self._work: StepWork | None = None
         self._is_counted = False
         self._own = [0] * _ROW
-        """What this worker has not sent yet."""
+        """Numbers that this worker has not sent yet."""
         self._waited, self._num_waits = 0.0, 0
         self._memory_at = -INTERVAL
         shape = (rank.world_size, _NUM_PHASES)

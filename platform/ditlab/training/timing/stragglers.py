@@ -52,8 +52,8 @@ def follow_slowest(before: SlowStretch | None, work: Sequence[float], num_steps:
     """
     if len(work) < 2 or not num_steps:
         return before
-    worker = max(range(len(work)), key=lambda rank: work[rank])
-    own, others = work[worker], statistics.median([*work[:worker], *work[worker + 1 :]])
+    worker = _slowest(work)
+    own, others = work[worker], _median_of_others(work, worker)
     if own <= FACTOR * others:
         return None
     if before is not None and before.worker == worker:
@@ -62,6 +62,15 @@ def follow_slowest(before: SlowStretch | None, work: Sequence[float], num_steps:
 
 
 def slowest_share(work: Sequence[float]) -> float:
-    """Return how many times the workers' median the slowest one takes; 1 where all are alike, or there is one."""
-    middle = statistics.median(work)
-    return max(work) / middle if middle else 1.0
+    """Return how many times the median of the others the slowest of several workers takes; 1 where all are alike."""
+    worker = _slowest(work)
+    others = _median_of_others(work, worker)
+    return work[worker] / others if others else 1.0
+
+
+def _slowest(work: Sequence[float]) -> int:
+    return max(range(len(work)), key=lambda rank: work[rank])
+
+
+def _median_of_others(work: Sequence[float], worker: int) -> float:
+    return statistics.median([*work[:worker], *work[worker + 1 :]])

@@ -11,7 +11,9 @@ from ditlab.training.timing.stragglers import (
     follow_slowest,
     slowest_share,
 )
+from support.trainings.phases import train_with_slow_worker
 from support.trainings.timings import phase_log
+from support.trainings.workers import tiny
 
 SLOW = [1.0, 1.0, 2.0, 1.0]
 
@@ -38,12 +40,12 @@ def test_a_step_without_it_or_with_another_one_begins_anew():
     even = [1.0, 1.0, FACTOR, 1.0]
     assert stretch_after(*[SLOW] * 9, even) is None and stretch_after(*[SLOW] * 9, even, SLOW).num_steps == 1
     assert stretch_after(*[SLOW] * 9, [9.0, 1.0, 2.0, 1.0]) == SlowStretch(0, 1, 9.0, 1.0)
-    assert stretch_after([5.0]) is None and slowest_share([5.0]) == 1.0  # a worker alone has nobody to be slower than
+    assert stretch_after([5.0]) is None  # a worker alone has nobody to be slower than
 
 
 def test_of_two_workers_the_slow_one_is_compared_with_the_other():
     assert stretch_after(*[[1.0, 1.6]] * LEAST_STEPS) == SlowStretch(1, 5, pytest.approx(8.0), 5.0)
-    assert slowest_share([1.0, 3.0]) == 1.5
+    assert slowest_share([1.0, 3.0]) == 3.0 and slowest_share([2.0, 2.0, 2.0]) == 1.0
 
 
 def test_the_first_worker_names_it_once_by_tag_and_warning():
@@ -71,3 +73,17 @@ def test_the_first_worker_names_it_once_by_tag_and_warning():
     for _ in range(LEAST_STEPS):
         log.take(rows(1, 0.5))
     assert recorder.tagged["ditlab.straggler"].startswith("worker 1 ") and len(recorder.warnings) == 2
+
+
+@pytest.mark.slow
+def test_a_slowed_worker_of_a_real_run_is_named_and_the_losses_are_the_same(home, tmp_path):
+    """The second of two workers sleeps in every pass; the run's points show it, and the first one waits in `reduce`."""
+    experiment = tiny(training__steps=12, resources={"workers": 2})
+    slow, even = (train_with_slow_worker(experiment, home, tmp_path / str(time), time) for time in (0.4, 0.0))
+    assert slow.tagged["ditlab.straggler"].startswith("worker 1 takes ") and "ditlab.straggler" not in even.tagged
+    assert any("worker 1 takes" in each for each in slow.warnings)
+    last = slow.values[12]
+    assert last["time/slowest"] > FACTOR and last["time/reduce"] > 0.15  # the mean of 0.4 s and none
+    losses = [{step: values["train/loss"] for step, values in run.values.items() if "train/loss" in values}
+              for run in (slow, even)]  # fmt: skip
+    assert losses[0] == losses[1] and len(losses[0]) == 12
