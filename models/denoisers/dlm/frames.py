@@ -29,7 +29,7 @@ class Frames:
         if self._all is not None:
             self._all.append(x)
         if self._step in self._recorded_steps:
-            self._first.append(x[0].cpu())
+            self._first.append(x[0].clone())  # on its device: a copy to the host would wait for it
             self._sigma.append(sigma)
             self._num_written.append(num_written)
         self._step += 1
@@ -41,4 +41,4 @@ class Frames:
     def fields(self) -> dict[str, Tensor]:
         """Return the first sample's arguments of `add`: `frames` (F, L), `noise` (F,) and `written` (F,), F <= 8."""
         noise = torch.tensor(self._sigma, dtype=torch.float64)
-        return {"frames": torch.stack(self._first), "noise": noise, "written": torch.tensor(self._num_written)}
+        return {"frames": torch.stack(self._first).cpu(), "noise": noise, "written": torch.tensor(self._num_written)}

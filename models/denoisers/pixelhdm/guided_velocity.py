@@ -14,7 +14,7 @@ from torch import Tensor
 
 from denoisers.pixelhdm.sample_conditions import NEGATIVE, TEXT_FIELDS
 from denoisers.processes.flow.guidance import Conditions, Guidance, guided_prediction
-from denoisers.processes.flow.linear_path import point_velocity
+from denoisers.processes.flow.linear_path import point_velocity, repeat_time
 
 MAX_MODULATIONS = 2**28
 """Most values of one pixel block's modulations in a forward pass: 1 GiB in float32. These, and the tensors computed
@@ -41,8 +41,9 @@ class GuidedVelocity:
         """Compute the velocity of (B, 3, H, W) at the scalar time t, conditional and negative ones in one pass."""
         conditional, negative = self._conditional_and_negative()
         scale = self.guidance.scale_at(float(t))
-        times = t.to(x).expand(len(x))
-        return guided_prediction(self._predict, x, times, conditional, negative, scale, self.guidance.rescale)
+        return guided_prediction(
+            self._predict, x, repeat_time(t, x), conditional, negative, scale, self.guidance.rescale
+        )
 
     def _conditional_and_negative(self) -> tuple[Conditions, Conditions]:
         """Return the text's conditions, and those that guidance leads away from."""

@@ -25,6 +25,11 @@ def interpolate(data: Tensor, noise: Tensor, t: Tensor, noise_at: NoiseAt = 1) -
     return torch.lerp(data, noise, t) if noise_at == 1 else torch.lerp(noise, data, t)
 
 
+def repeat_time(t: Tensor, x: Tensor) -> Tensor:
+    """Repeat a scalar time of the host for each sample of x (B, ...): (B,), in x's dtype, without a copy to a GPU."""
+    return x.new_full((len(x),), float(t))
+
+
 def velocity_target(data: Tensor, noise: Tensor, noise_at: NoiseAt = 1) -> Tensor:
     """Compute dx_t/dt, constant along the line."""
     return noise - data if noise_at == 1 else data - noise

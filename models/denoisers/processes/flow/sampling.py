@@ -13,7 +13,7 @@ from denoisers.contract import DEFAULT_REQUEST, SampleRequest, Samples
 from denoisers.figures import Figure
 from denoisers.processes.flow.figures import sample_figure
 from denoisers.processes.flow.guidance import guided_prediction
-from denoisers.processes.flow.linear_path import Velocity
+from denoisers.processes.flow.linear_path import Velocity, repeat_time
 from denoisers.processes.flow.solvers import SOLVERS, ignore
 from denoisers.processes.flow.spec import FlowSamplingSpec
 from denoisers.processes.sample_draws import starting_noise, state_dtype
@@ -88,9 +88,9 @@ class FlowSampler:
 
         label = conditions.get("label")
         if label is None or self.num_classes is None:
-            return lambda x, t: predict(x, t.to(x).expand(len(x)), {})
+            return lambda x, t: predict(x, repeat_time(t, x), {})
         conditional, null = {"label": label}, {"label": torch.full_like(label, self.num_classes)}
-        return lambda x, t: guided_prediction(predict, x, t.to(x).expand(len(x)), conditional, null, self.spec.guidance)
+        return lambda x, t: guided_prediction(predict, x, repeat_time(t, x), conditional, null, self.spec.guidance)
 
     def show(self, samples: Samples) -> Figure:
         """Draw a grid of images; classes in turn get a column each."""

@@ -1,0 +1,248 @@
+"""Every family's loss, gradients, held-out metrics and sampler on a device whose values nobody may read."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+
+from denoisers.contract import Prompt, RealRows, SampleRequest, TextCodec
+from denoisers.families import families
+from support.devices.meta_device import META, AllowedRead, DeviceError, MetaDevice, MetaNoise, Seen
+
+BATCH, SIDE = 3, 16
+MODELS: dict[str, dict[str, Any]] = {
+    "dit": {"image_size": SIDE, "patch_size": 4, "width": 16, "depth": 2, "num_heads": 2},
+    "unet": {"image_size": SIDE, "width": 16, "time_width": 16},
+    "region": {"num_features": 5, "num_regions": 12, "width": 16, "depth": 2, "num_heads": 2, "time_width": 8},
+    "dlm": {
+        "length": 12, "vocabulary": 11, "depth": 2, "num_heads": 2, "width": 16, "condition_width": 8, "time_width": 6,
+    },
+    "pixelhdm": {
+        "width": 32, "pixel_width": 8, "patch_size": 8, "patch_depth": 2, "pixel_depth": 1, "num_heads": 2,
+        "num_kv_heads": 1, "bottleneck_width": 8, "time_width": 8, "max_resolution": 32, "mrope_widths": [4, 6, 6],
+        "text_length": 6, "text_depth": 1,
+    },
+}  # fmt: skip
+
+CONSTANT = "layers/constant.py:Constant.on"
+"""Place that copies a constant to the device, once a run."""
+READS: dict[str, AllowedRead] = {
+    "processes/sample_draws.py:draw_seeds": AllowedRead("once a sampling run: each sample has a seed", lambda _: 1),
+    "processes/sample_draws.py:starting_noise": AllowedRead("once a sampling run: noise of a caller must be finite"),
+    "dlm/reverse_process.py:starting_tokens": AllowedRead("once a sampling run: tokens of a caller must exist"),
+    "dlm/prompts.py:Clamp.whole": AllowedRead("once a block: one that prompts fill is not denoised", lambda _: False),
+    "dlm/frames.py:Frames.fields": AllowedRead("once a sampling run: eight frames of one sample"),
+    "pixelhdm/sampling.py:PixelHDMSampler.sample": AllowedRead(
+        "once a sampling run: seeds, size and strength of the request",
+        lambda values: 0.5 if values.is_floating_point() else SIDE,
+    ),
+    "region/prediction.py:present_or_none": AllowedRead("once a micro-batch: attention without a mask is faster"),
+    "layers/rows.py:masked_rows": AllowedRead("once a micro-batch: queries of masked regions alone", lambda _: 7),
+}
+"""Reads of values, by their place; all others raise. Each is of the sampling run or, where stated, of the micro-batch,
+never of a sampler's step."""
+
+
+def variants() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Yield (family, model, objective) such that every option is there with each value once."""
+    both = {"velocity": 1.0, "direction": 0.5}
+    for name in ("dit", "unet"):
+        yield name, {}, {"weights": both}
+        yield name, {"num_classes": 10, "label_dropout": 0.1}, {"time": {"kind": "logit_normal"}}
+    yield "dit", {"adaln": "zero"}, {}
+    yield "region", {}, {}
+    yield "region", {"corruption": "ddpm", "positions": "sinusoidal"}, {"reduction": "entry_mean"}
+    yield "region", {"corruption": "ddpm"}, {"reduction": "zeroed_mean", "weights": {"accessibility": 0.5}}
+    for blocks in (None, 4):
+        yield "dlm", {"block_size": blocks}, {"score": "log"}
+        yield "dlm", {"block_size": blocks}, {"score": "softmax", "noise": {"kind": "loglinear"}}
+    losses = {"velocity": 1.0, "frequency": 0.5, "alignment": 0.5}
+    yield "pixelhdm", {}, {"weights": losses, "alignment_width": 12, "alignment_block": 1}
+    options = {"positions": "learned", "gate": "elementwise", "pixel_residual": "double"}
+    yield "pixelhdm", options, {}
+    yield (
+        "pixelhdm",
+        {"text_encoder": "learned"},
+        {"prediction": "image", "weights": losses, "alignment_block": 2, "alignment_width": 12},
+    )
+
+
+def text_codec() -> TextCodec:
+    return TextCodec(lambda text: [len(text)], lambda tokens: "", 11, 0, packing="masked")
+
+
+class Parts:
+    """A family's network, loss and batch on the meta device."""
+
+    def __init__(self, name: str, model: Mapping[str, Any], objective: Mapping[str, Any], dtype: torch.dtype) -> None:
+        self.family: Any = families()[name]
+        self.model = self.family.model(**MODELS[name] | dict(model))
+        plain = {"weights": {"alignment": 0.0}} if name == "pixelhdm" else {}
+        self.objective_spec = self.family.objective(**plain | dict(objective))
+        with torch.device("meta"):
+            self.network = self.family.build_network(self.model).to(dtype)
+            self.objective = self.family.build_objective(
+                self.objective_spec, self.model, text_codec() if name == "dlm" else None
+            )
+        if self.objective.modules is not None:
+            self.objective.modules.to(dtype)
+        sizes = {} if name != "pixelhdm" else {
+            "image": (3, SIDE, 2 * SIDE), "text": (5, self.model.width),
+            "image_features": (8, self.objective_spec.alignment_width),
+        }  # fmt: skip
+        fields = [*self.model.batch_fields(), *self.objective_spec.batch_fields(self.model)]
+        self.batch = {
+            each.name: torch.empty(
+                BATCH, *sizes.get(each.name, tuple(5 if axis < 0 else axis for axis in each.shape)),
+                dtype=getattr(torch, each.dtype), device="meta",
+            )
+            for each in fields
+        }  # fmt: skip
+
+
+def first_of_each(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """One row of each family: operations on this device take a millisecond each."""
+    return list({name: (name, *rest) for name, *rest in reversed(list(rows))}.values())
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [
+        (first_of_each(variants()), torch.float32),
+        pytest.param(list(variants()), torch.float32, marks=pytest.mark.slow),
+        pytest.param(list(variants()), torch.bfloat16, marks=pytest.mark.slow),
+    ],
+    ids=["a variant each", "all", "bf16"],
+)
+def test_training_and_held_out_metrics(rows, dtype):
+    for name, model, objective in rows:
+        parts, shown = Parts(name, model, objective, dtype), (name, model, objective)
+        with MetaDevice(READS) as first, torch.no_grad():
+            parts.objective.loss(parts.network, parts.batch, MetaNoise())
+        assert {*first.seen.transfers} <= {CONSTANT}, (shown, first.seen.transfers)
+        with MetaDevice(READS) as mode:
+            components = parts.objective.loss(parts.network, parts.batch, MetaNoise())
+            total = sum(parts.objective.weights[each] * value for each, value in components.items())
+            total.backward()
+            metrics = parts.objective.metrics(parts.network, parts.batch, MetaNoise())
+        found = {**components, **metrics}.values()
+        assert all(value.device == META and value.shape == () for value in found), shown
+        trained = [*parts.network.parameters(), *(parts.objective.modules or torch.nn.Module()).parameters()]
+        assert all(each.grad is not None and each.grad.device == META for each in trained), shown
+        assert not mode.seen.transfers, (shown, mode.seen.transfers)
+
+
+def samplers() -> Iterator[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]]:
+    """Yield (family, model, objective, sampling, request) such that every option is there with each value once."""
+    for solver in ("euler", "heun", "midpoint", "rk4"):
+        yield "dit", {}, {}, {"solver": solver}, {}
+    for name in ("dit", "unet"):
+        yield name, {"num_classes": 10, "label_dropout": 0.1}, {}, {"guidance": 2.5}, {}
+    ddpm = {"corruption": "ddpm"}
+    yield "region", {}, {}, {"solver": "predict"}, {"rows": True}
+    yield "region", ddpm, {}, {"solver": "ddpm"}, {"rows": True}
+    for eta in (0.0, 1.0):
+        yield "region", ddpm, {}, {"solver": "ddim", "eta": eta}, {"rows": True}
+    prompts = {"prompts": (Prompt("abcd"), Prompt("ab", -2))}
+    for solver in ("euler", "analytic", "categorical"):
+        yield "dlm", {}, {}, {"solver": solver}, {}
+        yield "dlm", {}, {"score": "softmax"}, {"solver": solver, "denoise": False}, prompts
+    for cache in (True, False):
+        yield "dlm", {"block_size": 4}, {}, {"block": {"cache": cache}}, prompts
+    frozen = {"prompts": (Prompt("one"), Prompt("two")), "encode": True}
+    for solver in ("euler", "heun", "dpmpp_2m", "midpoint", "dpmpp_2s"):
+        yield "pixelhdm", {}, {}, {"solver": solver, "rescale": 0.5}, frozen
+    for schedule in ("linear", "cosine", "quadratic"):
+        guided = {"guidance_schedule": schedule, "interval": (0.2, 0.8), "final_projection": False}
+        yield (
+            "pixelhdm",
+            {"text_encoder": "learned"},
+            {"prediction": "image", "weights": {"alignment": 0.0}},
+            guided,
+            {"prompts": (Prompt("one"),)},
+        )
+    negative = frozen | {"negative_prompt": "three", "start": True, "strength": 0.5, "seed": 3}
+    yield "pixelhdm", {"positions": "learned"}, {}, {}, negative
+
+
+def request_of(parts: Parts, asked: Mapping[str, Any]) -> SampleRequest:
+    """A request, with tensors of the device where real ones would be there."""
+    made = dict(asked)
+    if "rows" in made:
+        made["rows"] = RealRows(parts.batch, {}, {}, MetaNoise())
+    if "encode" in made:
+        fields = {"text": (5, 32), "text_mask": (5,), "text_pooled": (32,)}
+        kinds = {"text_mask": torch.bool}
+        made["encode"] = lambda texts: {
+            name: torch.ones(len(texts), *shape, dtype=kinds.get(name), device="meta") for name, shape in fields.items()
+        }
+    if "start" in made:
+        made["start"] = torch.zeros(3, SIDE, SIDE)
+    return SampleRequest(**made)
+
+
+def draw(parts: Parts, sampling: Mapping[str, Any], asked: Mapping[str, Any], steps: int, injected: bool) -> Seen:
+    """Draw samples in a number of steps; return what a GPU would have been asked for."""
+    name = parts.family.name
+    sizes = {"height": SIDE, "width": SIDE} if name == "pixelhdm" else {}
+    spec = parts.family.sampling(**{"steps": steps, **sizes, **sampling})
+    sampler = parts.family.build_sampler(
+        spec, parts.model, parts.objective_spec, text_codec() if name == "dlm" else None
+    )
+    conditions = sampler.conditions(BATCH, request_of(parts, asked))
+    shape = {"region": (12, 5), "dlm": (12,), "pixelhdm": (3, SIDE, SIDE)}.get(name, (1, SIDE, SIDE))
+    dtype = torch.int64 if name == "dlm" else torch.float32
+    noise = torch.zeros(BATCH, *shape, dtype=dtype, device="meta") if injected else None
+    with MetaDevice(READS) as mode:
+        samples = sampler.sample(parts.network, conditions, BATCH, torch.Generator(), trajectory=True, noise=noise)
+        assert samples.values.device == META and samples.values.shape == (BATCH, *shape)
+    return mode.seen
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [first_of_each(samplers()), pytest.param(list(samplers()), marks=pytest.mark.slow)],
+    ids=["a sampler each", "all"],
+)
+def test_samplers(rows):
+    """What is read, or comes from the host, does not grow with the steps."""
+    for name, model, objective, sampling, asked in rows:
+        parts, shown = Parts(name, model, objective, torch.float32), (name, model, sampling, asked)
+        draw(parts, sampling, asked, 2, injected=False)  # copies constants, once
+        few, many = (draw(parts, sampling, asked, steps, "seed" not in asked) for steps in (2, 4))
+        assert few == many, (shown, few, many)
+
+
+@pytest.mark.slow
+def test_each_allowed_read_is_there():
+    """The list names no place that reads nothing."""
+    seen = set()
+    for name, model, objective in variants():
+        parts = Parts(name, model, objective, torch.float32)
+        with MetaDevice(READS) as mode:
+            parts.objective.loss(parts.network, parts.batch, MetaNoise())
+        seen |= {*mode.seen.reads}
+    for name, model, objective, sampling, asked in samplers():
+        parts = Parts(name, model, objective, torch.float32)
+        seen |= {*draw(parts, sampling, asked, 2, "seed" not in asked).reads}
+    assert seen == {*READS}
+
+
+def test_the_device_refuses_what_a_gpu_would_wait_for():
+    values = torch.empty(4, device="meta")
+    uses = {
+        "reads values": lambda: values.sum().item(),
+        "of a tensor of the device": lambda: bool((values > 0).any()),
+        "reads values of": lambda: values.cpu(),
+        "depends on values": lambda: (values > 0).nonzero(),
+        "by a mask": lambda: values[values > 0],
+        "mixes tensors of the host": lambda: values + torch.ones(4),
+    }
+    for message, use in uses.items():
+        with pytest.raises(DeviceError, match=message), MetaDevice({}):
+            use()
+    with MetaDevice({}) as mode:
+        values + torch.tensor(2.0)  # a scalar of the host is an argument of the kernel
+        torch.ones(4).to("meta")
+    assert len(mode.seen.transfers) == 1
