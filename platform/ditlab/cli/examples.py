@@ -46,6 +46,11 @@ EXAMPLES = {
         "ditlab params experiments/digits/dit.yaml --shapes",
         "ditlab params experiments/digits/dit.yaml --set model.depth=9",
     ),
+    "plan": (
+        "ditlab plan experiments/digits/dit.yaml --measure",
+        "ditlab plan experiments/pixelhdm/base.yaml --gpu H100 --gpus 8 --price 2.50",
+        "ditlab plan experiments/region/get.yaml --gpu-memory 24GiB --apply smaller.yaml",
+    ),
     "figures": (
         "ditlab figures --list",
         "ditlab figures digits-dit --kind loss --out figures",

@@ -31,6 +31,7 @@ COMMANDS = {
     "report": ("report", "Write one page for a run: curves, samples, speed, failures, spec."),
     "watch": ("watch", "Show a run's page live in a browser, while it trains."),
     "params": ("params", "Count a model's parameters by component."),
+    "plan": ("plan", "Tell memory, time and cost of a run before a GPU is taken."),
     "figures": ("figures", "Draw the figures of a run's family, or those that need no run."),
     "validate": ("validate", "Check specs without running them."),
     "show": ("show", "Print a spec with its parents, overrides and defaults resolved."),

@@ -71,7 +71,7 @@ def _count(experiment: Experiment, data: DataShape, recomputes: bool) -> StepFlo
     text = data.text and (data.text.vocabulary, data.text.end, data.text.packing)
     key = json.dumps([specs, size, data.of_experiment(experiment), text, recomputes])
     if key not in _counts:
-        step = MetaStep(experiment, data, recomputes, torch.float32)
+        step = MetaStep(experiment, data, recomputes, torch.float32, fused=False)
         counter = FlopCounterMode(display=False)
         with counter, step.reading(size):
             total = step.loss(step.batch(size))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from ditlab.planning.data_shape import DataShape
+from ditlab.planning.fused_attention import FusedAttention
 from ditlab.spec.experiment import Experiment
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -48,12 +49,16 @@ class AnsweredReads(TorchDispatchMode):
 class MetaStep:
     """Network and loss of an experiment on the meta device, and a batch for them."""
 
-    def __init__(self, experiment: Experiment, data: DataShape, recomputes: bool, dtype: torch.dtype) -> None:
+    def __init__(
+        self, experiment: Experiment, data: DataShape, recomputes: bool, dtype: torch.dtype, fused: bool
+    ) -> None:
         """Build both with parameters of `dtype`. With `recomputes`, activations are checkpointed as in the engine.
 
+        Attention is computed as fused kernels do (`fused`), or as the matrix products that torch's counter counts.
         Raises ValueError for a loss that does not fit its model.
         """
-        family = experiment.family
+        self._fused = fused
+        self.dtype, family = dtype, experiment.family
         self._experiment, self._shapes = experiment, data.of_experiment(experiment)
         with torch.device("meta"):
             self.network: Any = family.build_network(experiment.model).to(dtype)  # type: ignore[attr-defined]
@@ -62,13 +67,21 @@ class MetaStep:
             self._objective.modules.to(dtype)
         if recomputes:
             for module in self.network.checkpointed_modules():
-                module.forward = partial(checkpoint, module.forward, use_reentrant=False)
+                # Modes of functions are not active in a backward pass, where the block is computed again.
+                module.forward = partial(
+                    checkpoint, module.forward, use_reentrant=False, context_fn=lambda: (nullcontext(), self._modes())
+                )
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Iterate over all that is trained: the network's parameters, then the loss' own."""
         yield from self.network.parameters()
         if self._objective.modules is not None:
             yield from self._objective.modules.parameters()
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Iterate over parameters and buffers."""
+        yield from self.parameters()
+        yield from self.network.buffers()
 
     def batch(self, size: int) -> dict[str, Tensor]:
         """Return a batch of `size` samples, as the network and its loss take it."""
@@ -88,7 +101,11 @@ class MetaStep:
     def reading(self, size: int) -> Iterator[None]:
         """Answer the loss' reads of values inside, for a batch of `size` samples, and create tensors without values."""
         integers = self._experiment.objective.typical_reads(self._experiment.model, size)
-        with torch.device("meta"), AnsweredReads(integers):
+        with self._modes(), AnsweredReads(integers):
             yield
 
-
+    @contextmanager
+    def _modes(self) -> Iterator[None]:
+        """Make tensors on the meta device inside, and compute attention as it should be."""
+        with torch.device("meta"), FusedAttention() if self._fused else nullcontext():
+            yield

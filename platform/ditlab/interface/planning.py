@@ -1,0 +1,211 @@
+"""Memory, time and cost of an experiment before it runs: what `ditlab plan` calls, for notebooks and scripts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import torch
+
+from ditlab.analysis.user_errors import building, writing
+from ditlab.data.splits import DataSplits, open_data
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.inputs.data_shape import data_shape
+from ditlab.interface.specs import load, load_sweep
+from ditlab.planning.data_shape import DataShape
+from ditlab.planning.flops import step_flops
+from ditlab.planning.hardware import CPU, DEFAULT, GPUS, Device, cpu_device, device_memory, find_gpu
+from ditlab.planning.plan import Plan, make_plan
+from ditlab.planning.settings import Machine, Planner
+from ditlab.planning.step_time import UPDATE_BYTES, Rates, assumed_rates
+from ditlab.planning.written_spec import write_recommended
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.sweep.space import enumerate_trials, experiment_for
+from ditlab.storage.sizes import folder_size
+from ditlab.sweeps.portable import typical_values
+from ditlab.training.plan import plan_run
+
+
+def plan(
+    experiment: Experiment | str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    gpus: int | None = None,
+    gpu: str | None = None,
+    gpu_memory: str | None = None,
+    measure: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> Plan:
+    """Plan an experiment: memory under every ZeRO setting, step time, length, and the setting to take.
+
+    Takes no GPU and no memory to speak of, but for `measure`. Prints nothing by itself.
+
+    Args:
+        experiment: a validated experiment, or the path of its YAML.
+        overrides: `field.path=value` changes of the YAML, as `--set` takes them.
+        gpus: workers, one a GPU; None: as many as the experiment has.
+        gpu: kind of GPU, or `cpu`; None: the experiment's device, this machine's GPU where there is one.
+        gpu_memory: memory of each, such as `80GiB`; None: that of the kind.
+        measure: True to take a few real steps here, and to plan with their rates.
+        say: receives lines about what had to be assumed.
+
+    Raises:
+        UserError: the input is wrong; the message names the field, its value and the remedy.
+    """
+    if not isinstance(experiment, Experiment):
+        experiment = load(experiment, overrides)
+    elif overrides:
+        raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
+    if gpus is not None and gpus < 1:
+        raise UserError(f"--gpus={gpus} leaves nothing to plan for; give 1 or more.")
+    device = _device(experiment, gpu, gpus)
+    experiment = _on_device(experiment, device, gpus)
+    home = Home.from_environment()
+    data = _data(experiment, home, say)
+    shape = data_shape(experiment, data) if data else DataShape()
+    with building():
+        planner = Planner(experiment, shape, _machine(experiment, device, gpu_memory, None))
+        if measure:
+            rates = _measured_rates(experiment, shape, home, planner)
+            planner = Planner(experiment, shape, _machine(experiment, device, gpu_memory, rates))
+        steps = plan_run(experiment, data).total_steps if data else experiment.training.steps
+        size = folder_size(data.train.store.path) if data else None
+        return make_plan(planner, experiment, planner.machine, steps, size)
+
+
+def _device(experiment: Experiment, name: str | None, workers: int | None) -> Device:
+    """Return the device that is planned for."""
+    if name is None and not experiment.resources.gpus_per_worker:
+        name = CPU
+    if name is not None and name.strip().lower() == CPU:
+        num = workers or experiment.resources.max_workers
+        cores = experiment.resources.cpus_per_worker or max(1, (os.cpu_count() or 1) // num)
+        return cpu_device(psutil.virtual_memory().total // num, cores)
+    if name is None and torch.cuda.is_available():
+        found = torch.cuda.get_device_name(0)
+        matching = [each for each in GPUS if each.lower() in found.lower().replace(" ", "")]
+        name = max(matching, key=len, default=None)
+    return find_gpu(name or DEFAULT)
+
+
+def _on_device(experiment: Experiment, device: Device, workers: int | None) -> Experiment:
+    """Return the experiment with one worker a GPU. Raises UserError where its batch does not divide."""
+    changes: dict[str, float | int] = {}
+    if workers is not None and experiment.resources.workers != workers:
+        changes["resources.workers"] = workers
+    if bool(experiment.resources.gpus_per_worker) != device.is_gpu:
+        changes["resources.gpus_per_worker"] = 1 if device.is_gpu else 0
+    return experiment.replace_all(changes) if changes else experiment
+
+
+def _data(experiment: Experiment, home: Home, say: Callable[[str], None]) -> DataSplits | None:
+    """Open the experiment's data; None, with a line for people, where they are not here."""
+    try:
+        return open_data(experiment.data, home, verify=False)
+    except UserError as error:
+        say(f"the data are not here, so their sizes are assumed: {error}")
+        return None
+
+
+def _machine(experiment: Experiment, device: Device, memory: str | None, rates: Rates | None) -> Machine:
+    if memory is not None:
+        device = replace(device, memory=device_memory(memory))
+    return Machine(device, device.memory, rates or assumed_rates(device, experiment.training.precision))
+
+
+def _measured_rates(experiment: Experiment, shape: DataShape, home: Home, planner: Planner) -> Rates:
+    """Return the rates of real steps of one worker on this machine."""
+    from ditlab.analysis.measured_steps import MOST_PASSES, measure_steps
+
+    num = min(experiment.accumulation, MOST_PASSES)
+    alone = experiment.replace_all(
+        {"resources.workers": 1, "batch.size": num * experiment.micro_size, "batch.micro": experiment.micro_size}
+    )
+    found = measure_steps(alone, home)
+    flops = step_flops(alone, shape).hardware / num / found.passes
+    source = (
+        f"{found.steps} measured steps: {flops / 1e9:,.3g} GFLOP/s, {flops / found.matrix_rate:.0%} of a large matrix "
+        "product's"
+    )
+    return Rates(flops, UPDATE_BYTES * planner.sizes.total / found.update, source)
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """The trials of a sweep together."""
+
+    largest: Plan
+    """Plan of the trial that takes most memory."""
+    num_trials: int
+    gpu_hours: float | None
+    """Hours of all workers of all trials; None where their length is unknown."""
+    fits: bool
+    """True if every trial fits as it is."""
+    is_exact: bool
+    """True if each trial was planned by its own values; False where the search proposes values as it goes."""
+
+
+def plan_sweep(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    gpus: int | None = None,
+    gpu: str | None = None,
+    gpu_memory: str | None = None,
+    measure: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> SweepPlan:
+    """Plan every trial of a sweep, as `plan` does an experiment; trials of one size once.
+
+    With a scheduler that stops trials early, this is the most that the sweep takes. Raises UserError.
+    """
+    sweep = load_sweep(path, overrides)
+    values = enumerate_trials(sweep)
+    listed = [experiment_for(sweep, each) for each in values or [typical_values(sweep)]]
+    plans: dict[str, Plan] = {}
+    hours: list[float | None] = []
+    for experiment in listed:
+        spec = experiment.to_dict()
+        key = repr([spec[part] for part in _SIZES])
+        if key not in plans:
+            plans[key] = plan(experiment, gpus=gpus, gpu=gpu, gpu_memory=gpu_memory, measure=measure, say=say)
+        found = plans[key]
+        hours.append(found.gpu_hours(found.own))
+    known = [each for each in hours if each is not None]
+    num = len(listed) if values is not None else sweep.trials or 1
+    total = sum(known) * num / len(listed) if len(known) == len(hours) else None
+    largest = max(plans.values(), key=lambda each: each.own.total)
+    return SweepPlan(largest, num, total, all(each.own.fits for each in plans.values()), values is not None)
+
+
+_SIZES = ("model", "objective", "data", "batch", "training", "engine", "resources", "checkpoint", "evaluation")
+"""Sections of a spec that decide memory and time."""
+
+
+def apply_plan(plan: Plan, source: Path, path: Path) -> Path:
+    """Write the recommended setting as a spec that extends `source`. Raises UserError where that cannot be done."""
+    return write_recommended(plan, source, path)
+
+
+def draw_plan(plan: Plan, path: Path) -> Path:
+    """Draw memory by setting as a PNG. Raises UserError where it cannot be written."""
+    from ditlab.reports.memory_bars import MemoryBar, draw_memory
+
+    bars = []
+    for each in plan.settings:
+        peak = each.memory.worker.peak
+        parts = {
+            "parameters": peak.parameters, "gradients": peak.gradients, "optimiser": peak.optimizer,
+            "average": peak.average, "activations": peak.activations, "workspace": peak.workspace,
+            "margin": each.margin,
+        }  # fmt: skip
+        chosen = plan.recommended
+        same = chosen is not None and (chosen.zero, chosen.checkpointing) == (each.zero, each.checkpointing)
+        bars.append(MemoryBar(each.label, parts, same))
+    device = plan.machine.device
+    with writing(path):
+        return draw_memory(bars, plan.machine.memory, f"{plan.experiment.name} on {plan.workers} x {device.name}", path)

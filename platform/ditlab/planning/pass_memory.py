@@ -1,0 +1,126 @@
+"""Memory of a forward and a backward pass, traced on the meta device tensor by tensor.
+
+Exact for what torch's operations allocate: every storage lives from the operation that makes it to its last reference.
+Attention is that of the fused kernels, which keep no matrix of queries by keys. Memory within a kernel is not known.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_iter
+
+from denoisers.contract import ANY
+from ditlab.planning.data_shape import DataShape
+from ditlab.planning.live_bytes import LiveBytes
+from ditlab.planning.meta_step import DTYPES, MetaStep
+from ditlab.spec.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class PassMemory:
+    """Bytes of one micro-batch's passes, beside the parameters and whatever is there between passes."""
+
+    activations: int
+    """Alive at the end of the forward pass: what the backward pass needs, and the batch."""
+    peak: int
+    """Most at once, where every gradient that is computed stays: a step's first passes."""
+    gradients_at_peak: int
+    """Gradients that are finished at that peak, and part of it."""
+    peak_without_gradients: int
+    """Most at once, where a finished gradient goes at once into memory that is there already."""
+
+    def between(self, other: PassMemory, share: float) -> PassMemory:
+        """Return the point on the line to another micro-batch's memory, at `share` of the way."""
+        own, theirs = astuple(self), astuple(other)
+        return PassMemory(*(round(a + share * (b - a)) for a, b in zip(own, theirs, strict=True)))
+
+
+_traces: dict[str, PassMemory] = {}
+
+
+def pass_memory(experiment: Experiment, data: DataShape, size: int) -> PassMemory:
+    """Trace the passes of a micro-batch of `size` samples, in the experiment's precision, checkpointed where it says.
+
+    Traced without compilation, which needs no more. Kept for the process. Raises ValueError for a loss that does not
+    fit its model.
+    """
+    specs = [each.model_dump(mode="json", serialize_as_any=True) for each in (experiment.model, experiment.objective)]
+    text = data.text and (data.text.vocabulary, data.text.end, data.text.packing)
+    recomputes = experiment.engine.activation_checkpointing
+    precision = experiment.training.precision
+    key = json.dumps([specs, size, data.of_experiment(experiment), text, recomputes, precision])
+    if key not in _traces:
+        _traces[key] = _trace(MetaStep(experiment, data, recomputes, DTYPES[precision], fused=True), size)
+    return _traces[key]
+
+
+def _trace(step: MetaStep, size: int) -> PassMemory:
+    tracker = _PassTracker()
+    for parameter in step.parameters():
+        parameter.register_post_accumulate_grad_hook(tracker.take)
+    with step.reading(size), tracker:
+        for value in step.tensors():
+            tracker.add(value)
+        tracker.begin()
+        batch = step.batch(size)
+        for value in batch.values():
+            tracker.add(value)
+        total = step.loss(batch)
+        activations = tracker.live - tracker.before
+        total.backward()
+    return PassMemory(activations, tracker.fresh, tracker.given_at_peak, tracker.peak - tracker.before)
+
+
+def evaluation_memory(experiment: Experiment, data: DataShape, size: int) -> int:
+    """Trace a forward pass of `size` samples without gradients: the most bytes at once beside the parameters.
+
+    The larger one of a pass of the loss and, where the spec alone decides the sizes, a pass of the network that keeps
+    its whole output, as samplers do.
+    """
+    step = MetaStep(experiment, data, recomputes=False, dtype=DTYPES[experiment.training.precision], fused=True)
+    tracker = _PassTracker()
+    with step.reading(size), tracker, torch.no_grad():
+        for value in step.tensors():
+            tracker.add(value)
+        tracker.begin()
+        step.loss(step.batch(size))
+        if not any(ANY in field.shape for field in experiment.batch_fields()):
+            inputs = experiment.family.example_inputs(experiment.model, size)
+            step.network(*(each.to(step.dtype) if each.is_floating_point() else each for each in inputs))
+    return tracker.fresh
+
+
+class _PassTracker(LiveBytes):
+    """Count of live bytes with finished gradients taken away, and of both together."""
+
+    def __init__(self) -> None:
+        super().__init__("meta")
+        self.before = self.given = self.given_at_peak = self.fresh = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))  # whose arguments are known: all of them were made inside
+        for value in tree_iter(result):
+            if isinstance(value, Tensor):
+                self.add(value)
+        return result
+
+    def begin(self) -> None:
+        self.before = self.live
+        self.restart()
+
+    def take(self, parameter: Tensor) -> None:
+        """Take a finished gradient away."""
+        assert parameter.grad is not None
+        self.given += parameter.grad.nbytes
+        parameter.grad = None
+
+    def add(self, tensor: Tensor) -> None:
+        super().add(tensor)
+        total = self.live - self.before + self.given
+        if total > self.fresh:
+            self.fresh, self.given_at_peak = total, self.given

@@ -1,0 +1,126 @@
+"""The plan of a run: memory of every setting, step time, length, cost, and the setting to take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ditlab.planning.hardware import GPUS
+from ditlab.planning.setting_memory import checkpoint_bytes
+from ditlab.planning.settings import SETTINGS, Machine, PlannedSetting, Planner
+from ditlab.planning.state_memory import ZeroSetting
+from ditlab.spec.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class RunSize:
+    """Length of a run and sizes of its files."""
+
+    steps: int | None
+    """Optimiser steps; None where they depend on data that are not here."""
+    data_bytes: int | None
+    """Bytes of the training store; None where it is not here."""
+    checkpoint_bytes: int
+    """Bytes of one checkpoint."""
+    checkpoints: int
+    """Checkpoints that are kept at once."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Memory, time and cost of a run on a machine."""
+
+    experiment: Experiment
+    machine: Machine
+    parameters: int
+    own: PlannedSetting
+    """The spec as it is."""
+    settings: Sequence[PlannedSetting]
+    """Every setting, with and without activation checkpointing."""
+    recommended: PlannedSetting | None
+    """Setting to take; None where nothing fits."""
+    why: str
+    """Reason for it in a sentence, or what would make the run fit."""
+    size: RunSize
+
+    @property
+    def workers(self) -> int:
+        """Workers, one a GPU."""
+        return self.experiment.resources.max_workers
+
+    def run_seconds(self, setting: PlannedSetting) -> float | None:
+        """Return the duration of all steps under a setting, without evaluations and saves."""
+        return None if self.size.steps is None else self.size.steps * setting.seconds.total
+
+    def gpu_hours(self, setting: PlannedSetting) -> float | None:
+        """Return the hours of all workers together."""
+        seconds = self.run_seconds(setting)
+        return None if seconds is None else seconds * self.workers / 3600
+
+
+def make_plan(planner: Planner, experiment: Experiment, machine: Machine, steps: int | None, data: int | None) -> Plan:
+    """Plan all settings and choose one."""
+    own, settings = planner.own(), tuple(planner.settings())
+    size = RunSize(steps, data, checkpoint_bytes(experiment, planner.sizes), experiment.checkpoint.keep)
+    recommended, why = choose(own, settings, planner, machine)
+    return Plan(experiment, machine, planner.sizes.total, own, settings, recommended, why, size)
+
+
+SLOWER = 1.03
+"""Ratio of step times up to which a spec's own setting, or a plainer one, is preferred to a faster one."""
+
+
+def choose(
+    own: PlannedSetting, settings: Sequence[PlannedSetting], planner: Planner, machine: Machine
+) -> tuple[PlannedSetting | None, str]:
+    """Choose the fastest setting that fits, the spec's own or a plainer one where it is about as fast; and say why."""
+    fitting = [each for each in settings if each.fits]
+    if not fitting:
+        return None, what_would_fit(planner, machine)
+    fastest = min(fitting, key=lambda each: each.seconds.total)
+    limit = fastest.seconds.total * SLOWER
+    if own.fits and own.seconds.total <= limit:
+        return own, f"the spec's own setting fits, and no other is more than {SLOWER - 1:.0%} faster."
+    best = next(each for each in fitting if each.seconds.total <= limit)
+    if not own.fits:
+        reason = f"the spec's own setting ({own.label}) does not fit, and of those that do this is"
+        reason += " the fastest." if best is fastest else " the plainest of the fastest."
+    else:
+        reason = f"it is {own.seconds.total / best.seconds.total - 1:.0%} faster than the spec's own ({own.label})."
+    if best.micro != own.micro:
+        reason += " Other micro-batches draw other random numbers."
+    return best, reason
+
+
+def what_would_fit(planner: Planner, machine: Machine) -> str:
+    """Describe the least memory that the run takes on so many workers, and what would make it fit."""
+    least, zero, checkpointing = min(
+        ((planner.least_total(zero, checkpointing), zero, checkpointing)
+         for zero in SETTINGS[1:] for checkpointing in (False, True)),
+        key=lambda each: each[0],
+    )  # fmt: skip
+    label = f"stage {zero.label}{', checkpointing' if checkpointing else ''}"
+    larger = sorted((gpu.memory, gpu.name) for gpu in GPUS.values() if gpu.memory >= least)
+    ways = [f"a GPU of that memory ({larger[0][1]})"] if larger and machine.device.is_gpu else []
+    if workers := _enough_workers(planner, machine):
+        ways.append(f"--gpus {workers} with stage 3 and checkpointing")
+    ways.append("a smaller network, or smaller images or shorter sequences")
+    return (
+        f"nothing fits: with micro-batches of {planner.micro_sizes[0]} the least is {least / 2**30:,.2f} GiB a worker "
+        f"({label}), and {machine.memory / 2**30:,.2f} GiB are there; it would fit with {', or '.join(ways)}."
+    )
+
+
+MOST_WORKERS = 4096
+
+
+def _enough_workers(planner: Planner, machine: Machine) -> int:
+    """Return the least power of two of workers on which the run fits without offload; 0 where none is enough."""
+    workers = 1
+    while workers <= planner.workers:
+        workers *= 2
+    while workers <= MOST_WORKERS:
+        if planner.with_workers(workers).least_total(ZeroSetting(3), True) <= machine.memory:
+            return workers
+        workers *= 2
+    return 0

@@ -1,0 +1,115 @@
+"""Memory of an experiment's workers under one ZeRO setting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ditlab.planning.data_shape import DataShape
+from ditlab.planning.meta_step import DTYPES, MetaStep
+from ditlab.planning.pass_memory import PassMemory, evaluation_memory, pass_memory
+from ditlab.planning.state_memory import ParameterSizes, StateMemory, ZeroSetting, state_memory
+from ditlab.planning.worker_memory import (
+    MemoryParts,
+    WorkerMemory,
+    WorkerShape,
+    evaluation_peak,
+    passes_peak,
+    update_peak,
+)
+from ditlab.spec.experiment import Experiment
+
+MOMENT_BYTES = 8
+"""Bytes of AdamW's two moments of a value."""
+
+
+@dataclass(frozen=True)
+class SettingMemory:
+    """Memory of one worker under one setting."""
+
+    state: StateMemory
+    worker: WorkerMemory
+    checkpoint_copy: int
+    """Bytes of the copy in host memory from which a checkpoint is written in the background; 0 when it is blocking."""
+
+
+def parameter_sizes(experiment: Experiment, data: DataShape) -> ParameterSizes:
+    """Return the sizes of everything that is trained, on the meta device."""
+    step = MetaStep(experiment, data, recomputes=False, dtype=torch.float32, fused=False)
+    sizes = tuple(parameter.numel() for parameter in step.parameters())
+    return ParameterSizes((sizes,), MOMENT_BYTES * sum(sizes))
+
+
+def setting_memory(
+    experiment: Experiment,
+    data: DataShape,
+    setting: ZeroSetting,
+    micro: int,
+    on_gpu: bool,
+    sizes: ParameterSizes | None = None,
+    passes: PassMemory | None = None,
+) -> SettingMemory:
+    """Return one worker's memory with micro-batches of `micro` samples, on `resources.max_workers` workers.
+
+    `sizes` and `passes` save the traces where they are known.
+    """
+    sizes = sizes or parameter_sizes(experiment, data)
+    passes = passes or pass_memory(experiment, data, micro)
+    workers = experiment.resources.max_workers
+    compute = DTYPES[experiment.training.precision].itemsize
+    accumulates = experiment.batch.size > micro * workers
+    shape = WorkerShape(setting, workers, compute, accumulates, on_gpu)
+    has_average = experiment.training.ema is not None
+    state = state_memory(sizes, setting, workers, compute, has_average, accumulates)
+    copy = checkpoint_copy(experiment, sizes, setting)
+    worker = WorkerMemory(
+        passes_peak(sizes, state, passes, shape),
+        update_peak(sizes, state, shape),
+        _evaluation(experiment, data, sizes, state, micro, shape),
+        state.host + copy,
+    )
+    return SettingMemory(state, worker, copy)
+
+
+def checkpoint_bytes(experiment: Experiment, sizes: ParameterSizes) -> int:
+    """Return the size of one checkpoint: master weights, moments and average, of all workers together."""
+    average = 4 * sizes.total if experiment.training.ema is not None else 0
+    return 4 * sizes.total + sizes.moments + average
+
+
+def checkpoint_copy(experiment: Experiment, sizes: ParameterSizes, setting: ZeroSetting) -> int:
+    """Return the bytes of a worker's part of a checkpoint, of which the background writer keeps a copy."""
+    if experiment.checkpoint.write == "blocking":
+        return 0
+    parts = experiment.resources.max_workers if setting.stage else 1  # at stage 0 the first worker has all of it
+    return checkpoint_bytes(experiment, sizes) // parts
+
+
+def evaluated_at_once(experiment: Experiment, micro: int) -> Sequence[int]:
+    """Return the sizes of the forward passes of an evaluation: held-out batches, and the samples of the grid."""
+    evaluation = experiment.evaluation
+    guided = 2 if getattr(experiment.sampling, "guidance", 1.0) != 1.0 else 1
+    drawn = max(evaluation.samples, micro if evaluation.quality else 0)
+    return [micro, guided * drawn]
+
+
+_evaluated: dict[str, int] = {}
+
+
+def _evaluation(
+    experiment: Experiment,
+    data: DataShape,
+    sizes: ParameterSizes,
+    state: StateMemory,
+    micro: int,
+    shape: WorkerShape,
+) -> MemoryParts:
+    if experiment.evaluation.every is None:
+        return MemoryParts(0, 0, 0, 0, 0, 0)
+    largest = max(evaluated_at_once(experiment, micro))
+    key = repr((experiment.content_hash(), data.of_experiment(experiment), largest))
+    if key not in _evaluated:
+        _evaluated[key] = evaluation_memory(experiment, data, largest)
+    return evaluation_peak(sizes, state, _evaluated[key], experiment.training.ema is not None, shape)

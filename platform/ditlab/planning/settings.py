@@ -1,0 +1,170 @@
+"""Memory and time of an experiment under every ZeRO setting, traced as far as they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ditlab.planning.data_shape import DataShape
+from ditlab.planning.flops import StepFlops, step_flops
+from ditlab.planning.hardware import Device
+from ditlab.planning.meta_step import DTYPES
+from ditlab.planning.pass_memory import PassMemory, pass_memory
+from ditlab.planning.setting_memory import SettingMemory, parameter_sizes, setting_memory
+from ditlab.planning.state_memory import ParameterSizes, ZeroSetting
+from ditlab.planning.step_time import Rates, StepSeconds, step_seconds
+from ditlab.spec.experiment import Experiment
+
+SETTINGS = (
+    ZeroSetting(0),
+    ZeroSetting(1),
+    ZeroSetting(2),
+    ZeroSetting(3),
+    ZeroSetting(1, "cpu"),
+    ZeroSetting(2, "cpu"),
+    ZeroSetting(3, "cpu"),
+    ZeroSetting(3, "cpu", "cpu"),
+    ZeroSetting(3, "nvme", "cpu"),
+)
+"""Settings that are compared, the plainest first."""
+GPU_MARGIN, CPU_MARGIN = 2**30, 600 * 2**20
+"""Bytes that are left free on each GPU for CUDA's context, cuBLAS and NCCL, and for each process on a CPU for Python
+and its libraries."""
+FARTHEST = 4
+"""Largest micro-batch that is traced beside the spec's own, as its multiple."""
+FRAGMENTATION = 0.05
+"""Share of the tensors' bytes that is left free for gaps between them."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the run is planned for."""
+
+    device: Device
+    memory: int
+    """Bytes of each worker's device."""
+    rates: Rates
+
+
+@dataclass(frozen=True)
+class PlannedSetting:
+    """One setting on the machine."""
+
+    zero: ZeroSetting
+    checkpointing: bool
+    micro: int
+    """Samples of a micro-batch."""
+    largest_micro: int
+    """Largest micro-batch that fits, a divisor of a worker's part of the batch; 0 where none does."""
+    memory: SettingMemory
+    margin: int
+    """Bytes that are left free beside the tensors."""
+    total: int
+    """Bytes of each worker's device: the peak's and the margin, on a CPU with all that is the host's."""
+    fits: bool
+    seconds: StepSeconds
+    flops: StepFlops
+
+    @property
+    def label(self) -> str:
+        """Short name for people: `stage 1`, `stage 3 cpu, checkpointing`."""
+        return f"stage {self.zero.label}{', checkpointing' if self.checkpointing else ''}"
+
+
+class Planner:
+    """Memory and time of an experiment's settings on a machine, traced as far as they are asked for."""
+
+    def __init__(self, experiment: Experiment, data: DataShape, machine: Machine) -> None:
+        """Raises ValueError for a loss that does not fit its model."""
+        self._experiment, self._data, self.machine = experiment, data, machine
+        self.sizes: ParameterSizes = parameter_sizes(experiment, data)
+        self.workers = experiment.resources.max_workers
+        whole = experiment.batch.size // self.workers
+        own = {experiment.micro_size}
+        self.micro_sizes = sorted({each for each in range(1, whole + 1) if whole % each == 0} | own)
+
+    def own(self) -> PlannedSetting:
+        """Plan the spec as it is."""
+        engine = self._experiment.engine
+        zero = ZeroSetting(engine.zero.stage, engine.zero.offload, engine.zero.offload_parameters)
+        return self.setting(zero, engine.activation_checkpointing, self._experiment.micro_size)
+
+    def settings(self) -> Iterator[PlannedSetting]:
+        """Plan every setting at the experiment's micro-batch, or at the largest smaller one that fits."""
+        half = self._experiment.training.precision != "fp32"
+        for zero in SETTINGS:
+            if zero.stage == 0 and half:
+                continue  # which has no master weights
+            for checkpointing in (False, True):
+                found = self.setting(zero, checkpointing, self._experiment.micro_size)
+                if not found.fits and found.largest_micro:
+                    found = self.setting(zero, checkpointing, found.largest_micro)
+                yield found
+
+    def setting(self, zero: ZeroSetting, checkpointing: bool, micro: int) -> PlannedSetting:
+        """Plan one setting at a micro-batch of so many samples."""
+        experiment = self._with(checkpointing)
+        memory, margin, total = self._memory(zero, checkpointing, micro)
+        flops = step_flops(self._sized(experiment, micro), self._data)
+        seconds = step_seconds(
+            flops, self.sizes, zero, self.machine.device, self.machine.rates, self.workers,
+            max(1, experiment.batch.size // (micro * self.workers)),
+            DTYPES[experiment.training.precision].itemsize,
+        )  # fmt: skip
+        largest = self._largest_micro(zero, checkpointing)
+        fits = total <= self.machine.memory
+        return PlannedSetting(zero, checkpointing, micro, largest, memory, margin, total, fits, seconds, flops)
+
+    def with_workers(self, workers: int) -> Planner:
+        """Return a planner of the same run on more workers, whose micro-batches are of one sample."""
+        resources = self._experiment.resources.model_copy(update={"workers": workers})
+        batch = self._experiment.batch.model_copy(update={"micro": 1})
+        changed = self._experiment.model_copy(update={"resources": resources, "batch": batch})
+        return Planner(changed, self._data, self.machine)
+
+    def least_total(self, zero: ZeroSetting, checkpointing: bool) -> int:
+        """Return the bytes of each worker's device at the smallest micro-batch."""
+        return self._memory(zero, checkpointing, self.micro_sizes[0])[2]
+
+    def _largest_micro(self, zero: ZeroSetting, checkpointing: bool) -> int:
+        """Find the largest micro-batch that fits by bisection: more samples never take less."""
+
+        def fits(number: int) -> bool:
+            return self._memory(zero, checkpointing, self.micro_sizes[number - 1])[2] <= self.machine.memory
+
+        own = self.micro_sizes.index(self._experiment.micro_size) + 1
+        low, high = (own, len(self.micro_sizes)) if fits(own) else (0, own - 1)
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle - 1)
+        return self.micro_sizes[low - 1] if low else 0
+
+    def _memory(self, zero: ZeroSetting, checkpointing: bool, micro: int) -> tuple[SettingMemory, int, int]:
+        """Return memory, margin and total of one worker's device."""
+        experiment, device = self._with(checkpointing), self.machine.device
+        passes = self._passes(experiment, micro)
+        memory = setting_memory(experiment, self._data, zero, micro, device.is_gpu, self.sizes, passes)
+        peak = memory.worker.peak.total + (0 if device.is_gpu else memory.worker.host)
+        margin = (GPU_MARGIN if device.is_gpu else CPU_MARGIN) + int(FRAGMENTATION * peak)
+        return memory, margin, peak + margin
+
+    def _passes(self, experiment: Experiment, micro: int) -> PassMemory:
+        """Return the memory of a micro-batch's passes: traced, or for those above the spec's own on a line.
+
+        The line goes through its own and the next sizes up to FARTHEST times as large. Memory is a maximum of straight
+        lines, so that nothing between the two takes more.
+        """
+        own = experiment.micro_size
+        if micro <= own:
+            return pass_memory(experiment, self._data, micro)
+        above = [each for each in self.micro_sizes if each > own]
+        far = max((each for each in above if each <= FARTHEST * own), default=above[0])
+        near, end = (pass_memory(experiment, self._data, size) for size in (own, far))
+        return near.between(end, (micro - own) / (far - own))
+
+    def _with(self, checkpointing: bool) -> Experiment:
+        engine = self._experiment.engine.model_copy(update={"activation_checkpointing": checkpointing})
+        return self._experiment.model_copy(update={"engine": engine})
+
+    def _sized(self, experiment: Experiment, micro: int) -> Experiment:
+        return experiment.model_copy(update={"batch": experiment.batch.model_copy(update={"micro": micro})})

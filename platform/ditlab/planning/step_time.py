@@ -1,0 +1,105 @@
+"""Seconds of a step, from operations and bytes and the rates at which a device does them.
+
+Passes, reduction and update are added up: what overlaps makes a step faster than said here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ditlab.planning.flops import StepFlops
+from ditlab.planning.hardware import Device
+from ditlab.planning.state_memory import ParameterSizes, ZeroSetting
+
+UTILISATION = {"fp32": 0.6, "bf16": 0.4, "fp16": 0.4}
+"""Share of the peak rate that passes are assumed to reach. An assumption, for networks of 100 million parameters and
+more with micro-batches that fill a GPU; small ones reach less, and only a measurement tells how much."""
+GPUS_A_MACHINE = 8
+NETWORK = 25e9
+"""Bytes a second of each GPU to other machines: 200 Gbit/s."""
+HOST_UPDATE = 10e9
+"""Bytes a second at which one worker's CPU updates offloaded state."""
+UPDATE_BYTES = 32
+"""Bytes that an update reads and writes for a value: gradient, master, two moments, average, weight."""
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """Seconds of one optimiser step on one worker."""
+
+    passes: float
+    """Forward and backward passes, recomputation included."""
+    reduction: float
+    """Sums of gradients over workers, and gathered parameters."""
+    update: float
+    """Optimiser's update and average, with transfers from and to the host where state is offloaded."""
+
+    @property
+    def total(self) -> float:
+        """All three."""
+        return self.passes + self.reduction + self.update
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Rates of passes and update on one device."""
+
+    flops: float
+    """Operations a second of the passes."""
+    update: float
+    """Bytes a second of the update."""
+    source: str
+    """Origin of the rates, for people."""
+
+
+def assumed_rates(device: Device, precision: str) -> Rates:
+    """Return the rates that a device's data sheet and an assumed utilisation give."""
+    share = UTILISATION[precision]
+    source = f"{share:.0%} of {device.name}'s {device.peak(precision) / 1e12:,.3g} TFLOP/s ({precision}), assumed"
+    return Rates(device.peak(precision) * share, device.bandwidth * 0.7, source)
+
+
+def step_seconds(
+    flops: StepFlops,
+    sizes: ParameterSizes,
+    setting: ZeroSetting,
+    device: Device,
+    rates: Rates,
+    workers: int,
+    accumulation: int,
+    compute: int,
+) -> StepSeconds:
+    """Return the time of a step of `accumulation` micro-batches on each of `workers`."""
+    share = sizes.share(setting.stage, workers)
+    passes = flops.hardware / workers / rates.flops
+    reduction = _moved_bytes(sizes, setting, workers, accumulation, compute) / _link(device, workers)
+    if setting.offload == "none":
+        update = UPDATE_BYTES * share / rates.update
+    else:
+        moved = 2 * compute * share / device.host_link if device.is_gpu else 0.0
+        update = UPDATE_BYTES * share / min(HOST_UPDATE, rates.update if not device.is_gpu else HOST_UPDATE) + moved
+        if setting.offload == "nvme":
+            update += 24 * share / NVME
+    if setting.offload_parameters != "none" and device.is_gpu:
+        reduction += 2 * accumulation * compute * sizes.total / workers / device.host_link
+    return StepSeconds(passes, reduction, update)
+
+
+NVME = 3e9
+"""Bytes a second of a local disk, read or written."""
+
+
+def _moved_bytes(sizes: ParameterSizes, setting: ZeroSetting, workers: int, accumulation: int, compute: int) -> float:
+    """Bytes that a worker sends in a step: rings of all-reduce, or reduce-scatter and all-gather."""
+    if workers == 1:
+        return 0.0
+    whole = compute * sizes.total * (workers - 1) / workers
+    if setting.stage == 3:
+        return 3 * accumulation * whole  # gathered for both passes, scattered once: in every micro-batch
+    if setting.stage == 2:
+        return (accumulation + 1) * whole
+    return 2 * whole
+
+
+def _link(device: Device, workers: int) -> float:
+    return device.link if workers <= GPUS_A_MACHINE or not device.is_gpu else min(device.link, NETWORK)

@@ -1,0 +1,113 @@
+"""Predicted memory against what a tracker counts in real training, and closed forms."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from ditlab.planning.data_shape import DataShape
+from ditlab.planning.pass_memory import pass_memory
+from ditlab.planning.state_memory import ParameterSizes, ZeroSetting, state_memory
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.loading import load_experiment
+from support.predicted import predicted_memory
+from support.trainings.tracked import TrackedStep, track_step, track_workers
+
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+SMALL = ("digits/dit", "digits/unet", "region/small", "dlm/small", "pixelhdm/small")
+
+
+def experiment_of(name: str, *changes: str) -> Experiment:
+    return load_experiment(EXPERIMENTS / f"{name}.yaml", ["engine.compile=false", *changes])
+
+
+def check(experiment: Experiment, tracked: TrackedStep, home: Path, tolerance: float = 0.1) -> None:
+    """State exact to the byte; the peak of the step within the tolerance."""
+    state, worker = predicted_memory(experiment, home)
+    named = (experiment.name, experiment.engine.zero.stage)
+    assert state.parameters + state.host_parameters == tracked.parameters, named
+    assert state.optimizer + state.host_optimizer == tracked.optimizer, named
+    assert state.average + state.host_average == tracked.average, named
+    assert state.device + state.host == pytest.approx(tracked.state, rel=0.02), named
+    peak = max(worker.passes.total, worker.update.total) + state.host
+    assert peak == pytest.approx(tracked.peak, rel=tolerance), named
+
+
+def test_a_tracker_counts_what_is_predicted(tmp_path):
+    """Micro-batches that accumulate, in half precision: parts and peak of a real step."""
+    changes = ("batch.size=16", "batch.micro=8", "model.depth=2")
+    for stage, precision, offload in ((2, "bf16", "none"), (1, "fp32", "cpu")):
+        zero = f"engine.zero={{stage: {stage}, offload: {offload}}}"
+        experiment = experiment_of("digits/dit", *changes, f"training.precision={precision}", zero)
+        check(experiment, track_step(experiment, tmp_path), tmp_path)
+
+
+@pytest.mark.slow
+def test_every_setting_of_one_network(tmp_path):
+    """Accumulation, half precision and offload, on one worker and on two."""
+    changes = ("batch.size=16", "model.depth=2")
+    zeros = [f"{{stage: {stage}, offload: {where}}}" for stage in (1, 2, 3) for where in ("none", "cpu")]
+    specs = []
+    for zero, micro, precision in product(["{stage: 0}", *zeros], (4, 8), ("fp32", "bf16")):
+        if (zero, precision) != ("{stage: 0}", "bf16"):
+            own = (f"batch.micro={micro}", f"training.precision={precision}", f"engine.zero={zero}")
+            specs.append(experiment_of("digits/dit", *changes, *own))
+    for experiment, tracked in zip(specs, track_workers(specs, tmp_path, 1), strict=True):
+        check(experiment, tracked, tmp_path)
+    specs = [each.replace("resources.workers", 2) for each in specs]
+    for experiment, tracked in zip(specs, track_workers(specs, tmp_path, 2), strict=True):
+        check(experiment, tracked, tmp_path)
+
+
+@pytest.mark.slow
+def test_every_family_at_every_stage(tmp_path):
+    for name in SMALL:
+        for stage in (1, 2, 3):
+            experiment = experiment_of(name, f"engine.zero.stage={stage}")
+            check(experiment, track_step(experiment, tmp_path), tmp_path)
+
+
+@pytest.mark.slow
+def test_two_workers(tmp_path):
+    for name in SMALL:
+        experiments = [experiment_of(name, f"engine.zero.stage={stage}", "resources.workers=2") for stage in (1, 2, 3)]
+        for experiment, tracked in zip(experiments, track_workers(experiments, tmp_path, 2), strict=True):
+            check(experiment, tracked, tmp_path)
+
+
+def test_state_by_hand():
+    """1,000 values on four workers, bfloat16: 2 bytes of weights, 12 of masters and moments, 4 of average."""
+    sizes = ParameterSizes(((600, 400),), 8000)
+    whole = state_memory(sizes, ZeroSetting(0), 4, 4, has_average=True, accumulates=False)
+    assert (whole.parameters, whole.optimizer, whole.average) == (4000, 8000, 4000)
+    parted = state_memory(sizes, ZeroSetting(1), 4, 2, has_average=True, accumulates=False)
+    assert (parted.parameters, parted.optimizer, parted.average, parted.gradients) == (2000, 3000, 1000, 0)
+    third = state_memory(sizes, ZeroSetting(3), 4, 2, has_average=False, accumulates=False)
+    assert (third.parameters, third.optimizer, third.average, third.gradients) == (500, 3000, 0, 500)
+    moved = state_memory(sizes, ZeroSetting(1, "cpu"), 4, 2, has_average=True, accumulates=False)
+    assert (moved.parameters, moved.optimizer, moved.host_optimizer, moved.host_average) == (2000, 0, 3000, 1000)
+    filed = state_memory(sizes, ZeroSetting(3, "nvme", "cpu"), 4, 2, has_average=True, accumulates=False)
+    assert (filed.parameters, filed.host_parameters, filed.swapped, filed.host_optimizer) == (0, 500, 3000, 0)
+
+
+def test_uneven_parameters_are_padded():
+    sizes = ParameterSizes(((7, 6),), 8 * 13)
+    assert (sizes.share(0, 2), sizes.share(1, 2), sizes.share(3, 2)) == (13, 8, 7)
+
+
+def test_activations_are_linear_in_the_micro_batch():
+    """Three sizes on one line, of each family, within one part in a hundred."""
+    for name in SMALL:
+        experiment = experiment_of(name)
+        shape = DataShape({"image": (3, 16, 16), "caption": (15,)}) if "pixelhdm" in name else DataShape()
+        low, middle, high = (pass_memory(experiment, shape, size).activations for size in (8, 16, 24))
+        assert (low + high) / 2 == pytest.approx(middle, rel=0.01), name
+
+
+def test_checkpointing_saves_activations():
+    experiment = experiment_of("digits/dit")
+    plain, saved = (
+        pass_memory(experiment.replace("engine.activation_checkpointing", on), DataShape(), 64) for on in (False, True)
+    )
+    assert saved.activations < 0.3 * plain.activations
+    assert saved.peak < 0.5 * plain.peak

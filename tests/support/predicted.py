@@ -1,0 +1,20 @@
+"""Memory of a worker on the CPU, as a plan predicts it."""
+
+from pathlib import Path
+
+from ditlab.data.splits import open_data
+from ditlab.home import Home
+from ditlab.inputs.data_shape import data_shape
+from ditlab.planning.setting_memory import setting_memory
+from ditlab.planning.state_memory import StateMemory, ZeroSetting
+from ditlab.planning.worker_memory import WorkerMemory
+from ditlab.spec.experiment import Experiment
+
+
+def predicted_memory(experiment: Experiment, home: Path) -> tuple[StateMemory, WorkerMemory]:
+    """Return the state between steps and the peaks of an experiment as it is, on the CPU."""
+    shape = data_shape(experiment, open_data(experiment.data, Home(home)))
+    zero = experiment.engine.zero
+    setting = ZeroSetting(zero.stage, zero.offload, zero.offload_parameters)
+    found = setting_memory(experiment, shape, setting, experiment.micro_size, on_gpu=False)
+    return found.state, found.worker

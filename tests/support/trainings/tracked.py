@@ -1,0 +1,115 @@
+"""Bytes of a worker's live tensors in real training steps on the CPU, as a tracker counts them."""
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ditlab.data.splits import DataSplits, open_data
+from ditlab.engine.distributed import Rank, current_rank, single_process
+from ditlab.engine.engine import Engine, TrainingModule
+from ditlab.home import Home
+from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.inputs.noise import KeyedNoise
+from ditlab.planning.live_bytes import LiveBytes
+from ditlab.spec.experiment import Experiment, class_for
+from support.garbage import exempt_imports
+from support.trainings.groups import run_group
+
+
+@dataclass(frozen=True)
+class TrackedStep:
+    """Bytes alive in a step of one worker."""
+
+    state: int
+    """Between two steps."""
+    passes: int
+    """At the peak of its forward and backward passes."""
+    update: int
+    """At the peak of its update."""
+    parameters: int
+    """Of the parameters that the network computes with."""
+    optimizer: int
+    """Of master weights and the optimiser's state, as far as they are this worker's."""
+    average: int
+    """Of the moving average, as far as it is this worker's."""
+
+    @property
+    def peak(self) -> int:
+        """Most bytes alive at once."""
+        return max(self.passes, self.update)
+
+
+def track_step(experiment: Experiment, home: Path) -> TrackedStep:
+    """Train three steps in this process, and return the last one's bytes."""
+    with single_process(use_gpu=False) as rank:
+        tracked = _track(experiment, home, rank)
+    exempt_imports()
+    return tracked
+
+
+def track_workers(experiments: list[Experiment], home: Path, world_size: int) -> list[TrackedStep]:
+    """Train each experiment for three steps on `world_size` processes, and return the first worker's bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        specs = [each.to_dict() for each in experiments]
+        run_group(_body, (world_size, specs, str(home), folder), world_size)
+        return [TrackedStep(**each) for each in torch.load(Path(folder, "0.pt"))]
+
+
+def _body(rank: int, world_size: int, specs: Any, home: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    place = current_rank(False, rank, world_size, rank)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size
+    )
+    found = [vars(_track(class_for(spec).model_validate(spec), Path(home), place)) for spec in specs]
+    torch.save(found, Path(folder, f"{rank}.pt"))
+    torch.distributed.destroy_process_group()
+
+
+def _track(experiment: Experiment, home: Path, rank: Rank) -> TrackedStep:
+    data = open_data(experiment.data, Home(home))
+    inputs = ModelInputs.from_experiment(experiment, data.train.columns, rank.device)
+    tracker = LiveBytes("cpu")
+    with tracker:
+        objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
+        network: Any = experiment.family.build_network(experiment.model)
+        engine = Engine(TrainingModule(network, objective), experiment, rank, swap=home / "swap")
+        for step in range(3):
+            state = tracker.live
+            tracker.restart()
+            for number in range(experiment.accumulation):
+                _run_pass(engine, experiment, data, inputs, step, number)
+            passes = tracker.peak
+            tracker.restart()
+            engine.step(step, 1e-3)
+    whole = [engine.partitions.tensors(index) for index in range(len(engine.partitions.flats))]
+    weights = [getattr(each, "ds_tensor", each) for each in engine._module.parameters()]
+    parameters = _distinct_bytes(weights)
+    optimizer = _distinct_bytes([each for tensors in whole for each in tensors.values()])
+    if engine.stage == 0:  # whose master weights are the parameters
+        optimizer -= parameters
+    average = sum(each.nbytes for index in range(len(whole)) for each in engine._average.tensors(index).values())
+    engine.close()
+    return TrackedStep(state, passes, tracker.peak, parameters, optimizer, average)
+
+
+def _distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the storages behind tensors."""
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}
+    return sum(storages.values())
+
+
+def _run_pass(
+    engine: Engine, experiment: Experiment, data: DataSplits, inputs: ModelInputs, step: int, number: int
+) -> None:
+    size = experiment.micro_size
+    rows = np.arange(number * size, (number + 1) * size)
+    raw = {field.name: data.train.gather(field.name, rows) for field in inputs.fields}
+    batch = inputs.prepare_batch(raw, data.train.columns)
+    noise = KeyedNoise(0, "train", step, number, size, torch.device("cpu"))
+    engine.forward_backward(batch, noise, number == experiment.accumulation - 1)
