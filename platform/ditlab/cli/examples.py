@@ -89,7 +89,10 @@ EXAMPLES = {
         "ditlab data import text --source book.txt --length 256",
         "ditlab data import text --source book.txt --tokenizer bpe --name book",
     ),
-    "data import get": ("ditlab data import get --source pbmc.zarr --regions 200",),
+    "data import get": (
+        "ditlab data import get --source pbmc.zarr --regions 200",
+        "ditlab data import get --source s3://BUCKET/pbmc.zarr --cell-type cd4_naive --address auto",
+    ),
     "data encode": ("ditlab data encode images-photos-256 --encode-text Qwen/Qwen3-0.6B",),
     "data inspect": (
         "ditlab data inspect mnist-train --num 64",
