@@ -17,6 +17,7 @@ from denoisers.contract.network import Network
 from denoisers.contract.noise import NoiseSource
 from denoisers.contract.objective import Objective, RetiringObjective
 from denoisers.contract.requests import DEFAULT_REQUEST, Prompt, SampleRequest
+from denoisers.contract.roles import Role, RoledNetwork
 from denoisers.contract.rows import RealRows, RowSet
 from denoisers.contract.sampler import (
     CompletingSampler,
@@ -51,6 +52,8 @@ __all__ = [
     "Prompt",
     "RealRows",
     "RetiringObjective",
+    "Role",
+    "RoledNetwork",
     "RowConditionedSampler",
     "RowSet",
     "SampleRequest",

@@ -37,7 +37,7 @@ class DLMBlock(nn.Module):
 
     def __init__(self, width: int, num_heads: int, mlp_width: int, condition_width: int) -> None:
         super().__init__()
-        self.modulation = zero_linear(condition_width, 6 * width)
+        self.modulation = zero_linear(condition_width, 6 * width, 6)
         self.attention_norm = nn.RMSNorm(width, eps=NORM_EPS)
         self.attention = SelfAttention(width, num_heads, bias=False)
         self.mlp_norm = nn.RMSNorm(width, eps=NORM_EPS)

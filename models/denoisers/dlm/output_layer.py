@@ -37,7 +37,7 @@ class DLMOutput(nn.Module):
     def __init__(self, width: int, vocabulary: int, condition_width: int) -> None:
         super().__init__()
         self.norm = nn.RMSNorm(width, eps=NORM_EPS)
-        self.modulation = zero_linear(condition_width, 2 * width)
+        self.modulation = zero_linear(condition_width, 2 * width, 2)
         self.log_scores = LogScores(width, vocabulary)
 
     def forward(

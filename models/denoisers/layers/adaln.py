@@ -8,6 +8,8 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional
 
+from denoisers.layers.fused_linear import FusedLinear
+
 
 class Modulation(NamedTuple):
     """Scale and shift of a normalised branch input; each (..., D)."""
@@ -34,9 +36,9 @@ def add_gated(x: Tensor, branch: Tensor, gate: Tensor) -> Tensor:
     return x + gate.unsqueeze(-2) * branch
 
 
-def zero_linear(inputs: int, outputs: int) -> nn.Linear:
-    """Build a Linear whose weight and bias start at 0."""
-    linear = nn.Linear(inputs, outputs)
+def zero_linear(inputs: int, outputs: int, fused_parts: int) -> FusedLinear:
+    """Build a Linear of so many maps whose weights and biases start at 0."""
+    linear = FusedLinear(inputs, outputs, fused_parts)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
     return linear
@@ -54,7 +56,7 @@ class AdaLN(nn.Module):
     def __init__(self, width: int, condition_width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width, elementwise_affine=False)
-        self.modulation = nn.Linear(condition_width, 2 * width)
+        self.modulation = FusedLinear(condition_width, 2 * width, 2)
 
     def read(self, condition: Tensor) -> Modulation:
         """Compute scale and shift, in the Linear's output order, from the condition (B, C)."""
@@ -75,7 +77,7 @@ class AdaLNZero(nn.Module):
     def __init__(self, width: int, condition_width: int, eps: float = 1e-5) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width, eps=eps, elementwise_affine=False)
-        self.modulation = zero_linear(condition_width, 6 * width)
+        self.modulation = zero_linear(condition_width, 6 * width, 6)
 
     def forward(self, condition: Tensor) -> tuple[GatedModulation, GatedModulation]:
         """Compute the attention branch's modulation and the MLP branch's from the condition (B, C)."""

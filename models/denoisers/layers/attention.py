@@ -7,6 +7,7 @@ K width of a head.
 from torch import Tensor, nn
 from torch.nn import functional
 
+from denoisers.layers.fused_linear import FusedLinear
 from denoisers.layers.kv_cache import LayerCache
 from denoisers.layers.rope import Rotation, rotate
 
@@ -21,11 +22,11 @@ def attend_to(key_mask: Tensor | None) -> Tensor | None:
     return None if key_mask is None else key_mask[:, None, None]
 
 
-class QKV(nn.Linear):
+class QKV(FusedLinear):
     """One Linear for queries, keys and values; the rows of its weight are those of q, then of k, then of v."""
 
     def __init__(self, width: int, bias: bool = True) -> None:
-        super().__init__(width, 3 * width, bias=bias)
+        super().__init__(width, 3 * width, 3, bias=bias)
 
     def forward(self, x: Tensor, queries: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         """Project x (B, T, D) to keys and values, and `queries` (B, Q, D), or x itself, to queries."""

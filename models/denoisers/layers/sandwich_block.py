@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from denoisers.layers.adaln import GatedModulation
+from denoisers.layers.fused_linear import FusedLinear
 from denoisers.layers.gated_attention import GatedAttention
 from denoisers.layers.rope import Rotation
 
@@ -19,7 +20,7 @@ class SixWayAdaLN(nn.Module):
         """The scale's bias starts at `initial_scale`, the shift's at 0 and the gate's at 1."""
         super().__init__()
         self.initial_scale = initial_scale
-        self.linear = nn.Linear(condition_width, 6 * width)
+        self.linear = FusedLinear(condition_width, 6 * width, 6)
         self.initialise()
 
     def initialise(self) -> None:

@@ -46,6 +46,10 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
         """Transform (B, channels_in, height, width) under (B, E) to (B, channels_out, height, width)."""
+        if torch.compiler.is_compiling():
+            # Convolutions take a quarter less time so, but round to other bits than eager steps. The layout stays with
+            # the result, so that what follows the first block has it, compiled or not.
+            x = x.contiguous(memory_format=torch.channels_last)
         h = self.norm1(self.conv1(x)) + self.time_shift(condition)[..., None, None]
         h = self.norm2(self.conv2(functional.silu(h)))
         return functional.silu(h + self.shortcut(x))
@@ -112,7 +116,5 @@ class UNet(nn.Module):
         return list(self.blocks().values())
 
     def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
-        kinds: dict[str, list[nn.Module]] = {}
-        for block in self.blocks().values():
-            kinds.setdefault(f"block_{block.conv1.in_channels}_{block.conv1.out_channels}", []).append(block)
-        return kinds
+        # Two thirds of all activations are theirs, and each of the other blocks would be a kind of its own to compile.
+        return {"first_block": [self.down1], "last_block": [self.up1]}

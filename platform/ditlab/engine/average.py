@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ditlab.engine.partitions import Partitions
 from ditlab.engine.update import Update
-from ditlab.spec.optimisation import Ema
+from ditlab.spec.optimisation.training import Ema
 
 SLICE = 2**24  # values exchanged at once with the average: 64 MiB
 

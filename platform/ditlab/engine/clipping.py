@@ -7,7 +7,7 @@ clipping at a fixed norm does without. A step whose gradient is not finite never
 import math
 from collections.abc import Mapping
 
-from ditlab.spec.optimisation import AdaptiveClip, RatioZClip, ZClip
+from ditlab.spec.optimisation.clipping import AdaptiveClip, RatioZClip, ZClip
 
 PREFIX = "clip."
 

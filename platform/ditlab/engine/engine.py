@@ -16,6 +16,7 @@ from ditlab.engine.configuration import configuration, initialize
 from ditlab.engine.distributed import Rank
 from ditlab.engine.gradients import GradientNorm
 from ditlab.engine.linear import partitioned_linear
+from ditlab.engine.optimisers.building import bind_matrices, build_optimizer, parameter_facts
 from ditlab.engine.partitions import ParameterSlice, Partitions
 from ditlab.engine.phase_clock import PhaseClock
 from ditlab.engine.recompute import checkpoint_activations
@@ -88,14 +89,8 @@ class Engine:
                 held.callback(shutil.rmtree, swap, ignore_errors=True)
             if self.stage == 3:
                 held.enter_context(partitioned_linear())
-            optimizer = torch.optim.AdamW(
-                module.parameters(),
-                lr=experiment.optimizer.lr,
-                betas=experiment.optimizer.betas,
-                eps=experiment.optimizer.eps,
-                weight_decay=experiment.optimizer.weight_decay,
-                fused=True,
-            )
+            facts = parameter_facts(module)
+            optimizer = build_optimizer(module, facts, experiment.optimizer)
             config = configuration(
                 experiment, rank, micro_size or experiment.micro_size, accumulation or experiment.accumulation, swap
             )
@@ -104,7 +99,10 @@ class Engine:
                 # DeepSpeed would copy all gradients into a flat buffer and back, to sum them over one worker.
                 self._engine.enable_backward_allreduce = False
             time_collectives(self._engine, self.stage, self._clock)
-            self.partitions = Partitions(self._engine, self.stage)
+            self.partitions = Partitions(
+                self._engine, self.stage, lambda name: experiment.optimizer.moments(facts[name].role.role)
+            )
+            bind_matrices(optimizer, self.partitions, facts, is_partitioned=self.stage > 0)
             self._gradient_norm = GradientNorm(self._engine, self.stage, spec.zero.offload != "none", rank.world_size)
             self._update = Update(self.partitions.adam, experiment.training.clip)
             self._average = WeightAverage(self.partitions, self._update, experiment.training.ema)
@@ -146,7 +144,7 @@ class Engine:
         clipping is adaptive or state is offloaded, or for float16's own check of overflow.
         """
         for group in self.partitions.adam.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group["lr_factor"]
         with torch.no_grad():
             norm = self._gradient_norm.measure()
             self._update.prepare(norm, healthy)
@@ -175,7 +173,7 @@ class Engine:
     def state(self) -> Iterator[tuple[tuple[str, str, int], Tensor]]:
         """Yield ((field, name, start), flat float32 values) of this worker's slices, for each field.
 
-        Fields are `master`, both moments and `ema`; values begin at `start` of the flattened parameter `name`.
+        Fields are `master`, moments and `ema`; values begin at `start` of the flattened parameter `name`.
         """
         for index in range(len(self.partitions.flats)):
             with self.partitions.resident(index):

@@ -1,4 +1,4 @@
-"""Partitions of float32 master weights and Adam's moments in DeepSpeed, as slices of named parameters.
+"""Partitions of float32 master weights and the optimiser's moments in DeepSpeed, as slices of named parameters.
 
 ZeRO flattens parameters into partitions whose layout depends on stage and number of workers. As slices
 `name[start:stop]` of flattened parameters, the state is the same for every layout, and a checkpoint made of such slices
@@ -6,15 +6,13 @@ loads into any other. Stages 0 to 3 differ only in the location of the slices, w
 Touches DeepSpeed's private names; `tests/ditlab/engine` fails when they move.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
@@ -38,12 +36,17 @@ class Partitions:
     except inside `resident`.
     """
 
-    def __init__(self, engine: Any, stage: int) -> None:
+    def __init__(self, engine: Any, stage: int, moments: Callable[[str], Sequence[str]]) -> None:
+        """Lay out an engine's partitions, and make the optimiser's state, `moments` of each parameter by its name.
+
+        Parameters of one group of the optimiser have the same moments.
+        """
         self._optimizer = engine.optimizer
         self._stage = stage
         names = {parameter: name for name, parameter in engine.module.named_parameters()}
         layout = {0: _whole, 1: _sliced, 2: _sliced, 3: _sharded}[stage]
-        self.flats, slices = layout(engine.optimizer, names)
+        self.flats, self.members, slices = layout(engine.optimizer, names)
+        """Flats; and the names of the parameters that each is a part of, alike on all workers."""
         self.slices_of: list[list[ParameterSlice]] = [[] for _ in self.flats]
         for part in slices:
             self.slices_of[part.flat].append(part)
@@ -53,7 +56,7 @@ class Partitions:
             with self.resident(index, rewritten=True):
                 self.adam.state[flat] = {
                     "step": torch.zeros((), dtype=torch.float32, device=flat.device),
-                    **{moment: torch.zeros_like(flat.detach()) for moment in MOMENTS},
+                    **{moment: torch.zeros_like(flat.detach()) for moment in moments(self.members[index][0])},
                 }
 
     def masters(self) -> list[Tensor]:
@@ -63,7 +66,7 @@ class Partitions:
     def tensors(self, index: int) -> dict[str, Tensor]:
         """Return one flat's `master` and moments."""
         state = self.adam.state[self.flats[index]]
-        return {"master": self.flats[index].detach(), **{moment: state[moment] for moment in MOMENTS}}
+        return {"master": self.flats[index].detach(), **{name: state[name] for name in state if name != "step"}}
 
     @property
     def adam_step(self) -> int:
@@ -114,13 +117,17 @@ class Partitions:
                     self._optimizer._reassign_or_swap_out_partitioned_parameters(index)
 
 
-def _whole(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], list[ParameterSlice]]:
+Layout = tuple[list[Tensor], list[list[str]], list[ParameterSlice]]
+
+
+def _whole(optimizer: Any, names: dict[Tensor, str]) -> Layout:
     """Lay out stage 0: the parameters themselves, on every worker; each worker counts as the owner of all."""
     flats = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return flats, [ParameterSlice(names[flat], 0, flat.numel(), index, 0) for index, flat in enumerate(flats)]
+    slices = [ParameterSlice(names[flat], 0, flat.numel(), index, 0) for index, flat in enumerate(flats)]
+    return flats, [[names[flat]] for flat in flats], slices
 
 
-def _sliced(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], list[ParameterSlice]]:
+def _sliced(optimizer: Any, names: dict[Tensor, str]) -> Layout:
     """Lay out stages 1 and 2: each group is a flat buffer, cut into equal ranges, one a worker, across parameters.
 
     A parameter's place in the buffer is read from its address, which holds whatever order and padding DeepSpeed chose.
@@ -134,10 +141,10 @@ def _sliced(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], lis
             start, stop = max(begin, low), min(begin + parameter.numel(), high)
             if start < stop:
                 slices.append(ParameterSlice(names[parameter], start - begin, stop - begin, index, start - low))
-    return flats, slices
+    return flats, _members(optimizer.bit16_groups, names), slices
 
 
-def _sharded(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], list[ParameterSlice]]:
+def _sharded(optimizer: Any, names: dict[Tensor, str]) -> Layout:
     """Lay out stage 3: each parameter is cut into equal shards, one a worker, the last padded, stored end to end."""
     flats, slices = list(optimizer.fp32_partitioned_groups_flat), []
     rank = torch.distributed.get_rank()
@@ -149,4 +156,8 @@ def _sharded(optimizer: Any, names: dict[Tensor, str]) -> tuple[list[Tensor], li
             if start < stop:
                 slices.append(ParameterSlice(names[parameter], start, stop, index, offset))
             offset += shard
-    return flats, slices
+    return flats, _members(optimizer.fp16_groups, names), slices
+
+
+def _members(groups: Sequence[Sequence[Tensor]], names: dict[Tensor, str]) -> list[list[str]]:
+    return [[names[parameter] for parameter in group] for group in groups]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ditlab.engine.clipping import NormStatistics, statistics
-from ditlab.spec.optimisation import AdaptiveClip, ClipSpec, NormClip
+from ditlab.spec.optimisation.clipping import AdaptiveClip, ClipSpec, NormClip
 
 TINY = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 

@@ -5,7 +5,12 @@ from collections.abc import Callable
 import numpy as np
 
 from denoisers.figures import Curve, Figure, Lines
-from ditlab.spec.optimisation import ConstantSchedule, ScheduleSpec, SteppedCosineRestartSchedule, WarmupCosineSchedule
+from ditlab.spec.optimisation.schedules import (
+    ConstantSchedule,
+    ScheduleSpec,
+    SteppedCosineRestartSchedule,
+    WarmupCosineSchedule,
+)
 
 MAX_POINTS = 2000
 

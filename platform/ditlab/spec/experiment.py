@@ -24,7 +24,9 @@ from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
 from ditlab.spec.experiment_parts import ExperimentParts, parts_for
 from ditlab.spec.format_value import format_value
 from ditlab.spec.no_secrets import refuse_secrets
-from ditlab.spec.optimisation import AdamW, Batch, ConstantSchedule, ScheduleSpec, Training
+from ditlab.spec.optimisation.optimisers import AdamW, OptimizerSpec, content_of_optimizer
+from ditlab.spec.optimisation.schedules import ConstantSchedule, ScheduleSpec
+from ditlab.spec.optimisation.training import Batch, Training
 from ditlab.spec.reading.messages import explain
 from ditlab.spec.reading.overrides import Assignment, assign
 from ditlab.spec.resources import Resources
@@ -50,7 +52,7 @@ class Experiment(Spec):
     """Frozen encoders of captions and images, for families that read them and data that hold none."""
     batch: Batch = Batch()
     """Samples of one step."""
-    optimizer: AdamW = AdamW()
+    optimizer: OptimizerSpec = AdamW()
     """Optimiser of the weights."""
     schedule: ScheduleSpec = ConstantSchedule()
     """Learning rate over time."""
@@ -138,7 +140,8 @@ class Experiment(Spec):
 
     @model_validator(mode="after")
     def parts_fit(self) -> "Experiment":
-        """The loss and the sampler are ones of this model, and each encoder is used."""
+        """The loss and the sampler are ones of this model, and each encoder is used; the optimiser's state has room."""
+        self.optimizer.check(self.engine.zero.offload)
         self.objective.check(self.model)
         self.sampling.check(self.model, self.objective)
         self.encoders.check(self.batch_fields(), self.model.family)
@@ -191,6 +194,7 @@ class Experiment(Spec):
         """16 hex digits over what decides the trained weights; where it runs and what is logged leave it alone."""
         content = {key: value for key, value in self.to_dict().items() if key not in NOT_CONTENT}
         content["data"] = content_of_data(content["data"])
+        content["optimizer"] = content_of_optimizer(content["optimizer"])
         content["encoders"] = self.encoders.content()
         if not content["encoders"]:
             del content["encoders"]  # without any, the hash is what it was before there were encoders

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from denoisers.contract import Spec
-from ditlab.spec.optimisation import Count
+from ditlab.spec.optimisation.numbers import Count
 from ditlab.spec.worker_network import WorkerNetwork
 
 

@@ -11,7 +11,7 @@ from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.optimisation import SteppedCosineRestartSchedule
+from ditlab.spec.optimisation.schedules import SteppedCosineRestartSchedule
 from ditlab.training.memory import MemoryPlan
 
 

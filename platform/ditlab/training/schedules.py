@@ -2,7 +2,12 @@
 
 import math
 
-from ditlab.spec.optimisation import ConstantSchedule, ScheduleSpec, SteppedCosineRestartSchedule, WarmupCosineSchedule
+from ditlab.spec.optimisation.schedules import (
+    ConstantSchedule,
+    ScheduleSpec,
+    SteppedCosineRestartSchedule,
+    WarmupCosineSchedule,
+)
 
 
 def learning_rate(schedule: ScheduleSpec, base: float, step: int, total: int, epoch_steps: int) -> float:

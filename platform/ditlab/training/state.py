@@ -11,6 +11,7 @@ from ditlab.checkpoints.shard import TensorKey
 from ditlab.engine.distributed import Rank
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.engine.phase_clock import PhaseClock
+from ditlab.errors import UserError
 from ditlab.inputs.noise import derived_seed
 from ditlab.training.networks import RootedNetwork, named_parameters, persistent_buffers, whole_shape
 from ditlab.training.plan import TrainingRun
@@ -37,7 +38,7 @@ class TrainingState:
         self, run: TrainingRun, rank: Rank, share: WorkerShare, marker: ProgressMarker, clock: PhaseClock
     ) -> None:
         experiment = run.experiment
-        self._rank = rank
+        self._rank, self._optimizer = rank, experiment.optimizer.kind
         torch.manual_seed(derived_seed(experiment.seed, "objective"))  # its modules draw their weights
         self.objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, run.data.text)
         torch.manual_seed(derived_seed(experiment.seed, "weights"))
@@ -68,7 +69,16 @@ class TrainingState:
         )
 
     def load(self, saved: SavedState, scalars: dict[str, float], step: int, position: int) -> None:
-        """Load a saved state, written by any number of workers at any ZeRO stage."""
+        """Load a saved state, written by any number of workers at any ZeRO stage.
+
+        Raises UserError for a state of another optimiser.
+        """
+        if saved.has("momentum") != (self._optimizer == "muon"):
+            written = "muon" if saved.has("momentum") else "adamw"
+            raise UserError(
+                f"optimizer.kind={self._optimizer} cannot go on from a checkpoint that optimizer.kind={written} wrote; "
+                f"set optimizer.kind to {written}, or start a new run."
+            )
         self.engine.load_state(saved.read, scalars, saved.has("ema"))
         for name, buffer in self.buffers.items():
             buffer.copy_(saved.read("buffer", name, 0, buffer.numel()).reshape(buffer.shape))

@@ -11,7 +11,8 @@ from denoisers.contract import Spec
 from denoisers.spec_unions import with_kinds
 from ditlab.spec.data import SourceSpec, check_order
 from ditlab.spec.format_value import format_value
-from ditlab.spec.optimisation import ScheduleSpec, SteppedCosineRestartSchedule, Training
+from ditlab.spec.optimisation.schedules import ScheduleSpec, SteppedCosineRestartSchedule
+from ditlab.spec.optimisation.training import Training
 
 PART_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from denoisers.contract import Spec
 from ditlab.spec.format_value import format_value
-from ditlab.spec.optimisation import Count, Positive
+from ditlab.spec.optimisation.numbers import Count, Positive
 
 Whole = Annotated[int, Field(ge=-(10**12), le=10**12)]
 Values = Annotated[tuple[Any, ...], Field(strict=False)]

@@ -11,7 +11,7 @@ from ditlab.spec.display.sweep_card import sweep_card
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.format_value import format_value
 from ditlab.spec.no_secrets import refuse_secrets
-from ditlab.spec.optimisation import Count
+from ditlab.spec.optimisation.numbers import Count
 from ditlab.spec.sweep.axes import Axis
 
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}

@@ -1,0 +1,1 @@
+"""Optimisers as torch and DeepSpeed take them."""

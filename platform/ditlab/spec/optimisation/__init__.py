@@ -1,0 +1,1 @@
+"""Optimisation of a run: optimiser, learning-rate schedule, clipping, average, length."""
