@@ -18,6 +18,8 @@ from ditlab.training.timing.utilisation import StepWork, step_work
 
 INTERVAL = 1.0
 """Least seconds between two logged points: short steps would fill the journal with their times."""
+SHARE = 1e-4
+"""Least time between two points as a share of that since the start: a month's take 30 MB, not 40 MB a day."""
 COUNTED_AFTER = 2.0
 """Seconds of steps before their operations are counted: a shorter run, as of a test, has no utilisation."""
 _OWN_WORK = [PHASES.index("forward"), PHASES.index("backward")]
@@ -43,7 +45,7 @@ class PhaseLog:
         self.clock = clock
         self._run, self._rank, self._reporter, self._now, self._measure = run, rank, reporter, now, measure
         self._batch_size, self._tokens = run.experiment.batch.size, _tokens_of_sample(run)
-        self._logged = now()
+        self._begin = self._logged = now()
         self._work: StepWork | None = None
         self._is_counted = False
         self._own = [0] * _ROW
@@ -109,8 +111,8 @@ class PhaseLog:
         return mean
 
     def is_due(self) -> bool:
-        """Return True if the last logged point is older than a second."""
-        return self._now() - self._logged >= INTERVAL
+        """Return True if the last logged point is older than a second, or than a ten-thousandth of the run so far."""
+        return self._now() - self._logged >= max(INTERVAL, SHARE * (self._now() - self._begin))
 
     def point(self) -> dict[str, float]:
         """Return the metrics since the last point, under their MLflow names, and begin anew; {} before a step's end."""

@@ -47,6 +47,24 @@ def test_utilisation_is_the_operations_over_those_of_matrix_products_in_the_time
     assert 4 * 0.25 < COUNTED_AFTER < 14 * 0.25
 
 
+def test_a_month_of_steps_has_no_more_points_than_a_journal_bears():
+    """A point is due after a second at first, and after four minutes in a run of a month."""
+    log, _, tick = phase_log()
+    tick(0.5 * INTERVAL)
+    assert not log.is_due()
+    tick(0.5 * INTERVAL)
+    assert log.is_due()
+    month, passed = 30 * 86400.0, 0.0
+    tick(month)
+    log.clock.end_step()
+    log.read()
+    log.point()
+    for age in (100.0, 250.0, 270.0):
+        tick(age - passed)
+        passed = age
+        assert log.is_due() == (age > month * 1e-4), age
+
+
 def test_tokens_are_counted_for_text_alone():
     model = {"family": "dlm", "length": 16, "vocabulary": 8, "width": 16, "depth": 1, "num_heads": 2}
     log, _, tick = phase_log(model=model, batch={"size": 6})
