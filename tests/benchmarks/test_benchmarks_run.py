@@ -17,6 +17,7 @@ SMALL = {
     "data/streaming": ["--gigabytes", "0.3", "--step", "0.1", "--cache", "0.3"],
     "runs/checkpoint_stall": [],
     "runs/recovery_time": ["--rounds", "1"],
+    "runs/start_up": ["--rounds", "1"],
     "runs/sweep_cost": ["--trials", "2", "--fresh", "2"],
     "sampling/dlm_block_sampling": ["--quick", "--rounds", "2"],
     "sampling/pixelhdm_guidance": ["--quick", "--rounds", "2"],

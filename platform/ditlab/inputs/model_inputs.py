@@ -115,8 +115,7 @@ class ModelInputs:
         if IMAGE in self._all_encoded and IMAGE in retired and self._extractor is not None:
             self._extractor.free_image()
             gc.collect()  # networks hold references in circles
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+            torch.cuda.empty_cache()  # nothing, without a GPU in use
         return True
 
     def prepare_batch(

@@ -60,10 +60,9 @@ class StepMetrics:
         """Close the step, after `all_finite`; `extra` are values that are equal on all workers."""
         assert self._sums is not None
         sums, self._sums = self._sums, None
-        more = torch.stack(
-            [torch.as_tensor(value, dtype=torch.float32, device=sums.device) for value in extra.values()]
-        )
-        values, event = torch.cat([sums, more]), None
+        # A number becomes a tensor on the device by a fill: a copy from the host would wait for the GPU.
+        more = [value.to(sums) if isinstance(value, Tensor) else sums.new_full((), value) for value in extra.values()]
+        values, event = torch.cat([sums, torch.stack(more)]), None
         if values.is_cuda:
             host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             host.copy_(values, non_blocking=True)

@@ -120,8 +120,7 @@ class Worker:
             self._state.close()
             del self._state
         gc.collect()
-        if self._rank.device.type == "cuda":
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()  # nothing, without a GPU in use
 
     def _reduce_memory(self, step: int) -> None:
         """Take the next measure for a step (from 0) that did not fit, and continue with the state as it is."""

@@ -6,24 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from denoisers.contract import Prompt, RealRows, SampleRequest, TextCodec
-from denoisers.families import families
+from denoisers.contract import Prompt, RealRows, SampleRequest
 from support.devices.meta_device import META, AllowedRead, DeviceError, MetaDevice, MetaNoise, Seen
-
-BATCH, SIDE = 3, 16
-MODELS: dict[str, dict[str, Any]] = {
-    "dit": {"image_size": SIDE, "patch_size": 4, "width": 16, "depth": 2, "num_heads": 2},
-    "unet": {"image_size": SIDE, "width": 16, "time_width": 16},
-    "region": {"num_features": 5, "num_regions": 12, "width": 16, "depth": 2, "num_heads": 2, "time_width": 8},
-    "dlm": {
-        "length": 12, "vocabulary": 11, "depth": 2, "num_heads": 2, "width": 16, "condition_width": 8, "time_width": 6,
-    },
-    "pixelhdm": {
-        "width": 32, "pixel_width": 8, "patch_size": 8, "patch_depth": 2, "pixel_depth": 1, "num_heads": 2,
-        "num_kv_heads": 1, "bottleneck_width": 8, "time_width": 8, "max_resolution": 32, "mrope_widths": [4, 6, 6],
-        "text_length": 6, "text_depth": 1,
-    },
-}  # fmt: skip
+from support.devices.variants import BATCH, SIDE, Parts, text_codec, variants
 
 CONSTANT = "layers/constant.py:Constant.on"
 """Place that copies a constant to the device, once a run."""
@@ -42,63 +27,6 @@ READS: dict[str, AllowedRead] = {
 }
 """Reads of values, by their place; all others raise. Each is of the sampling run or, where stated, of the micro-batch,
 never of a sampler's step."""
-
-
-def variants() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Yield (family, model, objective) such that every option is there with each value once."""
-    both = {"velocity": 1.0, "direction": 0.5}
-    for name in ("dit", "unet"):
-        yield name, {}, {"weights": both}
-        yield name, {"num_classes": 10, "label_dropout": 0.1}, {"time": {"kind": "logit_normal"}}
-    yield "dit", {"adaln": "zero"}, {}
-    yield "region", {}, {}
-    yield "region", {"corruption": "ddpm", "positions": "sinusoidal"}, {"reduction": "entry_mean"}
-    yield "region", {"corruption": "ddpm"}, {"reduction": "zeroed_mean", "weights": {"accessibility": 0.5}}
-    for blocks in (None, 4):
-        yield "dlm", {"block_size": blocks}, {"score": "log"}
-        yield "dlm", {"block_size": blocks}, {"score": "softmax", "noise": {"kind": "loglinear"}}
-    losses = {"velocity": 1.0, "frequency": 0.5, "alignment": 0.5}
-    yield "pixelhdm", {}, {"weights": losses, "alignment_width": 12, "alignment_block": 1}
-    options = {"positions": "learned", "gate": "elementwise", "pixel_residual": "double"}
-    yield "pixelhdm", options, {}
-    yield (
-        "pixelhdm",
-        {"text_encoder": "learned"},
-        {"prediction": "image", "weights": losses, "alignment_block": 2, "alignment_width": 12},
-    )
-
-
-def text_codec() -> TextCodec:
-    return TextCodec(lambda text: [len(text)], lambda tokens: "", 11, 0, packing="masked")
-
-
-class Parts:
-    """A family's network, loss and batch on the meta device."""
-
-    def __init__(self, name: str, model: Mapping[str, Any], objective: Mapping[str, Any], dtype: torch.dtype) -> None:
-        self.family: Any = families()[name]
-        self.model = self.family.model(**MODELS[name] | dict(model))
-        plain = {"weights": {"alignment": 0.0}} if name == "pixelhdm" else {}
-        self.objective_spec = self.family.objective(**plain | dict(objective))
-        with torch.device("meta"):
-            self.network = self.family.build_network(self.model).to(dtype)
-            self.objective = self.family.build_objective(
-                self.objective_spec, self.model, text_codec() if name == "dlm" else None
-            )
-        if self.objective.modules is not None:
-            self.objective.modules.to(dtype)
-        sizes = {} if name != "pixelhdm" else {
-            "image": (3, SIDE, 2 * SIDE), "text": (5, self.model.width),
-            "image_features": (8, self.objective_spec.alignment_width),
-        }  # fmt: skip
-        fields = [*self.model.batch_fields(), *self.objective_spec.batch_fields(self.model)]
-        self.batch = {
-            each.name: torch.empty(
-                BATCH, *sizes.get(each.name, tuple(5 if axis < 0 else axis for axis in each.shape)),
-                dtype=getattr(torch, each.dtype), device="meta",
-            )
-            for each in fields
-        }  # fmt: skip
 
 
 def first_of_each(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -1,8 +1,12 @@
-"""Training, evaluation and sampling in one process load no Ray."""
+"""Training, evaluation and sampling in one process load no Ray, and the first step waits for what it needs alone."""
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from support.databases import seed
 
@@ -15,16 +19,27 @@ evaluation: {every: 2, samples: 2, limit: 16}
 sampling: {steps: 2}
 tracking: {system_metrics: false}
 """
-COMMANDS = """
+TESTS = Path(__file__).parents[2]
+LATER = ("mlflow", "sqlalchemy", "alembic", "optuna", "transformers", "fastapi", "ray")
+"""Packages that a training to its first step does without."""
+COMMANDS = f"""
 import sys
-from ditlab.cli.main import main
 
+sys.path.append({str(TESTS)!r})
+from support.first_step import FirstStep
+from ditlab.cli.main import main
+from ditlab.tracking import beginning
+
+beginning._LONGEST = 600.0  # however slow the machine is
+at_first_step = []
+sys.meta_path.insert(0, FirstStep(lambda: at_first_step.extend(sys.modules)))
 for command in (["train", "alone.yaml", "--local"], ["evaluate", "alone"], ["sample", "alone", "--num", "2"]):
     sys.argv = ["ditlab", *command]
     try:
         main()
     except SystemExit as end:
         assert not end.code, (command, end.code)
+    assert at_first_step and not set({LATER!r}) & set(at_first_step), set({LATER!r}) & set(at_first_step)
     assert "torch" in sys.modules and "deepspeed" in sys.modules
     assert "ray" not in sys.modules, command
 print("done without ray")
@@ -40,3 +55,18 @@ def test_local_commands_load_no_ray(tmp_path, mlflow_template):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("done without ray\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["digits/dit", "digits/unet", "region/small", "dlm/small", "pixelhdm/small"])
+def test_what_the_first_step_waits_for(family, tmp_path):
+    """Without evaluation, nothing that draws or writes pages is imported before the first step."""
+    spec = TESTS.parent / "experiments" / f"{family}.yaml"
+    none = ["--set", "evaluation.every=null", "--set", "evaluation.samples=0", "--set", "batch.size=2"]
+    command = [sys.executable, TESTS / "support" / "first_step.py", "train", spec, "--local", *none]
+    environment = {**os.environ, "DITLAB_HOME": str(tmp_path / "home")}
+    subprocess.run([*command, "--dry-run"], env=environment, capture_output=True, timeout=200, check=True)  # makes data
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=True)
+    modules = set(json.loads(done.stdout.splitlines()[-1]))
+    drawing = {"matplotlib", "jinja2", "PIL", "scipy", "pandas", "sklearn", "torch._inductor.compile_fx"}
+    assert not modules & {*LATER, *drawing}, family

@@ -78,36 +78,36 @@ class MetaDevice(TorchDispatchMode):
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         if not any(each.is_meta for each in tensors):
             if _target(kwargs) == META and tensors:
-                self.seen.transfers.append(_place())
+                self.seen.transfers.append(place())
             return function(*args, **kwargs)
         if packet is ATEN._local_scalar_dense:
             return self._read(args[0])
         if packet is ATEN._to_copy and _target(kwargs) not in (None, META):
             return torch.full(args[0].shape, self._read(args[0]), dtype=kwargs.get("dtype") or args[0].dtype)
         if packet in DATA_DEPENDENT or (packet is ATEN.repeat_interleave and len(tensors) > 0 and _waits(args, kwargs)):
-            raise DeviceError(f"{function} in {_place()} depends on values")
+            raise DeviceError(f"{function} in {place()} depends on values")
         if packet in (ATEN.index, ATEN.index_put, ATEN.index_put_) and _is_masked(args[1]):
-            raise DeviceError(f"indexing by a mask in {_place()} depends on values")
+            raise DeviceError(f"indexing by a mask in {place()} depends on values")
         strays = [tuple(each.shape) for each in tensors if not each.is_meta and each.ndim > 0]
         if packet is ATEN.copy_ and strays:
-            self.seen.transfers.append(_place())
+            self.seen.transfers.append(place())
         elif strays:
-            raise DeviceError(f"{function} in {_place()} mixes tensors of the host {strays} with those of the device")
+            raise DeviceError(f"{function} in {place()} mixes tensors of the host {strays} with those of the device")
         return function(*args, **kwargs)
 
     def _read(self, tensor: Tensor) -> Any:
-        place = _place()
-        if place not in self._allowed:
-            raise DeviceError(f"{place} reads values of a tensor of the device, {tuple(tensor.shape)}")
-        self.seen.reads.append(place)
-        return self._allowed[place].answer(tensor)
+        here = place()
+        if here not in self._allowed:
+            raise DeviceError(f"{here} reads values of a tensor of the device, {tuple(tensor.shape)}")
+        self.seen.reads.append(here)
+        return self._allowed[here].answer(tensor)
 
 
 def _is_host_draw(kwargs: Mapping[str, Any]) -> bool:
     """True for numbers from a generator of the host, but for those that a GPU's sampler draws there as well."""
     generator = kwargs.get("generator")
     is_host = generator is not None and generator.device.type == "cpu"
-    return is_host and _place() != "processes/sample_draws.py:seeded_normal"
+    return is_host and place() != "processes/sample_draws.py:seeded_normal"
 
 
 def _target(kwargs: Mapping[str, Any]) -> torch.device | None:
@@ -125,7 +125,7 @@ def _is_masked(indices: Sequence[Tensor | None]) -> bool:
     return any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices)
 
 
-def _place() -> str:
+def place() -> str:
     """`processes/flow/solvers.py:heun`: the innermost function of the package on the stack."""
     frame: Any = sys._getframe()
     while frame is not None:

@@ -1,0 +1,53 @@
+"""Where code asks for the kind of device: the fewer such places, the more of what runs on a GPU is tested without."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[2]
+ASKS = re.compile(r"\.is_cuda\b|\bdevice\.type\b|\bcuda\.is_available\(|\bdevice_count\(")
+BRANCHES = {
+    "models/denoisers/layers/autocast.py": (2, "autocast is by device type, and the meta device has none"),
+    "models/denoisers/processes/discrete/fused_exp.py": (1, "one kernel on a GPU, in place elsewhere: same formula"),
+    "platform/ditlab/analysis/comparison/compare.py": (1, "the page of a comparison names the device"),
+    "platform/ditlab/analysis/measured_steps.py": (2, "a spec for GPUs is measured on one; a measurement waits for it"),
+    "platform/ditlab/analysis/saved_run.py": (1, "samples are drawn on a GPU if there is one"),
+    "platform/ditlab/checkpoints/shard.py": (1, "numbers that NumPy cannot view are copied to the host"),
+    "platform/ditlab/checkpoints/staging.py": (3, "pinned memory and asynchronous copies"),
+    "platform/ditlab/cluster/nodes/allreduce.py": (1, "a measurement waits for the GPU"),
+    "platform/ditlab/cluster/workers/body.py": (1, "a CUDA context does not outlive an error"),
+    "platform/ditlab/data/loading/loader.py": (1, "pinned memory"),
+    "platform/ditlab/doctor/machine.py": (1, "the doctor lists GPUs"),
+    "platform/ditlab/encoders/cache.py": (1, "padding costs a CPU more than it saves"),
+    "platform/ditlab/encoders/features.py": (1, "features are encoded on a GPU if there is one"),
+    "platform/ditlab/engine/compilation.py": (1, "passes over graphs for the CPU's products"),
+    "platform/ditlab/engine/configuration.py": (3, "DeepSpeed's settings, and the collectives' backend"),
+    "platform/ditlab/engine/distributed.py": (2, "the worker's GPU; control messages that no GPU waits for"),
+    "platform/ditlab/engine/engine.py": (1, "`engine.compile: auto` is a function of the device type"),
+    "platform/ditlab/engine/optimisers/newton_schulz.py": (1, "Muon's iteration in bfloat16, slow on a CPU"),
+    "platform/ditlab/engine/phase_clock.py": (1, "events in place of the host's clock"),
+    "platform/ditlab/engine/recompute.py": (1, "pinned memory"),
+    "platform/ditlab/interface/final_figures.py": (1, "figures of a large network would take a CPU too long"),
+    "platform/ditlab/interface/planning.py": (1, "a plan is for this machine's GPU, where none is named"),
+    "platform/ditlab/planning/live_bytes.py": (1, "tensors of one device are counted"),
+    "platform/ditlab/planning/matrix_rate.py": (2, "a measurement waits for the GPU"),
+    "platform/ditlab/runs/preflight.py": (1, "a run without its GPUs is refused before it starts"),
+    "platform/ditlab/sweeps/concurrency.py": (1, "trials at once, by the machine's GPUs"),
+    "platform/ditlab/training/checkpointing.py": (1, "`engine.compile: auto` is a function of the device type"),
+    "platform/ditlab/training/loop.py": (1, "pinned memory"),
+    "platform/ditlab/training/metrics.py": (1, "numbers of a step are copied asynchronously, and read later"),
+    "platform/ditlab/training/timing/memory.py": (1, "peak memory of the device, or of the process"),
+}
+"""Places by file: their number, and what the two paths differ in. A new one belongs where none of these serves."""
+
+
+def test_code_asks_for_the_device_where_the_list_says():
+    found: Counter[str] = Counter()
+    for root in ("models/denoisers", "platform/ditlab"):
+        for path in (CHECKOUT / root).rglob("*.py"):
+            if number := sum(bool(ASKS.search(line)) for line in path.read_text().splitlines()):
+                found[path.relative_to(CHECKOUT).as_posix()] = number
+    expected = {name: number for name, (number, _) in BRANCHES.items()}
+    new = {name: number for name, number in found.items() if expected.get(name, 0) != number}
+    gone = {name for name in expected if name not in found}
+    assert (new, gone) == ({}, set())
