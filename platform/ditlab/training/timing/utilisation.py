@@ -8,9 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from ditlab.engine.distributed import Rank
-from ditlab.inputs.data_shape import data_shape
-from ditlab.planning.flops import step_flops
-from ditlab.planning.matrix_rate import matrix_rate
 from ditlab.training.plan import TrainingRun
 
 _TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -38,6 +35,10 @@ def step_work(run: TrainingRun, rank: Rank, warn: Callable[[str], None]) -> Step
 
     None, and a warning, for a network whose operations cannot be counted.
     """
+    from ditlab.inputs.data_shape import data_shape
+    from ditlab.planning.flops import step_flops
+    from ditlab.planning.matrix_rate import matrix_rate
+
     experiment = run.experiment
     try:
         flops = step_flops(experiment, data_shape(experiment, run.data))
