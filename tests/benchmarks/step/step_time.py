@@ -108,6 +108,7 @@ def main() -> None:
         store = Path(folder, "store")
         data = f"data={{kind: arrow, path: {store}, hold_out: 0.0}}"
         length = ["training.epochs=null", "training.steps=100000", "evaluation.every=null", "checkpoint.every=null"]
+        length.append("engine.compile=false")  # as the bare loop's network
         experiment = load_experiment(options.spec, [data, *length, *options.overrides])
         images = generated_store(store, experiment.model.image_size)  # type: ignore[attr-defined]
         turns = TakingTurns(bare_loop(experiment, images), options.rounds, options.block)
