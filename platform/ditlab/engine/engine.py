@@ -100,7 +100,7 @@ class Engine:
                 self._engine.enable_backward_allreduce = False
             time_collectives(self._engine, self.stage, self._clock)
             self.partitions = Partitions(
-                self._engine, self.stage, lambda name: experiment.optimizer.moments(facts[name].role.role)
+                self._engine, self.stage, lambda name: experiment.optimizer.rates(facts[name].role.role).moments
             )
             bind_matrices(optimizer, self.partitions, facts, is_partitioned=self.stage > 0)
             self._gradient_norm = GradientNorm(self._engine, self.stage, spec.zero.offload != "none", rank.world_size)

@@ -155,7 +155,7 @@ def test_state_has_one_moment_for_matrices_and_two_for_the_rest():
     roles = parameter_roles(module_for(experiment))
     for name, role in roles.items():
         held = {field for field, owner in state.tensors if owner == name}
-        assert held == {"master", "ema", *experiment.optimizer.moments(role.role)}, name
+        assert held == {"master", "ema", *experiment.optimizer.rates(role.role).moments}, name
         assert ("momentum" in held) == (role.role == "matrix")
 
 

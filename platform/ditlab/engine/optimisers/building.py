@@ -12,7 +12,7 @@ from denoisers.parameter_roles import ParameterRole, parameter_roles
 from ditlab.engine.optimisers.matrices import HeldMatrix, WholeMatrix
 from ditlab.engine.optimisers.muon import MuonAdamW
 from ditlab.engine.partitions import Partitions
-from ditlab.spec.optimisation.optimisers import ORTHOGONALISED, AdamW, Muon
+from ditlab.spec.optimisation.optimisers import AdamW, GroupRates, Muon
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,18 @@ def build_optimizer(
     module: nn.Module, facts: dict[str, ParameterFacts], spec: AdamW | Muon
 ) -> torch.optim.AdamW | MuonAdamW:
     """Build an optimiser; each group holds `lr_factor`, which a step's learning rate is multiplied by."""
-    groups: dict[tuple[bool, float, float], dict[str, Any]] = {}
+    groups: dict[GroupRates, dict[str, Any]] = {}
     for name, parameter in module.named_parameters():
-        role = facts[name].role.role
-        is_orthogonalised = isinstance(spec, Muon) and role in ORTHOGONALISED
-        factor = float(getattr(spec.lr_factors, role))
-        if isinstance(spec, Muon) and not is_orthogonalised and spec.adamw_lr is not None:
-            factor *= spec.adamw_lr / spec.lr
-        decay = 0.0 if role in spec.no_decay else spec.weight_decay
-        key = (is_orthogonalised, factor, decay)
-        if key not in groups:
-            groups[key] = {"params": [], "lr": spec.lr * factor, "lr_factor": factor, "weight_decay": decay}
-            groups[key]["is_orthogonalised"] = is_orthogonalised
-        groups[key]["params"].append(parameter)
+        rates = spec.rates(facts[name].role.role)
+        if rates not in groups:
+            groups[rates] = {
+                "params": [],
+                "lr": spec.lr * rates.lr_factor,
+                "lr_factor": rates.lr_factor,
+                "weight_decay": rates.weight_decay,
+                "is_orthogonalised": rates.is_orthogonalised,
+            }
+        groups[rates]["params"].append(parameter)
     if isinstance(spec, Muon):
         return MuonAdamW(list(groups.values()), spec)
     return torch.optim.AdamW(list(groups.values()), betas=spec.betas, eps=spec.eps, fused=True)

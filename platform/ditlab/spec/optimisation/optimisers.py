@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
@@ -38,6 +39,22 @@ LATER: dict[str, Any] = {"no_decay": [], "lr_factors": RoleFactors().model_dump(
 """Fields that came after the first runs, with the value under which a run is what it was without them."""
 
 
+@dataclass(frozen=True)
+class GroupRates:
+    """How the parameters of one group of an optimiser are updated."""
+
+    lr_factor: float
+    """Factor on a step's learning rate."""
+    weight_decay: float
+    moments: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
+    """Names of a parameter's tensors of optimiser state, each as large as it, in float32."""
+
+    @property
+    def is_orthogonalised(self) -> bool:
+        """True where an update is Muon's, False where it is AdamW's."""
+        return self.moments == ("momentum",)
+
+
 class _ByRole(Spec):
     """Base of the optimisers: weight decay and learning rate by role of a parameter."""
 
@@ -55,9 +72,10 @@ class _ByRole(Spec):
             raise ValueError(f"optimizer.no_decay={list(roles)} names a role twice; name each once.")
         return roles
 
-    def moments(self, role: Role) -> tuple[str, ...]:
-        """Return the names of the tensors of optimiser state that a parameter has, each as large as it, in float32."""
-        return ("exp_avg", "exp_avg_sq")
+    def rates(self, role: Role) -> GroupRates:
+        """Return how parameters of a role are updated; those of equal rates form a group."""
+        decay = 0.0 if role in self.no_decay else self.weight_decay
+        return GroupRates(float(getattr(self.lr_factors, role)), decay)
 
     def check(self, offload: str) -> None:
         """Raise ValueError where the state cannot be kept in such a place (`engine.zero.offload`)."""
@@ -113,9 +131,12 @@ class Muon(_ByRole):
                 "its state elsewhere; set engine.zero.offload to none, or optimizer.kind to adamw."
             )
 
-    def moments(self, role: Role) -> tuple[str, ...]:
-        """Return the names of a parameter's state: the momentum alone where its updates are orthogonalised."""
-        return ("momentum",) if role in ORTHOGONALISED else super().moments(role)
+    def rates(self, role: Role) -> GroupRates:
+        """Return how parameters of a role are updated: matrices and convolutions with one moment, the momentum."""
+        rates = super().rates(role)
+        if role in ORTHOGONALISED:
+            return replace(rates, moments=("momentum",))
+        return rates if self.adamw_lr is None else replace(rates, lr_factor=rates.lr_factor * self.adamw_lr / self.lr)
 
 
 def _adamw_without_kind(value: Any) -> Any:
