@@ -23,7 +23,7 @@ SMALL = {
     "digits/unet": ["model.width=16"],
     "pixelhdm/small": ["model.width=64", "model.num_heads=2", "model.num_kv_heads=1", "model.patch_depth=3"],
     "region/small": ["model.width=32", "model.depth=3"],
-    "dlm/small": ["model.width=64", "model.depth=3"],
+    "dlm/small": ["model.width=96", "model.depth=3"],
 }
 """Changes of shipped experiments that leave every kind of block twice."""
 
@@ -95,7 +95,7 @@ def test_one_graph_a_block_kind_whatever_the_sizes(monkeypatch):
 @pytest.mark.slow
 def test_one_graph_a_block_kind_of_every_family_and_stage(monkeypatch):
     # of pixelhdm one more than kinds: the first pixel block's input is a view
-    for name, expected in {"digits/unet": 5, "pixelhdm/small": 3, "region/small": 2, "dlm/small": 1}.items():
+    for name, expected in {"digits/unet": 2, "pixelhdm/small": 3, "region/small": 2, "dlm/small": 1}.items():
         assert graphs(monkeypatch, small(name, compile="true"), VARYING) == expected, name
     for options in (
         {"zero": "{stage: 0}"}, {"zero": "{stage: 2}"}, {"zero": "{stage: 3}"}, {"activation_checkpointing": "true"},
@@ -111,7 +111,7 @@ def test_eager_runs_have_no_graph(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_compiled_steps_give_the_eager_numbers(name):
-    """Losses within 1e-5 and gradient norms within 1e-4 of the eager ones', relatively, over five updates."""
+    """Losses within 1e-4 and gradient norms within 1e-3 of the eager ones', relatively, over five updates."""
     eager, compiled = (steps(small(name, compile=compile), VARYING) for compile in ("false", "true"))
     for (loss, norm), (expected_loss, expected_norm) in zip(compiled, eager, strict=True):
         assert loss == pytest.approx(expected_loss, rel=1e-4)
