@@ -72,11 +72,14 @@ class MetaStep:
                     checkpoint, module.forward, use_reentrant=False, context_fn=lambda: (nullcontext(), self._modes())
                 )
 
+    def modules(self) -> list[nn.Module]:
+        """Return the modules that are trained: the network, then the loss' own."""
+        return [self.network, *([] if self._objective.modules is None else [self._objective.modules])]
+
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Iterate over all that is trained: the network's parameters, then the loss' own."""
-        yield from self.network.parameters()
-        if self._objective.modules is not None:
-            yield from self._objective.modules.parameters()
+        """Iterate over all that is trained."""
+        for module in self.modules():
+            yield from module.parameters()
 
     def tensors(self) -> Iterator[Tensor]:
         """Iterate over parameters and buffers."""

@@ -96,7 +96,9 @@ def what_would_fit(planner: Planner, machine: Machine) -> str:
     """Describe the least memory that the run takes on so many workers, and what would make it fit."""
     least, zero, checkpointing = min(
         ((planner.least_total(zero, checkpointing), zero, checkpointing)
-         for zero in SETTINGS[1:] for checkpointing in (False, True)),
+         for zero in SETTINGS[1:]
+         if zero.offload == "none" or planner.offloads
+         for checkpointing in (False, True)),
         key=lambda each: each[0],
     )  # fmt: skip
     label = f"stage {zero.label}{', checkpointing' if checkpointing else ''}"

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
+from denoisers.parameter_roles import parameter_roles
 from ditlab.planning.data_shape import DataShape
 from ditlab.planning.meta_step import DTYPES, MetaStep
 from ditlab.planning.pass_memory import PassMemory, evaluation_memory, pass_memory
-from ditlab.planning.state_memory import ParameterSizes, StateMemory, ZeroSetting, state_memory
+from ditlab.planning.state_memory import ParameterGroup, ParameterSizes, StateMemory, ZeroSetting, state_memory
 from ditlab.planning.worker_memory import (
     MemoryParts,
     WorkerMemory,
@@ -20,9 +21,7 @@ from ditlab.planning.worker_memory import (
     update_peak,
 )
 from ditlab.spec.experiment import Experiment
-
-MOMENT_BYTES = 8
-"""Bytes of AdamW's two moments of a value."""
+from ditlab.spec.optimisation.optimisers import GroupRates
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,12 @@ class SettingMemory:
 def parameter_sizes(experiment: Experiment, data: DataShape) -> ParameterSizes:
     """Return the sizes of everything that is trained, on the meta device."""
     step = MetaStep(experiment, data, recomputes=False, dtype=torch.float32, fused=False)
-    sizes = tuple(parameter.numel() for parameter in step.parameters())
-    return ParameterSizes((sizes,), MOMENT_BYTES * sum(sizes))
+    groups: dict[GroupRates, list[int]] = {}
+    for module in step.modules():
+        roles = parameter_roles(module)
+        for name, parameter in module.named_parameters():
+            groups.setdefault(experiment.optimizer.rates(roles[name].role), []).append(parameter.numel())
+    return ParameterSizes([ParameterGroup(sizes, len(rates.moments)) for rates, sizes in groups.items()])
 
 
 def setting_memory(
@@ -76,7 +79,7 @@ def setting_memory(
 def checkpoint_bytes(experiment: Experiment, sizes: ParameterSizes) -> int:
     """Return the size of one checkpoint: master weights, moments and average, of all workers together."""
     average = 4 * sizes.total if experiment.training.ema is not None else 0
-    return 4 * sizes.total + sizes.moments + average
+    return 4 * sizes.total + sizes.moment_bytes(0, 1) + average
 
 
 def checkpoint_copy(experiment: Experiment, sizes: ParameterSizes, setting: ZeroSetting) -> int:

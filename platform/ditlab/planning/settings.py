@@ -78,6 +78,7 @@ class Planner:
         """Raises ValueError for a loss that does not fit its model."""
         self._experiment, self._data, self.machine = experiment, data, machine
         self.sizes: ParameterSizes = parameter_sizes(experiment, data)
+        self.offloads = experiment.optimizer.kind != "muon"  # which is refused with offload
         self.workers = experiment.resources.max_workers
         whole = experiment.batch.size // self.workers
         own = {experiment.micro_size}
@@ -95,6 +96,8 @@ class Planner:
         for zero in SETTINGS:
             if zero.stage == 0 and half:
                 continue  # which has no master weights
+            if zero.offload != "none" and not self.offloads:
+                continue
             for checkpointing in (False, True):
                 found = self.setting(zero, checkpointing, self._experiment.micro_size)
                 if not found.fits and found.largest_micro:

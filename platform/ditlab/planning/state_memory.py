@@ -46,37 +46,57 @@ class ZeroSetting:
 
 
 @dataclass(frozen=True)
-class ParameterSizes:
-    """Sizes of everything that is trained."""
+class ParameterGroup:
+    """Parameters that the optimiser updates alike."""
 
-    groups: Sequence[Sequence[int]]
-    """Values of each parameter, by optimiser group."""
+    sizes: Sequence[int]
+    """Values of each parameter."""
     moments: int
-    """Bytes of the optimiser's moments, of all parameters together."""
-
-    @property
-    def total(self) -> int:
-        """All values."""
-        return sum(sum(group) for group in self.groups)
-
-    @property
-    def largest(self) -> int:
-        """Values of the largest parameter."""
-        return max(max(group) for group in self.groups)
-
-    @property
-    def small(self) -> int:
-        """Values of parameters that ZeRO-3 keeps whole."""
-        return sum(size for group in self.groups for size in group if size < KEPT_GATHERED)
+    """Tensors of optimiser state of each, as large as it, in float32."""
 
     def share(self, stage: Stage, workers: int) -> int:
         """Return the values of one worker's partition, padding included; of all at stage 0."""
         if stage == 0:
-            return self.total
+            return sum(self.sizes)
         if stage == 3:
-            return sum(math.ceil(size / workers) for group in self.groups for size in group)
+            return sum(math.ceil(size / workers) for size in self.sizes)
         # NCCL's alignment: each worker's part of a group's flat buffer has an even number of values
-        return sum(math.ceil(sum(group) / (2 * workers)) * 2 for group in self.groups)
+        return math.ceil(sum(self.sizes) / (2 * workers)) * 2
+
+
+@dataclass(frozen=True)
+class ParameterSizes:
+    """Sizes of everything that is trained."""
+
+    groups: Sequence[ParameterGroup]
+
+    @property
+    def total(self) -> int:
+        """All values."""
+        return sum(sum(group.sizes) for group in self.groups)
+
+    @property
+    def largest(self) -> int:
+        """Values of the largest parameter."""
+        return max(max(group.sizes) for group in self.groups)
+
+    @property
+    def small(self) -> int:
+        """Values of parameters that ZeRO-3 keeps whole."""
+        return sum(size for group in self.groups for size in group.sizes if size < KEPT_GATHERED)
+
+    @property
+    def orthogonalised(self) -> int:
+        """Values of parameters with one moment: Muon's."""
+        return sum(sum(group.sizes) for group in self.groups if group.moments == 1)
+
+    def share(self, stage: Stage, workers: int) -> int:
+        """Return the values of one worker's partitions, padding included; of all at stage 0."""
+        return sum(group.share(stage, workers) for group in self.groups)
+
+    def moment_bytes(self, stage: Stage, workers: int) -> int:
+        """Return the bytes of one worker's moments."""
+        return sum(MASTER * group.moments * group.share(stage, workers) for group in self.groups)
 
 
 @dataclass(frozen=True)
@@ -118,8 +138,7 @@ def state_memory(
     """Return the state of one of `workers`; `compute`: bytes of a value of the compute dtype."""
     stage, share = setting.stage, sizes.share(setting.stage, workers)
     bucket = compute * min(sizes.total, LARGEST_BUCKET)
-    moments = sizes.moments * share // sizes.total if stage else sizes.moments
-    optimizer = moments + (MASTER * share if stage else 0)
+    optimizer = sizes.moment_bytes(stage, workers) + (MASTER * share if stage else 0)
     average = MASTER * (share if stage else sizes.total) if has_average else 0
     weights = compute * (share if stage == 3 else sizes.share(stage, 1) if stage == 0 else share * workers)
     partition = compute * share if stage == 3 else 0

@@ -17,6 +17,8 @@ from ditlab.planning.state_memory import (
 )
 from ditlab.spec.engine import LARGEST_BUCKET
 
+ORTHOGONALISED = 2**25
+"""Values of the matrices that Muon gathers at once; a larger one alone."""
 EXCHANGED = 2**26
 """Bytes that are copied at once when averaged weights are swapped in for an evaluation."""
 
@@ -106,17 +108,19 @@ def passes_peak(sizes: ParameterSizes, state: StateMemory, passes: PassMemory, s
 def update_peak(sizes: ParameterSizes, state: StateMemory, shape: WorkerShape) -> MemoryParts:
     """Return the peak of the update: the partition's gradients, once more as a flat tensor, once more in float32."""
     stage, compute = shape.setting.stage, shape.compute
+    # Muon gathers matrices in float32, and orthogonalises them through two more tensors of their size.
+    gathered = 3 * MASTER * min(sizes.orthogonalised, max(ORTHOGONALISED, sizes.largest))
     at_rest = _during(state, 0, 0, 0)
     if stage == 0:
-        return _with(at_rest, gradients=compute * sizes.total)
+        return _with(at_rest, gradients=compute * sizes.total, workspace=gathered)
     if shape.setting.offload != "none":
         return at_rest
     share = sizes.share(stage, shape.workers)
     flat = compute + (MASTER if compute != MASTER else 0)
     if stage < 3:
-        return _with(at_rest, gradients=compute * share, workspace=flat * share)
+        return _with(at_rest, gradients=compute * share, workspace=flat * share + gathered)
     whole = compute * sizes.small if shape.workers > 1 else 0  # small parameters are partitioned anew before it
-    updated = _with(at_rest, workspace=flat * min(share, SUB_GROUP) - whole)
+    updated = _with(at_rest, workspace=flat * min(share, SUB_GROUP) - whole + gathered)
     return _largest(at_rest, updated)
 
 

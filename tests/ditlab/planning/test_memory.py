@@ -7,7 +7,7 @@ import pytest
 
 from ditlab.planning.data_shape import DataShape
 from ditlab.planning.pass_memory import pass_memory
-from ditlab.planning.state_memory import ParameterSizes, ZeroSetting, state_memory
+from ditlab.planning.state_memory import ParameterGroup, ParameterSizes, ZeroSetting, state_memory
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from support.predicted import predicted_memory
@@ -35,14 +35,16 @@ def check(experiment: Experiment, tracked: TrackedStep, home: Path, tolerance: f
 
 def test_a_tracker_counts_what_is_predicted(tmp_path):
     """Micro-batches that accumulate, in half precision: parts and peak of a real step."""
-    changes = ("batch.size=16", "batch.micro=8", "model.depth=2")
-    for stage, precision, offload in ((2, "bf16", "none"), (1, "fp32", "cpu")):
+    changes = ("batch.size=8", "batch.micro=4", "model.depth=1", "model.width=64")
+    for stage, precision, offload, kind in ((2, "bf16", "none", "muon"), (1, "fp32", "cpu", "adamw")):
         zero = f"engine.zero={{stage: {stage}, offload: {offload}}}"
-        experiment = experiment_of("digits/dit", *changes, f"training.precision={precision}", zero)
+        optimizer = f"optimizer={{kind: {kind}}}"
+        experiment = experiment_of("digits/dit", *changes, f"training.precision={precision}", zero, optimizer)
         check(experiment, track_step(experiment, tmp_path), tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_every_setting_of_one_network(tmp_path):
     """Accumulation, half precision and offload, on one worker and on two."""
     changes = ("batch.size=16", "model.depth=2")
@@ -77,7 +79,7 @@ def test_two_workers(tmp_path):
 
 def test_state_by_hand():
     """1,000 values on four workers, bfloat16: 2 bytes of weights, 12 of masters and moments, 4 of average."""
-    sizes = ParameterSizes(((600, 400),), 8000)
+    sizes = ParameterSizes([ParameterGroup((600, 400), 2)])
     whole = state_memory(sizes, ZeroSetting(0), 4, 4, has_average=True, accumulates=False)
     assert (whole.parameters, whole.optimizer, whole.average) == (4000, 8000, 4000)
     parted = state_memory(sizes, ZeroSetting(1), 4, 2, has_average=True, accumulates=False)
@@ -90,8 +92,15 @@ def test_state_by_hand():
     assert (filed.parameters, filed.host_parameters, filed.swapped, filed.host_optimizer) == (0, 500, 3000, 0)
 
 
+def test_moments_by_role():
+    """Muon's matrices have one moment, the rest two; each group is padded by itself."""
+    sizes = ParameterSizes([ParameterGroup((600, 399), 1), ParameterGroup((9,), 2)])
+    state = state_memory(sizes, ZeroSetting(1), 4, 4, has_average=False, accumulates=False)
+    assert state.optimizer == 4 * 250 * 2 + 4 * 4 * 3
+
+
 def test_uneven_parameters_are_padded():
-    sizes = ParameterSizes(((7, 6),), 8 * 13)
+    sizes = ParameterSizes([ParameterGroup((7, 6), 2)])
     assert (sizes.share(0, 2), sizes.share(1, 2), sizes.share(3, 2)) == (13, 8, 7)
 
 
