@@ -1,0 +1,35 @@
+"""An upload that is held back until a training has begun."""
+
+import threading
+import time
+
+from ditlab.tracking.beginning import Beginning
+from ditlab.tracking.tracker import RunTracker
+
+
+def test_an_upload_begins_when_it_is_told_to(home, store, new_run):
+    with RunTracker(new_run(), None, home, is_held=True) as tracker:
+        tracker.start("digits-dit", "digits", "dit")
+        tracker.watch_system()
+        names = {thread.name for thread in threading.enumerate()}
+        assert {"ditlab-uploader", "ditlab-system-metrics"} <= names
+        time.sleep(0.1)
+        assert tracker.mlflow_run_id is None
+        tracker.begin_upload()
+        deadline = time.monotonic() + 60
+        while tracker.mlflow_run_id is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert tracker.mlflow_run_id
+
+
+def test_a_run_that_ends_before_its_first_step_is_sent(home, store, new_run):
+    tracker = RunTracker(new_run(), None, home, is_held=True)
+    tracker.start("digits-dit", "digits", "dit")
+    assert tracker.close(60) == 0
+    assert tracker.mlflow_run_id
+
+
+def test_nothing_is_held_unasked():
+    begin = time.monotonic()
+    Beginning().wait()
+    assert time.monotonic() - begin < 5
