@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -40,6 +40,10 @@ class ObjectiveSpec(Spec):
 
     component_prediction: ClassVar[str | None] = None
     """The quantity that loss components of other packages compare, such as `velocity`; None: it takes none."""
+
+    added_fields: ClassVar[Mapping[str, Any]] = {}
+    """Fields that came after the first runs, with the value under which a run is what it was without them; a run's
+    content hash leaves them out there."""
 
     weights: Spec
 

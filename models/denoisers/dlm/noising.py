@@ -45,11 +45,11 @@ class TokenNoise:
         """Return the shape (B, N) of the times of tokens (B, T)."""
         return len(x0), x0.shape[1] // self.block_size if self.block_size else 1
 
-    def at_time(self, t: Tensor) -> NoiseLevels:
-        """Compute the levels at times (B, N), drawn uniformly."""
+    def at_time(self, t: Tensor, weight: Tensor | None = None) -> NoiseLevels:
+        """Compute the levels at times (B, N), drawn uniformly, or such that they count by `weight` (B, N)."""
         sigma = self.schedule.sigma(t)
         rate = self.schedule.rate_at(sigma)
-        return NoiseLevels(sigma, rate, rate)
+        return NoiseLevels(sigma, rate, rate if weight is None else rate * weight)
 
     def within(self, start: float, end: float, uniform: Tensor) -> NoiseLevels:
         """Draw levels between two times such that u = arctan(sqrt(sigma)) is uniform; `uniform` U[0, 1), (B, N)."""

@@ -53,20 +53,22 @@ class DLMObjective(FigureDrawer):
         self.modules: nn.Module | None = None
         end = text.end if text and text.packing == "masked" else None
         self._noise = TokenNoise(sigma_schedule(spec.noise), model.vocabulary, model.block_size, spec.score, end)
-        self._time_min = spec.time_min
+        self._time_min, self._time = spec.time_min, spec.time
         self._bytes_per_token = text.bytes_per_token if text else None
         self.figure_makers = figure_makers(self._noise, spec.noise.kind, text)
 
     def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute `score_entropy`, times d sigma/dt, and `unweighted`, detached. Draws `time`, `move` and `jump`.
 
-        t is uniform in [time_min, 1], one for each sample or, in a block-causal network, for each block.
+        t lies in [time_min, 1], one for each sample or, in a block-causal network, for each block; losses of times that
+        are not uniform count by the inverse of their density.
         """
         x0 = batch["tokens"]
-        uniform = noise_source.uniform("time", self._noise.time_shape(x0))
-        levels = self._noise.at_time(self._time_min + (1 - self._time_min) * uniform)
+        times = self._time.draw(noise_source, self._noise.time_shape(x0))
+        levels = self._noise.at_time(self._time_min + (1 - self._time_min) * times.s, times.weight)
         losses = self._losses(network, x0, levels, noise_source, "")
-        return {"score_entropy": losses.total, "unweighted": losses.per_token.mean()}
+        unweighted = losses.per_token if times.weight is None else losses.per_token * by_token(times.weight, x0)
+        return {"score_entropy": losses.total, "unweighted": unweighted.mean()}
 
     @torch.no_grad()
     def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:

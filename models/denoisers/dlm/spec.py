@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from denoisers.checks import check_mlp_ratio, check_multiple
 from denoisers.contract import BatchField, FieldKnobs, ModelSpec, ObjectiveSpec, PositiveInt, SamplingSpec, Spec
+from denoisers.dlm.times import TokenTime, UniformTokenTime
 from denoisers.processes.discrete.spec import TokenNoiseSchedule
 
 
@@ -87,13 +89,17 @@ class DLMWeights(Spec):
 class DLMObjectiveSpec(ObjectiveSpec):
     """Score entropy of the uniform discrete process (arXiv:2310.16834, eq. 5)."""
 
+    added_fields: ClassVar[Mapping[str, Any]] = {"time": {"kind": "uniform"}}
+
     score: Literal["log", "softmax"] = "log"
     """Meaning of the network's output: `log`, the log score (the published objective, never below 0); `softmax`, logits
     whose softmax is the score (a variant to compare with: its loss can fall below 0)."""
     noise: TokenNoiseSchedule = TokenNoiseSchedule()
     """Noise level by time."""
     time_min: Annotated[float, Field(ge=0, lt=1)] = 1e-3
-    """Training times are uniform from here to 1. Held-out metrics do not depend on it."""
+    """Training times lie between here and 1. Held-out metrics do not depend on it."""
+    time: TokenTime = UniformTokenTime()
+    """Distribution of training times. Held-out metrics, and so every bound, do not depend on it."""
     scale_by_sigma: bool = False
     """Must be false: scaling of the output by the noise level, which is for the absorbing process alone."""
     weights: DLMWeights = DLMWeights()

@@ -14,7 +14,7 @@ from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpe
 from denoisers.families import AnyFamily, family_of
 from ditlab.errors import UserError
 from ditlab.notebook_html import never_failing
-from ditlab.spec.composition.content import content_of_data
+from ditlab.spec.composition.content import content_of_data, without_defaults
 from ditlab.spec.composition.mixture import DataSpec, MixtureData, check_orders
 from ditlab.spec.composition.packing import check_packing
 from ditlab.spec.data import DigitsData
@@ -24,7 +24,7 @@ from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
 from ditlab.spec.experiment_parts import ExperimentParts, parts_for
 from ditlab.spec.format_value import format_value
 from ditlab.spec.no_secrets import refuse_secrets
-from ditlab.spec.optimisation.optimisers import AdamW, OptimizerSpec, content_of_optimizer
+from ditlab.spec.optimisation.optimisers import LATER, AdamW, OptimizerSpec
 from ditlab.spec.optimisation.schedules import ConstantSchedule, ScheduleSpec
 from ditlab.spec.optimisation.training import Batch, Training
 from ditlab.spec.reading.messages import explain
@@ -194,7 +194,8 @@ class Experiment(Spec):
         """16 hex digits over what decides the trained weights; where it runs and what is logged leave it alone."""
         content = {key: value for key, value in self.to_dict().items() if key not in NOT_CONTENT}
         content["data"] = content_of_data(content["data"])
-        content["optimizer"] = content_of_optimizer(content["optimizer"])
+        content["optimizer"] = without_defaults(content["optimizer"], LATER)
+        content["objective"] = without_defaults(content["objective"], self.objective.added_fields)
         content["encoders"] = self.encoders.content()
         if not content["encoders"]:
             del content["encoders"]  # without any, the hash is what it was before there were encoders

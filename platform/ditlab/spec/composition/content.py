@@ -9,9 +9,14 @@ PLACES = ("access", "cache")
 """Fields of `kind: arrow` that say how rows are read, which changes no number."""
 
 
+def without_defaults(section: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain values of a section without later fields that have the value of a run without them."""
+    return {key: value for key, value in section.items() if key not in later or later[key] != value}
+
+
 def content_of_data(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plain values of `data`, parts of a mixture included, without later fields that change nothing."""
-    kept = {key: value for key, value in data.items() if key not in LATER or LATER[key] != value}
+    kept = without_defaults(data, LATER)
     if kept.get("kind") == "arrow":
         kept = {key: value for key, value in kept.items() if key not in PLACES}
     if isinstance(parts := kept.get("parts"), Mapping):

@@ -14,6 +14,7 @@ from ditlab.spec.optimisation.numbers import Fraction, Positive
 ORTHOGONALISED: tuple[Role, ...] = ("matrix", "convolution")
 """Roles of the parameters that Muon updates by an orthogonalised momentum."""
 
+
 class RoleFactors(Spec):
     """A factor for each role of a parameter."""
 
@@ -145,8 +146,3 @@ def _adamw_without_kind(value: Any) -> Any:
 
 
 OptimizerSpec = Annotated[AdamW | Muon, Field(discriminator="kind"), BeforeValidator(_adamw_without_kind)]
-
-
-def content_of_optimizer(optimizer: dict[str, Any]) -> dict[str, Any]:
-    """Return the plain values of `optimizer` without later fields that change nothing."""
-    return {key: value for key, value in optimizer.items() if key not in LATER or LATER[key] != value}
