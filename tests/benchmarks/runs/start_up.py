@@ -80,7 +80,7 @@ def first_step(spec: Path, ray: bool, folder: Path) -> float:
     """Seconds from the command to its first step."""
     hook, reached = folder / "hooks", folder / "reached"
     hook.mkdir()
-    (hook / "sitecustomize.py").write_text((SUPPORT / "first_step.py").read_text())
+    (hook / "sitecustomize.py").write_text((SUPPORT / "trainings" / "first_step.py").read_text())
     kept = Path(tempfile.gettempdir(), "ditlab-start-up-home")  # built-in data are made once
     environment = os.environ | {"DITLAB_HOME": str(kept), "FIRST_STEP": str(reached), "PYTHONPATH": str(hook)}
     changes = [word for change in SHORT for word in ("--set", change)]

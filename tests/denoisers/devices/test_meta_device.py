@@ -10,7 +10,7 @@ from denoisers.contract import Prompt, RealRows, SampleRequest
 from support.devices.meta_device import META, AllowedRead, DeviceError, MetaDevice, MetaNoise, Seen
 from support.devices.variants import BATCH, SIDE, Parts, text_codec, variants
 
-CONSTANT = "layers/constant.py:Constant.on"
+CONSTANT = "constant.py:Constant.on"
 """Place that copies a constant to the device, once a run."""
 READS: dict[str, AllowedRead] = {
     "processes/sample_draws.py:draw_seeds": AllowedRead("once a sampling run: each sample has a seed", lambda _: 1),

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from denoisers.constant import Constant
 from denoisers.layers.autocast import without_autocast
-from denoisers.layers.constant import Constant
 from denoisers.processes.flow.spec import DCT_BLOCK
 
 # fmt: off

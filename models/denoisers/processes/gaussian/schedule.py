@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from denoisers.layers.constant import Constant
+from denoisers.constant import Constant
 from denoisers.processes.gaussian.spec import LinearBetas
 
 

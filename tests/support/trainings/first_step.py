@@ -1,6 +1,6 @@
 """The command `ditlab` up to the first optimiser step, in a process of its own that ends there.
 
-    python tests/support/first_step.py train SPEC --local ...
+    python tests/support/trainings/first_step.py train SPEC --local ...
 
 Standard output gets a line of JSON: the names of all modules that are imported by then. With `FIRST_STEP` in the
 environment, any process that imports this file as `sitecustomize` writes the time of its first step there instead, and
