@@ -9,7 +9,7 @@ from ditlab.cli.common import console, emit, json_option, print_line, say, set_o
 from ditlab.cli.hints import hint, repeated_arguments, short_path
 
 if TYPE_CHECKING:
-    from ditlab.interface.planning import SweepPlan
+    from ditlab.interface.planning import PlannedTrials
     from ditlab.planning.plan import Plan
 
 
@@ -78,7 +78,7 @@ def plan(
 _OWN = ("gpus", "gpu", "gpu_memory", "measure", "price", "target", "out", "as_json")
 
 
-def _show(planned: "Plan", found: "SweepPlan | None", price: float | None, as_json: bool) -> None:
+def _show(planned: "Plan", found: "PlannedTrials | None", price: float | None, as_json: bool) -> None:
     """Print the table and the lines for people."""
     from ditlab.cli.plan_table import plan_lines, plan_table, sweep_lines
 
@@ -89,7 +89,7 @@ def _show(planned: "Plan", found: "SweepPlan | None", price: float | None, as_js
 
 
 def _result(
-    planned: "Plan", found: "SweepPlan | None", price: float | None, picture: Path | None, written: Path | None
+    planned: "Plan", found: "PlannedTrials | None", price: float | None, picture: Path | None, written: Path | None
 ) -> dict[str, Any]:
     """The keys of `--json`."""
     from ditlab.cli.plan_table import plan_dict

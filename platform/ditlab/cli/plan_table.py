@@ -11,7 +11,7 @@ from rich.table import Table
 from ditlab.reports.formatting import format_duration
 
 if TYPE_CHECKING:
-    from ditlab.interface.planning import SweepPlan
+    from ditlab.interface.planning import PlannedTrials
     from ditlab.planning.plan import Plan
     from ditlab.planning.settings import PlannedSetting
 
@@ -27,7 +27,7 @@ def plan_table(plan: Plan, width: int) -> Table:
     title = f"{plan.experiment.name}: GiB on each of {plan.workers} x {device.name} ({size(plan.machine.memory)})"
     rest = ["act.", "work", "margin", "total", "host"] if wide else ["act.", "work", "total", "host"]
     table = Table(
-        "ZeRO", "ckpt", *parts, *rest, "micro", "most", "s/step", title=title, box=box.SIMPLE_HEAD, pad_edge=False
+        "ZeRO", "ckpt", *parts, *rest, "micro", "most", "ms", title=title, box=box.SIMPLE_HEAD, pad_edge=False
     )
     table.columns[0].no_wrap = True
     for column in table.columns[2:]:
@@ -61,7 +61,7 @@ def _row(plan: Plan, setting: PlannedSetting, wide: bool) -> list[str]:
     return [
         f"{setting.zero.label}{mark}", "yes" if setting.checkpointing else "no", *map(gib, numbers),
         gib(setting.total) if setting.fits else f">{gib(setting.total)}", gib(host), f"{setting.micro:,}", most,
-        f"{setting.seconds.total:.3g}",
+        _three(1000 * setting.seconds.total),
     ]  # fmt: skip
 
 
@@ -71,15 +71,15 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
     flops, seconds = chosen.flops, chosen.seconds.total
     lines = [
         "ZeRO: stage and offload (all: parameters too). act.: kept for the backward pass. work: temporary tensors and "
-        "buffers. total: the peak with a margin. micro: samples at once; most: largest that fits.",
+        "buffers. total: the peak with a margin. micro: samples at once; most: largest that fits. ms: of a step.",
         f"recommended: {plan.recommended.label}, micro-batches of {plan.recommended.micro:,}: {plan.why}"
         if plan.recommended
         else plan.why,
     ]
     recomputed = f", {flops.recomputed / 1e12:,.3g} recomputed" if flops.recomputed else ""
     lines.append(
-        f"step: {flops.model / 1e12:,.3g} TFLOP{recomputed}, {seconds:.3g} s, "
-        f"{plan.experiment.batch.size / seconds:,.4g} samples/s; rates: {plan.machine.rates.source}"
+        f"step: {flops.model / 1e12:,.3g} TFLOP{recomputed}, {_three(1000 * seconds)} ms, "
+        f"{_three(plan.experiment.batch.size / seconds)} samples/s; rates: {plan.machine.rates.source}"
     )
     whole, hours = plan.run_seconds(chosen), plan.gpu_hours(chosen)
     if whole is None or hours is None:
@@ -99,7 +99,7 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
     return lines
 
 
-def sweep_lines(found: SweepPlan, price: float | None) -> list[str]:
+def sweep_lines(found: PlannedTrials, price: float | None) -> list[str]:
     """Sentences on a sweep's total."""
     hours = found.gpu_hours
     if hours is None:
@@ -160,6 +160,11 @@ def _setting_dict(setting: PlannedSetting) -> dict[str, Any]:
         "seconds": asdict(setting.seconds),
         "step_seconds": setting.seconds.total,
     }
+
+
+def _three(value: float) -> str:
+    """A number with three digits or more, never in powers of ten."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def gib(num: int) -> str:

@@ -131,11 +131,11 @@ def _measured_rates(experiment: Experiment, shape: DataShape, home: Home, planne
         f"{found.steps} measured steps: {flops / 1e9:,.3g} GFLOP/s, {flops / found.matrix_rate:.0%} of a large matrix "
         "product's"
     )
-    return Rates(flops, UPDATE_BYTES * planner.sizes.total / found.update, source)
+    return Rates(flops, UPDATE_BYTES * planner.sizes.total / found.update, source, is_measured=True)
 
 
 @dataclass(frozen=True)
-class SweepPlan:
+class PlannedTrials:
     """The trials of a sweep together."""
 
     largest: Plan
@@ -158,7 +158,7 @@ def plan_sweep(
     gpu_memory: str | None = None,
     measure: bool = False,
     say: Callable[[str], None] = lambda _: None,
-) -> SweepPlan:
+) -> PlannedTrials:
     """Plan every trial of a sweep, as `plan` does an experiment; trials of one size once.
 
     With a scheduler that stops trials early, this is the most that the sweep takes. Raises UserError.
@@ -179,7 +179,7 @@ def plan_sweep(
     num = len(listed) if values is not None else sweep.trials or 1
     total = sum(known) * num / len(listed) if len(known) == len(hours) else None
     largest = max(plans.values(), key=lambda each: each.own.total)
-    return SweepPlan(largest, num, total, all(each.own.fits for each in plans.values()), values is not None)
+    return PlannedTrials(largest, num, total, all(each.own.fits for each in plans.values()), values is not None)
 
 
 _SIZES = ("model", "objective", "data", "batch", "training", "engine", "resources", "checkpoint", "evaluation")

@@ -27,7 +27,7 @@ class StepFlops:
     backward: int
     """Backward passes, without recomputation."""
     recomputed: int
-    """What activation checkpointing adds in the backward pass; 0 without it."""
+    """Operations that activation checkpointing adds in the backward pass; 0 without it."""
 
     @property
     def model(self) -> int:

@@ -34,6 +34,9 @@ class PassMemory:
     peak_without_gradients: int
     """Most at once, where a finished gradient goes at once into memory that is there already."""
 
+    operations: int
+    """Operations that are done one after the other, each at least a kernel."""
+
     def between(self, other: PassMemory, share: float) -> PassMemory:
         """Return the point on the line to another micro-batch's memory, at `share` of the way."""
         own, theirs = astuple(self), astuple(other)
@@ -73,7 +76,9 @@ def _trace(step: MetaStep, size: int) -> PassMemory:
         total = step.loss(batch)
         activations = tracker.live - tracker.before
         total.backward()
-    return PassMemory(activations, tracker.fresh, tracker.given_at_peak, tracker.peak - tracker.before)
+    return PassMemory(
+        activations, tracker.fresh, tracker.given_at_peak, tracker.peak - tracker.before, tracker.operations
+    )
 
 
 def evaluation_memory(experiment: Experiment, data: DataShape, size: int) -> int:
@@ -100,9 +105,10 @@ class _PassTracker(LiveBytes):
 
     def __init__(self) -> None:
         super().__init__("meta")
-        self.before = self.given = self.given_at_peak = self.fresh = 0
+        self.before = self.given = self.given_at_peak = self.fresh = self.operations = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations += 1
         result = function(*args, **(kwargs or {}))  # whose arguments are known: all of them were made inside
         for value in tree_iter(result):
             if isinstance(value, Tensor):

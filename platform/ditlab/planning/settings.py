@@ -38,7 +38,7 @@ FRAGMENTATION = 0.05
 
 @dataclass(frozen=True)
 class Machine:
-    """What the run is planned for."""
+    """Devices that a run is planned for."""
 
     device: Device
     memory: int
@@ -112,7 +112,7 @@ class Planner:
         seconds = step_seconds(
             flops, self.sizes, zero, self.machine.device, self.machine.rates, self.workers,
             max(1, experiment.batch.size // (micro * self.workers)),
-            DTYPES[experiment.training.precision].itemsize,
+            DTYPES[experiment.training.precision].itemsize, self._passes(experiment, micro).operations,
         )  # fmt: skip
         largest = self._largest_micro(zero, checkpointing)
         fits = total <= self.machine.memory

@@ -14,6 +14,8 @@ from ditlab.planning.state_memory import ParameterSizes, ZeroSetting
 UTILISATION = {"fp32": 0.6, "bf16": 0.4, "fp16": 0.4}
 """Share of the peak rate that passes are assumed to reach. An assumption, for networks of 100 million parameters and
 more with micro-batches that fill a GPU; small ones reach less, and only a measurement tells how much."""
+OPERATION = 8e-6
+"""Seconds that a GPU takes for an operation at least: Python and launch. Of small networks they are all the time."""
 GPUS_A_MACHINE = 8
 NETWORK = 25e9
 """Bytes a second of each GPU to other machines: 200 Gbit/s."""
@@ -50,6 +52,7 @@ class Rates:
     """Bytes a second of the update."""
     source: str
     """Origin of the rates, for people."""
+    is_measured: bool = False
 
 
 def assumed_rates(device: Device, precision: str) -> Rates:
@@ -68,10 +71,13 @@ def step_seconds(
     workers: int,
     accumulation: int,
     compute: int,
+    operations: int,
 ) -> StepSeconds:
-    """Return the time of a step of `accumulation` micro-batches on each of `workers`."""
+    """Return the time of a step of `accumulation` micro-batches, of so many `operations`, on each of `workers`."""
     share = sizes.share(setting.stage, workers)
     passes = flops.hardware / workers / rates.flops
+    if device.is_gpu and not rates.is_measured:
+        passes = max(passes, OPERATION * operations * accumulation)
     reduction = _moved_bytes(sizes, setting, workers, accumulation, compute) / _link(device, workers)
     if setting.offload == "none":
         update = UPDATE_BYTES * share / rates.update

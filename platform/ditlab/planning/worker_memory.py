@@ -68,7 +68,7 @@ class WorkerMemory:
 
 @dataclass(frozen=True)
 class WorkerShape:
-    """What a worker's memory depends on beside its state and its passes."""
+    """Facts that decide a worker's memory beside its state and its passes."""
 
     setting: ZeroSetting
     workers: int
