@@ -67,7 +67,7 @@ class CheckpointManifest:
     draws: list[Natural] = field(default_factory=list)
     """How often each lane of each part of a mixture was drawn before `position`; the key is absent for other data."""
     blocks: str = "eager"
-    """What computed the blocks' numbers (`ditlab.spec.compiling`); the key is absent for eager ones."""
+    """Origin of the blocks' numbers (`ditlab.spec.compiling`); the key is absent for eager ones."""
     format: int = FORMAT
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")

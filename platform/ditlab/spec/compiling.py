@@ -1,4 +1,4 @@
-"""What `engine.compile` comes to. Imports no torch: a function of spec, device type and torch's version alone."""
+"""Decision whether a run's blocks are compiled, by spec, device type and torch's version alone. Imports no torch."""
 
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -12,13 +12,13 @@ EAGER = "eager"
 
 @dataclass(frozen=True)
 class CompileDecision:
-    """Whether a run's blocks are compiled, and why."""
+    """Outcome of `engine.compile` for a run, and its reason."""
 
     is_compiled: bool
     reason: str
     """Part of a sentence."""
     numbers: str
-    """What computes the blocks' numbers, up to the machine: `eager`, or compiled by which torch for which device."""
+    """Origin of the blocks' numbers, up to the machine: `eager`, or `compiled by torch 2.13.0 for cpu`."""
 
     def __str__(self) -> str:
         return f"{self.numbers} ({self.reason})"

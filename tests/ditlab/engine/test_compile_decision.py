@@ -1,4 +1,4 @@
-"""What `engine.compile` comes to is a function of spec, device type and torch's version alone."""
+"""The decision of `engine.compile: auto` is a function of spec, device type and torch's version alone."""
 
 import os
 
