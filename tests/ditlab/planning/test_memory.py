@@ -1,5 +1,6 @@
 """Predicted memory against what a tracker counts in real training, and closed forms."""
 
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from ditlab.planning.pass_memory import pass_memory
 from ditlab.planning.state_memory import ParameterGroup, ParameterSizes, ZeroSetting, state_memory
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
-from support.predicted import predicted_memory
-from support.trainings.tracked import TrackedStep, track_step, track_workers
+from support.peak_memory import peak_bytes
+from support.trainings.predicted import predicted_memory
+from support.trainings.tracked import TrackedStep, first_step, track_step, track_workers
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 SMALL = ("digits/dit", "digits/unet", "region/small", "dlm/small", "pixelhdm/small")
@@ -120,3 +122,13 @@ def test_checkpointing_saves_activations():
     )
     assert saved.activations < 0.3 * plain.activations
     assert saved.peak < 0.5 * plain.peak
+
+
+@pytest.mark.slow
+def test_resident_memory_grows_as_predicted(tmp_path):
+    """A step of more than 1 GiB, in a process of its own: within a fifth."""
+    experiment = experiment_of("digits/dit", "batch.size=1760", "data.hold_out=0.01")
+    state, worker = predicted_memory(experiment, tmp_path)
+    predicted = worker.passes.total - state.device
+    assert predicted > 2**30
+    assert peak_bytes(partial(first_step, experiment.to_dict(), tmp_path)) == pytest.approx(predicted, rel=0.2)

@@ -1,7 +1,7 @@
 """Bytes of a worker's live tensors in real training steps on the CPU, as a tracker counts them."""
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,3 +113,21 @@ def _run_pass(
     batch = inputs.prepare_batch(raw, data.train.columns)
     noise = KeyedNoise(0, "train", step, number, size, torch.device("cpu"))
     engine.forward_backward(batch, noise, number == experiment.accumulation - 1)
+
+
+def first_step(spec: Mapping[str, Any], home: Path) -> Callable[[], None]:
+    """Build an engine in a fresh process, and return its first micro-batch's passes."""
+    experiment = class_for(spec).model_validate(spec)
+    data = open_data(experiment.data, Home(home))
+    group = single_process(use_gpu=False)
+    rank = group.__enter__()
+    inputs = ModelInputs.from_experiment(experiment, data.train.columns, rank.device)
+    objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
+    network: Any = experiment.family.build_network(experiment.model)
+    engine = Engine(TrainingModule(network, objective), experiment, rank)
+
+    def step() -> None:
+        _run_pass(engine, experiment, data, inputs, 0, 0)
+        group.__exit__(None, None, None)
+
+    return step
