@@ -51,6 +51,10 @@ EXAMPLES = {
         "ditlab plan experiments/pixelhdm/base.yaml --gpu H100 --gpus 8 --price 2.50",
         "ditlab plan experiments/region/get.yaml --gpu-memory 24GiB --apply smaller.yaml",
     ),
+    "profile": (
+        "ditlab profile experiments/digits/dit.yaml",
+        "ditlab profile experiments/digits/unet.yaml --steps 5 --set engine.compile=true --out profile",
+    ),
     "figures": (
         "ditlab figures --list",
         "ditlab figures digits-dit --kind loss --out figures",
@@ -91,7 +95,7 @@ EXAMPLES = {
     ),
     "data import get": (
         "ditlab data import get --source pbmc.zarr --regions 200",
-        "ditlab data import get --source s3://BUCKET/pbmc.zarr --cell-type cd4_naive --address auto",
+        "ditlab data import get --source s3://BUCKET/pbmc.zarr --cell-type cd4",
     ),
     "data encode": ("ditlab data encode images-photos-256 --encode-text Qwen/Qwen3-0.6B",),
     "data inspect": (
