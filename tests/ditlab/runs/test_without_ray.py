@@ -62,7 +62,7 @@ def test_local_commands_load_no_ray(tmp_path, mlflow_template):
 def test_what_the_first_step_waits_for(family, tmp_path):
     """Without evaluation, nothing that draws or writes pages is imported before the first step."""
     spec = TESTS.parent / "experiments" / f"{family}.yaml"
-    none = ["--set", "evaluation.every=null", "--set", "evaluation.samples=0"]
+    none = ["--set", "evaluation.every=null", "--set", "evaluation.samples=0", "--set", "engine.compile=false"]
     command = [sys.executable, TESTS / "support" / "trainings" / "first_step.py", "train", spec, "--local", *none]
     environment = {**os.environ, "DITLAB_HOME": str(tmp_path / "home")}
     subprocess.run([*command, "--dry-run"], env=environment, capture_output=True, timeout=200, check=True)  # makes data
