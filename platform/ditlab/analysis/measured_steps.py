@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from ditlab.analysis.step_runner import open_steps
 from ditlab.data.processes import in_processes
-from ditlab.data.splits import open_data
-from ditlab.engine.distributed import single_process
-from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
-from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.inputs.noise import KeyedNoise
 from ditlab.planning.matrix_rate import matrix_rate
 from ditlab.planning.meta_step import DTYPES
 from ditlab.spec.experiment import Experiment, class_for
@@ -77,39 +71,19 @@ def _measure(task: tuple[dict[str, Any], str]) -> MeasuredSteps | str:
 
 
 def _timed_steps(experiment: Experiment, home: Home) -> MeasuredSteps:
-    for name, value in home.cache_variables().items():
-        os.environ.setdefault(name, value)
-    if experiment.resources.cpus_per_worker:
-        torch.set_num_threads(min(experiment.resources.cpus_per_worker, os.cpu_count() or 1))
-    data = open_data(experiment.data, home, verify=False)
-    with single_process(experiment.resources.gpus_per_worker > 0) as rank:
-        inputs = ModelInputs.from_experiment(experiment, data.train.columns, rank.device, home=home)
-        objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
-        network: Any = experiment.family.build_network(experiment.model)
-        num_passes = min(experiment.accumulation, MOST_PASSES)
-        module = TrainingModule(network, objective)
-        engine = Engine(module, experiment, rank, experiment.micro_size, num_passes, home.caches / "swap")
-        view, size = data.train.fullest(), experiment.micro_size
-
-        def run_pass(step: int, number: int) -> None:
-            rows = np.arange((step * num_passes + number) * size, (step * num_passes + number + 1) * size) % len(view)
-            raw = {field.name: view.gather(field.name, rows) for field in inputs.fields}
-            noise = KeyedNoise(experiment.seed, "train", step, number, size, rank.device)
-            engine.forward_backward(inputs.prepare_batch(raw, view.columns), noise, number == num_passes - 1)
-
+    with open_steps(experiment, home, MOST_PASSES) as runner:
         passes, updates, begin = [], [], time.perf_counter()
         for step in range(1 + STEPS):
-            start = _now(rank.device)
-            for number in range(num_passes):
-                run_pass(step, number)
-            middle = _now(rank.device)
-            engine.step(step, experiment.optimizer.lr)
-            updates.append(_now(rank.device) - middle)
-            passes.append((middle - start) / num_passes)
+            start = _now(runner.device)
+            for number in range(runner.num_passes):
+                runner.run_pass(step, number)
+            middle = _now(runner.device)
+            runner.update(step)
+            updates.append(_now(runner.device) - middle)
+            passes.append((middle - start) / runner.num_passes)
             if step and time.perf_counter() - begin > MOST_SECONDS:
                 break
-        rate = matrix_rate(rank.device, DTYPES[experiment.training.precision])
-        engine.close()
+        rate = matrix_rate(runner.device, DTYPES[experiment.training.precision])
     return MeasuredSteps(statistics.median(passes[1:]), statistics.median(updates[1:]), rate, len(passes) - 1)
 
 

@@ -53,7 +53,7 @@ EXAMPLES = {
     ),
     "profile": (
         "ditlab profile experiments/digits/dit.yaml",
-        "ditlab profile experiments/digits/unet.yaml --steps 5 --set engine.compile=true --out profile",
+        "ditlab profile experiments/digits/unet.yaml --steps 5 --out profile",
     ),
     "figures": (
         "ditlab figures --list",

@@ -32,6 +32,7 @@ COMMANDS = {
     "watch": ("watch", "Show a run's page live in a browser, while it trains."),
     "params": ("params", "Count a model's parameters by component."),
     "plan": ("plan", "Tell memory, time and cost of a run before a GPU is taken."),
+    "profile": ("profile", "Show where the time of a training step goes."),
     "figures": ("figures", "Draw the figures of a run's family, or those that need no run."),
     "validate": ("validate", "Check specs without running them."),
     "show": ("show", "Print a spec with its parents, overrides and defaults resolved."),

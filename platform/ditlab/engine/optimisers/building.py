@@ -17,7 +17,7 @@ from ditlab.spec.optimisation.optimisers import AdamW, GroupRates, Muon
 
 @dataclass(frozen=True)
 class ParameterFacts:
-    """What an optimiser knows of a parameter."""
+    """Role and shape of a parameter, as an optimiser needs them."""
 
     role: ParameterRole
     shape: tuple[int, ...]

@@ -1,0 +1,1 @@
+"""Where a training step's time goes, by module and by operator."""
