@@ -40,8 +40,8 @@ def profile(
     experiment = experiment if isinstance(experiment, Experiment) else load(experiment, overrides)
     if experiment.resources.gpus_per_worker and not torch.cuda.is_available():
         raise UserError(
-            f"resources.gpus_per_worker={experiment.resources.gpus_per_worker:g}, and this machine has no GPU to profile "
-            "on; set resources.gpus_per_worker to 0, or profile on a machine with one."
+            f"resources.gpus_per_worker={experiment.resources.gpus_per_worker:g}, and this machine has no GPU to "
+            "profile on; set resources.gpus_per_worker to 0, or profile on a machine with one."
         )
     home = Home.from_environment().ensure()
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its remarks go to standard error

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Coefficients of the quintic a x + b x^3 + c x^5, steep at 0: five iterations bring singular values of 0.01 to 1 near 1."""
+"""Coefficients of the quintic a x + b x^3 + c x^5, steep at 0: five iterations bring 0.01 to 1 near 1."""
 NUM_ITERATIONS = 5
 TINY = 1e-7
 """Added to the norm that a matrix is divided by; a matrix of zeros stays one."""
