@@ -11,7 +11,7 @@ WORKERS ?= 2
 # The README's first run; `make demo SPEC=experiments/digits/dit.yaml` trains another.
 SPEC ?= experiments/digits/demo.yaml
 
-.PHONY: help install demo test test-all check format docs screenshots benchmarks clean
+.PHONY: help install demo test test-all check format docs screenshots bench clean
 
 help: ## This list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,22 +45,8 @@ docs: $(VENV)/.installed-docs ## The documentation as a site in site/: made from
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html (search needs a server: $(BIN)/python -m http.server --directory site)"
 
-benchmarks: $(VENV)/.installed-dev ## Ratios, against plain torch, a plain copy, a plain save, fresh processes, plain networks.
-	$(BIN)/python tests/benchmarks/data/loader_throughput.py
-	$(BIN)/python tests/benchmarks/data/large_store.py
-	$(BIN)/python tests/benchmarks/data/order_mixing.py
-	$(BIN)/python tests/benchmarks/step/step_time.py
-	$(BIN)/python tests/benchmarks/runs/checkpoint_stall.py
-	$(BIN)/python tests/benchmarks/sampling/dlm_block_sampling.py
-	$(BIN)/python tests/benchmarks/step/dlm_loss.py
-	$(BIN)/python tests/benchmarks/tracking/journal_cost.py
-	$(BIN)/python tests/benchmarks/tracking/long_journal.py
-	$(BIN)/python tests/benchmarks/tracking/tracking_outage.py
-	$(BIN)/python tests/benchmarks/runs/recovery_time.py
-	$(BIN)/python tests/benchmarks/runs/sweep_cost.py
-	$(BIN)/python tests/benchmarks/step/region_step.py
-	$(BIN)/python tests/benchmarks/step/pixelhdm_step.py
-	$(BIN)/python tests/benchmarks/sampling/pixelhdm_guidance.py
+bench: $(VENV)/.installed-dev ## Every benchmark, and a table of their ratios; JSON in build/bench.json (an hour; on a quiet machine).
+	$(BIN)/python tests/benchmarks/run_all.py
 
 clean: ## Remove the environment and caches; runs stay.
 	rm -rf $(VENV) site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache

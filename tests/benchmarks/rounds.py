@@ -26,7 +26,8 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 
 
 def describe_ratios(ratios: Sequence[float]) -> str:
-    """Describe rounds: `ratio 1.013 (median of 20 rounds; 95% interval 1.004 to 1.021)`."""
+    """Describe rounds: `ratio 1.013 (median of 20 rounds; 95% interval 1.004 to 1.021)`; fewer than 6 have a range."""
     low, high = median_interval(ratios)
+    kind = "95% interval" if len(ratios) >= 6 else "range"  # all of 5 values hold the median with 94%
     middle = statistics.median(ratios)
-    return f"ratio {middle:.3f} (median of {len(ratios)} rounds; 95% interval {low:.3f} to {high:.3f})"
+    return f"ratio {middle:.3f} (median of {len(ratios)} rounds; {kind} {low:.3f} to {high:.3f})"

@@ -54,7 +54,9 @@ class HandDiT(nn.Module):
 
     positions: Tensor
 
-    def __init__(self, *, image_size: int, channels: int, patch_size: int, width: int, depth: int, num_heads: int) -> None:
+    def __init__(
+        self, *, image_size: int, channels: int, patch_size: int, width: int, depth: int, num_heads: int
+    ) -> None:
         super().__init__()
         self.width, self.patch_size, rows = width, patch_size, image_size // patch_size
         self.patches = nn.Conv2d(channels, width, kernel_size=patch_size, stride=patch_size)

@@ -21,7 +21,7 @@ class PlainTraining:
         max_norm: float | None,
         ema_decay: float | None,
     ) -> None:
-        """Train `network` on `loss`, which draws a batch and returns its scalar loss; None clips or averages nothing."""
+        """Train `network` on `loss`, which returns a batch's scalar loss; None clips or averages nothing."""
         self._parameters = list(network.parameters())
         self._loss, self._max_norm, self._decay = loss, max_norm, ema_decay
         self._optimizer = torch.optim.AdamW(self._parameters, lr=lr, weight_decay=weight_decay, fused=True)
