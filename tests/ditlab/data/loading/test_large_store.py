@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "benchmarks" / "large_store.py"
+SCRIPT = Path(__file__).parents[3] / "benchmarks" / "data" / "large_store.py"
 
 
 @pytest.mark.slow
