@@ -49,7 +49,7 @@ EXAMPLES = {
     "plan": (
         "ditlab plan experiments/digits/dit.yaml --measure",
         "ditlab plan experiments/pixelhdm/base.yaml --gpu H100 --gpus 8 --price 2.50",
-        "ditlab plan experiments/region/get.yaml --gpu-memory 24GiB --apply smaller.yaml",
+        "ditlab plan experiments/region/get.yaml --gpu L4 --apply smaller.yaml",
     ),
     "profile": (
         "ditlab profile experiments/digits/dit.yaml",

@@ -139,8 +139,12 @@ def _summary(result: "TrainingResult") -> list[str]:
 def _times(result: "TrainingResult") -> list[str]:
     """Table of where the time went; nothing where the run has logged no times."""
     from ditlab.cli.time_table import time_lines
+    from ditlab.errors import UserError
 
-    summary = result.run.time()
+    try:
+        summary = result.run.time()
+    except UserError:  # a journal that cannot be read costs the table alone
+        return []
     return time_lines(summary) if summary else []
 
 

@@ -321,6 +321,8 @@ def test_killed_at_any_moment_it_stays_usable(nursery, kills):
             time.sleep(moments.uniform(0, 0.06))
             os.kill(pid, signal.SIGKILL)
         nursery.finished(0)
+        nursery.start(kills + 1, 0.02)  # where 0 ended first, this one deletes what the last killed one left
+        nursery.finished(kills + 1)
         cache = BlockCache(folder, LEDGER)
         whole = [
             number
