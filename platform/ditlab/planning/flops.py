@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -61,6 +62,13 @@ def step_flops(experiment: Experiment, data: DataShape | None = None) -> StepFlo
     return replace(plain, recomputed=recomputed).times(experiment.num_micro)
 
 
+def _added_product(self_shape: Any, rows: Any, columns: Any, *_: Any, **__: Any) -> int:
+    """Count an in-place `addmm_` of (m, k) and (k, n)."""
+    return int(2 * rows[0] * rows[1] * columns[1])
+
+
+ALSO_COUNTED = {torch.ops.aten.addmm_: _added_product}
+"""Products that torch's counter leaves out: the in-place one gave 15% of the language model's published size."""
 _counts: dict[str, StepFlops] = {}
 
 
@@ -72,7 +80,7 @@ def _count(experiment: Experiment, data: DataShape, recomputes: bool) -> StepFlo
     key = json.dumps([specs, size, data.of_experiment(experiment), text, recomputes])
     if key not in _counts:
         step = MetaStep(experiment, data, recomputes, torch.float32, fused=False)
-        counter = FlopCounterMode(display=False)
+        counter = FlopCounterMode(display=False, custom_mapping=ALSO_COUNTED)
         with counter, step.reading(size):
             total = step.loss(step.batch(size))
             forward = counter.get_total_flops()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from benchmarks.plain.dit import HandDiT, flow_matching_loss
 from benchmarks.plain.dlm import HandDLM, score_entropy_loss
+from benchmarks.plain.pixelhdm import HandFrequencyLoss, HandPixelHDM, velocity_and_frequency_loss
 from benchmarks.plain.region import HandRegionNetwork, masked_error
 from benchmarks.plain.unet import HandUNet
 
@@ -46,6 +47,20 @@ def plain_network(model: Any) -> nn.Module:
             time_width=model.time_width,
             has_positions=model.positions == "sinusoidal",
         )
+    frozen_text = model.family == "pixelhdm" and model.text_encoder == "frozen" and model.positions == "mrope"
+    if frozen_text and model.gate == "headwise" and model.pixel_residual == "block" and model.mlp_ratio == 3:
+        return HandPixelHDM(
+            width=model.width,
+            pixel_width=model.pixel_width,
+            patch_size=model.patch_size,
+            patch_depth=model.patch_depth,
+            pixel_depth=model.pixel_depth,
+            num_heads=model.num_heads,
+            num_kv_heads=model.num_kv_heads,
+            bottleneck_width=model.bottleneck_width,
+            time_width=model.time_width,
+            rotated=model.mrope_widths,
+        )
     raise ValueError(f"model.family={model.family}: there is no plain network of these settings")
 
 
@@ -59,4 +74,9 @@ def plain_loss(experiment: Any, network: Any, batch: Mapping[str, Tensor]) -> Ca
         return lambda: score_entropy_loss(network, batch["tokens"], noise.sigma_min, noise.sigma_max)
     if family == "region":
         return lambda: masked_error(network, batch["regions"], objective.mask_ratio)
+    if family == "pixelhdm":
+        names = ("image", "text", "text_mask", "text_pooled")
+        image, text, text_mask, pooled = (batch[name] for name in names)
+        frequency = HandFrequencyLoss()
+        return lambda: velocity_and_frequency_loss(network, image, text, text_mask, pooled, frequency)
     raise ValueError(f"model.family={family}: there is no plain loss of this family")

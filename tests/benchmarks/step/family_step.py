@@ -7,7 +7,8 @@ Four sides take turns in one process: our network and loss as they are, the same
 trainings share everything else: fused AdamW, clipping, moving average, a read of the loss, float32, one generated
 batch. What the platform adds to a step is `step_time.py`'s. Utilisation is the operations that the model needs, counted
 on our network (ditlab/planning/flops.py), a second, over those of the round's product. The figure to quote is the
-compiled step over the plain one. Nothing is asserted here; pixelhdm has no plain form.
+compiled step over the plain one. Nothing is asserted here; pixelhdm, whose plain form stands beside the others, is not
+among the sides.
 """
 
 import argparse

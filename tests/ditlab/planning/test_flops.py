@@ -53,3 +53,17 @@ def test_sizes_that_the_data_decide():
         step_flops(experiment, DataShape({"image": (3, side, side), "caption": (16,)})).model for side in (16, 32)
     )
     assert 2.5 * small < large < 4 * small
+
+
+def test_the_language_models_output_layer_counts_all_of_its_products():
+    """A vocabulary larger by V adds 6 V width operations a token: log scores, and gradients of both their factors.
+
+    The last of them is added in place to what earlier chunks gave. The bias's gradient is a product with one row.
+    """
+    spec = EXPERIMENTS / "dlm" / "small.yaml"
+    sizes = "model={family: dlm, length: 64, vocabulary: %d, width: 32, depth: 1, num_heads: 2}"
+    small, large = (
+        step_flops(load_experiment(spec, [sizes % vocabulary, "data.length=64", "batch={size: 2}"])).model
+        for vocabulary in (1000, 3000)
+    )
+    assert large - small == (6 * 32 + 2) * 2 * 64 * 2000
