@@ -102,7 +102,7 @@ class Engine:
             self.partitions = Partitions(
                 self._engine, self.stage, lambda name: experiment.optimizer.rates(facts[name].role.role).moments
             )
-            bind_matrices(optimizer, self.partitions, facts, is_partitioned=self.stage > 0)
+            bind_matrices(optimizer, self.partitions, facts, rank.world_size, is_partitioned=self.stage > 0)
             self._gradient_norm = GradientNorm(self._engine, self.stage, spec.zero.offload != "none", rank.world_size)
             self._update = Update(self.partitions.adam, experiment.training.clip)
             self._average = WeightAverage(self.partitions, self._update, experiment.training.ema)

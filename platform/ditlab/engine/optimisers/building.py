@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 from denoisers.parameter_roles import ParameterRole, parameter_roles
 from ditlab.engine.optimisers.matrices import HeldMatrix, WholeMatrix
@@ -51,19 +51,31 @@ def build_optimizer(
 
 
 def bind_matrices(
-    optimizer: Any, partitions: Partitions, facts: dict[str, ParameterFacts], is_partitioned: bool
+    optimizer: Any, partitions: Partitions, facts: dict[str, ParameterFacts], num_workers: int, is_partitioned: bool
 ) -> None:
-    """Tell Muon which matrices the flat parameters of the partitions consist of; nothing for AdamW."""
+    """Tell Muon which matrices the flat parameters of the partitions consist of; nothing for AdamW.
+
+    Every worker must call it, as each learns the others' slices.
+    """
     if not isinstance(optimizer, MuonAdamW):
         return
     matrices = {}
     for flat, members, slices in zip(partitions.flats, partitions.members, partitions.slices_of, strict=True):
         own = {part.name: part for part in slices}
+        offsets = [own[name].offset if name in own else 0 for name in members]
+        held = [own[name].stop - own[name].start if name in own else 0 for name in members]
+        sizes = _of_all_workers(held, num_workers, flat.device) if is_partitioned else [[each] for each in held]
         matrices[id(flat)] = [
-            _held(WholeMatrix(facts[name].shape, facts[name].role), flat, own.get(name)) for name in members
+            HeldMatrix(WholeMatrix(facts[name].shape, facts[name].role), flat, *place)
+            for name, *place in zip(members, offsets, held, sizes, strict=True)
         ]
-    optimizer.bind(matrices, is_partitioned)
+    optimizer.bind(matrices, num_workers, is_partitioned)
 
 
-def _held(matrix: WholeMatrix, flat: torch.Tensor, part: Any) -> HeldMatrix:
-    return HeldMatrix(matrix, flat) if part is None else HeldMatrix(matrix, flat, part.offset, part.start, part.stop)
+def _of_all_workers(counts: list[int], num_workers: int, device: torch.device) -> list[list[int]]:
+    """Return each worker's number, by rank, for each of this worker's numbers."""
+    own = torch.tensor(counts, device=device)
+    found = [torch.empty_like(own) for _ in range(num_workers)]
+    distributed.all_gather(found, own)
+    numbers: list[list[int]] = torch.stack(found, 1).tolist()
+    return numbers

@@ -1,5 +1,6 @@
-"""Parameters as the matrices that Muon orthogonalises, whole or in the slices that a worker holds."""
+"""Parameters as the matrices that Muon orthogonalises, whole or in the slices that workers hold."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -33,6 +34,12 @@ class WholeMatrix:
         """Columns of each matrix."""
         return self.numel // (self.num_rows * self.role.num_parts)
 
+    @property
+    def work(self) -> int:
+        """Multiplications of a Newton-Schulz iteration."""
+        short, long = sorted((self.num_rows, self.num_columns))
+        return self.role.num_parts * short * short * (2 * long + short)
+
     def orthogonalised(self, flat: Tensor) -> Tensor:
         """Orthogonalise each matrix of the flattened parameter (numel,), and return it flattened."""
         whole = flat.view(self.shape)
@@ -45,16 +52,18 @@ class WholeMatrix:
 
 @dataclass(frozen=True, eq=False)
 class HeldMatrix:
-    """A matrix of which this worker holds the slice `start:stop`, if any, flattened."""
+    """A matrix of which this worker holds a slice, or all, or nothing."""
 
     matrix: WholeMatrix
     flat: Tensor
     """Flat parameter of the optimiser to whose group the matrix belongs."""
-    offset: int = 0
-    """Place of the slice in it."""
-    start: int = 0
-    stop: int = 0
+    offset: int
+    """Place of this worker's slice in it."""
+    num_held: int
+    """Values of that slice."""
+    sizes: Sequence[int]
+    """Values of each worker's slice, by rank; one after the other they are the flattened parameter."""
 
     def of(self, flat: Tensor) -> Tensor:
         """Return this worker's slice of a tensor as large as the flat parameter, a view."""
-        return flat.view(-1)[self.offset : self.offset + self.stop - self.start]
+        return flat.view(-1)[self.offset : self.offset + self.num_held]

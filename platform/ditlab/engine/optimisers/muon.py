@@ -5,18 +5,16 @@ whose result goes to all; so every matrix is worked on once, and its update has 
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.optim.adamw import adamw
 
 from ditlab.engine.optimisers.matrices import HeldMatrix, WholeMatrix
+from ditlab.engine.optimisers.shared_work import Shares, Updates, by_one, over_copies, over_partitions, share_out
 from ditlab.spec.optimisation.optimisers import Muon
-
-BATCH_VALUES = 2**25
-"""Values of the matrices that are gathered at once, 128 MiB; a larger one is gathered alone."""
 
 
 class MuonAdamW(torch.optim.Optimizer):
@@ -30,16 +28,17 @@ class MuonAdamW(torch.optim.Optimizer):
         super().__init__(groups, {"betas": spec.betas, "eps": spec.eps})
         self._spec = spec
         self._matrices: Mapping[int, Sequence[HeldMatrix]] = {}
+        self._num_workers = 1
         self._is_partitioned = False
         self.grad_scale: Tensor | None = None
-        self.found_inf: Tensor | None = None
+        self.found_inf = torch.zeros(())
 
-    def bind(self, matrices: Mapping[int, Sequence[HeldMatrix]], is_partitioned: bool) -> None:
+    def bind(self, matrices: Mapping[int, Sequence[HeldMatrix]], num_workers: int, is_partitioned: bool) -> None:
         """Set the matrices of each flat parameter, by its `id`, in an order that is equal on all workers.
 
         `is_partitioned`: workers hold slices; else each holds all.
         """
-        self._matrices, self._is_partitioned = matrices, is_partitioned
+        self._matrices, self._num_workers, self._is_partitioned = matrices, num_workers, is_partitioned
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -71,87 +70,33 @@ class MuonAdamW(torch.optim.Optimizer):
         )
 
     def _step_muon(self, group: dict[str, Any]) -> None:
-        flats = group["params"]
-        updates = {id(flat): self._follow(flat) for flat in flats}
-        lr, decay = group["lr"], group["lr"] * group["weight_decay"]
-        applied = 1.0 if self.found_inf is None else 1 - self.found_inf.to(flats[0].device)
-        for held, update in self._orthogonalised(flats, updates):
-            weights = held.of(held.flat.detach())
-            weights.mul_(1 - decay * applied).sub_(update, alpha=lr * self._factor(held.matrix))
+        flats, lr = group["params"], group["lr"]
+        applied = 1 - self.found_inf.to(flats[0].device)
+        kept = 1 - lr * group["weight_decay"] * applied
+        for shares in share_out([held for flat in flats for held in self._matrices[id(flat)]], self._num_workers):
+            for held, update in self._orthogonalised(shares):
+                held.of(held.flat.detach()).mul_(kept).sub_(update, alpha=lr * self._factor(held.matrix))
+        for flat in flats:
+            self.state[flat]["step"] += applied
 
-    def _follow(self, flat: Tensor) -> Tensor:
-        """Take a flat's gradient into its momentum; return what is orthogonalised, zero where the step is left out."""
-        state = self.state[flat]
-        momentum = state["momentum"]
-        gradient = torch.zeros_like(momentum) if flat.grad is None else flat.grad
+    def _orthogonalised(self, shares: Shares) -> Updates:
+        if self._num_workers == 1:
+            return by_one(shares, self._follow)
+        return (over_partitions if self._is_partitioned else over_copies)(shares, self._follow)
+
+    def _follow(self, held: HeldMatrix) -> Tensor:
+        """Take a slice's gradient into its momentum; return what is orthogonalised, zero where the step is left out."""
+        momentum = held.of(self.state[held.flat]["momentum"])
+        gradient = torch.zeros_like(momentum) if held.flat.grad is None else held.of(held.flat.grad)
         if self.grad_scale is not None:
             gradient = gradient / self.grad_scale.to(gradient.device)
         followed = torch.add(gradient, momentum, alpha=self._spec.momentum)
         update = torch.add(gradient, followed, alpha=self._spec.momentum) if self._spec.nesterov else followed
-        if self.found_inf is None:
-            momentum.copy_(followed)
-            state["step"] += 1
-            return update
-        found_inf = self.found_inf.to(flat.device)
-        momentum.copy_(torch.where(found_inf > 0, momentum, followed))
-        state["step"] += 1 - found_inf
-        return torch.where(found_inf > 0, 0.0, update)
-
-    def _orthogonalised(
-        self, flats: Sequence[Tensor], updates: Mapping[int, Tensor]
-    ) -> Iterator[tuple[HeldMatrix, Tensor]]:
-        """Yield this worker's slices and their orthogonalised updates; `updates` are by the `id` of their flat."""
-        matrices = [held for flat in flats for held in self._matrices[id(flat)]]
-        num_workers = distributed.get_world_size() if distributed.is_initialized() else 1
-        for batch in _batches(matrices, num_workers):
-            if num_workers == 1:
-                results = [each.matrix.orthogonalised(each.of(updates[id(each.flat)])) for each in batch]
-            else:
-                results = self._shared(batch, updates, num_workers)
-            for held, result in zip(batch, results, strict=True):
-                if held.start < held.stop:
-                    yield held, result[held.start : held.stop]
-
-    def _shared(self, batch: Sequence[HeldMatrix], updates: Mapping[int, Tensor], num_workers: int) -> list[Tensor]:
-        """Orthogonalise a batch's matrices, each on one worker; return them all, flattened."""
-        wholes = [self._with_own_slice(held, updates[id(held.flat)]) for held in batch]
-        owners = [place % num_workers for place in range(len(batch))]
-        if self._is_partitioned:  # a sum of slices that do not overlap: exact
-            _wait(distributed.reduce(each, owner, async_op=True) for each, owner in zip(wholes, owners, strict=True))
-        rank = distributed.get_rank()
-        results = [
-            held.matrix.orthogonalised(whole) if owner == rank else whole
-            for held, whole, owner in zip(batch, wholes, owners, strict=True)
-        ]
-        _wait(distributed.broadcast(each, owner, async_op=True) for each, owner in zip(results, owners, strict=True))
-        return results
-
-    @staticmethod
-    def _with_own_slice(held: HeldMatrix, update: Tensor) -> Tensor:
-        whole = torch.zeros(held.matrix.numel, dtype=update.dtype, device=update.device)
-        whole[held.start : held.stop] = held.of(update)
-        return whole
+        is_left_out = self.found_inf.to(momentum.device) > 0
+        momentum.copy_(torch.where(is_left_out, momentum, followed))
+        return torch.where(is_left_out, 0.0, update)
 
     def _factor(self, matrix: WholeMatrix) -> float:
         if self._spec.scale == "rms":
             return 0.2 * math.sqrt(max(matrix.num_rows, matrix.num_columns))
         return math.sqrt(max(1.0, matrix.num_rows / matrix.num_columns))
-
-
-def _wait(works: Iterator[Any]) -> None:
-    for work in list(works):
-        work.wait()
-
-
-def _batches(matrices: Sequence[HeldMatrix], num_workers: int) -> Iterator[Sequence[HeldMatrix]]:
-    """Cut into batches of a matrix for each worker, or a multiple of that, of at most `BATCH_VALUES` where possible."""
-    batch: list[HeldMatrix] = []
-    values = 0
-    for each in matrices:
-        if batch and (num_workers == 1 or values + each.matrix.numel > BATCH_VALUES):
-            yield batch
-            batch, values = [], 0
-        batch.append(each)
-        values += each.matrix.numel
-    if batch:
-        yield batch

@@ -13,6 +13,8 @@ from ditlab.spec.optimisation.numbers import Fraction, Positive
 
 ORTHOGONALISED: tuple[Role, ...] = ("matrix", "convolution")
 """Roles of the parameters that Muon updates by an orthogonalised momentum."""
+GATHERED_VALUES = 2**25
+"""Values of the matrices that a worker gathers at once to orthogonalise them, 128 MiB; a larger one comes alone."""
 
 
 class RoleFactors(Spec):

@@ -88,16 +88,19 @@ class Import:
 
     def kill_and_end(self, kills: int, chance: random.Random, whole_group: bool) -> str:
         """Kill the import at random moments, each after one more block, then let it end; returns the fingerprint."""
+        done = 0
         for _ in range(kills):
             running, before = self.start(), self.receipts()
             while self.receipts() <= before and running.poll() is None:
                 time.sleep(0.01)
-            time.sleep(chance.uniform(0, 0.1))
+            time.sleep(chance.uniform(0, 0.03))
             if running.poll() is not None:
-                break
+                break  # a fast machine ends between two kills
+            assert self.receipts(), "whole blocks stay"
+            done += 1
             os.killpg(running.pid, signal.SIGKILL) if whole_group else running.kill()
             running.communicate()
-        assert self.receipts(), "whole blocks stay"
+        assert done >= 2, "it ended before it could be killed twice"
         running = self.start()
         printed, _ = running.communicate(timeout=300)
         assert running.returncode == 0
