@@ -90,6 +90,11 @@ class ParameterSizes:
         """Values of parameters with one moment: Muon's."""
         return sum(sum(group.sizes) for group in self.groups if group.moments == 1)
 
+    @property
+    def largest_orthogonalised(self) -> int:
+        """Values of the largest parameter with one moment; 0 without any."""
+        return max((max(group.sizes) for group in self.groups if group.moments == 1), default=0)
+
     def share(self, stage: Stage, workers: int) -> int:
         """Return the values of one worker's partitions, padding included; of all at stage 0."""
         return sum(group.share(stage, workers) for group in self.groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ditlab.planning.pass_memory import PassMemory
@@ -16,9 +17,8 @@ from ditlab.planning.state_memory import (
     ZeroSetting,
 )
 from ditlab.spec.engine import LARGEST_BUCKET
+from ditlab.spec.optimisation.optimisers import GATHERED_VALUES
 
-ORTHOGONALISED = 2**25
-"""Values of the matrices that Muon gathers at once; a larger one alone."""
 EXCHANGED = 2**26
 """Bytes that are copied at once when averaged weights are swapped in for an evaluation."""
 
@@ -108,8 +108,7 @@ def passes_peak(sizes: ParameterSizes, state: StateMemory, passes: PassMemory, s
 def update_peak(sizes: ParameterSizes, state: StateMemory, shape: WorkerShape) -> MemoryParts:
     """Return the peak of the update: the partition's gradients, once more as a flat tensor, once more in float32."""
     stage, compute = shape.setting.stage, shape.compute
-    # Muon gathers matrices in float32, and orthogonalises them through two more tensors of their size.
-    gathered = 3 * MASTER * min(sizes.orthogonalised, max(ORTHOGONALISED, sizes.largest))
+    gathered = _orthogonalising(sizes, shape.workers)
     at_rest = _during(state, 0, 0, 0)
     if stage == 0:
         return _with(at_rest, gradients=compute * sizes.total, workspace=gathered)
@@ -132,6 +131,15 @@ def evaluation_peak(
     exchanged = min(share, EXCHANGED) if has_average else 0
     gathered = _gathered(sizes, shape) if shape.setting.stage == 3 and shape.workers > 1 else 0
     return _during(state, max(exchanged, pass_bytes + gathered), 0, 0)
+
+
+def _orthogonalising(sizes: ParameterSizes, workers: int) -> int:
+    """Bytes in which Muon orthogonalises: four times the matrix at work, and what is gathered, sent and kept for it."""
+    at_work = 4 * sizes.largest_orthogonalised
+    if workers == 1:
+        return MASTER * at_work
+    gathered = min(math.ceil(sizes.orthogonalised / workers), max(GATHERED_VALUES, sizes.largest_orthogonalised))
+    return MASTER * max(3 * gathered, 2 * gathered + at_work)
 
 
 def _gathered(sizes: ParameterSizes, shape: WorkerShape) -> int:

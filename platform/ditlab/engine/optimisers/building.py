@@ -66,8 +66,8 @@ def bind_matrices(
         held = [own[name].stop - own[name].start if name in own else 0 for name in members]
         sizes = _of_all_workers(held, num_workers, flat.device) if is_partitioned else [[each] for each in held]
         matrices[id(flat)] = [
-            HeldMatrix(WholeMatrix(facts[name].shape, facts[name].role), flat, *place)
-            for name, *place in zip(members, offsets, held, sizes, strict=True)
+            HeldMatrix(WholeMatrix(facts[name].shape, facts[name].role), flat, offset, num_held, by_worker)
+            for name, offset, num_held, by_worker in zip(members, offsets, held, sizes, strict=True)
         ]
     optimizer.bind(matrices, num_workers, is_partitioned)
 
