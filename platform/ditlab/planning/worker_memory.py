@@ -117,7 +117,8 @@ def update_peak(sizes: ParameterSizes, state: StateMemory, shape: WorkerShape) -
     share = sizes.share(stage, shape.workers)
     flat = compute + (MASTER if compute != MASTER else 0)
     if stage < 3:
-        return _with(at_rest, gradients=compute * share, workspace=flat * share + gathered)
+        flattened = _with(at_rest, gradients=compute * share, workspace=flat * share)
+        return _largest(flattened, _with(at_rest, workspace=MASTER * share + gathered))
     whole = compute * sizes.small if shape.workers > 1 else 0  # small parameters are partitioned anew before it
     updated = _with(at_rest, workspace=flat * min(share, SUB_GROUP) - whole + gathered)
     return _largest(at_rest, updated)
@@ -134,12 +135,9 @@ def evaluation_peak(
 
 
 def _orthogonalising(sizes: ParameterSizes, workers: int) -> int:
-    """Bytes in which Muon orthogonalises: four times the matrix at work, and what is gathered, sent and kept for it."""
-    at_work = 4 * sizes.largest_orthogonalised
-    if workers == 1:
-        return MASTER * at_work
+    """Bytes in which Muon orthogonalises: a square matrix takes five of its size; several workers gather and send."""
     gathered = min(math.ceil(sizes.orthogonalised / workers), max(GATHERED_VALUES, sizes.largest_orthogonalised))
-    return MASTER * max(3 * gathered, 2 * gathered + at_work)
+    return MASTER * (5 * sizes.largest_orthogonalised + (2 * gathered if workers > 1 else 0))
 
 
 def _gathered(sizes: ParameterSizes, shape: WorkerShape) -> int:
