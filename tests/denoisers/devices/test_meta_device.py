@@ -134,7 +134,7 @@ def draw(parts: Parts, sampling: Mapping[str, Any], asked: Mapping[str, Any], st
     ids=["a sampler each", "all"],
 )
 def test_samplers(rows):
-    """What is read, or comes from the host, does not grow with the steps."""
+    """Reads and copies from the host do not grow with the steps."""
     for name, model, objective, sampling, asked in rows:
         parts, shown = Parts(name, model, objective, torch.float32), (name, model, sampling, asked)
         draw(parts, sampling, asked, 2, injected=False)  # copies constants, once

@@ -1,4 +1,4 @@
-"""What a run logs of where its time went."""
+"""Metrics in which a run logs where its time went."""
 
 import pytest
 
