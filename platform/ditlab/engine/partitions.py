@@ -68,6 +68,10 @@ class Partitions:
         state = self.adam.state[self.flats[index]]
         return {"master": self.flats[index].detach(), **{name: state[name] for name in state if name != "step"}}
 
+    def has_moment(self, name: str) -> bool:
+        """Return True if some parameter has a moment of this name; alike on all workers."""
+        return any(name in self.adam.state[flat] for flat in self.flats)
+
     @property
     def adam_step(self) -> int:
         """Number of updates applied so far; a step that was left out does not count."""

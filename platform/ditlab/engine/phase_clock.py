@@ -105,7 +105,7 @@ class PhaseClock:
         self._open: list[tuple[int, Any]] = []
         """(Phase, mark of its end) since the last step's end."""
         self._steps: deque[list[tuple[int, Any]]] = deque()
-        """The same of each step that has ended and was not read."""
+        """Phases and marks of each step that has ended and was not read."""
         self._begin = self._marks.take()
 
     def phase(self, name: str) -> _Phase:

@@ -73,7 +73,7 @@ class TrainingState:
 
         Raises UserError for a state of another optimiser.
         """
-        if saved.has("momentum") != (self._optimizer == "muon"):
+        if saved.has("momentum") != self.engine.partitions.has_moment("momentum"):
             written = "muon" if saved.has("momentum") else "adamw"
             raise UserError(
                 f"optimizer.kind={self._optimizer} cannot go on from a checkpoint that optimizer.kind={written} wrote; "

@@ -7,8 +7,9 @@ import torch
 
 from denoisers.parameter_roles import parameter_roles
 from ditlab.engine.optimisers.newton_schulz import orthogonalise
+from ditlab.errors import UserError
 from support.trainings.engines import Job, Pass, Step, batch_of, drive_here, drive_workers, module_for, noise_of
-from support.trainings.workers import tiny
+from support.trainings.workers import tiny, train_here
 
 STAGES = (0, 1, 2, 3)
 LR = 1e-3  # of the script of steps
@@ -171,3 +172,12 @@ def test_groups_of_adamw_train_as_plain_ones_and_take_over_an_older_state(stage,
     )
     back = drive_here(Job(single, [Step([[Pass(9)]], healthy=False)], load=tmp_path / "many"))
     assert moved.state.equals(before) and back.state.equals(before)
+
+
+@pytest.mark.parametrize("written", ["adamw", "muon"])
+def test_a_checkpoint_of_the_other_optimiser_is_refused(written, tmp_path):
+    other = {"adamw": "muon", "muon": "adamw"}[written]
+    train_here(small(1, kind=written), tmp_path, tmp_path / "checkpoints", stop_after=3)
+    sentence = f"optimizer.kind={other} cannot go on from a checkpoint that optimizer.kind={written} wrote"
+    with pytest.raises(UserError, match=sentence):
+        train_here(small(1, kind=other), tmp_path, tmp_path / "checkpoints")

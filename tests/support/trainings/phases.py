@@ -31,7 +31,7 @@ def phases_by_stage(
 
 
 def train_with_slow_worker(experiment: Experiment, home: Path, folder: Path, seconds: float) -> Recorder:
-    """What the first of two workers reports, the second one being slow by `seconds` a pass."""
+    """Report of the first of two workers, of which the second is slow by `seconds` a pass."""
     folder.mkdir(parents=True)
     run_group(_train_slowly, (experiment.to_dict(), str(home), str(folder), seconds), 2)
     left = json.loads((folder / "left.json").read_text())

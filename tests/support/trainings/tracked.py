@@ -32,7 +32,7 @@ class TrackedStep:
     update: int
     """At the peak of its update."""
     parameters: int
-    """Of the parameters that the network computes with."""
+    """Bytes of the parameters that the network computes with."""
     optimizer: int
     """Of master weights and the optimiser's state, as far as they are this worker's."""
     average: int

@@ -24,7 +24,7 @@ class SlowStretch:
     own: float
     """Seconds of its forward and backward passes in these steps."""
     others: float
-    """The same of the other workers, their median."""
+    """Median of the other workers' seconds in forward and backward passes."""
 
     @property
     def ratio(self) -> float:

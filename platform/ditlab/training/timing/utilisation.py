@@ -20,7 +20,7 @@ class StepWork:
     model: float
     """Operations of the forward and backward passes of the global batch, without recomputation."""
     hardware: float
-    """The same with what activation checkpointing computes a second time."""
+    """Operations including those that activation checkpointing computes a second time."""
     rate: float
     """Operations a second of a matrix product, of all workers together."""
 
