@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import threading
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 from ditlab.errors import UserError, first_line
-from ditlab.runs.loopback import FOREIGN_NAME, HEADERS, HOST, REQUEST_TIMEOUT, LoopbackServer, is_own_name
+from ditlab.runs.loopback import HOST, Answer, LoopbackServer
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.openmetrics import CONTENT_TYPE
 
@@ -29,7 +27,7 @@ class MetricsServer:
             raise UserError(f"metrics_port={port} is no port; give one from 1 to {LARGEST_PORT}.")
         self._file: Path | None = None
         try:
-            self._server = LoopbackServer((HOST, port), _handler(self))
+            self._server = LoopbackServer(port, self.respond, _fault)
         except OSError as error:
             raise UserError(
                 f"--metrics-port {port} on {HOST} cannot be listened on ({error.strerror}); give another port."
@@ -40,12 +38,15 @@ class MetricsServer:
         """Serve a run's file from now on."""
         self._file = file
 
-    def content(self) -> bytes:
-        """The metrics as they are now. Raises OSError where the file cannot be read."""
+    def respond(self, path: str) -> Answer:
+        """Answer with the metrics as they are now. Raises OSError where the file cannot be read."""
+        if path.partition("?")[0] != _PATH:
+            return Answer(b"the metrics are at /metrics\n", status=HTTPStatus.NOT_FOUND)
         try:
-            return read_plain(self._file, _LARGEST_FILE) if self._file else _NOTHING_YET
+            content = read_plain(self._file, _LARGEST_FILE) if self._file else _NOTHING_YET
         except FileNotFoundError:
-            return _NOTHING_YET
+            content = _NOTHING_YET
+        return Answer(content, CONTENT_TYPE)
 
     def __enter__(self) -> MetricsServer:
         self._thread.start()
@@ -57,39 +58,5 @@ class MetricsServer:
         self._server.server_close()
 
 
-def _handler(metrics: MetricsServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        """Answers GET and HEAD of `/metrics`."""
-
-        server_version, sys_version = "ditlab", ""
-        timeout = REQUEST_TIMEOUT
-
-        def do_GET(self) -> None:
-            if not is_own_name(self.headers.get_all("Host") or []):
-                self._answer(HTTPStatus.FORBIDDEN, FOREIGN_NAME)
-            elif self.path.partition("?")[0] != _PATH:
-                self._answer(HTTPStatus.NOT_FOUND, b"the metrics are at /metrics\n")
-            else:
-                try:
-                    content = metrics.content()
-                except OSError as error:
-                    reason = f"the metrics cannot be read ({first_line(error)})\n"
-                    self._answer(HTTPStatus.SERVICE_UNAVAILABLE, reason.encode(errors="replace"))
-                else:
-                    self._answer(HTTPStatus.OK, content, CONTENT_TYPE)
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def _answer(self, status: HTTPStatus, content: bytes, kind: str = "text/plain; charset=utf-8") -> None:
-            self.send_response(status)
-            for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(content))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
-
-        def log_message(self, *_: Any) -> None:
-            """Print nothing for a request."""
-
-    return Handler
+def _fault(error: Exception) -> str:
+    return f"the metrics cannot be read ({first_line(error)})"

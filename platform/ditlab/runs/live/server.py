@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,7 +18,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.reports.page import Page, digest_of, live_policy, render_live_html, render_sections
 from ditlab.runs.live.followed_run import FollowedRun, page_fault
-from ditlab.runs.loopback import FOREIGN_NAME, HEADERS, HOST, REQUEST_TIMEOUT, LoopbackServer, is_own_name
+from ditlab.runs.loopback import HEADERS, HOST, Answer, LoopbackServer
 from ditlab.runs.report.pictures import load_picture
 
 INTERVAL = 2.0
@@ -42,7 +41,8 @@ class LivePage:
         self._rendered: dict[str, str] = {}
         self._made, self._cost, self._fault = 0.0, 0.0, ""
         try:
-            self._server = LoopbackServer((HOST, port), _handler(self))
+            headers = {**HEADERS, "Content-Security-Policy": live_policy() + "; frame-ancestors 'none'"}
+            self._server = LoopbackServer(port, self.respond, page_fault, headers)
         except OSError as error:
             raise UserError(
                 f"--port {port} on {HOST} cannot be listened on ({error.strerror}); give another --port, or 0 for a "
@@ -73,6 +73,17 @@ class LivePage:
         """End `serve`, from another thread."""
         self._server.shutdown()
 
+    def respond(self, path: str) -> Answer:
+        """Answer with the page, its changes or a picture. Raises UserError and OSError where they cannot be read."""
+        address = urlsplit(path)
+        if address.path == "/":
+            return Answer(self.document().encode(), "text/html; charset=utf-8")
+        if address.path == "/update":
+            pairs = parse_qs(address.query).get("have", [""])[0].split(",")
+            have = dict(pair.split(":", 1) for pair in pairs if ":" in pair)
+            return Answer(json.dumps(self.changes(have), allow_nan=False).encode(), "application/json")
+        return self.picture(address.path.lstrip("/")) or Answer(b"there is nothing here\n", status=HTTPStatus.NOT_FOUND)
+
     def document(self) -> str:
         """The whole page, as it is now."""
         with self._lock:
@@ -102,14 +113,14 @@ class LivePage:
                 "kind": "lost" if self._fault else self._page.status,
             }  # fmt: skip
 
-    def picture(self, name: str) -> tuple[bytes, str] | None:
-        """Content and type of a picture that the page names; None for anything else. Raises OSError."""
+    def picture(self, name: str) -> Answer | None:
+        """Picture that the page names; None for anything else. Raises OSError."""
         with self._lock:
             path = self._run.pictures.paths.get(name)
         if path is None:
             return None
         content, kind = load_picture(path)
-        return content, _TYPES[kind]
+        return Answer(content, _TYPES[kind])
 
     def _refresh(self) -> None:
         """Make the page anew unless it is recent; a fault leaves the one before."""
@@ -125,53 +136,3 @@ class LivePage:
                 self._warn(fault)
         self._made = time.monotonic()
         self._cost = self._made - begun
-
-
-def _handler(live: LivePage) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        """Answers GET and HEAD of the page, its changes and its pictures."""
-
-        server_version, sys_version = "ditlab", ""
-        timeout = REQUEST_TIMEOUT
-
-        def do_GET(self) -> None:
-            if not is_own_name(self.headers.get_all("Host") or []):
-                self._answer(HTTPStatus.FORBIDDEN, FOREIGN_NAME)
-                return
-            try:
-                self._route()
-            except (UserError, OSError) as error:
-                if isinstance(error, ConnectionError):
-                    raise
-                self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{page_fault(error)}\n".encode(errors="replace"))
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def _route(self) -> None:
-            address = urlsplit(self.path)
-            if address.path == "/":
-                self._answer(HTTPStatus.OK, live.document().encode(), "text/html; charset=utf-8")
-            elif address.path == "/update":
-                pairs = parse_qs(address.query).get("have", [""])[0].split(",")
-                have = dict(pair.split(":", 1) for pair in pairs if ":" in pair)
-                content = json.dumps(live.changes(have), allow_nan=False).encode()
-                self._answer(HTTPStatus.OK, content, "application/json")
-            elif (found := live.picture(address.path.lstrip("/"))) is not None:
-                self._answer(HTTPStatus.OK, *found)
-            else:
-                self._answer(HTTPStatus.NOT_FOUND, b"there is nothing here\n")
-
-        def _answer(self, status: HTTPStatus, content: bytes, kind: str = "text/plain; charset=utf-8") -> None:
-            self.send_response(status)
-            headers = {**HEADERS, "Content-Security-Policy": live_policy() + "; frame-ancestors 'none'"}
-            for name, value in {**headers, "Content-Type": kind, "Content-Length": str(len(content))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
-
-        def log_message(self, *_: Any) -> None:
-            """Print nothing for a request."""
-
-    return Handler
