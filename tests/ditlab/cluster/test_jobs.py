@@ -19,7 +19,7 @@ from ditlab.tracking.records import list_runs
 from support.clusters.lab import Lab, lab
 from support.clusters.nodes import CHECKOUT, wait_for
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # a cluster of its own: 75 s
 SHORT = ["--set", "training.steps=40", "--set", "schedule.warmup=10", "--set", "evaluation.samples=4"]
 STEPS = 200
 RESOURCES = ["--set", "resources.workers=2"]
@@ -64,7 +64,6 @@ def mistaken(here: Lab) -> subprocess.CompletedProcess[str]:
     return submit(here, "experiments/digits/dit.yaml", *RESOURCES, "--set", "resources.cpus_per_worker=9")
 
 
-@pytest.mark.slow  # a job's whole way without the training: the fixture `mistaken`
 def test_the_line_of_the_readme_trains_on_two_nodes(here, two_nodes):
     done = subprocess.run(
         [*readme_line(here), *SHORT], env=here.client, cwd=CHECKOUT, capture_output=True, text=True, timeout=400,
@@ -122,7 +121,6 @@ def test_mlflow_refuses_strangers(here):
     assert server.status(path, server.user, server.password) == 200
 
 
-@pytest.mark.slow
 def test_a_stopped_job_saves_and_the_same_submit_goes_on(here, two_nodes):
     spec = ["experiments/digits/dit.yaml", "--resume", "auto", *RESOURCES]
     spec += ["--set", "name=stopped", "--set", f"checkpoint.storage={here.storage}", "--set", "evaluation.samples=4"]

@@ -37,6 +37,7 @@ def run(blocks: list[str], name: str) -> dict[str, object]:
     return namespace
 
 
+@pytest.mark.slow
 def test_the_python_page_runs(workplace, capsys):
     found = run(code_of("docs/python.md"), "docs/python.md")
     assert "model.dpeth=6: model.family=dit has no field 'dpeth'; did you mean 'depth'?" in capsys.readouterr().out

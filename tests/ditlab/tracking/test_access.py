@@ -25,6 +25,8 @@ from support.databases import seed
 from support.object_store.s3 import S3Server, s3_at_hand
 from support.served import NAME, PASSWORD, Served, account, served
 
+pytestmark = pytest.mark.slow  # a server of its own with accounts: 30 s
+
 NewRun = Callable[..., RunFolder]
 LOGIN = f"{NAME}:{PASSWORD}"
 WRONG = "wrong-horse-battery"
@@ -165,7 +167,6 @@ def test_its_files_are_the_users_alone_and_hold_no_password(closed: Closed) -> N
         assert not path.is_file() or PASSWORD.encode() not in path.read_bytes(), path
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_second_start_keeps_accounts_and_key_and_refuses_another_password(tmp_path: Path) -> None:
     with served(tmp_path, "--auth", **account()):
@@ -214,7 +215,6 @@ def test_a_run_warns_of_a_refusal_before_it_trains(
     assert not [line for line in startup_lines(checked, "new") if line.startswith("warning")]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("password", [None, WRONG])
 def test_a_refused_run_goes_on_and_is_sent_later(

@@ -143,6 +143,7 @@ def start(uri: str, home: Home) -> Forked:
     return process
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_make_one_copy(server, place, make_store, home, cache):
     store = make_store(rows_per_shard=30)
     upload_store(store, place("s"))
@@ -266,6 +267,7 @@ def test_a_copy_that_was_damaged_on_the_node_is_mended(server, place, make_store
     assert fetched(server) == {broken.name: 1, gone.name: 1} and "was damaged" in said[0]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_place_that_does_not_answer(server, place, make_store, home, cache):
     """Copies are used where they exist; otherwise one sentence names the remedy. The client tries some seconds."""

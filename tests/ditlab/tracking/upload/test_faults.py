@@ -290,6 +290,7 @@ print(tracker.close(2), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_holds_no_process(proxy: Proxy, home: Home, new_run: NewRun) -> None:
     """Two processes at once: one that logs metrics, one that logs files."""
     processes = [
