@@ -7,6 +7,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).parents[2]
 ASKS = re.compile(r"\.is_cuda\b|\bdevice\.type\b|\bcuda\.is_available\(|\bdevice_count\(")
 BRANCHES = {
+    "models/denoisers/dlm/network.py": (1, "FlexAttention on a GPU, a dense mask elsewhere"),
     "models/denoisers/layers/autocast.py": (2, "autocast is by device type, and the meta device has none"),
     "models/denoisers/processes/discrete/fused_exp.py": (1, "one kernel on a GPU, in place elsewhere: same formula"),
     "platform/ditlab/analysis/comparison/compare.py": (1, "the page of a comparison names the device"),

@@ -6,8 +6,17 @@ B batch, T tokens. Rows are queries, columns keys. A mask serves all layers and 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
+
+from denoisers.layers.masked_attention import TiledMask, Visible, tiled_mask
+
+
+def attends_to_all(length: int, block_size: int | None, first: int = 0) -> bool:
+    """Return True if tokens first .. first + length - 1 lie in one block: none of those before them is hidden."""
+    return block_size is None or first // block_size == (first + length - 1) // block_size
 
 
 def block_causal_mask(
@@ -17,10 +26,9 @@ def block_causal_mask(
 
     A token attends to its own block and all earlier ones.
     """
-    end = first + length
-    if first // block_size == (end - 1) // block_size:
+    if attends_to_all(length, block_size, first):
         return None
-    block = torch.arange(end, device=device) // block_size
+    block = torch.arange(first + length, device=device) // block_size
     return block[None] <= block[first:, None]
 
 
@@ -53,3 +61,69 @@ def document_mask(documents: Tensor, mask: Tensor | None = None, copies: int = 1
     documents = documents.repeat(1, copies)
     same = documents[:, :, None] == documents[:, None]
     return (same if mask is None else same & mask)[:, None]
+
+
+def dense_mask(
+    length: int,
+    block_size: int | None,
+    copies: int,
+    documents: Tensor | None,
+    device: torch.device,
+    first: int = 0,
+) -> Tensor | None:
+    """Make the bool mask of one copy of a row behind `first` cached tokens, or of two; None: all true.
+
+    By blocks, by documents (B, T), or by both; `block_size` None: not by blocks.
+    """
+    mask = None
+    if block_size is not None:
+        of_one = copies == 1
+        mask = (
+            block_causal_mask(length, block_size, first, device)
+            if of_one
+            else two_copy_mask(length, block_size, device)
+        )
+    return mask if documents is None else document_mask(documents, mask, copies)
+
+
+def tiled_mask_of(
+    length: int, block_size: int | None, copies: int, documents: Tensor | None, device: torch.device
+) -> TiledMask:
+    """Make the tiles of the same mask, of tokens behind no cached ones."""
+    if documents is None:
+        return _tiles_of_blocks(length, block_size or length, copies, device)
+    reach = _reach(length, block_size or length, copies, device)
+    return tiled_mask(_visible(*reach, documents.repeat(1, copies)), copies * length, device, len(documents))
+
+
+@lru_cache(maxsize=8)
+def _tiles_of_blocks(length: int, block_size: int, copies: int, device: torch.device) -> TiledMask:
+    """Make tiles that do not depend on a batch, once a length."""
+    with torch.inference_mode(False), torch.no_grad():
+        return tiled_mask(_visible(*_reach(length, block_size, copies, device)), copies * length, device)
+
+
+def _reach(length: int, block_size: int, copies: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Number each token's block as a key, and the last block that it attends to beside its own: (copies T,) each.
+
+    Blocks of the noisy copy are numbered behind all of the clean one, so that none but themselves reach them. The
+    numbers are tensors rather than Python's: a kernel for any length has no number of one in it.
+    """
+    block = torch.arange(length, dtype=torch.int32, device=device) // block_size
+    if copies == 1:
+        return block, block
+    return torch.cat((block, block + length)), torch.cat((block, block - 1))
+
+
+def _visible(block: Tensor, last: Tensor, documents: Tensor | None = None) -> Visible:
+    def in_reach(sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (block[key] <= last[query]) | (block[key] == block[query])
+
+    if documents is None:
+        return in_reach
+
+    def in_document(sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        within = documents[sample, query] == documents[sample, key]
+        return within & ((block[key] <= last[query]) | (block[key] == block[query]))
+
+    return in_document

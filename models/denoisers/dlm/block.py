@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from denoisers.layers.adaln import GatedModulation, Modulation, add_gated, modulate, split_six, zero_linear
 from denoisers.layers.attention import SelfAttention
 from denoisers.layers.kv_cache import LayerCache
+from denoisers.layers.masked_attention import AttentionMask
 from denoisers.layers.rope import Rotation
 from denoisers.layers.swiglu import SwiGLU
 
@@ -48,13 +49,13 @@ class DLMBlock(nn.Module):
         x: Tensor,
         condition: Tensor,
         rope: Rotation,
-        mask: Tensor | None = None,
+        mask: AttentionMask | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
         """Transform x (B, T, D) under the condition (B, N, C), which has passed a SiLU already.
 
-        `mask` (T, T) or (B, 1, T, T), or (T, cached + T) with a cache, is true where a token attends to another. Keys
-        and values are added to the cache, uncommitted.
+        `mask` (T, T) or (B, 1, T, T), or (T, cached + T) with a cache, is true where a token attends to another; it may
+        be tiles. Keys and values are added to the cache, uncommitted.
         """
         before_attention, before_mlp = split_six(self.modulation(condition))
         normed = modulate_segments(self.attention_norm(x), before_attention)

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from denoisers.contract import Role
-from denoisers.dlm.attention_masks import block_causal_mask, document_mask, two_copy_mask
+from denoisers.dlm.attention_masks import attends_to_all, dense_mask, tiled_mask_of
 from denoisers.dlm.block import NORM_EPS, DLMBlock
 from denoisers.dlm.output_layer import DLMOutput
 from denoisers.dlm.spec import DLMSpec
+from denoisers.layers.autocast import product_dtype
 from denoisers.layers.kv_cache import KVCache
+from denoisers.layers.masked_attention import AttentionMask, attention_backend
 from denoisers.layers.rope import rotation
 from denoisers.layers.time_embedding import TimeEmbedding
 from denoisers.processes.discrete.chunked_score_entropy import LossTargets, TokenLosses
@@ -53,13 +55,19 @@ class DLM(nn.Module):
         """Embed noise levels (B, N): (B, N, C)."""
         return functional.silu(self.sigma_map(sigma))  # the second SiLU; adaLN has none
 
-    def mask(self, length: int, first: int, two_copies: bool, device: torch.device) -> Tensor | None:
-        """Attention mask by blocks of a forward pass over tokens behind `first` cached ones; None: all true."""
-        if self.spec.block_size is None:
+    def mask(
+        self, length: int, first: int, copies: int, documents: Tensor | None, device: torch.device
+    ) -> AttentionMask | None:
+        """Make the mask of a forward pass over tokens behind `first` cached ones, or over two copies; None: all true.
+
+        A bool tensor, or tiles, by `attention_backend`. Behind a cache it is never tiles: queries are those of a block.
+        """
+        if documents is None and copies == 1 and attends_to_all(length, self.spec.block_size, first):
             return None
-        if two_copies:
-            return two_copy_mask(length, self.spec.block_size, device)
-        return block_causal_mask(length, self.spec.block_size, first, device)
+        dtype = product_dtype(self.embedding.weight)
+        if first == 0 and attention_backend(device.type, dtype, self.spec.head_width, copies * length) == "flex":
+            return tiled_mask_of(length, self.spec.block_size, copies, documents, device)
+        return dense_mask(length, self.spec.block_size, copies, documents, device, first)
 
     def forward(
         self,
@@ -91,10 +99,8 @@ class DLM(nn.Module):
             assert cache is None, "losses are not computed block by block"
             tokens, positions = torch.cat((copies.x0, x), dim=1), positions.repeat(2)
             sigma = torch.cat((torch.full_like(sigma, copies.clean_sigma), sigma), dim=1)
-        mask = self.mask(length, first, copies is not None, x.device)
-        if documents is not None:
-            assert cache is None, "a cache holds one document"
-            mask = document_mask(documents, mask, copies=1 if copies is None else 2)
+        assert cache is None or documents is None, "a cache holds one document"
+        mask = self.mask(length, first, 1 if copies is None else 2, documents, x.device)
         condition = self.condition(sigma)
         h = self.embedding(tokens)
         rope = rotation(positions, self.spec.head_width, dtype=torch.promote_types(h.dtype, torch.float32))

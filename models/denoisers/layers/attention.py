@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from denoisers.layers.fused_linear import FusedLinear
 from denoisers.layers.kv_cache import LayerCache
+from denoisers.layers.masked_attention import AttentionMask, masked_attention
 from denoisers.layers.rope import Rotation, rotate
 
 
@@ -60,21 +61,22 @@ class SelfAttention(nn.Module):
         self,
         x: Tensor,
         queries: Tensor | None = None,
-        mask: Tensor | None = None,
+        mask: AttentionMask | None = None,
         rope: Rotation | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
         """x (B, T, H * K) -> the same shape, or one output for each token of `queries` (B, Q, H * K).
 
-        `mask`, bool, broadcastable to (B, H, Q, S), is true where a query attends to a key. `rope` turns queries and
-        keys, never values. Keys and values are appended to the `cache`, uncommitted, and those before them attended to.
+        `mask`, bool, broadcastable to (B, H, Q, S), is true where a query attends to a key; over the T tokens alone it
+        may be tiles. `rope` turns queries and keys, never values. Keys and values are appended to the `cache`,
+        uncommitted, and those before them attended to.
         """
         q, k, v = self.heads(x, queries)
         if rope is not None:
             q, k = rotate(q, rope), rotate(k, rope)
         if cache is not None:
             k, v = cache.extend(k, v)
-        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # (B, H, Q, K)
+        mixed = masked_attention(q, k, v, mask)  # (B, H, Q, K)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def attention_weights(self, x: Tensor) -> Tensor:

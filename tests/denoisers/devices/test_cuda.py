@@ -2,11 +2,14 @@
 
 import copy
 from collections.abc import Sequence
+from types import MethodType
 
 import pytest
 import torch
 from torch import Tensor
 
+from denoisers.dlm import network
+from denoisers.layers.masked_attention import attention_backend, can_compile_kernels
 from denoisers.processes.sample_draws import seeded_normal
 from support.devices.variants import Parts, variants
 
@@ -31,11 +34,12 @@ class HostNoise:
 
 def loss_and_gradients(parts: Parts, device: str) -> list[Tensor]:
     """The loss, then the gradient of every parameter, on the CPU."""
+    parts.network.zero_grad()
     components = parts.objective.loss(parts.network, parts.batch, HostNoise(device))
     total = sum(parts.objective.weights[name] * value for name, value in components.items())
     total.backward()
     trained = [*parts.network.parameters(), *(parts.objective.modules or torch.nn.Module()).parameters()]
-    return [total.detach().cpu(), *(each.grad.cpu() for each in trained)]
+    return [total.detach().cpu(), *(each.grad.cpu().clone() for each in trained)]
 
 
 def test_loss_and_gradients_are_those_of_the_cpu():
@@ -54,3 +58,29 @@ def test_loss_and_gradients_are_those_of_the_cpu():
         for expected, found in pairs:
             largest = max(1e-6, expected.abs().max().item())
             torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE * largest, msg=f"{name} {model}")
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.bfloat16, 0.1)])
+def test_attention_by_tiles_is_that_under_the_dense_mask(is_compiled, dtype, tolerance, monkeypatch):
+    """Within 1e-3 of the largest gradient in float32 and 0.1 in bfloat16, which has 8 bits, by blocks and documents."""
+    if not can_compile_kernels():
+        pytest.skip("no kernels are made here")
+    for block_size in (None, 64):
+        sizes = {"length": 640, "width": 64, "block_size": block_size, "depth": 3}
+        parts = Parts("dlm", sizes, {}, dtype, "cuda")
+        parts.batch["tokens"] = torch.randint(11, (3, 640), device="cuda")  # some end documents
+        for parameter in parts.network.parameters():
+            parameter.data.add_(0.05 * torch.randn_like(parameter))
+        if is_compiled:
+            forward = torch.compile(type(parts.network.blocks[0]).forward, dynamic=True, fullgraph=True)
+            for block in parts.network.blocks:
+                block.forward = MethodType(forward, block)
+        assert attention_backend("cuda", dtype, 32, 640) == "flex"
+        by_tiles = loss_and_gradients(parts, "cuda")
+        with monkeypatch.context() as patched:
+            patched.setattr(network, "attention_backend", lambda *of: "dense")
+            dense = loss_and_gradients(parts, "cuda")
+        for found, expected in zip(by_tiles, dense, strict=True):
+            largest = max(1e-6, expected.abs().max().item())
+            torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * largest)

@@ -8,6 +8,7 @@ import torch
 
 from denoisers.contract import Prompt, RealRows, SampleRequest
 from support.devices.meta_device import META, AllowedRead, DeviceError, MetaDevice, MetaNoise, Seen
+from support.devices.reference_flex import use_reference_flex
 from support.devices.variants import BATCH, SIDE, Parts, text_codec, variants
 
 CONSTANT = "constant.py:Constant.on"
@@ -59,6 +60,17 @@ def test_training_and_held_out_metrics(rows, dtype):
         trained = [*parts.network.parameters(), *(parts.objective.modules or torch.nn.Module()).parameters()]
         assert all(each.grad is not None and each.grad.device == META for each in trained), shown
         assert not mode.seen.transfers, (shown, mode.seen.transfers)
+
+
+def test_attention_by_tiles(monkeypatch):
+    """Tiles are found on the device, by blocks and by documents, and nothing is copied for them."""
+    use_reference_flex(monkeypatch)
+    for model in ({}, {"block_size": 4}):
+        parts = Parts("dlm", model, {}, torch.float32)
+        with MetaDevice({}) as mode:
+            parts.objective.loss(parts.network, parts.batch, MetaNoise())["score_entropy"].backward()
+        assert all(each.grad is not None and each.grad.device == META for each in parts.network.parameters()), model
+        assert not mode.seen.transfers, (model, mode.seen.transfers)
 
 
 def samplers() -> Iterator[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -63,7 +64,12 @@ class Seen:
 
 
 class MetaDevice(TorchDispatchMode):
-    """Watches every operation. Draws from a generator of the host give tensors of the device, as a GPU's own would."""
+    """Watches every operation. Draws from a generator of the host give tensors of the device, as a GPU's own would.
+
+    Of operations of a higher order, such as FlexAttention, the inputs alone are watched: they are kernels of their own.
+    """
+
+    supports_higher_order_operators = True
 
     def __init__(self, allowed: Mapping[str, AllowedRead]) -> None:
         super().__init__()
@@ -72,6 +78,11 @@ class MetaDevice(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
+        if isinstance(function, HigherOrderOperator):
+            strays = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor) and not each.is_meta]
+            if strays:
+                raise DeviceError(f"{function} in {place()} takes tensors of the host")
+            return function(*args, **kwargs)
         packet = function.overloadpacket
         if packet in DRAWS and _is_host_draw(kwargs):
             return function(*args, **{**kwargs, "device": META, "generator": None})
