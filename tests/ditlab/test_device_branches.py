@@ -19,6 +19,7 @@ BRANCHES = {
     "platform/ditlab/cluster/nodes/allreduce.py": (1, "a measurement waits for the GPU"),
     "platform/ditlab/cluster/workers/body.py": (1, "a CUDA context does not outlive an error"),
     "platform/ditlab/data/loading/loader.py": (1, "pinned memory"),
+    "platform/ditlab/data/loading/transfer.py": (1, "rows are copied on a stream of their own"),
     "platform/ditlab/doctor/machine.py": (1, "the doctor lists GPUs"),
     "platform/ditlab/encoders/cache.py": (1, "padding costs a CPU more than it saves"),
     "platform/ditlab/encoders/features.py": (1, "features are encoded on a GPU if there is one"),
@@ -37,7 +38,6 @@ BRANCHES = {
     "platform/ditlab/runs/preflight.py": (1, "a run without its GPUs is refused before it starts"),
     "platform/ditlab/sweeps/concurrency.py": (1, "trials at once, by the machine's GPUs"),
     "platform/ditlab/training/checkpointing.py": (1, "`engine.compile: auto` is a function of the device type"),
-    "platform/ditlab/training/loop.py": (1, "pinned memory"),
     "platform/ditlab/training/metrics.py": (1, "numbers of a step are copied asynchronously, and read later"),
     "platform/ditlab/training/timing/memory.py": (1, "peak memory of the device, or of the process"),
 }

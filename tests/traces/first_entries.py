@@ -30,7 +30,8 @@ SHORT = (
 )  # fmt: skip
 ROOMS = (
     "cli", "interface", "sweeps doctor analysis", "cluster", "runs", "training", "quality", "inputs",
-    "engine data checkpoints tracking reports", "encoders", "spec", "storage", "home secrets errors numerics",
+    "engine data checkpoints tracking reports planning", "encoders", "spec", "storage",
+    "home secrets errors numerics notebook_html progress",
     "denoisers",
 )  # fmt: skip
 """Top to bottom; rooms of one line do not call each other."""

@@ -77,6 +77,11 @@ class ModelInputs:
         return {*self._encoded, *(field.name for field in self._read)}
 
     @property
+    def names_read(self) -> tuple[str, ...]:
+        """Names of the columns that a prepared batch takes from the store as they are."""
+        return tuple(field.name for field in self._read)
+
+    @property
     def encode(self) -> EncodeTexts | None:
         """Function that computes the text fields of captions; None without an encoder for a model that reads them."""
         return self._encode if self._extractor is not None and self._extractor.has_text else None
@@ -124,17 +129,23 @@ class ModelInputs:
         columns: Mapping[str, Column],
         device: torch.device | None = None,
         rows: slice | None = None,
+        moved: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """Return rows of `fields`, (num, ...) each in the store's dtype, as model and loss take them.
 
         `columns` are the store's; `device` None: that of the encoders; `rows` None: all. Captions are padded to the
         longest of all rows, whichever are taken: so a pass over a part of a micro-batch computes what the whole does.
+        `moved`: columns of the same rows that are on the device already.
         """
         raw = cut_padding(raw, self.fields)
+        stored = dict(raw)
+        for name, values in (moved or {}).items():
+            # Cut there: a cut column of the host is not contiguous, and the host would wait for its copy.
+            stored[name] = values[:, : raw[name].shape[1]] if values.shape != raw[name].shape else values
         if rows is not None:
-            raw = {name: values[rows] for name, values in raw.items()}
+            raw, stored = ({name: values[rows] for name, values in each.items()} for each in (raw, stored))
         device = device or self.device
-        batch = to_device(raw, self._read, columns, device)
+        batch = to_device(stored, self._read, columns, device)
         if not self._encoded:
             return batch
         features: dict[str, Tensor] = {}

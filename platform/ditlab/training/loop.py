@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from denoisers.contract import RetiringObjective
 from ditlab.data.loading.loader import Loader
+from ditlab.data.loading.transfer import TransferredSteps, copy_stream
 from ditlab.data.loading.worker_batches import WorkerBatches
 from ditlab.data.mixtures.order import MixtureOrder
 from ditlab.data.orders import training_order
@@ -171,7 +172,7 @@ class StepLoop:
         objective, step = self._state.objective, self._state.step
         return isinstance(objective, RetiringObjective) and self._parts.inputs.retire(objective.retired_fields(step))
 
-    def _open_loader(self) -> Loader:
+    def _open_loader(self) -> TransferredSteps:
         experiment, data, state = self._experiment, self._parts.run.data, self._state
         self._order = training_order(experiment.data, data, experiment.batch.size, experiment.seed, state.known_draws)
         batches = WorkerBatches(
@@ -181,12 +182,14 @@ class StepLoop:
             experiment.micro_size,
             self._share.micro_indices,
         )
-        return Loader(
+        stream = copy_stream(self._parts.rank.device)
+        loader = Loader(
             batches,
             self._state.position,
             steps=self._total_steps - self._state.step,
-            pin=self._parts.rank.device.type == "cuda",  # a CPU run takes no memory of a GPU that is there
+            pin=stream is not None,  # a CPU run takes no memory of a GPU that is there
         )
+        return TransferredSteps(loader, self._parts.inputs.names_read, stream)
 
 
 def _is_due(step: int, every: int | None, last: bool) -> bool:

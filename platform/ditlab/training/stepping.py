@@ -1,9 +1,8 @@
 """One optimiser step on one worker."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from torch import Tensor
-
+from ditlab.data.loading.transfer import MicroBatch
 from ditlab.engine.distributed import Rank
 from ditlab.engine.phase_clock import PhaseClock
 from ditlab.inputs.model_inputs import ModelInputs
@@ -14,8 +13,6 @@ from ditlab.training.plan import TrainingRun
 from ditlab.training.schedules import learning_rate
 from ditlab.training.shares import ForwardPass, WorkerShare
 from ditlab.training.state import TrainingState
-
-MicroBatch = Mapping[str, Tensor]
 
 
 class Stepper:
@@ -68,7 +65,8 @@ class Stepper:
         for number, part in enumerate(passes):
             rows = slice(part.start, part.stop)
             with self._clock.phase("forward"):
-                batch = self._inputs.prepare_batch(micro_batches[part.number], self._columns, rows=rows)
+                micro = micro_batches[part.number]
+                batch = self._inputs.prepare_batch(micro.rows, self._columns, rows=rows, moved=micro.on_device())
             weight = self._share.weight if part.counts else 0.0
             components = self._state.engine.forward_backward(
                 batch, self._noise(part), number == len(passes) - 1, weight

@@ -79,6 +79,22 @@ def losses(spec: Experiment, rows: slice, part: slice | None = None) -> tuple[di
 
 
 @pytest.mark.parametrize("encoder", ["learned", "frozen"])
+def test_rows_that_are_on_the_device_already_are_cut_and_sliced_alike(store, encoder):
+    spec = experiment(store, encoder)
+    view = open_data(spec.data, Home(Path())).train
+    inputs = ModelInputs.from_experiment(spec, view.columns, CPU)
+    raw = {field.name: view.store.gather(field.name, np.arange(6)) for field in inputs.fields}
+    moved = {name: raw[name].clone() for name in inputs.names_read}
+    for rows in (None, slice(2, 5)):
+        expected = inputs.prepare_batch(raw, view.columns, rows=rows)
+        found = inputs.prepare_batch(raw, view.columns, rows=rows, moved=moved)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    zeros = {name: torch.zeros_like(values) for name, values in moved.items()}
+    read = inputs.prepare_batch(raw, view.columns, moved=zeros)
+    assert all((values == values.flatten()[0]).all() for values in read.values()), "these rows were not read"
+
+
+@pytest.mark.parametrize("encoder", ["learned", "frozen"])
 def test_losses_and_gradients_do_not_depend_on_padding(store, encoder, monkeypatch):
     spec, fields = experiment(store, encoder), ("caption",) if encoder == "learned" else ("text", "text_mask")
     cut, batch = losses(spec, slice(0, 6))

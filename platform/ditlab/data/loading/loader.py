@@ -1,6 +1,7 @@
 """Loader of micro-batches, gathered ahead by background threads."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable
 from types import TracebackType
 
 import torch
@@ -37,22 +38,26 @@ class Loader:
         self._batches = batches
         pin = torch.cuda.is_available() if pin is None else pin
         self._prefetcher = Prefetcher(batches, position, steps=steps, depth=depth, pin=pin)
-        self._steps: Iterator[StepBatches] = iter(())
+        self._steps: deque[StepBatches] = deque()
 
     def __iter__(self) -> "Loader":
         return self
 
     def __next__(self) -> StepBatches:
-        step = next(self._steps, None)
-        if step is None:
-            self._steps = self._cut(next(self._prefetcher))
-            step = next(self._steps)
+        if not self._steps:
+            self._steps.extend(self._cut(next(self._prefetcher)))
+        step = self._steps.popleft()
         self.position += self._batches.order.batch_size
         return step
 
+    @property
+    def is_ready(self) -> bool:
+        """True if the next step can be had without waiting; false where there is none, or an error in its place."""
+        return bool(self._steps) or self._prefetcher.is_ready
+
     def close(self) -> None:
         """End the background threads and drop all that they hold. Closing twice is fine."""
-        self._steps = iter(())
+        self._steps.clear()
         self._prefetcher.close()
 
     def __enter__(self) -> "Loader":
@@ -63,9 +68,9 @@ class Loader:
     ) -> None:
         self.close()
 
-    def _cut(self, block: StepBlock) -> Iterator[StepBatches]:
+    def _cut(self, block: StepBlock) -> Iterable[StepBatches]:
         """Return the steps of a block as views of it."""
         num, size = len(self._batches.micro_indices), self._batches.micro_size
         parts = [values.view(-1, size, *values.shape[1:]).unbind() for values in block.values()]
         batches = [dict(zip(block, tensors, strict=True)) for tensors in zip(*parts, strict=True)]
-        return iter([batches[i : i + num] for i in range(0, len(batches), num)])
+        return [batches[i : i + num] for i in range(0, len(batches), num)]

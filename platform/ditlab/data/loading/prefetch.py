@@ -84,6 +84,13 @@ class Prefetcher:
         self._fill()
         return block
 
+    @property
+    def is_ready(self) -> bool:
+        """True if the next block has been gathered."""
+        if not self._pending or not (first := self._pending[0]).done():
+            return False
+        return not first.cancelled() and first.exception() is None
+
     def close(self) -> None:
         """End the threads once they have finished their current block, and drop all gathered rows."""
         self._stop = self._batch
