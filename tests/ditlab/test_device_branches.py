@@ -19,7 +19,7 @@ BRANCHES = {
     "platform/ditlab/cluster/nodes/allreduce.py": (1, "a measurement waits for the GPU"),
     "platform/ditlab/cluster/workers/body.py": (1, "a CUDA context does not outlive an error"),
     "platform/ditlab/data/loading/loader.py": (1, "pinned memory"),
-    "platform/ditlab/data/loading/transfer.py": (1, "rows are copied on a stream of their own"),
+    "platform/ditlab/data/loading/transfer.py": (2, "rows are copied from pinned memory, on a stream of their own"),
     "platform/ditlab/doctor/machine.py": (1, "the doctor lists GPUs"),
     "platform/ditlab/encoders/cache.py": (1, "padding costs a CPU more than it saves"),
     "platform/ditlab/encoders/features.py": (1, "features are encoded on a GPU if there is one"),

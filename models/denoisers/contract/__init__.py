@@ -15,7 +15,7 @@ from denoisers.contract.loss_component import LossComponent
 from denoisers.contract.model_family import Family
 from denoisers.contract.network import Network
 from denoisers.contract.noise import NoiseSource
-from denoisers.contract.objective import Objective, RetiringObjective
+from denoisers.contract.objective import Objective, PreparingObjective, RetiringObjective
 from denoisers.contract.requests import DEFAULT_REQUEST, Prompt, SampleRequest
 from denoisers.contract.roles import Role, RoledNetwork
 from denoisers.contract.rows import RealRows, RowSet
@@ -49,6 +49,7 @@ __all__ = [
     "Picture",
     "PicturingSampler",
     "PositiveInt",
+    "PreparingObjective",
     "Prompt",
     "RealRows",
     "RetiringObjective",

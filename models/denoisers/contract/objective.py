@@ -70,3 +70,18 @@ class RetiringObjective(Protocol):
         """Return the batch fields that `loss` no longer reads from optimiser step `step` (from 0) on. Batches lack them
         from then on."""
         ...
+
+
+@runtime_checkable
+class PreparingObjective(Protocol):
+    """An objective that takes sizes of tensors from values, on the host: of a GPU's they would be waited for."""
+
+    prepared_from: Collection[str]
+    """Batch fields that `prepare` reads."""
+
+    def prepare(self, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+        """Return further tensors of a training batch, from its rows and from random numbers in the host's memory.
+
+        They are moved and join the batch of `loss`, which calls this itself where they are missing.
+        """
+        ...

@@ -30,6 +30,8 @@ AGREEMENT = ("mse", "r2", "pearson")
 class RegionObjective(FigureDrawer):
     """Squared error of the network's prediction of regions that are masked and corrupted."""
 
+    prepared_from = ("present",)
+
     def __init__(self, spec: RegionObjectiveSpec, model: RegionSpec) -> None:
         self.figure_makers = figure_makers(spec, model)
         self.weights: dict[str, float] = spec.weights.model_dump()
@@ -39,13 +41,26 @@ class RegionObjective(FigureDrawer):
         self._schedule = linear_schedule(spec.noise)
 
     def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
-        """Compute the components with a weight above 0. Draws `mask`, `time` and, under `corruption: ddpm`, `noise`."""
-        mask = draw_mask(batch, noise_source, self._spec.mask_ratio)
+        """Compute the components with a weight above 0. Draws `mask`, `time` and, under `corruption: ddpm`, `noise`.
+
+        `mask` is not drawn of a batch that holds what `prepare` returns.
+        """
+        prepared = batch if "mask" in batch else self.prepare(batch, noise_source)
+        mask, rows = prepared["mask"], Rows(prepared["query_index"], prepared["query_valid"])
         t = self._timesteps(noise_source.uniform("time", (len(mask),)))
-        rows = masked_rows(mask)
         x_t = self._corrupted(batch["regions"], mask, t, noise_source, "noise")
-        prediction = evaluate_network(network, x_t, mask, t, present_or_none(batch["present"]), rows)
+        prediction = evaluate_network(network, x_t, mask, t, prepared.get("key_mask"), rows)
         return errors(prediction, batch, rows, self._active, self._spec.reduction)
+
+    def prepare(self, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+        """Draw the `mask` (B, R), index its regions, and leave out `key_mask` where no window is padded.
+
+        How many queries the last block has, and whether its attention has a mask, are values of the batch.
+        """
+        mask = draw_mask(batch, noise_source, self._spec.mask_ratio)
+        rows, present = masked_rows(mask), present_or_none(batch["present"])
+        prepared = {"mask": mask, "query_index": rows.index, "query_valid": rows.valid}
+        return prepared if present is None else prepared | {"key_mask": present}
 
     @torch.no_grad()
     def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from ditlab.engine.distributed import Rank, single_process
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.engine.phase_clock import PhaseClock, phase_clock
 from ditlab.home import Home
+from ditlab.inputs.host_preparation import prepare_on_host
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment
@@ -30,9 +31,9 @@ class StepRunner:
         self.clock: PhaseClock = phase_clock(rank.device)
         self._experiment, self._next = experiment, 0
         self._inputs = ModelInputs.from_experiment(experiment, data.train.columns, rank.device, home=home)
-        objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
+        self._objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
         self.network: nn.Module = experiment.family.build_network(experiment.model)  # type: ignore[assignment]
-        self.module = TrainingModule(self.network, objective)
+        self.module = TrainingModule(self.network, self._objective)
         swap = home.caches / "swap"
         self._engine = Engine(self.module, experiment, rank, experiment.micro_size, num_passes, swap, self.clock)
         self._view = data.train.fullest()
@@ -45,7 +46,8 @@ class StepRunner:
             rows = np.arange(first, first + size) % len(self._view)
             raw = {field.name: self._view.gather(field.name, rows) for field in self._inputs.fields}
             batch = self._inputs.prepare_batch(raw, self._view.columns)
-        noise = KeyedNoise(self._experiment.seed, "train", step, number, size, self.device)
+            noise = KeyedNoise(self._experiment.seed, "train", step, number, size, self.device)
+            batch |= prepare_on_host(self._objective, raw, self._view.columns, self._inputs, noise)
         self._engine.forward_backward(batch, noise, number == self.num_passes - 1)
 
     def update(self, step: int) -> None:

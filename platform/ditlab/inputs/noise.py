@@ -24,6 +24,7 @@ class KeyedNoise:
     One worker that accumulates four micro-batches and four workers with one each draw the same numbers. A slice of a
     micro-batch (`start` to `start + len`) gets its slice of the whole one's numbers. Numbers come from the device's
     own generator: the same on every CPU, the same on every CUDA device of a torch version, different between the two.
+    Those that `prepare_on_host` hands out are a CPU's on every device.
     """
 
     seed: int

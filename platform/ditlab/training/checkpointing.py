@@ -24,7 +24,8 @@ class CheckpointManager:
     def __init__(self, run: TrainingRun, rank: Rank, channel: ControlChannel, reporter: Reporter) -> None:
         self._experiment, self._store, self._rank = run.experiment, run.checkpoints, rank
         self._channel, self._reporter = channel, reporter
-        self._blocks = compile_decision(run.experiment, rank.device.type).numbers
+        self._device_type = rank.device.type
+        self._blocks = compile_decision(run.experiment, self._device_type).numbers
         self._saver_channel = ControlChannel(rank, private=True)
         self._saver = BackgroundSaver(
             run.checkpoints,
@@ -59,7 +60,8 @@ class CheckpointManager:
             state.load(reader, manifest.scalars, manifest.step, manifest.position)
             state.known_draws = {manifest.position: manifest.draws} if manifest.draws else {}
             self.last = reader.location
-            warnings = (version_warning(manifest.numerics), compiled_warning(manifest.blocks, self._blocks))
+            of_numbers = version_warning(manifest.numerics, self._device_type)
+            warnings = (of_numbers, compiled_warning(manifest.blocks, self._blocks))
             for warning in filter(None, warnings if self._rank.is_first else ()):
                 self._reporter.warn(warning)
             return manifest.metrics

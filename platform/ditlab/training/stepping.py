@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ditlab.data.loading.transfer import MicroBatch
 from ditlab.engine.distributed import Rank
 from ditlab.engine.phase_clock import PhaseClock
+from ditlab.inputs.host_preparation import prepare_on_host
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.training.memory import OutOfMemory, is_out_of_memory
@@ -65,12 +66,11 @@ class Stepper:
         for number, part in enumerate(passes):
             rows = slice(part.start, part.stop)
             with self._clock.phase("forward"):
-                micro = micro_batches[part.number]
+                micro, noise = micro_batches[part.number], self._noise(part)
                 batch = self._inputs.prepare_batch(micro.rows, self._columns, rows=rows, moved=micro.on_device())
+                batch |= prepare_on_host(self._state.objective, micro.rows, self._columns, self._inputs, noise, rows)
             weight = self._share.weight if part.counts else 0.0
-            components = self._state.engine.forward_backward(
-                batch, self._noise(part), number == len(passes) - 1, weight
-            )
+            components = self._state.engine.forward_backward(batch, noise, number == len(passes) - 1, weight)
             if part.counts:
                 self._metrics.add(components, 1 / self._share.total_passes)
 

@@ -1,7 +1,6 @@
 """Loss and gradients of every family on a GPU are those of the CPU. Needs torch alone: no Ray, MLflow or DeepSpeed."""
 
 import copy
-from collections.abc import Sequence
 from types import MethodType
 
 import pytest
@@ -10,26 +9,12 @@ from torch import Tensor
 
 from denoisers.dlm import network
 from denoisers.layers.masked_attention import attention_backend, can_compile_kernels
-from denoisers.processes.sample_draws import seeded_normal
+from support.devices.host_noise import HostNoise
 from support.devices.variants import Parts, variants
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
 TOLERANCE = 1e-9
 """Share of the largest entry: sums of up to 10^6 products in float64 err by 10^6 units of 1.1e-16 at worst."""
-
-
-class HostNoise:
-    """Random numbers drawn on the CPU, the same by name for every device."""
-
-    def __init__(self, device: str) -> None:
-        self._device = device
-
-    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
-        generator = torch.Generator().manual_seed(len(name) + sum(name.encode()))
-        return torch.rand(tuple(shape), generator=generator).to(self._device)
-
-    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
-        return seeded_normal([sum(name.encode())], shape)[0].to(self._device)
 
 
 def loss_and_gradients(parts: Parts, device: str) -> list[Tensor]:

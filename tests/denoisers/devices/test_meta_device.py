@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from denoisers.contract import Prompt, RealRows, SampleRequest
+from denoisers.contract import PreparingObjective, Prompt, RealRows, SampleRequest
+from support.devices.host_noise import HostNoise
 from support.devices.meta_device import META, AllowedRead, DeviceError, MetaDevice, MetaNoise, Seen
 from support.devices.reference_flex import use_reference_flex
 from support.devices.variants import BATCH, SIDE, Parts, text_codec, variants
@@ -23,11 +24,11 @@ READS: dict[str, AllowedRead] = {
         "once a sampling run: seeds, size and strength of the request",
         lambda values: 0.5 if values.is_floating_point() else SIDE,
     ),
-    "region/prediction.py:present_or_none": AllowedRead("once a micro-batch: attention without a mask is faster"),
-    "layers/rows.py:masked_rows": AllowedRead("once a micro-batch: queries of masked regions alone", lambda _: 7),
+    "region/prediction.py:present_or_none": AllowedRead("once a held-out batch: attention without a mask is faster"),
+    "layers/rows.py:masked_rows": AllowedRead("once a held-out batch: queries of masked regions alone", lambda _: 7),
 }
-"""Reads of values, by their place; all others raise. Each is of the sampling run or, where stated, of the micro-batch,
-never of a sampler's step."""
+"""Reads of values, by their place; all others raise. Each is of the sampling run or, where stated, of the held-out
+batch, never of a loss or a sampler's step."""
 
 
 def first_of_each(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -47,19 +48,30 @@ def first_of_each(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 def test_training_and_held_out_metrics(rows, dtype):
     for name, model, objective in rows:
         parts, shown = Parts(name, model, objective, dtype), (name, model, objective)
-        with MetaDevice(READS) as first, torch.no_grad():
-            parts.objective.loss(parts.network, parts.batch, MetaNoise())
+        batch = parts.batch | prepared(parts)
+        with MetaDevice({}) as first, torch.no_grad():
+            parts.objective.loss(parts.network, batch, MetaNoise())
         assert {*first.seen.transfers} <= {CONSTANT}, (shown, first.seen.transfers)
-        with MetaDevice(READS) as mode:
-            components = parts.objective.loss(parts.network, parts.batch, MetaNoise())
+        with MetaDevice({}) as training:
+            components = parts.objective.loss(parts.network, batch, MetaNoise())
             total = sum(parts.objective.weights[each] * value for each, value in components.items())
             total.backward()
+        with MetaDevice(READS) as mode:
             metrics = parts.objective.metrics(parts.network, parts.batch, MetaNoise())
         found = {**components, **metrics}.values()
         assert all(value.device == META and value.shape == () for value in found), shown
         trained = [*parts.network.parameters(), *(parts.objective.modules or torch.nn.Module()).parameters()]
         assert all(each.grad is not None and each.grad.device == META for each in trained), shown
-        assert not mode.seen.transfers, (shown, mode.seen.transfers)
+        transfers = training.seen.transfers + mode.seen.transfers
+        assert not transfers, (shown, transfers)
+
+
+def prepared(parts: Parts) -> dict[str, torch.Tensor]:
+    """What the platform adds to a batch, from rows on the host."""
+    if not isinstance(parts.objective, PreparingObjective):
+        return {}
+    host = {name: torch.ones(parts.batch[name].shape, dtype=torch.bool) for name in parts.objective.prepared_from}
+    return {name: values.to(META) for name, values in parts.objective.prepare(host, HostNoise("cpu")).items()}
 
 
 def test_attention_by_tiles(monkeypatch):
@@ -161,7 +173,7 @@ def test_each_allowed_read_is_there():
     for name, model, objective in variants():
         parts = Parts(name, model, objective, torch.float32)
         with MetaDevice(READS) as mode:
-            parts.objective.loss(parts.network, parts.batch, MetaNoise())
+            parts.objective.metrics(parts.network, parts.batch, MetaNoise())
         seen |= {*mode.seen.reads}
     for name, model, objective, sampling, asked in samplers():
         parts = Parts(name, model, objective, torch.float32)

@@ -20,7 +20,7 @@ SHORT = (
 )  # fmt: skip
 READING = {*DATA_DEPENDENT, torch.ops.aten._local_scalar_dense, torch.ops.aten.item}
 REGION = {"layers/rows.py:masked_rows": 2, "region/prediction.py:present_or_none": 2}
-"""Reads of the region loss, once in each of a step's two micro-batches: their number of queries decides shapes."""
+"""On the host, once in each of a step's two micro-batches: what `prepare` of the region loss decides shapes by."""
 CLIPPING = {"engine/update.py:Update.prepare": 2}
 """Adaptive clipping computes with the norm as a number, and asks first whether it is finite."""
 

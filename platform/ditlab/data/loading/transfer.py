@@ -63,6 +63,11 @@ def copy_stream(device: torch.device) -> CopyStream | None:
     return CudaCopyStream(device) if device.type == "cuda" else None
 
 
+def send(values: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the host to a device, without waiting."""
+    return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)
+
+
 class StepSource(Protocol):
     """Loader, as far as a transfer knows it."""
 
