@@ -58,10 +58,10 @@ class ObjectiveSpec(Spec):
         """
         return ()
 
-    def assumed_shapes(self, model: ModelSpec) -> Mapping[str, tuple[int, ...]]:
-        """Return the shape of one sample of fields with axes of any size, for plans without the data.
+    def assumed_shapes(self, model: ModelSpec, known: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]]:
+        """Return the shape of one sample of fields with axes of any size, for plans where the data do not tell.
 
-        Axes of fields that are not named count as long as they may be.
+        `known`: shapes that they do tell. Axes of fields that are not named count as long as they may be.
         """
         return {}
 

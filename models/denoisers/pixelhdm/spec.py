@@ -96,12 +96,13 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
             return ()
         return (BatchField(IMAGE_FEATURES, (ANY, self.alignment_width), "float32", unit="feature of a patch"),)
 
-    def assumed_shapes(self, model: ModelSpec) -> Mapping[str, tuple[int, ...]]:
-        """Return images of 256 x 256 pixels, or the model's largest, with features of their patches."""
+    def assumed_shapes(self, model: ModelSpec, known: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]]:
+        """Return images of 256 x 256 pixels, or the model's largest, and features of the images' patches."""
         assert isinstance(model, PixelHDMSpec), f"{type(model).__name__} is no PixelHDMSpec"
-        side = model.example_patches
-        image = (CHANNELS, side * model.patch_size, side * model.patch_size)
-        return {"image": image, IMAGE_FEATURES: (side**2, self.alignment_width)}
+        side = model.example_patches * model.patch_size
+        image = known.get("image", (CHANNELS, side, side))
+        num_patches = (image[1] // model.patch_size) * (image[2] // model.patch_size)
+        return {"image": image, IMAGE_FEATURES: (num_patches, self.alignment_width)}
 
     def check(self, model: ModelSpec) -> None:
         """Raise ValueError where the model has no such block to align."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ditlab.analysis.step_runner import open_steps
+from ditlab.analysis.step_runner import StepRunner, open_steps
 from ditlab.data.processes import in_processes
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
@@ -20,8 +21,11 @@ from ditlab.spec.experiment import Experiment, class_for
 
 MOST_PASSES = 2
 """Micro-batches of a timed step; the rest of an accumulation is like them."""
-STEPS, MOST_SECONDS = 5, 60.0
-"""Timed steps after one that is not, and the time after which no more are begun."""
+WARM_UP, LEAST_STEPS, MOST_STEPS = 3, 3, 30
+"""Steps that are not timed, as the allocator and, compiled, the graphs are new to them; and those that are: at least,
+and at most."""
+ENOUGH, MOST_SECONDS = 8.0, 45.0
+"""Seconds of timed steps that are enough, and seconds after the first step from which on no more are begun."""
 
 
 @dataclass(frozen=True)
@@ -71,20 +75,42 @@ def _measure(task: tuple[dict[str, Any], str]) -> MeasuredSteps | str:
 
 
 def _timed_steps(experiment: Experiment, home: Home) -> MeasuredSteps:
+    times: list[_StepTime] = []
     with open_steps(experiment, home, MOST_PASSES) as runner:
-        passes, updates, begin = [], [], time.perf_counter()
-        for step in range(1 + STEPS):
-            start = _now(runner.device)
-            for number in range(runner.num_passes):
-                runner.run_pass(step, number)
-            middle = _now(runner.device)
-            runner.update(step)
-            updates.append(_now(runner.device) - middle)
-            passes.append((middle - start) / runner.num_passes)
-            if step and time.perf_counter() - begin > MOST_SECONDS:
-                break
+        first = _step_time(runner, 0)
+        begin = _now(runner.device)
+        while not _is_enough(times, _now(runner.device) - begin):
+            times.append(_step_time(runner, 1 + len(times)))
         rate = matrix_rate(runner.device, DTYPES[experiment.training.precision])
-    return MeasuredSteps(statistics.median(passes[1:]), statistics.median(updates[1:]), rate, len(passes) - 1)
+    timed = times[WARM_UP - 1 :] or times or [first]
+    passes = statistics.median(each.passes for each in timed)
+    return MeasuredSteps(passes, statistics.median(each.update for each in timed), rate, len(timed))
+
+
+@dataclass(frozen=True)
+class _StepTime:
+    """Seconds of one step."""
+
+    passes: float
+    """Of each micro-batch."""
+    update: float
+
+
+def _step_time(runner: StepRunner, step: int) -> _StepTime:
+    start = _now(runner.device)
+    for number in range(runner.num_passes):
+        runner.run_pass(step, number)
+    middle = _now(runner.device)
+    runner.update(step)
+    return _StepTime((middle - start) / runner.num_passes, _now(runner.device) - middle)
+
+
+def _is_enough(times: Sequence[_StepTime], seconds: float) -> bool:
+    """Return True once enough steps behind the first one are timed, or too long has passed for more."""
+    timed = times[WARM_UP - 1 :]
+    if seconds > MOST_SECONDS or len(timed) >= MOST_STEPS:
+        return True
+    return len(timed) >= LEAST_STEPS and sum(each.passes + each.update for each in timed) >= ENOUGH
 
 
 def _now(device: torch.device) -> float:

@@ -48,7 +48,7 @@ def _chosen(plan: Plan) -> PlannedSetting | None:
 
 def _row(plan: Plan, setting: PlannedSetting, wide: bool) -> list[str]:
     peak = setting.memory.worker.peak
-    state = [peak.parameters, peak.gradients, peak.optimizer, peak.average]
+    state = [peak.parameters + peak.encoders, peak.gradients, peak.optimizer, peak.average]
     mark = "*" if setting is _chosen(plan) else ""
     host = setting.memory.worker.host
     numbers = [
@@ -76,9 +76,10 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
         if plan.recommended
         else plan.why,
     ]
-    recomputed = f", {flops.recomputed / 1e12:,.3g} recomputed" if flops.recomputed else ""
+    more = {"recomputed": flops.recomputed, "of frozen encoders": plan.encoder_flops, "of Muon": plan.optimizer_flops}
+    beside = "".join(f", {count / 1e12:,.3g} {name}" for name, count in more.items() if count)
     lines.append(
-        f"step: {flops.model / 1e12:,.3g} TFLOP{recomputed}, {_three(1000 * seconds)} ms, "
+        f"step: {flops.model / 1e12:,.3g} TFLOP{beside}, {_three(1000 * seconds)} ms, "
         f"{_three(plan.experiment.batch.size / seconds)} samples/s; rates: {plan.machine.rates.source}"
     )
     whole, hours = plan.run_seconds(chosen), plan.gpu_hours(chosen)
@@ -96,7 +97,7 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
         f"files: checkpoint {size(plan.size.checkpoint_bytes)}, {plan.size.checkpoints} kept{data}; host copy of a "
         f"checkpoint {size(chosen.memory.checkpoint_copy)} a worker"
     )
-    return lines
+    return [*lines, f"left out: {'; '.join(plan.left_out)}"]
 
 
 def sweep_lines(found: PlannedTrials, price: float | None) -> list[str]:
@@ -135,6 +136,9 @@ def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
         "checkpoint_bytes": plan.size.checkpoint_bytes,
         "checkpoints_kept": plan.size.checkpoints,
         "data_bytes": plan.size.data_bytes,
+        "encoder_flops": plan.encoder_flops,
+        "optimizer_flops": plan.optimizer_flops,
+        "left_out": list(plan.left_out),
     }
 
 

@@ -55,6 +55,21 @@ class EncoderCheckpoint:
             )
         return cls(folder, knob)
 
+    @classmethod
+    def here(cls, place: str, knob: str, downloads: Path | None) -> "EncoderCheckpoint | None":
+        """Find a checkpoint's configuration in a folder or in what was fetched before; None where there is none.
+
+        Raises UserError for a file that cannot be read.
+        """
+        folder = followed(place)
+        if not folder.is_dir():
+            found = _fetched_before(place, downloads)
+            if found is None:
+                return None
+            folder = found
+        _check_files(folder, f"{knob}={place}")
+        return cls(folder, f"{knob}={place}") if (folder / CONFIG).exists() else None
+
     def config(self) -> Any:
         """Read the network's configuration. Raises UserError for one that transformers does not support."""
         with self._reading(library()) as transformers:
@@ -83,6 +98,16 @@ class EncoderCheckpoint:
             )
         frozen: nn.Module = network.requires_grad_(False).eval().to(device)
         return frozen
+
+    def outline(self, dtype: torch.dtype) -> nn.Module:
+        """Build the network without a head on the meta device, from its configuration alone.
+
+        Raises UserError for a configuration that transformers does not support.
+        """
+        config = self.config()
+        with self._reading(library()) as transformers, torch.device("meta"):
+            network: nn.Module = transformers.AutoModel.from_config(config, dtype=dtype, attn_implementation="sdpa")
+        return network.requires_grad_(False).eval()
 
     @contextmanager
     def _reading(self, transformers: ModuleType) -> Iterator[ModuleType]:
@@ -158,6 +183,22 @@ def _missing(folder: Path, needs: tuple[CheckpointPart, ...], knob: str) -> Iter
             yield f"weights ({WEIGHTS})"
     if "tokenizer" in needs and not any((folder / name).exists() for name in TOKENIZERS):
         yield f"tokeniser ({TOKENIZERS[0]})"
+
+
+def _fetched_before(name: str, downloads: Path | None) -> Path | None:
+    """Return the folder of a repository's files in the hub's own cache or in `downloads`; None for neither."""
+    library()
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    for cache in (None, downloads or Home.from_environment().caches / "encoders"):
+        try:
+            return Path(snapshot_download(name, allow_patterns=FETCHED, local_files_only=True, cache_dir=cache))
+        except LocalEntryNotFoundError:
+            continue
+        except (HFValidationError, OSError):
+            return None
+    return None
 
 
 def _fetched(name: str, knob: str, downloads: Path | None) -> Path:

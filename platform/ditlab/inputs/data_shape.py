@@ -14,4 +14,5 @@ def data_shape(experiment: Experiment, data: DataSplits) -> DataShape:
     """
     part = data.train.store.parts[int(data.train.bucket_counts.argmax())]
     free = [field.name for field in experiment.batch_fields() if ANY in field.shape]
-    return DataShape({name: tuple(part.columns[name].shape) for name in free if name in part.columns}, data.text)
+    shapes = {name: tuple(part.columns[name].shape) for name in free if name in part.columns}
+    return DataShape(shapes, frozenset(data.train.columns), data.text)

@@ -18,7 +18,8 @@ from ditlab.inputs.data_shape import data_shape
 from ditlab.interface.specs import load, load_sweep
 from ditlab.planning.data_shape import DataShape
 from ditlab.planning.flops import step_flops
-from ditlab.planning.hardware import CPU, DEFAULT, GPUS, Device, cpu_device, device_memory, find_gpu
+from ditlab.planning.frozen_encoders import encoder_work
+from ditlab.planning.hardware import CPU, DEFAULT, Device, cpu_device, device_memory, find_gpu, known_gpu
 from ditlab.planning.plan import Plan, make_plan
 from ditlab.planning.settings import Machine, Planner
 from ditlab.planning.step_time import UPDATE_BYTES, Rates, assumed_rates
@@ -62,22 +63,23 @@ def plan(
         raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
     if gpus is not None and gpus < 1:
         raise UserError(f"--gpus={gpus} leaves nothing to plan for; give 1 or more.")
-    device = _device(experiment, gpu, gpus)
+    device = _device(experiment, gpu, gpus, say)
     experiment = _on_device(experiment, device, gpus)
     home = Home.from_environment()
     data = _data(experiment, home, say)
     shape = data_shape(experiment, data) if data else DataShape()
     with building():
-        planner = Planner(experiment, shape, _machine(experiment, device, gpu_memory, None))
+        encoders = encoder_work(experiment, shape, home.caches / "encoders")
+        planner = Planner(experiment, shape, _machine(experiment, device, gpu_memory, None), encoders)
         if measure:
             rates = _measured_rates(experiment, shape, home, planner)
-            planner = Planner(experiment, shape, _machine(experiment, device, gpu_memory, rates))
+            planner = Planner(experiment, shape, _machine(experiment, device, gpu_memory, rates), encoders)
         steps = plan_run(experiment, data).total_steps if data else experiment.training.steps
         size = folder_size(data.train.store.path) if data else None
         return make_plan(planner, experiment, planner.machine, steps, size)
 
 
-def _device(experiment: Experiment, name: str | None, workers: int | None) -> Device:
+def _device(experiment: Experiment, name: str | None, workers: int | None, say: Callable[[str], None]) -> Device:
     """Return the device that is planned for."""
     if name is None and not experiment.resources.gpus_per_worker:
         name = CPU
@@ -86,9 +88,11 @@ def _device(experiment: Experiment, name: str | None, workers: int | None) -> De
         cores = experiment.resources.cpus_per_worker or max(1, (os.cpu_count() or 1) // num)
         return cpu_device(psutil.virtual_memory().total // num, cores)
     if name is None and torch.cuda.is_available():
-        found = torch.cuda.get_device_name(0)
-        matching = [each for each in GPUS if each.lower() in found.lower().replace(" ", "")]
-        name = max(matching, key=len, default=None)
+        found = torch.cuda.get_device_properties(0)
+        known = known_gpu(found.name)
+        if known is None:
+            say(f"rates of {found.name} are not known, and those of {DEFAULT} are taken; --measure takes its own.")
+        return replace(known or find_gpu(DEFAULT), memory=found.total_memory)
     return find_gpu(name or DEFAULT)
 
 
@@ -126,7 +130,8 @@ def _measured_rates(experiment: Experiment, shape: DataShape, home: Home, planne
         {"resources.workers": 1, "batch.size": num * experiment.micro_size, "batch.micro": experiment.micro_size}
     )
     found = measure_steps(alone, home)
-    flops = step_flops(alone, shape).hardware / num / found.passes
+    counted = step_flops(alone, shape).hardware / num + planner.encoder_flops / experiment.num_micro
+    flops = counted / found.passes
     source = (
         f"{found.steps} measured steps: {flops / 1e9:,.3g} GFLOP/s, {flops / found.matrix_rate:.0%} of a large matrix "
         "product's"
@@ -203,6 +208,8 @@ def draw_plan(plan: Plan, path: Path) -> Path:
             "average": peak.average, "activations": peak.activations, "workspace": peak.workspace,
             "margin": each.margin,
         }  # fmt: skip
+        if peak.encoders:
+            parts["encoders"] = peak.encoders
         chosen = plan.recommended
         same = chosen is not None and (chosen.zero, chosen.checkpointing) == (each.zero, each.checkpointing)
         bars.append(MemoryBar(each.label, parts, same))

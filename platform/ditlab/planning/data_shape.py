@@ -15,6 +15,8 @@ class DataShape:
 
     fields: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Shape of one sample by field, padding included; for fields with axes of any size."""
+    columns: frozenset[str] | None = None
+    """Names of the fields that the data hold; None where they are not here."""
     text: TextCodec | None = None
     """Codec of the data's tokens; None where they hold no text."""
 
@@ -23,9 +25,10 @@ class DataShape:
 
         Where the data are not known, an axis of any size is what the loss assumes, else as long as `at_most` allows.
         """
-        shapes, known = {}, {**experiment.objective.assumed_shapes(experiment.model), **self.fields}
+        assumed = experiment.objective.assumed_shapes(experiment.model, self.fields)
+        shapes, known = {}, {**assumed, **self.fields}
         for each in experiment.batch_fields():
             longest = each.at_most or each.multiple_of
-            assumed = tuple(longest if size == ANY else size for size in each.shape)
-            shapes[each.name] = known.get(each.name, assumed)
+            longest_shape = tuple(longest if size == ANY else size for size in each.shape)
+            shapes[each.name] = known.get(each.name, longest_shape)
         return shapes

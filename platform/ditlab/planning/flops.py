@@ -15,7 +15,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ditlab.planning.data_shape import DataShape
-from ditlab.planning.meta_step import MetaStep
+from ditlab.planning.meta_step import MetaForm, MetaStep
 from ditlab.spec.experiment import Experiment
 
 
@@ -79,7 +79,7 @@ def _count(experiment: Experiment, data: DataShape, recomputes: bool) -> StepFlo
     text = data.text and (data.text.vocabulary, data.text.end, data.text.packing)
     key = json.dumps([specs, size, data.of_experiment(experiment), text, recomputes])
     if key not in _counts:
-        step = MetaStep(experiment, data, recomputes, torch.float32, fused=False)
+        step = MetaStep(experiment, data, MetaForm(recomputes=recomputes))
         counter = FlopCounterMode(display=False, custom_mapping=ALSO_COUNTED)
         with counter, step.reading(size):
             total = step.loss(step.batch(size))

@@ -15,10 +15,13 @@ class FusedAttention(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is not nn.functional.scaled_dot_product_attention:
             return function(*args, **(kwargs or {}))
-        return _fused(*args, **(kwargs or {}))
+        return fused_attention(*args, **(kwargs or {}))
 
 
-def _fused(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
+def fused_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any
+) -> Tensor:
+    """Attend as `scaled_dot_product_attention` does, by the kernel that CPUs have; GPUs' keep as much."""
     if options.pop("enable_gqa", False):
         repeats = query.shape[-3] // key.shape[-3]
         key, value = (each.repeat_interleave(repeats, -3) for each in (key, value))

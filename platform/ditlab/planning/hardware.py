@@ -1,15 +1,16 @@
 """Devices that runs are planned for: memory, peak rates, bandwidths.
 
-Peak rates are those of the makers' data sheets for dense matrices (without structured sparsity, whose figure is twice
-as large), products of bfloat16 accumulated in float32; memory is what `nvidia-smi` reports; link is what one GPU sends
-at once to others of its machine (NVLink, else PCIe). Sources: NVIDIA data sheets A100 (DS-09992), A10, A40, L4, L40S,
-H100 (2289), H200, GH200, DGX B200, and the Ada and Ampere GeForce white papers.
+Peak rates are the makers' for dense matrices (without structured sparsity, whose figure is twice as large), products of
+bfloat16 accumulated in float32. Memory is what `nvidia-smi` prints as a card's total, with ECC where it is on as
+delivered. Links are one way, half of the sum of both that data sheets give: NVLink where all GPUs of a machine have it,
+else PCIe (bridges of A40, H100 PCIe and RTX 3090 join two cards only).
 """
 
 from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ditlab.errors import UserError
 from ditlab.spec.sizes import num_bytes
@@ -34,6 +35,8 @@ class Device:
     """Bytes a second to other devices of its machine."""
     host_link: float
     """Bytes a second to the host."""
+    source: str = ""
+    """NVIDIA's document that the rates and bandwidths are from; empty for the CPU."""
 
     @property
     def is_gpu(self) -> bool:
@@ -47,26 +50,29 @@ class Device:
 CPU = "cpu"
 
 
-def _gpu(name: str, mib: int, bf16: float, fp32: float, bandwidth: float, link: float, host: float) -> Device:
-    return Device(name, mib * MIB, bf16 * TERA, fp32 * TERA, bandwidth * GIGA, link * GIGA, host * GIGA)
+def _gpu(
+    name: str, mib: int, bf16: float, fp32: float, bandwidth: float, link: float, host: float, source: str
+) -> Device:
+    rates = (bf16 * TERA, fp32 * TERA, bandwidth * GIGA, link * GIGA, host * GIGA)
+    return Device(name, mib * MIB, *rates, source)
 
 
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        _gpu("A10", 23_028, 125, 31.2, 600, 32, 32),
-        _gpu("A40", 46_068, 149.7, 37.4, 696, 56, 32),
-        _gpu("A100-40GB", 40_960, 312, 19.5, 1_555, 300, 32),
-        _gpu("A100", 81_920, 312, 19.5, 2_039, 300, 32),
-        _gpu("L4", 23_034, 121, 30.3, 300, 32, 32),
-        _gpu("L40S", 46_068, 362, 91.6, 864, 32, 32),
-        _gpu("RTX3090", 24_576, 71, 35.6, 936, 32, 32),
-        _gpu("RTX4090", 24_564, 165.2, 82.6, 1_008, 32, 32),
-        _gpu("H100-PCIe", 81_559, 756, 51.2, 2_000, 64, 64),
-        _gpu("H100", 81_559, 989.4, 66.9, 3_350, 450, 64),
-        _gpu("H200", 143_771, 989.4, 66.9, 4_800, 450, 64),
-        _gpu("GH200", 97_871, 989.4, 66.9, 4_000, 450, 450),
-        _gpu("B200", 183_359, 2_250, 75, 7_700, 900, 64),
+        _gpu("A10", 23_028, 125, 31.2, 600, 32, 32, "A10 data sheet"),
+        _gpu("A40", 46_068, 149.7, 37.4, 696, 32, 32, "A40 data sheet"),
+        _gpu("A100-40GB", 40_960, 312, 19.5, 1_555, 300, 32, "A100 data sheet (1758950), SXM"),
+        _gpu("A100", 81_920, 312, 19.5, 2_039, 300, 32, "A100 data sheet (1758950), 80 GB SXM"),
+        _gpu("L4", 23_034, 121, 30.3, 300, 32, 32, "L4 data sheet; Ada GPU architecture white paper"),
+        _gpu("L40S", 46_068, 362.05, 91.6, 864, 32, 32, "L40S data sheet"),
+        _gpu("RTX3090", 24_576, 71, 35.6, 936, 32, 32, "Ampere GA102 GPU architecture white paper, appendix A"),
+        _gpu("RTX4090", 24_564, 165.2, 82.6, 1_008, 32, 32, "Ada GPU architecture white paper, appendix A"),
+        _gpu("H100-PCIe", 81_559, 756.5, 51, 2_000, 64, 64, "H100 data sheet, PCIe"),
+        _gpu("H100", 81_559, 989.5, 67, 3_350, 450, 64, "H100 data sheet, SXM"),
+        _gpu("H200", 143_771, 989.5, 67, 4_800, 450, 64, "H200 data sheet, SXM"),
+        _gpu("GH200", 97_871, 990, 67, 4_000, 450, 450, "GH200 Grace Hopper superchip data sheet (3773000), 96 GB"),
+        _gpu("B200", 183_359, 2_250, 75, 7_700, 900, 64, "Blackwell data sheet, HGX B200"),
     )
 }
 DEFAULT = "H100"
@@ -89,6 +95,14 @@ def find_gpu(name: str) -> Device:
         f"did you mean {found[close[0]].name if close[0] in found else CPU}?" if close else f"known: {', '.join(GPUS)}."
     )
     raise UserError(f"--gpu={name} is no known GPU; {hint} For another one give the nearest, with --gpu-memory.")
+
+
+def known_gpu(name: str) -> Device | None:
+    """Return the GPU of the name that CUDA has for it, such as `NVIDIA A100-SXM4-40GB`; None for one without a row."""
+    words = name.lower().replace("-", " ").split()
+    words += [first + second for first, second in pairwise(words)]  # RTX 4090
+    found = [gpu for gpu in GPUS.values() if set(gpu.name.lower().split("-")) <= {*words}]
+    return max(found, key=lambda gpu: len(gpu.name), default=None)
 
 
 def cpu_device(memory: int, cores: int) -> Device:

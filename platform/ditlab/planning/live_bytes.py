@@ -54,6 +54,10 @@ class LiveBytes(TorchDispatchMode):
     def _freed(self, key: int, _: Any) -> None:
         self.live -= self._storages.pop(key)[1]
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for value in tree_iter((args, kwargs)):
             if isinstance(value, Tensor):

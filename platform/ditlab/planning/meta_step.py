@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ditlab.planning.data_shape import DataShape
 from ditlab.planning.fused_attention import FusedAttention
+from ditlab.planning.offloaded_tensors import OffloadedTensors
 from ditlab.spec.experiment import Experiment
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,32 +47,49 @@ class AnsweredReads(TorchDispatchMode):
             return True
         return next(self._integers)
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class MetaForm:
+    """How a step is computed."""
+
+    dtype: torch.dtype = torch.float32
+    """Type of the parameters."""
+    has_fused_attention: bool = False
+    """True for attention as fused kernels compute it, False for the matrix products that torch's counter counts."""
+    recomputes: bool = False
+    """True where activations are checkpointed."""
+    is_compiled: bool = False
+    """True where blocks are compiled."""
+    offloads: bool = False
+    """True where activations wait in the host's memory."""
+
 
 class MetaStep:
     """Network and loss of an experiment on the meta device, and a batch for them."""
 
-    def __init__(
-        self, experiment: Experiment, data: DataShape, recomputes: bool, dtype: torch.dtype, fused: bool
-    ) -> None:
-        """Build both with parameters of `dtype`. With `recomputes`, activations are checkpointed as in the engine.
-
-        Attention is computed as fused kernels do (`fused`), or as the matrix products that torch's counter counts.
-        Raises ValueError for a loss that does not fit its model.
-        """
-        self._fused = fused
-        self.dtype, family = dtype, experiment.family
+    def __init__(self, experiment: Experiment, data: DataShape, form: MetaForm) -> None:
+        """Build both. Raises ValueError for a loss that does not fit its model."""
+        self._form, family = form, experiment.family
+        self.dtype = dtype = form.dtype
+        self.offloaded = OffloadedTensors()
+        """Activations in the host's memory."""
         self._experiment, self._shapes = experiment, data.of_experiment(experiment)
         with torch.device("meta"):
             self.network: Any = family.build_network(experiment.model).to(dtype)  # type: ignore[attr-defined]
             self._objective: Any = family.build_objective(experiment.objective, experiment.model, data.text)
         if self._objective.modules is not None:
             self._objective.modules.to(dtype)
-        if recomputes:
+        if form.is_compiled:
+            from ditlab.planning.compiled_blocks import compile_on_meta  # imports torch's compiler: 1 s
+
+            compile_on_meta(self.network, f"{experiment.model!r} {dtype}")
+        if form.recomputes or form.offloads:
             for module in self.network.checkpointed_modules():
-                # Modes of functions are not active in a backward pass, where the block is computed again.
-                module.forward = partial(
-                    checkpoint, module.forward, use_reentrant=False, context_fn=lambda: (nullcontext(), self._modes())
-                )
+                module.forward = partial(self._forward, module.forward)
 
     def modules(self) -> list[nn.Module]:
         """Return the modules that are trained: the network, then the loss' own."""
@@ -110,5 +129,14 @@ class MetaStep:
     @contextmanager
     def _modes(self) -> Iterator[None]:
         """Make tensors on the meta device inside, and compute attention as it should be."""
-        with torch.device("meta"), FusedAttention() if self._fused else nullcontext():
+        with torch.device("meta"), FusedAttention() if self._form.has_fused_attention else nullcontext():
             yield
+
+    def _forward(self, forward: Any, *inputs: Any, **named: Any) -> Any:
+        """Compute a block whose activations are recomputed, or wait in the host's memory, as the engine does."""
+        with self.offloaded.hooks() if self._form.offloads else nullcontext():
+            if not self._form.recomputes:
+                return forward(*inputs, **named)
+            # Modes of functions are not active in a backward pass, where the block is computed again.
+            contexts = partial(lambda modes: (nullcontext(), modes()), self._modes)
+            return checkpoint(forward, *inputs, use_reentrant=False, context_fn=contexts, **named)

@@ -17,7 +17,8 @@ from torch.utils._pytree import tree_iter
 from denoisers.contract import ANY
 from ditlab.planning.data_shape import DataShape
 from ditlab.planning.live_bytes import LiveBytes
-from ditlab.planning.meta_step import DTYPES, MetaStep
+from ditlab.planning.meta_step import DTYPES, MetaForm, MetaStep
+from ditlab.spec.compiling import compile_decision
 from ditlab.spec.experiment import Experiment
 
 
@@ -33,9 +34,12 @@ class PassMemory:
     """Gradients that are finished at that peak, and part of it."""
     peak_without_gradients: int
     """Most at once, where a finished gradient goes at once into memory that is there already."""
-
     operations: int
     """Operations that are done one after the other, each at least a kernel."""
+    host: int
+    """Most bytes of activations in the host's memory at once, beside the device's."""
+    moved: int
+    """Bytes of activations that are copied to the host; as many come back."""
 
     def between(self, other: PassMemory, share: float) -> PassMemory:
         """Return the point on the line to another micro-batch's memory, at `share` of the way."""
@@ -46,19 +50,24 @@ class PassMemory:
 _traces: dict[str, PassMemory] = {}
 
 
-def pass_memory(experiment: Experiment, data: DataShape, size: int) -> PassMemory:
-    """Trace the passes of a micro-batch of `size` samples, in the experiment's precision, checkpointed where it says.
+def pass_memory(experiment: Experiment, data: DataShape, size: int, on_gpu: bool) -> PassMemory:
+    """Trace the passes of a micro-batch of `size` samples as the engine computes them: in the experiment's precision,
+    with its blocks checkpointed, compiled or offloaded where it says so.
 
-    Traced without compilation, which needs no more. Kept for the process. Raises ValueError for a loss that does not
-    fit its model.
+    Kept for the process. Raises ValueError for a loss that does not fit its model.
     """
     specs = [each.model_dump(mode="json", serialize_as_any=True) for each in (experiment.model, experiment.objective)]
     text = data.text and (data.text.vocabulary, data.text.end, data.text.packing)
-    recomputes = experiment.engine.activation_checkpointing
-    precision = experiment.training.precision
-    key = json.dumps([specs, size, data.of_experiment(experiment), text, recomputes, precision])
+    form = MetaForm(
+        DTYPES[experiment.training.precision],
+        has_fused_attention=True,
+        recomputes=experiment.engine.activation_checkpointing,
+        is_compiled=compile_decision(experiment, "cuda" if on_gpu else "cpu").is_compiled,
+        offloads=on_gpu and experiment.engine.activation_offload == "cpu",  # on a CPU they are there already
+    )
+    key = json.dumps([specs, size, data.of_experiment(experiment), text, repr(form)])
     if key not in _traces:
-        _traces[key] = _trace(MetaStep(experiment, data, recomputes, DTYPES[precision], fused=True), size)
+        _traces[key] = _trace(MetaStep(experiment, data, form), size)
     return _traces[key]
 
 
@@ -77,7 +86,13 @@ def _trace(step: MetaStep, size: int) -> PassMemory:
         activations = tracker.live - tracker.before
         total.backward()
     return PassMemory(
-        activations, tracker.fresh, tracker.given_at_peak, tracker.peak - tracker.before, tracker.operations
+        activations,
+        tracker.fresh,
+        tracker.given_at_peak,
+        tracker.peak - tracker.before,
+        tracker.operations,
+        step.offloaded.peak,
+        step.offloaded.moved,
     )
 
 
@@ -87,7 +102,7 @@ def evaluation_memory(experiment: Experiment, data: DataShape, size: int) -> int
     The larger one of a pass of the loss and, where the spec alone decides the sizes, a pass of the network that keeps
     its whole output, as samplers do.
     """
-    step = MetaStep(experiment, data, recomputes=False, dtype=DTYPES[experiment.training.precision], fused=True)
+    step = MetaStep(experiment, data, MetaForm(DTYPES[experiment.training.precision], has_fused_attention=True))
     tracker = _PassTracker()
     with step.reading(size), tracker, torch.no_grad():
         for value in step.tensors():

@@ -42,6 +42,12 @@ class Plan:
     why: str
     """Reason for it in a sentence, or what would make the run fit."""
     size: RunSize
+    encoder_flops: int
+    """Operations of frozen encoders in a step."""
+    optimizer_flops: int
+    """Operations of Muon's iterations in a step; 0 for AdamW."""
+    left_out: Sequence[str]
+    """What is not counted, each as the end of a sentence."""
 
     @property
     def workers(self) -> int:
@@ -63,7 +69,10 @@ def make_plan(planner: Planner, experiment: Experiment, machine: Machine, steps:
     own, settings = planner.own(), tuple(planner.settings())
     size = RunSize(steps, data, checkpoint_bytes(experiment, planner.sizes), experiment.checkpoint.keep)
     recommended, why = choose(own, settings, planner, machine)
-    return Plan(experiment, machine, planner.sizes.total, own, settings, recommended, why, size)
+    return Plan(
+        experiment, machine, planner.sizes.total, own, settings, recommended, why, size, planner.encoder_flops,
+        sum(planner.sizes.iterations), planner.left_out(),
+    )  # fmt: skip
 
 
 SLOWER = 1.03

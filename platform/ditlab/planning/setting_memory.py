@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from denoisers.parameter_roles import parameter_roles
 from ditlab.planning.data_shape import DataShape
-from ditlab.planning.meta_step import DTYPES, MetaStep
+from ditlab.planning.meta_step import DTYPES, MetaForm, MetaStep
+from ditlab.planning.newton_schulz import newton_schulz_flops
 from ditlab.planning.pass_memory import PassMemory, evaluation_memory, pass_memory
 from ditlab.planning.state_memory import ParameterGroup, ParameterSizes, StateMemory, ZeroSetting, state_memory
 from ditlab.planning.worker_memory import (
@@ -36,13 +35,17 @@ class SettingMemory:
 
 def parameter_sizes(experiment: Experiment, data: DataShape) -> ParameterSizes:
     """Return the sizes of everything that is trained, on the meta device."""
-    step = MetaStep(experiment, data, recomputes=False, dtype=torch.float32, fused=False)
+    step = MetaStep(experiment, data, MetaForm())
     groups: dict[GroupRates, list[int]] = {}
+    iterations: list[int] = []
     for module in step.modules():
         roles = parameter_roles(module)
         for name, parameter in module.named_parameters():
-            groups.setdefault(experiment.optimizer.rates(roles[name].role), []).append(parameter.numel())
-    return ParameterSizes([ParameterGroup(sizes, len(rates.moments)) for rates, sizes in groups.items()])
+            rates = experiment.optimizer.rates(roles[name].role)
+            groups.setdefault(rates, []).append(parameter.numel())
+            if rates.is_orthogonalised:
+                iterations.append(newton_schulz_flops(tuple(parameter.shape), roles[name]))
+    return ParameterSizes([ParameterGroup(sizes, len(rates.moments)) for rates, sizes in groups.items()], iterations)
 
 
 def setting_memory(
@@ -59,7 +62,7 @@ def setting_memory(
     `sizes` and `passes` save the traces where they are known.
     """
     sizes = sizes or parameter_sizes(experiment, data)
-    passes = passes or pass_memory(experiment, data, micro)
+    passes = passes or pass_memory(experiment, data, micro, on_gpu)
     workers = experiment.resources.max_workers
     compute = DTYPES[experiment.training.precision].itemsize
     accumulates = experiment.batch.size > micro * workers
@@ -71,7 +74,7 @@ def setting_memory(
         passes_peak(sizes, state, passes, shape),
         update_peak(sizes, state, shape),
         _evaluation(experiment, data, sizes, state, micro, shape),
-        state.host + copy,
+        state.host + copy + passes.host,
     )
     return SettingMemory(state, worker, copy)
 

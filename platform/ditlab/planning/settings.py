@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ditlab.planning.data_shape import DataShape
 from ditlab.planning.flops import StepFlops, step_flops
+from ditlab.planning.frozen_encoders import NO_ENCODERS, EncoderWork
 from ditlab.planning.hardware import Device
 from ditlab.planning.meta_step import DTYPES
 from ditlab.planning.pass_memory import PassMemory, pass_memory
 from ditlab.planning.setting_memory import SettingMemory, parameter_sizes, setting_memory
 from ditlab.planning.state_memory import ParameterSizes, ZeroSetting
 from ditlab.planning.step_time import Rates, StepSeconds, step_seconds
+from ditlab.planning.worker_memory import with_encoders
+from ditlab.spec.compiling import compile_decision
 from ditlab.spec.experiment import Experiment
 
 SETTINGS = (
@@ -64,6 +67,7 @@ class PlannedSetting:
     fits: bool
     seconds: StepSeconds
     flops: StepFlops
+    """The network's, of all workers."""
 
     @property
     def label(self) -> str:
@@ -74,12 +78,16 @@ class PlannedSetting:
 class Planner:
     """Memory and time of an experiment's settings on a machine, traced as far as they are asked for."""
 
-    def __init__(self, experiment: Experiment, data: DataShape, machine: Machine) -> None:
+    def __init__(
+        self, experiment: Experiment, data: DataShape, machine: Machine, encoders: EncoderWork = NO_ENCODERS
+    ) -> None:
         """Raises ValueError for a loss that does not fit its model."""
-        self._experiment, self._data, self.machine = experiment, data, machine
+        self._experiment, self._data, self.machine, self._encoders = experiment, data, machine, encoders
         self.sizes: ParameterSizes = parameter_sizes(experiment, data)
         self.offloads = experiment.optimizer.kind != "muon"  # which is refused with offload
         self.workers = experiment.resources.max_workers
+        self.encoder_flops = encoders.flops * experiment.batch.size
+        """Operations of frozen encoders in a step, over all workers."""
         whole = experiment.batch.size // self.workers
         own = {experiment.micro_size}
         self.micro_sizes = sorted({each for each in range(1, whole + 1) if whole % each == 0} | own)
@@ -112,7 +120,7 @@ class Planner:
         seconds = step_seconds(
             flops, self.sizes, zero, self.machine.device, self.machine.rates, self.workers,
             max(1, experiment.batch.size // (micro * self.workers)),
-            DTYPES[experiment.training.precision].itemsize, self._passes(experiment, micro).operations,
+            DTYPES[experiment.training.precision].itemsize, self._passes(experiment, micro), self.encoder_flops,
         )  # fmt: skip
         largest = self._largest_micro(zero, checkpointing)
         fits = total <= self.machine.memory
@@ -123,11 +131,22 @@ class Planner:
         resources = self._experiment.resources.model_copy(update={"workers": workers})
         batch = self._experiment.batch.model_copy(update={"micro": 1})
         changed = self._experiment.model_copy(update={"resources": resources, "batch": batch})
-        return Planner(changed, self._data, self.machine)
+        return Planner(changed, self._data, self.machine, self._encoders)
 
     def least_total(self, zero: ZeroSetting, checkpointing: bool) -> int:
         """Return the bytes of each worker's device at the smallest micro-batch."""
         return self._memory(zero, checkpointing, self.micro_sizes[0])[2]
+
+    def left_out(self) -> list[str]:
+        """Return what the plan does not count, each as the end of `left out: `."""
+        engine, is_gpu = self._experiment.engine, self.machine.device.is_gpu
+        found = [*self._encoders.left_out, "memory within a kernel"]
+        if compile_decision(self._experiment, "cuda" if is_gpu else "cpu").is_compiled:
+            speed = "" if self.machine.rates.is_measured else ", and what compiled blocks save in time"
+            found.append(f"the first step's compilation{speed}")
+        if is_gpu and engine.activation_offload == "cpu":
+            found.append("what of the activations' ways to the host and back the passes hide")
+        return found
 
     def _largest_micro(self, zero: ZeroSetting, checkpointing: bool) -> int:
         """Find the largest micro-batch that fits by bisection: more samples never take less."""
@@ -147,6 +166,8 @@ class Planner:
         experiment, device = self._with(checkpointing), self.machine.device
         passes = self._passes(experiment, micro)
         memory = setting_memory(experiment, self._data, zero, micro, device.is_gpu, self.sizes, passes)
+        at_once = self._encoders.at_once(micro, device.is_gpu)
+        memory = replace(memory, worker=with_encoders(memory.worker, memory.state, self._encoders, at_once))
         peak = memory.worker.peak.total + (0 if device.is_gpu else memory.worker.host)
         margin = (GPU_MARGIN if device.is_gpu else CPU_MARGIN) + int(FRAGMENTATION * peak)
         return memory, margin, peak + margin
@@ -159,10 +180,11 @@ class Planner:
         """
         own = experiment.micro_size
         if micro <= own:
-            return pass_memory(experiment, self._data, micro)
+            return pass_memory(experiment, self._data, micro, self.machine.device.is_gpu)
         above = [each for each in self.micro_sizes if each > own]
         far = max((each for each in above if each <= FARTHEST * own), default=above[0])
-        near, end = (pass_memory(experiment, self._data, size) for size in (own, far))
+        is_gpu = self.machine.device.is_gpu
+        near, end = (pass_memory(experiment, self._data, size, is_gpu) for size in (own, far))
         return near.between(end, (micro - own) / (far - own))
 
     def _with(self, checkpointing: bool) -> Experiment:

@@ -69,6 +69,8 @@ class ParameterSizes:
     """Sizes of everything that is trained."""
 
     groups: Sequence[ParameterGroup]
+    iterations: Sequence[int] = ()
+    """Operations of the Newton-Schulz iterations of each matrix that Muon orthogonalises."""
 
     @property
     def total(self) -> int:

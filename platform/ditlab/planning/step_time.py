@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ditlab.planning.flops import StepFlops
 from ditlab.planning.hardware import Device
+from ditlab.planning.pass_memory import PassMemory
 from ditlab.planning.state_memory import ParameterSizes, ZeroSetting
 
 UTILISATION = {"fp32": 0.6, "bf16": 0.4, "fp16": 0.4}
@@ -30,11 +31,11 @@ class StepSeconds:
     """Seconds of one optimiser step on one worker."""
 
     passes: float
-    """Forward and backward passes, recomputation included."""
+    """Forward and backward passes, with recomputation, frozen encoders, and activations' ways to the host and back."""
     reduction: float
     """Sums of gradients over workers, and gathered parameters."""
     update: float
-    """Optimiser's update and average, with transfers from and to the host where state is offloaded."""
+    """Optimiser's update and average, with Muon's iterations, and transfers where state is offloaded."""
 
     @property
     def total(self) -> float:
@@ -71,13 +72,18 @@ def step_seconds(
     workers: int,
     accumulation: int,
     compute: int,
-    operations: int,
+    memory: PassMemory,
+    encoder_flops: int = 0,
 ) -> StepSeconds:
-    """Return the time of a step of `accumulation` micro-batches, of so many `operations`, on each of `workers`."""
+    """Return the time of a step of `accumulation` micro-batches, whose passes are `memory`'s, on each of `workers`.
+
+    `encoder_flops`: operations of frozen encoders in a step, over all workers.
+    """
     share = sizes.share(setting.stage, workers)
-    passes = flops.hardware / workers / rates.flops
+    passes = (flops.hardware + encoder_flops) / workers / rates.flops
     if device.is_gpu and not rates.is_measured:
-        passes = max(passes, OPERATION * operations * accumulation)
+        passes = max(passes, OPERATION * memory.operations * accumulation)
+        passes += 2 * memory.moved * accumulation / device.host_link  # there and back, as if nothing overlapped
     reduction = _moved_bytes(sizes, setting, workers, accumulation, compute) / _link(device, workers)
     if setting.offload == "none":
         update = UPDATE_BYTES * share / rates.update
@@ -86,6 +92,8 @@ def step_seconds(
         update = UPDATE_BYTES * share / min(HOST_UPDATE, rates.update if not device.is_gpu else HOST_UPDATE) + moved
         if setting.offload == "nvme":
             update += 24 * share / NVME
+    if sizes.iterations and not rates.is_measured:  # a measured update has them in its rate
+        update += max(max(sizes.iterations), sum(sizes.iterations) / workers) / rates.flops
     if setting.offload_parameters != "none" and device.is_gpu:
         reduction += 2 * accumulation * compute * sizes.total / workers / device.host_link
     return StepSeconds(passes, reduction, update)

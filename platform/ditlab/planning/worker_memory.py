@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 
+from ditlab.planning.frozen_encoders import EncoderWork
 from ditlab.planning.pass_memory import PassMemory
 from ditlab.planning.state_memory import (
     KEPT_GATHERED,
@@ -35,11 +36,13 @@ class MemoryParts:
     """Kept from the forward to the backward pass."""
     workspace: int
     """Temporary tensors, the loss' among them, and buffers of the engine."""
+    encoders: int = 0
+    """Weights of frozen encoders."""
 
     @property
     def total(self) -> int:
         """All together."""
-        return self.parameters + self.gradients + self.optimizer + self.average + self.activations + self.workspace
+        return sum(astuple(self))
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,21 @@ def evaluation_peak(
     exchanged = min(share, EXCHANGED) if has_average else 0
     gathered = _gathered(sizes, shape) if shape.setting.stage == 3 and shape.workers > 1 else 0
     return _during(state, max(exchanged, pass_bytes + gathered), 0, 0)
+
+
+def with_encoders(memory: WorkerMemory, state: StateMemory, encoders: EncoderWork, at_once: int) -> WorkerMemory:
+    """Add frozen encoders to a worker: weights always, and a pass of `at_once` samples before the network's."""
+    if not encoders.weights:
+        return memory
+    passes, update, evaluation = (
+        replace(parts, encoders=encoders.weights)
+        for parts in (
+            _largest(memory.passes, _during(state, encoders.pass_bytes * at_once, 0, 0)),
+            memory.update,
+            memory.evaluation,
+        )
+    )
+    return WorkerMemory(passes, update, evaluation, memory.host + encoders.host)
 
 
 def _orthogonalising(sizes: ParameterSizes, workers: int) -> int:

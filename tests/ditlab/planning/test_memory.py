@@ -111,14 +111,15 @@ def test_activations_are_linear_in_the_micro_batch():
     for name in SMALL:
         experiment = experiment_of(name)
         shape = DataShape({"image": (3, 16, 16), "caption": (15,)}) if "pixelhdm" in name else DataShape()
-        low, middle, high = (pass_memory(experiment, shape, size).activations for size in (8, 16, 24))
+        low, middle, high = (pass_memory(experiment, shape, size, False).activations for size in (8, 16, 24))
         assert (low + high) / 2 == pytest.approx(middle, rel=0.01), name
 
 
 def test_checkpointing_saves_activations():
     experiment = experiment_of("digits/dit")
     plain, saved = (
-        pass_memory(experiment.replace("engine.activation_checkpointing", on), DataShape(), 64) for on in (False, True)
+        pass_memory(experiment.replace("engine.activation_checkpointing", on), DataShape(), 64, False)
+        for on in (False, True)
     )
     assert saved.activations < 0.3 * plain.activations
     assert saved.peak < 0.5 * plain.peak

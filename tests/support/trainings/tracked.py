@@ -83,7 +83,7 @@ def _track(experiment: Experiment, home: Path, rank: Rank) -> TrackedStep:
             state = tracker.live
             tracker.restart()
             for number in range(experiment.accumulation):
-                _run_pass(engine, experiment, data, inputs, step, number)
+                run_pass(engine, experiment, data, inputs, step, number)
             passes = tracker.peak
             tracker.restart()
             engine.step(step, 1e-3)
@@ -104,9 +104,10 @@ def _distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(storages.values())
 
 
-def _run_pass(
+def run_pass(
     engine: Engine, experiment: Experiment, data: DataSplits, inputs: ModelInputs, step: int, number: int
 ) -> None:
+    """Run forward and backward pass of a micro-batch of a data set's first rows."""
     size = experiment.micro_size
     rows = np.arange(number * size, (number + 1) * size)
     raw = {field.name: data.train.gather(field.name, rows) for field in inputs.fields}
@@ -127,7 +128,7 @@ def first_step(spec: Mapping[str, Any], home: Path) -> Callable[[], None]:
     engine = Engine(TrainingModule(network, objective), experiment, rank)
 
     def step() -> None:
-        _run_pass(engine, experiment, data, inputs, 0, 0)
+        run_pass(engine, experiment, data, inputs, 0, 0)
         group.__exit__(None, None, None)
 
     return step

@@ -1,0 +1,109 @@
+"""Frozen encoders that run in a step: weights, memory and operations, from their configurations alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from ditlab.encoders.checkpoint import EncoderCheckpoint
+from ditlab.planning.data_shape import DataShape
+from ditlab.planning.fused_attention import FusedAttention
+from ditlab.planning.live_bytes import LiveBytes
+from ditlab.planning.meta_step import DTYPES, AnsweredReads
+from ditlab.spec.encoders import IMAGE, TEXT
+from ditlab.spec.experiment import Experiment
+
+AT_ONCE = 64
+"""Captions, or images, of one pass on a GPU; a CPU encodes them one by one."""
+
+
+@dataclass(frozen=True)
+class EncoderWork:
+    """Frozen encoders of a worker, none of whose features is cached."""
+
+    weights: int = 0
+    """Bytes on the device."""
+    pass_bytes: int = 0
+    """Most bytes of one sample's pass, beside the weights."""
+    flops: int = 0
+    """Operations of one sample's caption and image."""
+    host: int = 0
+    """Bytes of cached features in the host's memory, captions at their longest."""
+    left_out: tuple[str, ...] = ()
+    """Encoders that are not counted, and why."""
+
+    def at_once(self, micro: int, on_gpu: bool) -> int:
+        """Return the samples of one pass of a micro-batch."""
+        return min(micro, AT_ONCE) if on_gpu else 1
+
+
+NO_ENCODERS = EncoderWork()
+
+
+def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None) -> EncoderWork:
+    """Count the encoders that compute features for a step because the data hold none; none is fetched or opened.
+
+    Captions count with the model's longest. Raises UserError for a damaged configuration.
+    """
+    counted, left_out = [], []
+    for kind, place in _in_a_step(experiment, data):
+        knob = f"encoders.{kind}"
+        if data.columns is None:
+            left_out.append(f"{knob}, as whether a step runs it depends on the data, which are not here")
+        elif (checkpoint := EncoderCheckpoint.here(place, knob, downloads)) is None:
+            left_out.append(f"{knob}={place}, which is not on this machine")
+        else:
+            counted.append(_counted(experiment, data, kind, checkpoint))
+    return EncoderWork(
+        weights=sum(each.weights for each in counted),
+        pass_bytes=max((each.pass_bytes for each in counted), default=0),
+        flops=sum(each.flops for each in counted),
+        host=sum(each.host for each in counted),
+        left_out=tuple(left_out),
+    )
+
+
+def _in_a_step(experiment: Experiment, data: DataShape) -> Iterator[tuple[str, str]]:
+    """Yield kind and place of each encoder that a step may run."""
+    columns = data.columns or frozenset()
+    needed = {field.name for field in experiment.batch_fields()} - columns
+    if experiment.encoders.text is not None and needed & {*TEXT}:
+        yield "text", experiment.encoders.text
+    if experiment.encoders.image is not None and IMAGE in needed:
+        yield "image", experiment.encoders.image
+
+
+def _counted(experiment: Experiment, data: DataShape, kind: str, checkpoint: EncoderCheckpoint) -> EncoderWork:
+    spec, shapes = experiment.encoders, data.of_experiment(experiment)
+    network = checkpoint.outline(DTYPES[spec.precision])
+    if kind == "text":
+        length = next(field.at_most or 1 for field in experiment.batch_fields() if field.name == TEXT[0])
+        inputs: dict[str, Any] = {"input_ids": torch.empty(1, length, dtype=torch.int64, device="meta")}
+        inputs["use_cache"] = False
+    else:
+        inputs = {"pixel_values": torch.empty(1, *shapes["image"], device="meta")}
+    flops, pass_bytes, features = _one_pass(network, inputs)
+    weights = sum(each.nbytes for each in [*network.parameters(), *network.buffers()])
+    return EncoderWork(weights, pass_bytes, flops, spec.cache * features)
+
+
+def _one_pass(network: nn.Module, inputs: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return operations, most bytes at once and bytes of the features of one sample's pass."""
+    tracker = LiveBytes("meta")
+    counter = FlopCounterMode(display=False)
+    with torch.device("meta"), torch.no_grad(), AnsweredReads(()):  # transformers asks whether rows are whole: true
+        with counter:
+            network(**inputs)
+        with tracker, FusedAttention():
+            for value in [*network.parameters(), *network.buffers(), *inputs.values()]:
+                if isinstance(value, Tensor):
+                    tracker.add(value)
+            before = tracker.live
+            features = network(**inputs).last_hidden_state
+    return counter.get_total_flops(), tracker.peak - before, features.nbytes

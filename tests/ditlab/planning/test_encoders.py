@@ -1,0 +1,91 @@
+"""Frozen encoders in a plan: counted from their configurations, as the opened networks are."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from ditlab.encoders.image import FrozenImageEncoder
+from ditlab.encoders.text import FrozenTextEncoder
+from ditlab.planning.data_shape import DataShape
+from ditlab.planning.frozen_encoders import EncoderWork, encoder_work
+from ditlab.planning.hardware import find_gpu
+from ditlab.planning.settings import Machine, Planner
+from ditlab.planning.state_memory import ZeroSetting
+from ditlab.planning.step_time import assumed_rates
+from ditlab.spec.loading import build_experiment
+from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
+
+COLUMNS = frozenset({"image", "caption"})
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory) -> dict[str, Any]:
+    """Spec of a network of pictures with a tiny encoder of captions and one of images."""
+    folder = tmp_path_factory.mktemp("encoders")
+    model = {
+        "family": "pixelhdm", "width": 32, "pixel_width": 4, "patch_size": 8, "patch_depth": 1, "pixel_depth": 1,
+        "num_heads": 4, "num_kv_heads": 2, "mrope_widths": [2, 2, 4], "bottleneck_width": 8, "time_width": 8,
+        "max_resolution": 64, "text_length": 8,
+    }  # fmt: skip
+    encoders = {
+        "text": str(write_text_encoder(folder / "text")), "image": str(write_image_encoder(folder / "image", patch=8)),
+        "precision": "fp32", "cache": 10,
+    }  # fmt: skip
+    data = {"kind": "arrow", "path": "pictures"}
+    objective = {"alignment_width": 24, "alignment_block": 1}
+    batch, training = {"size": 8, "micro": 4}, {"steps": 1}
+    return {
+        "name": "painter", "model": model, "objective": objective, "encoders": encoders, "data": data, "batch": batch,
+        "training": training, "sampling": {"steps": 1, "height": 32, "width": 32},
+    }  # fmt: skip
+
+
+def test_encoders_count_as_the_opened_networks_do(spec, tmp_path):
+    experiment = build_experiment(spec, "painter.yaml")
+    shape = DataShape({"image": (3, 32, 32)}, COLUMNS)
+    found = encoder_work(experiment, shape, tmp_path)
+    text = FrozenTextEncoder.open(spec["encoders"]["text"], 32, 8).network
+    image = FrozenImageEncoder.open(spec["encoders"]["image"], 24, 8).network
+    opened = [*text.parameters(), *text.buffers(), *image.parameters(), *image.buffers()]
+    assert found.weights == sum(each.nbytes for each in opened)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        text(input_ids=torch.ones(1, 8, dtype=torch.int64), use_cache=False)
+        image(pixel_values=torch.zeros(1, 3, 32, 32))
+    tokens = 1 + 4 + (32 // 8) ** 2
+    attention = 2 * 4 * (8**2 * 32 + tokens**2 * 24)  # of both layers, which torch does not count on a CPU
+    assert found.flops == counter.get_total_flops() + attention
+    assert found.pass_bytes > 0 and found.host == 10 * 4 * (8 * 32 + tokens * 24)
+    assert not found.left_out
+
+
+def test_encoders_of_which_nothing_is_known_are_named(spec, tmp_path):
+    experiment = build_experiment(spec, "painter.yaml")
+    unknown = encoder_work(experiment, DataShape({"image": (3, 32, 32)}), tmp_path)
+    assert unknown.weights == 0 and len(unknown.left_out) == 2 and "data, which are not here" in unknown.left_out[0]
+    stored = COLUMNS | {"text", "text_mask", "text_pooled", "image_features"}
+    assert encoder_work(experiment, DataShape({"image": (3, 32, 32)}, stored), tmp_path) == EncoderWork()
+    missing = {**spec, "encoders": {"text": str(tmp_path / "nowhere"), "image": spec["encoders"]["image"]}}
+    partly = encoder_work(build_experiment(missing, ""), DataShape({"image": (3, 32, 32)}, COLUMNS), tmp_path)
+    assert partly.weights > 0
+    assert partly.left_out == (f"encoders.text={tmp_path}/nowhere, which is not on this machine",)
+
+
+def test_a_worker_has_their_weights_and_a_step_their_operations(spec):
+    experiment = build_experiment(spec, "painter.yaml").replace("resources.gpus_per_worker", 1)
+    device = find_gpu("L4")
+    machine = Machine(device, device.memory, assumed_rates(device, "fp32"))
+    work = EncoderWork(weights=10**9, pass_bytes=10**7, flops=10**15, host=1000)
+    shape = DataShape({"image": (3, 32, 32)}, COLUMNS)
+    without, with_them = (
+        Planner(experiment, shape, machine, each).setting(ZeroSetting(1), False, 4) for each in (EncoderWork(), work)
+    )
+    peak, before = with_them.memory.worker.peak, without.memory.worker.peak
+    assert peak.encoders == 10**9 and peak.total >= before.total + 10**9
+    assert with_them.memory.worker.passes.total >= 10**9 + 4 * 10**7
+    assert with_them.memory.worker.host == without.memory.worker.host + 1000
+    added = with_them.seconds.passes - work.flops * 8 / machine.rates.flops
+    assert 0 <= added <= without.seconds.passes
+    assert replace(with_them.seconds, passes=0) == replace(without.seconds, passes=0)

@@ -1,0 +1,102 @@
+"""Predicted memory of compiled blocks, of activations in the host's memory, and of Muon's iterations."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from denoisers.parameter_roles import ParameterRole
+from ditlab.data.splits import open_data
+from ditlab.engine import recompute
+from ditlab.engine.optimisers.matrices import WholeMatrix
+from ditlab.home import Home
+from ditlab.inputs.data_shape import data_shape
+from ditlab.planning.data_shape import DataShape
+from ditlab.planning.newton_schulz import newton_schulz_flops
+from ditlab.planning.pass_memory import PassMemory, pass_memory
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.loading import load_experiment
+from support.trainings.allocated import SavedElsewhere, allocated_peak
+from support.trainings.tracked import track_step
+
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+SMALL = ("digits/dit", "digits/unet", "region/small", "dlm/small", "pixelhdm/small")
+TINY = ("batch.size=32", "model.depth=2", "model.width=64")
+
+
+def experiment_of(name: str, *changes: str) -> Experiment:
+    return load_experiment(EXPERIMENTS / f"{name}.yaml", ["training.precision=fp32", "engine.compile=false", *changes])
+
+
+def passes_of(experiment: Experiment, home: Path, on_gpu: bool) -> PassMemory:
+    shape = data_shape(experiment, open_data(experiment.data, Home(home)))
+    return pass_memory(experiment, shape, experiment.micro_size, on_gpu)
+
+
+def test_compiled_blocks_keep_less():
+    """In proportion to the batch, as one graph serves all sizes; and less than blocks as they are."""
+    experiment = experiment_of("digits/dit", *TINY, "model.depth=1")
+    plain = pass_memory(experiment, DataShape(), 32, False)
+    compiled = experiment.replace("engine.compile", True)
+    small, large = (pass_memory(compiled, DataShape(), size, False) for size in (32, 64))
+    assert 0.5 * plain.activations < small.activations < 0.95 * plain.activations
+    assert small.activations <= small.peak
+    assert large.activations == pytest.approx(2 * small.activations, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_compiled_passes_take_what_is_predicted(tmp_path):
+    """Within a tenth of what the allocator counted, for the small experiment of each family."""
+    for name in SMALL:
+        experiment = load_experiment(EXPERIMENTS / f"{name}.yaml", ["engine.compile=true"])
+        predicted = passes_of(experiment, tmp_path, on_gpu=False).peak
+        assert predicted == pytest.approx(allocated_peak(experiment, tmp_path), rel=0.1), name
+
+
+def check_offloaded(experiment: Experiment, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare what stays on the device with a tracker's count of real steps whose saved tensors are elsewhere."""
+    monkeypatch.setattr(recompute, "save_on_cpu", SavedElsewhere)
+    experiment = experiment.replace("engine.activation_offload", "cpu")
+    tracked, predicted = track_step(experiment, home), passes_of(experiment, home, on_gpu=True)
+    assert predicted.peak == pytest.approx(tracked.passes - tracked.state, rel=0.1), experiment.name
+    monkeypatch.undo()
+
+
+def test_activations_in_the_hosts_memory(tmp_path, monkeypatch):
+    experiment = experiment_of("digits/dit", *TINY)
+    check_offloaded(experiment, tmp_path, monkeypatch)
+    kept = pass_memory(experiment, DataShape(), 32, True)
+    offloaded = experiment.replace("engine.activation_offload", "cpu")
+    moved = pass_memory(offloaded, DataShape(), 32, True)
+    assert moved.activations < 0.1 * kept.activations and moved.peak < 0.5 * kept.peak
+    assert moved.moved > kept.activations - moved.activations and moved.host >= moved.moved
+    assert pass_memory(offloaded, DataShape(), 32, False) == kept  # a CPU has them already
+    assert (kept.host, kept.moved) == (0, 0)
+    inputs = pass_memory(offloaded.replace("engine.activation_checkpointing", True), DataShape(), 32, True)
+    assert inputs.moved < 0.1 * moved.moved
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_activations_in_the_hosts_memory_of_every_family(tmp_path, monkeypatch):
+    for name in SMALL:
+        for checkpointing in ("false", "true"):
+            experiment = experiment_of(name, f"engine.activation_checkpointing={checkpointing}")
+            check_offloaded(experiment, tmp_path, monkeypatch)
+
+
+def test_operations_of_muons_iterations():
+    """As many as torch counts in the optimiser's own."""
+    roles = [
+        ((96, 64), ParameterRole("matrix")), ((64, 96), ParameterRole("matrix")),
+        ((96, 32), ParameterRole("matrix", 3)),
+        ((16, 8, 3, 3), ParameterRole("convolution")),
+        ((8, 16, 4, 4), ParameterRole("convolution", is_transposed=True)),
+    ]  # fmt: skip
+    for shape, role in roles:
+        matrix = WholeMatrix(shape, role)
+        with FlopCounterMode(display=False) as counter:
+            matrix.orthogonalised(torch.empty(matrix.numel, device="meta"))
+        assert newton_schulz_flops(shape, role) == counter.get_total_flops(), shape
