@@ -41,6 +41,16 @@ def test_keys_do_not_run_together():
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
+def test_a_gpus_numbers_are_keyed_alike_and_not_a_cpus():
+    device = torch.device("cuda", torch.cuda.current_device())
+    for distribution in ("uniform", "normal"):
+        one, two = (getattr(noise(device=device), distribution)("time", (8, 3)) for _ in range(2))
+        assert one.device == device and torch.equal(one, two)
+        assert torch.equal(getattr(noise(device=device, start=3), distribution)("time", (2, 3)), one[3:5])
+        assert not torch.isin(one.cpu(), getattr(noise(), distribution)("time", (8, 3))).any()
+
+
 @pytest.mark.parametrize(("start", "length"), [(0, 4), (4, 4), (3, 2), (7, 1)])
 def test_a_slice_gets_its_slice_of_the_whole(start, length):
     whole = noise().normal("noise", (8, 1, 4, 4))

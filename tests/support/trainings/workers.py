@@ -130,12 +130,12 @@ def training_run(experiment: Experiment, home: Path, checkpoints: Path) -> Train
 
 
 def train_here(
-    experiment: Experiment, home: Path, checkpoints: Path, stop_after: int | None = None
+    experiment: Experiment, home: Path, checkpoints: Path, stop_after: int | None = None, use_gpu: bool = False
 ) -> tuple[RunOutcome, Recorder]:
     """One worker in this process."""
     recorder = Recorder(stop_after)
     run = training_run(experiment, home, checkpoints)
-    with single_process(use_gpu=False) as rank:
+    with single_process(use_gpu) as rank:
         outcome = train(run, rank, recorder)
     exempt_imports()
     return outcome, recorder
