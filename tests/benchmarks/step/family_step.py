@@ -31,6 +31,7 @@ from benchmarks.plain.training import PlainTraining
 from benchmarks.rounds import describe_ratios
 from ditlab.engine.compilation import compile_blocks
 from ditlab.inputs.noise import KeyedNoise
+from ditlab.planning.data_shape import DataShape
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 
@@ -79,9 +80,9 @@ QUICK = {"region": ["batch.size=2", "model.depth=2", "model.width=96"]}
 
 def generated_batch(experiment: Experiment, device: str = "cpu") -> dict[str, torch.Tensor]:
     """Draw a batch of the model's fields: numbers in [-1, 1), tokens of the vocabulary, everything present."""
-    batch = {}
+    batch, shapes = {}, DataShape().of_experiment(experiment)
     for each in experiment.batch_fields():
-        shape = (experiment.batch.size, *each.shape)
+        shape = (experiment.batch.size, *shapes[each.name])
         if each.dtype == "bool":
             batch[each.name] = torch.ones(shape, dtype=torch.bool, device=device)
         elif each.dtype == "int64":
