@@ -20,7 +20,7 @@ from ditlab.sweeps.concurrency import Concurrency, plan_concurrency
 from ditlab.sweeps.portable import portable_sweep, typical_values
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment
 from ditlab.tracking.relocation.places import check_place
-from ditlab.training.metric_names import metric_names
+from ditlab.training.metric_names import metric_names, pace_names
 from ditlab.training.plan import plan_run
 
 # Sections of a spec that the checks depend on.
@@ -137,7 +137,7 @@ class _TrialChecks:
 
 def _check_metrics(sweep: Sweep, experiment: Experiment, home: Home) -> None:
     """Raises UserError for a metric that no trial would report."""
-    known = metric_names(experiment, open_data(experiment.data, home))
+    known = [*metric_names(experiment, open_data(experiment.data, home)), *pace_names(experiment)]
     for name in sweep.metrics:
         if name not in known:
             raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, known)}")

@@ -15,7 +15,7 @@ from ditlab.sweeps.folder import find_record
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.takeovers import read_takeovers
 from ditlab.sweeps.trials import PastCurve, PlannedTrial, trial_experiment
-from ditlab.tracking.journal.history import Series, latest_values, metric_history
+from ditlab.tracking.journal.history import Series, final_values, metric_history
 from ditlab.tracking.run_record import RunRecord
 
 LOSS = "train/loss"
@@ -98,7 +98,7 @@ def _trial(sweep: Sweep, home: Home, planned: PlannedTrial) -> Trial:
         step=record.step,
         total_steps=record.total_steps,
         seconds=_training_seconds(history),
-        metrics=latest_values(history),
+        metrics=final_values(history),
         curves={name: MetricCurve(series.steps.tolist(), series.values.tolist()) for name, series in curves.items()},
         note=_note(folder, record),
     )

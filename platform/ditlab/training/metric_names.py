@@ -3,6 +3,7 @@
 from typing import Any
 
 from ditlab.data.splits import DataSplits
+from ditlab.engine.phase_clock import PHASES
 from ditlab.quality import quality_names
 from ditlab.spec.experiment import Experiment
 
@@ -19,3 +20,10 @@ def metric_names(experiment: Experiment, data: DataSplits) -> list[str]:
         ]
         names += quality_names(experiment, data) if experiment.evaluation.quality else ()
     return names
+
+
+def pace_names(experiment: Experiment) -> list[str]:
+    """Return the MLflow names of the metrics of a run's speed, logged about once a second."""
+    tokens = ["tokens_per_second"] if any(field.name == "tokens" for field in experiment.batch_fields()) else []
+    names = ("mfu", "hfu", "samples_per_second", *tokens, "memory")
+    return [*(f"time/{phase}" for phase in PHASES), *(f"perf/{name}" for name in names)]

@@ -4,12 +4,13 @@ import math
 
 import pytest
 
-from ditlab.reports.sweeps.ranking import best
+from ditlab.errors import UserError
+from ditlab.reports.sweeps.ranking import best, rank
 from ditlab.spec.loading import load_experiment
 from ditlab.sweeps.results import best_spec, past_curves, ranking_table, summarize_sweep
 from ditlab.sweeps.takeovers import Takeover, record_takeover
 from ditlab.sweeps.trials import trial_experiment
-from support.sweeps import METRIC, log, planned, started, sweep_of, trial_run
+from support.sweeps import METRIC, log, planned, prepared, started, sweep_of, trial_run
 
 STATUSES = ["finished", "finished", "stopped", "failed", "interrupted", "running"]
 CURVES = [{0: 9.0, 2: 3.0, 4: 2.0, 6: 1.0}, {0: 9.0, 2: 3.0, 4: 0.75, 6: 0.5}, {0: 9.0, 2: 8.0}, {0: 9.0},
@@ -73,6 +74,24 @@ def test_mode_max_ranks_the_largest_first(home):
     for trial, value in zip(planned(one), (1.0, 2.0), strict=True):
         trial_run(home, one.sweep, trial, "finished", {6: value})
     assert best(summarize_sweep(one, 0.0)).number == 1
+
+
+def test_speed_ranks_by_the_median_of_a_trials_points(home):
+    """A last point is a second's, and a trial without any is not ranked; no scheduler can act on speed."""
+    one = started(sweep_of(metric="perf/mfu", mode="max", trials=3))
+    curves = ({1: 0.5, 2: 0.5, 3: 0.1}, {1: 0.2, 2: 0.3, 3: 0.6}, {})
+    for trial, curve in zip(planned(one), curves, strict=True):
+        trial_run(home, one.sweep, trial, "finished", curve)
+    found = summarize_sweep(one, 0.0)
+    assert [trial.number for trial in rank(found)] == [0, 1, 2] and best(found).number == 0
+    assert [trial.metrics.get("perf/mfu") for trial in rank(found)] == [0.5, 0.3, None]
+    for name in ("time/forward", "perf/samples_per_second", "perf/memory"):
+        assert prepared(sweep_of(metric=name, mode="max")).sweep.metrics == (name,)
+    for name in ("time/forwards", "perf/tokens_per_second"):  # digits have no tokens
+        with pytest.raises(UserError, match=f"metric={name} is reported by no trial"):
+            prepared(sweep_of(metric=name))
+    with pytest.raises(UserError, match=r"metric=perf/mfu is measured over a whole trial .* scheduler.kind to none"):
+        prepared(sweep_of(metric="perf/mfu", scheduler={"kind": "asha", "grace": 2}))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

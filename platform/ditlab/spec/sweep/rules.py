@@ -71,6 +71,12 @@ def check_ranking(sweep: Sweep, source: str) -> None:
             f"{source}: metric={format_value(sweep.metric)} names several, which only search.kind=optuna weighs "
             f"against each other (it is {sweep.search.kind}); name one metric, or set search.kind to optuna."
         )
+    pace = next((name for name in sweep.metrics if name.startswith(("time/", "perf/"))), None)
+    if pace and sweep.scheduler.kind != "none":
+        raise UserError(
+            f"{source}: metric={pace} is measured over a whole trial and not at its evaluations, by which "
+            f"scheduler.kind={sweep.scheduler.kind} would stop it; set scheduler.kind to none."
+        )
     weighing = next((path for path in sweep.space if path.split(".")[0] == "objective"), None)
     training = next((name for name in sweep.metrics if name.startswith("train/")), None)
     if weighing and training:

@@ -29,6 +29,7 @@ from ditlab.sweeps.takeovers import Takeover, read_takeovers, record_takeover
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment
 from ditlab.sweeps.tune.stop_requests import TrialStopRequests
 from ditlab.tracking.environment import source_tags
+from ditlab.tracking.journal.history import PACE, final_metrics
 from ditlab.tracking.records import create_run, read_record, update_record
 from ditlab.tracking.upload.mlflow_runs import PARENT_TAG
 from ditlab.training.plan import plan_run
@@ -110,7 +111,14 @@ class TrialThread(threading.Thread):
     def _last_result(self) -> dict[str, Any]:
         if self._outcome is None:
             return {"step": self._reported_step, "done": True, "status": "failed"}
-        return {"step": self._outcome.step, **self._outcome.metrics, "done": True, "status": self._outcome.status}
+        metrics = self._outcome.metrics | self._pace()
+        return {"step": self._outcome.step, **metrics, "done": True, "status": self._outcome.status}
+
+    def _pace(self) -> dict[str, float]:
+        """Metrics of speed over the whole trial, where the sweep ranks by one: the outcome's are its last second's."""
+        if not any(name.startswith(PACE) for name in self._shared.sweep.metrics):
+            return {}
+        return {name: value for name, value in final_metrics(self._folder).items() if name.startswith(PACE)}
 
     def _not_started_result(self) -> dict[str, Any]:
         """Result of a trial that starts after its sweep was stopped; also ends what a killed process left running."""

@@ -44,11 +44,18 @@ def series_of(content: JournalContent, prefixes: tuple[str, ...] = ("",)) -> dic
     return history
 
 
+PACE = ("time/", "perf/")
+"""Beginnings of the names of metrics of a run's speed."""
+
+
 def final_metrics(folder: RunFolder) -> dict[str, float]:
-    """The latest value of every metric."""
-    return latest_values(metric_history(folder))
+    """Return what a run counts with: the value of every metric as `final_values` has it."""
+    return final_values(metric_history(folder))
 
 
-def latest_values(history: Mapping[str, Series]) -> dict[str, float]:
-    """The latest value of every metric."""
-    return {name: float(series.values[-1]) for name, series in history.items()}
+def final_values(history: Mapping[str, Series]) -> dict[str, float]:
+    """Return the latest value of every metric, and the median of those of speed: each point is a second's."""
+    return {
+        name: float(np.median(series.values) if name.startswith(PACE) else series.values[-1])
+        for name, series in history.items()
+    }
