@@ -1,6 +1,4 @@
-"""Muon and parameter groups under ZeRO against a plain reading; exact resume; state that moves between stages."""
-
-import math
+"""Muon and parameter groups under ZeRO on one worker against a plain reading; exact resume; a step left out."""
 
 import pytest
 import torch
@@ -8,87 +6,12 @@ import torch
 from denoisers.parameter_roles import parameter_roles
 from ditlab.engine.optimisers.newton_schulz import orthogonalise
 from ditlab.errors import UserError
-from support.trainings.engines import Job, Pass, Step, batch_of, drive_here, drive_workers, module_for, noise_of
-from support.trainings.workers import tiny, train_here
+from support.trainings.engines import Job, Pass, Step, drive_here, module_for
+from support.trainings.plain_muon import SCRIPT, assert_close, muon, plain_training, small
+from support.trainings.workers import train_here
 
 STAGES = (0, 1, 2, 3)
-LR = 1e-3  # of the script of steps
-SCRIPT = [Step([[Pass(0), Pass(1)]]), Step([[Pass(2), Pass(3)]]), Step([[Pass(4), Pass(5)]])]
-SPLIT = [Step([[one], [two]]) for one, two in (step.passes[0] for step in SCRIPT)]
 UNET = {"family": "unet", "image_size": 8, "width": 8, "num_classes": None, "time_scale": 1000.0}
-
-
-def muon(stage=0, model=None, **fields):
-    """A tiny experiment whose clipping is at work."""
-    return small(stage, model, kind="muon", adamw_lr=2 * LR, **fields)
-
-
-def small(stage, model=None, **fields):
-    optimizer = {"lr": LR, "weight_decay": 0.1, "no_decay": ["norm", "bias"], **fields}
-    changes = {"model": model} if model else {"model__depth": 1}
-    training = {"steps": 6, "ema": {"decay": 0.9}, "clip": {"kind": "norm", "max_norm": 0.05}}
-    return tiny(engine__zero={"stage": stage}, training=training, optimizer=optimizer, **changes)
-
-
-def five_iterations(matrix):
-    """The published iteration, in float64, on one matrix with as many columns as rows or more."""
-    x = matrix.double() / (matrix.double().norm() + 1e-7)
-    for _ in range(5):
-        gram = x @ x.T
-        x = 3.4445 * x - 4.7750 * gram @ x + 2.0315 * gram @ gram @ x
-    return x
-
-
-def plain_muon(matrix):
-    return five_iterations(matrix) if matrix.shape[0] <= matrix.shape[1] else five_iterations(matrix.T).T
-
-
-def plain_training(experiment, script):
-    """Weights by name after a script, by a loop of its own: autograd, clipping, Muon one matrix at a time, AdamW."""
-    spec, module = experiment.optimizer, module_for(experiment)
-    roles, parameters = parameter_roles(module), dict(module.named_parameters())
-    is_muon = {name: spec.kind == "muon" and roles[name].role in ("matrix", "convolution") for name in parameters}
-    rest = [
-        {
-            "params": [parameters[name]],
-            "lr": ((getattr(spec, "adamw_lr", None)) or spec.lr) * getattr(spec.lr_factors, roles[name].role),
-            "weight_decay": 0.0 if roles[name].role in spec.no_decay else spec.weight_decay,
-        }
-        for name in parameters
-        if not is_muon[name]
-    ]
-    adamw = torch.optim.AdamW(rest, betas=spec.betas, eps=spec.eps)
-    momenta = {name: torch.zeros_like(each) for name, each in parameters.items() if is_muon[name]}
-    for number, step in enumerate(script):
-        passes = [part for worker in step.passes for part in worker]
-        module.zero_grad()
-        for part in passes:
-            (module("loss", batch_of(number, part), noise_of(number, part))[0] / len(passes)).backward()
-        torch.nn.utils.clip_grad_norm_(parameters.values(), experiment.training.clip.max_norm)
-        adamw.step()
-        with torch.no_grad():
-            for name, momentum in momenta.items():
-                one, role = parameters[name], roles[name]
-                momentum.mul_(spec.momentum).add_(one.grad)
-                followed = one.grad + spec.momentum * momentum if spec.nesterov else momentum
-                turned = followed.transpose(0, 1) if role.is_transposed else followed
-                parts = turned.flatten(1).chunk(role.num_parts)
-                update = torch.cat([plain_muon(part) * _scale(spec.scale, *part.shape) for part in parts])
-                update = update.view(turned.shape)
-                rate = spec.lr * getattr(spec.lr_factors, role.role)
-                one.mul_(1 - rate * spec.weight_decay)
-                one.sub_(rate * (update.transpose(0, 1) if role.is_transposed else update).float())
-    return {name: parameter.detach() for name, parameter in parameters.items()}
-
-
-def _scale(kind, rows, columns):
-    return 0.2 * math.sqrt(max(rows, columns)) if kind == "rms" else math.sqrt(max(1, rows / columns))
-
-
-def assert_close(state, expected):
-    for name, weights in expected.items():
-        found = state.tensors["master", name].view(weights.shape)
-        torch.testing.assert_close(found, weights, rtol=2e-5, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (8, 40), (40, 8), (3, 12, 20)], ids=str)
@@ -120,19 +43,6 @@ def test_variants_and_convolutions(fields):
     expected = {name: weights for name, weights in trained.items() if weights.ndim > 1}
     assert sum(weights.ndim == 4 for weights in expected.values()) > 15
     assert_close(drive_here(Job(muon(1, UNET, **fields), SCRIPT)).state, expected)
-
-
-def test_two_workers_train_the_same_weights_at_every_stage(tmp_path):
-    """And what they saved goes on at every other stage on one worker."""
-    paths = [tmp_path / f"stage-{stage}" for stage in STAGES]
-    traces = drive_workers([Job(muon(stage), SPLIT, save=path) for stage, path in zip(STAGES, paths, strict=True)], 2)
-    expected = plain_training(muon(), SCRIPT)
-    for trace in traces:
-        assert_close(trace.state, expected)
-    more = Step([[Pass(6), Pass(7)]], number=3)
-    expected = plain_training(muon(), [*SCRIPT, more])
-    for stage, path in zip(STAGES, reversed(paths), strict=True):
-        assert_close(drive_here(Job(muon(stage), [more], load=path)).state, expected)
 
 
 @pytest.mark.parametrize("stage", STAGES)
