@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ditlab.data.loading.transfer import send
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.engine.distributed import Rank, single_process
 from ditlab.engine.engine import Engine, TrainingModule
@@ -45,7 +46,8 @@ class StepRunner:
         with self.clock.phase("data"):
             rows = np.arange(first, first + size) % len(self._view)
             raw = {field.name: self._view.gather(field.name, rows) for field in self._inputs.fields}
-            batch = self._inputs.prepare_batch(raw, self._view.columns)
+            moved = {name: send(raw[name], self.device) for name in self._inputs.names_read}
+            batch = self._inputs.prepare_batch(raw, self._view.columns, moved=moved)
             noise = KeyedNoise(self._experiment.seed, "train", step, number, size, self.device)
             batch |= prepare_on_host(self._objective, raw, self._view.columns, self._inputs, noise)
         self._engine.forward_backward(batch, noise, number == self.num_passes - 1)
