@@ -20,6 +20,7 @@ from ditlab.engine.optimisers.building import bind_matrices, build_optimizer, pa
 from ditlab.engine.partitions import ParameterSlice, Partitions
 from ditlab.engine.phase_clock import PhaseClock
 from ditlab.engine.recompute import checkpoint_activations
+from ditlab.engine.reduction import spare_copies
 from ditlab.engine.release import release
 from ditlab.engine.swapping import swap_folder
 from ditlab.engine.update import Update
@@ -95,9 +96,7 @@ class Engine:
                 experiment, rank, micro_size or experiment.micro_size, accumulation or experiment.accumulation, swap
             )
             self._engine = initialize(module, optimizer, config, rank)
-            if self.stage == 0 and rank.world_size == 1:
-                # DeepSpeed would copy all gradients into a flat buffer and back, to sum them over one worker.
-                self._engine.enable_backward_allreduce = False
+            spare_copies(self._engine, self.stage, rank.world_size)
             time_collectives(self._engine, self.stage, self._clock)
             self.partitions = Partitions(
                 self._engine, self.stage, lambda name: experiment.optimizer.rates(facts[name].role.role).moments
