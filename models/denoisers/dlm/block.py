@@ -12,8 +12,8 @@ from denoisers.layers.adaln import GatedModulation, Modulation, add_gated, modul
 from denoisers.layers.attention import SelfAttention
 from denoisers.layers.kv_cache import LayerCache
 from denoisers.layers.masked_attention import AttentionMask
+from denoisers.layers.mlp import SwiGLU
 from denoisers.layers.rope import Rotation
-from denoisers.layers.swiglu import SwiGLU
 
 NORM_EPS = 1e-6
 

@@ -1,4 +1,4 @@
-"""The feed-forward half of a transformer block."""
+"""The feed-forward half of a transformer block, plain or gated."""
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,3 +15,17 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Transform (..., width) to the same shape."""
         return self.out(functional.gelu(self.hidden(x)))
+
+
+class SwiGLU(nn.Module):
+    """down(SiLU(gate(x)) * up(x)), three Linears without biases (Shazeer 2020, arXiv:2002.05202, eq. 6)."""
+
+    def __init__(self, width: int, hidden_width: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, hidden_width, bias=False)
+        self.up = nn.Linear(width, hidden_width, bias=False)
+        self.down = nn.Linear(hidden_width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform (..., width) to the same shape."""
+        return self.down(functional.silu(self.gate(x)) * self.up(x))

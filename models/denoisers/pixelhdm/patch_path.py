@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from denoisers.layers.gated_attention import GatedAttention
+from denoisers.layers.mlp import SwiGLU
 from denoisers.layers.mrope import MRoPE
 from denoisers.layers.sandwich_block import SandwichBlock
-from denoisers.layers.swiglu import SwiGLU
 from denoisers.pixelhdm.model_spec import CHANNELS, PixelHDMSpec
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from denoisers.layers.adaln import GatedModulation
+from denoisers.layers.mlp import SwiGLU
 from denoisers.layers.rope import Rotation
 from denoisers.layers.sandwich_block import SixWayAdaLN
-from denoisers.layers.swiglu import SwiGLU
 from denoisers.pixelhdm.model_spec import PixelHDMSpec
 from denoisers.pixelhdm.patch_path import build_attention
 

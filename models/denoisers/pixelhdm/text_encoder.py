@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.layers.gated_attention import GatedAttention
+from denoisers.layers.mlp import SwiGLU
 from denoisers.layers.mrope import AxisTable
 from denoisers.layers.rope import Rotation
-from denoisers.layers.swiglu import SwiGLU
 from denoisers.pixelhdm.model_spec import NUM_BYTES, PixelHDMSpec
 from denoisers.pixelhdm.patch_path import build_attention
 

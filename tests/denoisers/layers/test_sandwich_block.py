@@ -3,8 +3,8 @@
 import torch
 
 from denoisers.layers.gated_attention import GatedAttention
+from denoisers.layers.mlp import SwiGLU
 from denoisers.layers.sandwich_block import SandwichBlock, SixWayAdaLN
-from denoisers.layers.swiglu import SwiGLU
 
 WIDTH, CONDITION = 16, 24
 

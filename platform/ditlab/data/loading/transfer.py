@@ -21,7 +21,7 @@ class StartedCopy:
     """Copy on a device that may still be under way."""
 
     rows: Mapping[str, Tensor]
-    """By column; not to be read before the copy has been handed over."""
+    """Copied columns by name; not to be read before they have been handed over."""
     end: Any
     """Mark of the copy's end on its stream."""
 

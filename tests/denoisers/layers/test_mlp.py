@@ -2,7 +2,7 @@
 
 import torch
 
-from denoisers.layers.swiglu import SwiGLU
+from denoisers.layers.mlp import SwiGLU
 
 
 def test_parameters_have_no_biases():
