@@ -1,6 +1,6 @@
 """Handover of a checkpoint from one run to another, which goes on from it."""
 
-from ditlab.checkpoints.manifest import MANIFEST, folder_of
+from ditlab.checkpoints.manifest import MANIFEST, folder_of, is_hold
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import Unreachable
 
@@ -27,7 +27,8 @@ def take_over(own: CheckpointStore, donor: CheckpointStore, step: int) -> int:
 
 def _copy(own: CheckpointStore, donor: CheckpointStore, folder: str) -> None:
     """Copy one checkpoint over the own one of that step, which counts until the donor's manifest replaces its own."""
-    there, manifest = donor.files.sizes(folder), donor.files.read(folder, MANIFEST)
+    there = [name for name in donor.files.sizes(folder) if not is_hold(name)]
+    manifest = donor.files.read(folder, MANIFEST)
     here = own.files.sizes(folder)
     if MANIFEST not in here or own.files.read(folder, MANIFEST) != manifest:
         for name in there:
@@ -37,5 +38,5 @@ def _copy(own: CheckpointStore, donor: CheckpointStore, folder: str) -> None:
                 own.files.write(folder, name, donor.files.chunks(folder, name))
         own.files.replace(folder, MANIFEST, manifest)
     for name in here:
-        if name not in there:
+        if name not in there and not is_hold(name):
             own.files.delete(folder, name)

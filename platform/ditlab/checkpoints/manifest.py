@@ -20,6 +20,7 @@ MANIFEST = "manifest.json"
 
 Natural = Annotated[int, Field(ge=0)]
 ShardPiece = tuple[str, str, str, Natural, Natural]
+_HOLD = "fork-"
 _SHARD = re.compile(r"shard-\d{5,}-of-\d{5,}-[0-9a-f]{8}\.safetensors")
 
 
@@ -76,6 +77,12 @@ class CheckpointManifest:
         """JSON without spaces, its last field the SHA-256 of the same without that field."""
         absent = {name for name, value in (("draws", []), ("blocks", "eager")) if getattr(self, name) == value}
         return _serialised({name: value for name, value in asdict(self).items() if name not in absent})
+
+    def state_digest(self) -> str:
+        """Return a hash over the state alone: equal for two saves of the same numbers by as many workers."""
+        shards = sorted(digest.sha256 for digest in self.shards.values())
+        state = [self.step, self.position, self.scalars, self.shapes, self.buffers, self.draws, shards]
+        return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def from_bytes(cls, raw: bytes, place: str) -> "CheckpointManifest":
@@ -138,6 +145,21 @@ def step_of(folder: str) -> int:
 def committed(listing: Mapping[str, Mapping[str, int]]) -> list[int]:
     """Steps of the folders with a manifest, oldest first; `listing` has the files' sizes by folder and name."""
     return sorted(step_of(folder) for folder, files in listing.items() if is_step(folder) and MANIFEST in files)
+
+
+def hold_name(run_id: str) -> str:
+    """The name of the file in a checkpoint's folder by which a fork keeps the checkpoint from being pruned."""
+    return f"{_HOLD}{run_id}"
+
+
+def is_hold(name: str) -> bool:
+    """Return True if a file's name is one that `hold_name` gives."""
+    return name.startswith(_HOLD) and not name.endswith(".partial")
+
+
+def holders(files: Mapping[str, int]) -> list[str]:
+    """Ids of the forks that hold a checkpoint, by the files of its folder; [] where it has no manifest."""
+    return sorted(name.removeprefix(_HOLD) for name in files if is_hold(name)) if MANIFEST in files else []
 
 
 def _reason(error: Exception) -> str:

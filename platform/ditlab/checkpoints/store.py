@@ -1,12 +1,22 @@
 """A run's checkpoints: their location, the committed ones among them, and pruning."""
 
+import re
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from ditlab.checkpoints.manifest import MANIFEST, DamagedCheckpoint, committed, folder_of, is_step, step_of
+from ditlab.checkpoints.manifest import (
+    MANIFEST,
+    DamagedCheckpoint,
+    committed,
+    folder_of,
+    hold_name,
+    holders,
+    is_step,
+    step_of,
+)
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.errors import UserError
 from ditlab.home import followed
@@ -45,6 +55,11 @@ class CheckpointStore:
     def location(self) -> str:
         """Path or URI of the store, from which `at` opens it."""
         return self.files.location
+
+    @property
+    def is_local(self) -> bool:
+        """True for a folder on this machine's disks, or on one that it mounts."""
+        return isinstance(self.files, LocalFiles)
 
     def location_of(self, step: int) -> str:
         """Path or URI of one checkpoint."""
@@ -90,21 +105,64 @@ class CheckpointStore:
     def prune(self, keep: int, newest_step: int) -> list[int]:
         """Delete all but the `keep` committed checkpoints up to `newest_step`, and unfinished ones before those.
 
+        Checkpoints that forks hold stay, beside the `keep` others.
         Checkpoints later than `newest_step`, which has just been written, were passed over as damaged by a resume:
         they do not count, or they would displace whole ones. Returns the steps whose folders are gone.
         """
         listing = self._listing()
+        held = {step for step in committed(listing) if holders(listing[folder_of(step)])}
         kept = [step for step in committed(listing) if step <= newest_step][-keep:]
         gone = [step for step in sorted(map(step_of, filter(is_step, listing))) if kept and step < kept[0]]
+        gone = [step for step in gone if step not in held and not holders(self.files.sizes(folder_of(step)))]
         for step in gone:
             # The manifest goes first: a deletion cut short leaves no checkpoint that looks whole.
             self.files.delete(folder_of(step), MANIFEST)
             self.files.delete_folder(folder_of(step))
         return gone
 
+    def hold(self, step: int, run_id: str) -> None:
+        """Keep a checkpoint from being pruned for the sake of a fork, until `release`. May be repeated.
+
+        Raises UserError where the checkpoint is not there, or the store cannot be written.
+        """
+        if self.held_digest(step, run_id):
+            return
+        with self.open(step, verify=False) as reader:
+            digest = reader.manifest.state_digest()
+        with self.files.translating_errors("cannot be written", "allow forks to mark what they need"):
+            self.files.replace(folder_of(step), hold_name(run_id), digest.encode())
+        try:
+            self.open(step, verify=False).close()  # pruned between the two, it would be a folder with a mark alone
+        except DamagedCheckpoint:
+            self.release(step, run_id)
+            raise
+
+    def release(self, step: int, run_id: str) -> None:
+        """Take back what `hold` did; nothing where the checkpoint or the mark is gone."""
+        with self.files.translating_errors("cannot be written", "delete the mark of the fork there by hand"):
+            self.files.delete(folder_of(step), hold_name(run_id))
+            self.files.delete_folder_if_empty(folder_of(step))
+
+    def held_digest(self, step: int, run_id: str) -> str | None:
+        """Return `state_digest` of the checkpoint as it was when a fork began to hold it.
+
+        None where the fork's mark is missing or damaged.
+        """
+        try:
+            with self._reading():
+                found = self.files.read(folder_of(step), hold_name(run_id)).decode("ascii", "replace")
+        except UserError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+        return found if re.fullmatch("[0-9a-f]{64}", found) else None
+
     def _listing(self) -> dict[str, dict[str, int]]:
-        with self.files.translating_errors("cannot be read", "check that it can be reached and may be read from here"):
+        with self._reading():
             return self.files.listing()
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return self.files.translating_errors("cannot be read", "check that it can be reached and may be read from here")
 
 
 def open_checkpoint(location: str | Path) -> CheckpointReader:

@@ -88,6 +88,7 @@ def _print(found: RunDescription, as_json: bool) -> None:
 def _facts(found: RunDescription) -> dict[str, str]:
     """Lines of the description by their headings, without empty ones."""
     from ditlab.cli.visible import shown_line
+    from ditlab.runs.forks.lineage import lineage_lines
 
     record, kept = found.record, found.checkpoints
     kind = f"sweep of {record.trials} trials over {record.family}" if record.trials else record.family
@@ -109,6 +110,7 @@ def _facts(found: RunDescription) -> dict[str, str]:
         "message": record.message,
         "trial": f"{record.trial} of sweep {record.parent}" if record.parent else "",
         "trials": of_trials,
+        "lineage": "\n".join(lineage_lines(found.lineage, record.run_id)) if found.lineage else "",
         "created": _moment(record.created),
         "updated": _moment(record.updated),
         "spec": "\n".join(f"{name}: {shown_line(value)}" for name, value in found.spec.items()),

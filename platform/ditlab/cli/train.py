@@ -8,6 +8,7 @@ import click
 from ditlab.cli.common import emit, json_option, print_line, print_yaml, quick_option, say, set_option, spec_argument
 from ditlab.cli.completing import complete_resume
 from ditlab.cli.hints import command_line, hint, repeated_arguments, say_resume, short_path
+from ditlab.cli.starting import start_option, start_overrides, weights_only_option
 
 if TYPE_CHECKING:
     from ditlab.interface.training import TrainingResult
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     shell_complete=complete_resume,
     help="Continue a run; `auto`: the newest unfinished one of this spec, if any.",
 )
+@start_option
+@weights_only_option
 @click.option(
     "--figures/--no-figures",
     default=True,
@@ -47,12 +50,15 @@ def train(
     address: str | None,
     local: bool,
     resume: str | None,
+    start_from: str | None,
+    weights_only: bool,
     figures: bool,
     metrics_port: int | None,
     dry_run: bool,
     as_json: bool,
 ) -> int:
     """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume continues."""
+    overrides = (*start_overrides(start_from, weights_only, resume), *overrides)
     experiment, changes = _load(spec, overrides, quick)  # before torch and Ray are imported: a mistake shows at once
     if dry_run:
         _show_plan(experiment, changes, address, local, resume, as_json)
@@ -76,10 +82,18 @@ def train(
         print_line(text, as_json)
     emit({**result.to_dict(), **changes}, as_json)
     if result.status == "interrupted":
-        say_resume("train", *repeated_arguments("resume", "as_json"), "--resume", result.run_id)
+        say_resume("train", *_repeated(result, experiment), "--resume", result.run_id)
     else:
         hint(as_json, "sample", result.run_id)
     return 130 if result.status == "interrupted" else 0
+
+
+def _repeated(result: "TrainingResult", experiment: "Experiment") -> list[str]:
+    """Arguments that an interrupted run goes on with: a fork's own spec, which names its parent by id and step."""
+    if experiment.start is None:
+        return repeated_arguments("resume", "as_json")
+    left_out = ("spec", "overrides", "quick", "resume", "start_from", "weights_only", "as_json")
+    return [short_path(result.folder / "spec.yaml"), *repeated_arguments(*left_out)]
 
 
 def _load(spec: Path, overrides: tuple[str, ...], quick: bool) -> "tuple[Experiment, dict[str, Any]]":

@@ -8,6 +8,7 @@ import click
 from ditlab.cli.common import console, emit, json_option, print_line, quick_option, say, set_option
 from ditlab.cli.completing import complete_resume
 from ditlab.cli.hints import hint, relative, repeated_arguments, say_resume, short_path
+from ditlab.cli.starting import start_option, start_overrides, weights_only_option
 
 if TYPE_CHECKING:
     from ditlab.spec.sweep.spec import Sweep
@@ -27,6 +28,8 @@ STATUS_TEXTS = {"finished": "finished", "interrupted": "interrupted", "stopped":
     shell_complete=complete_resume,
     help="Continue a sweep: trials that have ended are not run again; `auto`: the newest unfinished one, if any.",
 )
+@start_option
+@weights_only_option
 @click.option("--dry-run", is_flag=True, help="Show the trials, their resources, parameters and time; start nothing.")
 @json_option
 def tune(
@@ -35,10 +38,13 @@ def tune(
     quick: bool,
     address: str | None,
     resume: str | None,
+    start_from: str | None,
+    weights_only: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
     """Run the trials of a sweep, rank them, and write a report. Ctrl-C ends it after a checkpoint of each trial."""
+    overrides = (*start_overrides(start_from, weights_only, resume, "fixed."), *overrides)
     source, overrides, changes = _shorten(sweep, overrides) if quick else (sweep, overrides, {})
     if dry_run:
         _show_plan(source, overrides, changes, address, resume, as_json)

@@ -24,6 +24,7 @@ from ditlab.planning.plan import Plan, make_plan
 from ditlab.planning.settings import Machine, Planner
 from ditlab.planning.step_time import UPDATE_BYTES, Rates, assumed_rates
 from ditlab.planning.written_spec import write_recommended
+from ditlab.spec.composition.start import first_step
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.sweep.space import enumerate_trials, experiment_for
 from ditlab.storage.sizes import folder_size
@@ -75,6 +76,7 @@ def plan(
             rates = _measured_rates(experiment, shape, home, planner)
             planner = Planner(experiment, shape, _machine(experiment, device, gpu_memory, rates), encoders)
         steps = plan_run(experiment, data).total_steps if data else experiment.training.steps
+        steps = None if steps is None else steps - first_step(experiment.start)
         size = folder_size(data.train.store.path) if data else None
         return make_plan(planner, experiment, planner.machine, steps, size)
 

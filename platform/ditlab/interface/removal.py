@@ -14,6 +14,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
 from ditlab.interface.run_needs import needs
 from ditlab.runs.description import storage_of
+from ditlab.runs.forks.starting import release_start
 from ditlab.runs.locks import is_locked, lock_run
 from ditlab.storage.files import sync_folder
 from ditlab.storage.sizes import folder_size
@@ -66,8 +67,11 @@ class RemovalPlan:
     def remove(self, *, mlflow: bool = False) -> None:
         """Delete the runs, with `mlflow` first in MLflow. Each goes in one step: after a crash it is whole or gone.
 
-        Raises UserError for a run that a process has begun to train, and RunFailed where the disk refuses.
+        Raises UserError for a run that a process has begun to train or that another has come to need, and RunFailed
+        where the disk refuses.
         """
+        known = scan_runs(self.home)
+        _refuse_needed(self.home, known, [run.folder.run_id for run in self.runs])
         if mlflow:
             from ditlab.tracking.upload.deletion import delete_mlflow_run
 
@@ -78,6 +82,9 @@ class RemovalPlan:
             trash.mkdir(exist_ok=True)
             for run in self.runs:
                 _remove(run.folder, trash)
+                for record in known.records:
+                    if record.run_id == run.folder.run_id:
+                        release_start(self.home, record)
             shutil.rmtree(trash)  # also what a killed process has left there
         except OSError as error:
             place = error.filename or trash
@@ -95,15 +102,13 @@ def plan_removal(names: Sequence[str], home: Home | None = None) -> RemovalPlan:
     home = home or Home.from_environment()
     known = scan_runs(home)
     chosen = list(dict.fromkeys(run_id for name in names for run_id in _with_trials(home, known, name)))
-    reasons = needs(home, known, chosen)
     for run_id in chosen:
         folder = home.run(run_id)
         if folder.path.is_symlink():
             raise UserError(f"run {run_id} is a link to {folder.path.readlink()}; delete the link itself.")
         if is_locked(folder):
             raise UserError(f"run {run_id} is being trained by another process; stop that one first.")
-        if reason := reasons.get(run_id):
-            raise UserError(f"run {run_id} {reason}.")
+    _refuse_needed(home, known, chosen)
     records = {record.run_id: record for record in known.records}
     return RemovalPlan(home, [_doomed(home, home.run(run_id), records.get(run_id)) for run_id in chosen])
 
@@ -130,6 +135,14 @@ def _with_trials(home: Home, known: RunList, name: str) -> list[str]:
     trials = {each.run_id for each in known.records if each.parent == record.run_id}
     trials |= {trial.run_id for trial in SweepFolder(home.run(record.run_id)).planned_trials()}
     return [record.run_id, *sorted(run_id for run_id in trials if home.run(run_id).path.is_dir())]
+
+
+def _refuse_needed(home: Home, known: RunList, chosen: Sequence[str]) -> None:
+    """Raise UserError for the first run that others need."""
+    reasons = needs(home, known, chosen)
+    for run_id in chosen:
+        if reason := reasons.get(run_id):
+            raise UserError(f"run {run_id} {reason}.")
 
 
 def _doomed(home: Home, folder: RunFolder, record: RunRecord | None) -> DoomedRun:

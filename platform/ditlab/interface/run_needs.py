@@ -8,6 +8,8 @@ from typing import Any
 
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
+from ditlab.runs.forks.lineage import forks_by_parent
+from ditlab.spec.composition.start import parse_start
 from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.sweeps.folder import SweepFolder
@@ -35,11 +37,24 @@ def needs(home: Home, known: RunList, leaving: Sequence[str]) -> dict[str, str]:
                 f"is trial {number} of sweep {sweep}, whose ranking, report and best.yaml need it; delete the sweep, "
                 "and its trials go with it"
             )
+    forks = forks_by_parent(staying)
+    for run_id in leaving:
+        if run_id not in found and (below := forks.get(run_id)):
+            found[run_id] = _needed_by_forks(below)
     for user, text in _texts(home, staying):
         for run_id in leaving:
             if run_id not in found and run_id.encode() in text and _refers(text, run_id):
-                found[run_id] = f"is needed by {user}, which names a file in its folder; delete that first"
+                found[run_id] = f"is needed by {user}, which names it or a file in its folder; delete that first"
     return found
+
+
+def _needed_by_forks(forks: Sequence[RunRecord]) -> str:
+    """Reason why a run with forks stays."""
+    listed = ", ".join(f"{fork.run_id} ({fork.name}, from step {parse_start(fork.start).step})" for fork in forks[:8])
+    if len(forks) == 1:
+        return f"is the parent of fork {listed}, which needs its checkpoint; delete that first"
+    more = f" and {len(forks) - 8} more" if len(forks) > 8 else ""
+    return f"is the parent of {len(forks)} forks, {listed}{more}, which need its checkpoints; delete those first"
 
 
 def _texts(home: Home, staying: Sequence[RunRecord]) -> Iterator[tuple[str, bytes]]:

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ditlab.cluster.session import cluster_address, is_connected
 from ditlab.errors import UserError
+from ditlab.home import Home
 from ditlab.interface.run import Run, open_run
 from ditlab.notebook_html import never_failing
 from ditlab.runs.callbacks import RunCallbacks
+from ditlab.runs.forks.starting import requested_start
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
 from ditlab.runs.prepare import CheckedRun, check_run, prepare_run, startup_lines
 from ditlab.runs.request import PreparedRun
+from ditlab.spec.composition.start import Start
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.tracking.address import redact
@@ -80,6 +83,8 @@ def train(
     local: bool = False,
     address: str | None = None,
     resume: str | None = None,
+    start_from: str | None = None,
+    weights_only: bool = False,
     metrics_port: int | None = None,
     on_progress: Callable[[TrainingProgress], None] | None = None,
     say: Callable[[str], None] | None = None,
@@ -96,6 +101,8 @@ def train(
         local: True to train in this process, without Ray.
         address: Ray cluster to train on; None: RAY_ADDRESS, else a Ray instance on this machine.
         resume: id or name of a run to go on with; `auto`: the newest unfinished run of this spec, if there is one.
+        start_from: `RUN@STEP`, a checkpoint of another run that this one goes on from (a fork); `RUN`: its newest one.
+        weights_only: True to take over its weights alone, averaged ones where it keeps an average, from step 0.
         metrics_port: port of 127.0.0.1 that serves the run's metrics to scrapers (`/metrics`, OpenMetrics); None: none.
         on_progress: receives step, metrics and speed, a few times a second.
         say: receives lines that describe the run at its start.
@@ -105,7 +112,8 @@ def train(
         UserError: the input is wrong; the message names the field, its value and the remedy.
         RunFailed: the run started and failed.
     """
-    experiment = _validated(experiment, overrides)
+    start = requested_start(start_from, weights_only, resume, Home.from_environment())
+    experiment = _validated(experiment, overrides, start)
     address = _cluster(local, address)
     say, warn = say or _ignore, warn or _log.warning
     with _metrics_server(metrics_port) as server, _connection(experiment, address, say):
@@ -126,20 +134,23 @@ def plan_training(
     local: bool = False,
     address: str | None = None,
     resume: str | None = None,
+    start_from: str | None = None,
+    weights_only: bool = False,
 ) -> TrainingPlan:
     """Check an experiment as `train` does, and start nothing. Contacts no cluster. Raises UserError."""
-    experiment = _validated(experiment, overrides)
+    start = requested_start(start_from, weights_only, resume, Home.from_environment())
+    experiment = _validated(experiment, overrides, start)
     checked = check_run(experiment, resume, local=local, remote=_cluster(local, address) is not None)
     return TrainingPlan(experiment.content_hash(), checked.plan.total_steps, checked.counts.total, checked.notes)
 
 
-def _validated(experiment: Experiment | str | Path, overrides: Sequence[str]) -> Experiment:
-    """The experiment itself, or the one in a YAML file. Raises UserError for a spec that is wrong."""
+def _validated(experiment: Experiment | str | Path, overrides: Sequence[str], start: Start | None) -> Experiment:
+    """The experiment itself, or the one in a YAML file, with a start. Raises UserError for a spec that is wrong."""
     if not isinstance(experiment, Experiment):
-        return load_experiment(Path(experiment), overrides)
+        return load_experiment(Path(experiment), [*([start.override()] if start else []), *overrides])
     if overrides:
         raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
-    return experiment
+    return experiment.replace("start", start) if start else experiment
 
 
 def _cluster(local: bool, address: str | None) -> str | None:

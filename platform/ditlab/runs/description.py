@@ -11,6 +11,7 @@ from ditlab.checkpoints.manifest import committed
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.reports.time_summary import TIMED, TimeSummary, time_summary
+from ditlab.runs.forks.lineage import LineageRun, lineage
 from ditlab.runs.locks import is_locked
 from ditlab.secrets import hide
 from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
@@ -32,7 +33,7 @@ from ditlab.tracking.upload.sync import num_unsent
 _ESSENTIALS = (
     "seed", "model.family", "data.kind", "data.path", "data.weights.*", "batch.size", "batch.micro", "optimizer.kind",
     "optimizer.lr", "schedule.kind", "training.steps", "training.epochs", "training.precision", "engine.zero.stage",
-    "resources.workers", "resources.gpus_per_worker", "tracking.experiment",
+    "resources.workers", "resources.gpus_per_worker", "start.run", "start.step", "start.state", "tracking.experiment",
     "base.name", "search.kind", "scheduler.kind", "metric", "mode", "trials",
 )  # fmt: skip
 """Fields of an experiment or a sweep that are shown, in this order; `*` stands for any name."""
@@ -76,6 +77,8 @@ class RunDescription:
     """Sentences on files that cannot be read."""
     time: TimeSummary | None = None
     """Where the time of its steps went; None for a sweep, and for a run that has logged no times."""
+    lineage: LineageRun | None = None
+    """Tree of the runs that it goes on from and of those that go on from it; None where there are neither."""
 
     def to_dict(self) -> dict[str, Any]:
         """The description in JSON's types, for `--json`."""
@@ -90,6 +93,7 @@ class RunDescription:
             "checkpoints": {"place": self.checkpoints.place, "steps": self.checkpoints.steps},
             "bytes": self.sizes, "trials": self.trials, "notes": self.notes,
             "time": self.time.to_dict() if self.time else None,
+            "start": record.start or None, "lineage": self.lineage.to_dict() if self.lineage else None,
         }  # fmt: skip
 
 
@@ -116,7 +120,8 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     except OSError as error:
         notes.append(f"{folder.journal} cannot be read ({first_line(error)}).")
     trials: dict[str, int] = {}
-    for each in list_runs(home) if record.trials else ():
+    records = list_runs(home)
+    for each in records if record.trials else ():
         if each.parent == record.run_id:
             trials[each.status] = trials.get(each.status, 0) + 1
     return RunDescription(
@@ -132,6 +137,7 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
         trials=trials,
         notes=notes,
         time=time,
+        lineage=lineage(records, record.run_id),
     )
 
 

@@ -1,13 +1,18 @@
 """Preparation of a run: every check that needs no worker process, then the run's folder."""
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 
 from denoisers.parameter_counts import ParameterCount
 from ditlab.data.splits import DataSplits, open_data
+from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.inputs.checks import check_inputs
 from ditlab.quality import check_quality
+from ditlab.runs.forks.checks import check_start
+from ditlab.runs.forks.lineage import lineage_tags
+from ditlab.runs.forks.starting import hold_start
 from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.preflight import (
     check_devices,
@@ -21,6 +26,7 @@ from ditlab.runs.preflight import (
 from ditlab.runs.relocation import check_run_place
 from ditlab.runs.request import PreparedRun, RunRequest
 from ditlab.spec.compiling import CompileDecision, compile_decision
+from ditlab.spec.composition.start import first_step
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugin_packages import plugin_packages, plugin_tags
 from ditlab.spec.recorded import encode_recorded
@@ -28,7 +34,7 @@ from ditlab.storage.files import write_durably
 from ditlab.tracking.access import check_access, check_reachable
 from ditlab.tracking.address import launch_address, redact, resolve_tracking_uri
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.records import create_run, find_training_run, find_unfinished, read_record
+from ditlab.tracking.records import create_run, find_training_run, find_unfinished, list_runs, read_record
 from ditlab.tracking.relocation.places import check_place, record_place
 from ditlab.training.plan import RunPlan, plan_run
 
@@ -47,11 +53,13 @@ class CheckedRun:
     """Resolved address of the tracked run."""
     resumed: RunFolder | None
     """Folder of the run that goes on; None for a new run."""
+    start: str = ""
+    """Line about the checkpoint of another run that this one begins from; empty for a run that is no fork."""
 
     @property
     def notes(self) -> list[str]:
         """Lines that describe the run and its data."""
-        remarks = [self.plan.mixture, self.data.note, self.plan.note]
+        remarks = [self.start, self.plan.mixture, self.data.note, self.plan.note]
         return [describe(self.experiment, self.counts.total), *filter(None, remarks)]
 
 
@@ -87,18 +95,24 @@ def check_run(experiment: Experiment, resume: str | None, *, local: bool, remote
     check_inputs(experiment, data, home)
     check_quality(experiment, data)
     plan = plan_run(experiment, data)
+    start = check_start(experiment, home, plan.total_steps, resumed)
     home.ensure()
-    return CheckedRun(experiment, data, plan, counts, home, tracking_uri, resumed)
+    return CheckedRun(experiment, data, plan, counts, home, tracking_uri, resumed, start)
 
 
 def prepare_run(checked: CheckedRun) -> PreparedRun:
     """Make the run's folder and record, or take those of the run that goes on.
 
-    Raises UserError where DITLAB_HOME cannot be written.
+    Raises UserError where DITLAB_HOME cannot be written, and where the checkpoint of a fork's parent is gone by now.
     """
     record_place(checked.home)
     folder = checked.resumed or _create_folder(checked)
+    if checked.resumed:
+        with suppress(UserError):  # its parent may be gone once it has checkpoints of its own
+            hold_start(checked.experiment, checked.home, folder.run_id)
     tags = {**source_tags(), **plugin_tags(checked.experiment.to_dict())}
+    if start := checked.experiment.start:
+        tags |= lineage_tags(start.point, list_runs(checked.home))
     tags["ditlab.compile"] = str(_compile_decision(checked.experiment))
     request = RunRequest(
         checked.experiment, folder.run_id, checked.home, resumed=checked.resumed is not None, tags=tags
@@ -110,7 +124,9 @@ def startup_lines(checked: CheckedRun, run_id: str) -> list[str]:
     """Lines for the start of a run: its description, tracking problems that its first upload would meet, its length."""
     plan = checked.plan
     left_out = f", {plan.left_out_samples} left out of each epoch" if plan.left_out_samples else ""
-    length = f"{plan.total_steps} steps on {plan.train_samples:,} samples{left_out}"
+    first = first_step(checked.experiment.start)
+    steps = f"steps {first + 1} to {plan.total_steps}" if first else f"{plan.total_steps} steps"
+    length = f"{steps} on {plan.train_samples:,} samples{left_out}"
     last = f"run {run_id}: going on, to {plan.total_steps} steps" if checked.resumed else f"run {run_id}: {length}"
     return [*checked.notes, *_tracking_warnings(checked.tracking_uri), last]
 
@@ -134,12 +150,14 @@ def _create_folder(checked: CheckedRun) -> RunFolder:
             total_steps=checked.plan.total_steps,
             tracking_uri=checked.tracking_uri if experiment.tracking.uri else "",
             plugins=plugin_packages(experiment.to_dict()),
+            start=experiment.start.point if experiment.start else "",
         )  # fmt: skip
         write_durably(folder.spec, encode_recorded(experiment.to_dict()))
-    except OSError as error:
+        hold_start(experiment, checked.home, folder.run_id)
+    except (OSError, UserError) as error:
         if folder is not None:
             shutil.rmtree(folder.path, ignore_errors=True)
-        raise home_write_error(checked.home, error) from error
+        raise error if isinstance(error, UserError) else home_write_error(checked.home, error) from error
     return folder
 
 

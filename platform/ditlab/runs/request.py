@@ -2,14 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from denoisers.parameter_counts import ParameterCount
+from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import DataSplits
+from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
+from ditlab.storage.plain_files import read_plain
 from ditlab.training.memory import MemoryPlan
 from ditlab.training.plan import RunPlan, TrainingRun
 
@@ -74,8 +79,9 @@ class RunRequest:
     def training_run(self, data: DataSplits, plan: RunPlan) -> TrainingRun:
         """Everything that a worker trains from. Raises UserError where the checkpoints cannot be reached."""
         return TrainingRun(
-            self.experiment, data, plan, self.checkpoints(), self.home, self.folder.path / "swap", self.memory
-        )
+            self.experiment, data, plan, self.checkpoints(), self.home, self.folder.path / "swap", self.memory,
+            start_point(self.experiment, self.home, self.run_id),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,3 +97,25 @@ class PreparedRun:
 def checkpoint_store(folder: RunFolder, storage: str | None) -> CheckpointStore:
     """Store of a run's checkpoints: in the run's folder, or by the run's id below `checkpoint.storage`."""
     return CheckpointStore.at(storage).child(folder.run_id) if storage else CheckpointStore.at(folder.checkpoints)
+
+
+def start_point(experiment: Experiment, home: Home, run_id: str) -> StartPoint | None:
+    """Return the checkpoint that a run begins from while it has none of its own; None for a run that is no fork."""
+    start = experiment.start
+    return StartPoint(start, partial(recorded_checkpoints, home.run(start.run)), run_id) if start else None
+
+
+def recorded_checkpoints(folder: RunFolder) -> CheckpointStore:
+    """Store of a run's checkpoints by its spec as it was recorded, of which nothing else is validated.
+
+    Raises UserError for a run that is not there, and for a spec that cannot be read.
+    """
+    try:
+        spec = parse_yaml(read_plain(folder.spec, MAX_BYTES).decode(), str(folder.spec))
+    except FileNotFoundError:
+        raise UserError(f"run {folder.run_id} is not there: {folder.spec} is missing; bring it back.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder.spec} cannot be read ({first_line(error)}); put the run's own file there.") from None
+    section = spec.get("checkpoint") if isinstance(spec, dict) else None
+    storage = section.get("storage") if isinstance(section, dict) else None
+    return checkpoint_store(folder, storage if isinstance(storage, str) else None)

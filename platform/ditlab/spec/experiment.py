@@ -14,9 +14,10 @@ from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpe
 from denoisers.families import AnyFamily, family_of
 from ditlab.errors import UserError
 from ditlab.notebook_html import never_failing
-from ditlab.spec.composition.content import content_of_data, without_defaults
+from ditlab.spec.composition.content import LATER_SECTIONS, content_of_data, without_defaults
 from ditlab.spec.composition.mixture import DataSpec, MixtureData, check_orders
 from ditlab.spec.composition.packing import check_packing
+from ditlab.spec.composition.start import Start, check_length
 from ditlab.spec.data import DigitsData
 from ditlab.spec.display.experiment_card import experiment_card
 from ditlab.spec.encoders import Encoders
@@ -58,6 +59,8 @@ class Experiment(Spec):
     """Learning rate over time."""
     training: Training
     """Length and arithmetic of the run."""
+    start: Start | None = None
+    """Checkpoint of another run to go on from; null: fresh weights."""
     engine: DeepSpeedEngine = DeepSpeedEngine()
     """Engine that executes a step."""
     resources: Resources = Resources()
@@ -128,6 +131,7 @@ class Experiment(Spec):
     @model_validator(mode="after")
     def schedule_fits(self) -> "Experiment":
         """Warm-up ends before the run; for a run of epochs, its plan checks that. A mixture has no epochs."""
+        check_length(self.start, self.training.steps)
         if isinstance(self.data, MixtureData):
             self.data.check_length(self.training, self.schedule)
         warmup = getattr(self.schedule, "warmup", 0)
@@ -197,8 +201,7 @@ class Experiment(Spec):
         content["optimizer"] = without_defaults(content["optimizer"], LATER)
         content["objective"] = without_defaults(content["objective"], self.objective.added_fields)
         content["encoders"] = self.encoders.content()
-        if not content["encoders"]:
-            del content["encoders"]  # without any, the hash is what it was before there were encoders
+        content = without_defaults(content, LATER_SECTIONS)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     @never_failing

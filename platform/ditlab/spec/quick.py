@@ -119,7 +119,11 @@ def _steps(before: dict[str, Any], given: Mapping[str, Any]) -> int | None:
     epochs = next((found for each in set_by_hand.values() if (found := value_at(each, ["training", "epochs"]))), None)
     if steps is not None:
         return steps if isinstance(steps, int) else None
-    return None if epochs is not None else min(before["training"]["steps"] or STEPS, STEPS)
+    if epochs is not None:
+        return None
+    start = before.get("start")
+    first = start["step"] if start and start["state"] == "all" else 0
+    return min(before["training"]["steps"] or first + STEPS, first + STEPS)
 
 
 def _warmup(schedule: Mapping[str, Any], steps: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import RowNoise
 from ditlab.reports.formatting import format_duration
+from ditlab.spec.composition.start import first_step
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
@@ -70,7 +71,8 @@ def forecast(prepared: PreparedSweep, past: Sequence[PastTrial] = ()) -> Forecas
         if key not in speeds:
             speeds[key] = _speed(trial.experiment, prepared.home, at_once)
         speed = speeds[key][0]
-        seconds[trial.number] = trial.total_steps * trial.experiment.batch.size / speed if speed else None
+        steps = trial.total_steps - first_step(trial.experiment.start)
+        seconds[trial.number] = steps * trial.experiment.batch.size / speed if speed else None
     left = [value for number, value in seconds.items() if number not in ended]
     known = [value for value in left if value is not None]
     total = sum(known) / at_once if len(known) == len(left) else None

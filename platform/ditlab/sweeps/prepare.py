@@ -12,6 +12,7 @@ from ditlab.errors import UserError, nearest
 from ditlab.home import Home
 from ditlab.inputs.checks import check_inputs
 from ditlab.quality import check_quality
+from ditlab.runs.forks.checks import check_start
 from ditlab.runs.preflight import check_devices, check_network, check_storage, count_and_build
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.sweep.space import check_sweep, enumerate_trials, written
@@ -26,6 +27,9 @@ from ditlab.training.plan import plan_run
 # Sections of a spec that the checks depend on.
 CHECKED_SECTIONS = ("model", "objective", "sampling", "data", "encoders", "batch", "training", "schedule", "resources",
                     "checkpoint", "evaluation")  # fmt: skip
+
+# Those that a fork's start depends on, besides its length and the kind of its optimiser.
+STARTED_SECTIONS = ("start", "model", "objective", "training")
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ class _TrialChecks:
     def __init__(self, home: Home, remote: bool) -> None:
         self._home, self._remote = home, remote
         self._results: dict[str, tuple[int, int]] = {}
+        self._started: set[str] = set()
 
     def trial(self, sweep: Sweep, number: int, values: dict[str, Any]) -> CheckedTrial:
         """Check one trial. Raises UserError that names it."""
@@ -121,7 +126,16 @@ class _TrialChecks:
         key = json.dumps([spec[section] for section in CHECKED_SECTIONS], sort_keys=True)
         if key not in self._results:
             self._results[key] = self._check(experiment)
+        self._check_start(experiment, self._results[key][1])
         return self._results[key]
+
+    def _check_start(self, experiment: Experiment, total_steps: int) -> None:
+        """Check each kind of fork against its parent's checkpoint once."""
+        spec = experiment.to_dict()
+        parts = [total_steps, experiment.optimizer.kind, *(spec[section] for section in STARTED_SECTIONS)]
+        if (key := json.dumps(parts, sort_keys=True)) not in self._started:
+            check_start(experiment, self._home, total_steps)
+            self._started.add(key)
 
     def _check(self, experiment: Experiment) -> tuple[int, int]:
         check_devices(experiment, False, self._remote)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.runs.forks.starting import hold_start
 from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.locks import lock_run
 from ditlab.spec.recorded import encode_recorded
@@ -82,7 +83,7 @@ class StoredSweep:
 def create_sweep(prepared: PreparedSweep) -> StartedSweep:
     """Make the sweep's folder, with a ledger of all trials that can be enumerated.
 
-    Raises UserError where the disk refuses; nothing is left then.
+    Raises UserError where the disk refuses, or a checkpoint that trials go on from is gone; nothing is left then.
     """
     sweep, home = prepared.sweep, prepared.home
     record_place(home.ensure())
@@ -94,10 +95,11 @@ def create_sweep(prepared: PreparedSweep) -> StartedSweep:
         )  # fmt: skip
         folder = SweepFolder(run)
         past = _store(prepared, folder, [])
-    except OSError as error:
+        _hold_starts(prepared, folder)
+    except (OSError, UserError) as error:
         if run is not None:
             shutil.rmtree(run.path, ignore_errors=True)
-        raise home_write_error(home, error) from error
+        raise error if isinstance(error, UserError) else home_write_error(home, error) from error
     at_once = prepared.concurrency.num_trials
     note = f"sweep {folder.sweep_id}: {prepared.num_trials} trials, {at_once} at once"
     return StartedSweep(prepared, folder, past, [note])
@@ -166,6 +168,13 @@ def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> PastTrials
         lines = f"{damaged} damaged lines" if damaged > 1 else "1 damaged line"
         notes.append(f"takeovers of sweep {folder.sweep_id}: {lines} passed over; those trials have earlier values.")
     return PastTrials([_past_trial(prepared, trial) for trial in ledger.trials], notes, not ledger.is_whole)
+
+
+def _hold_starts(prepared: PreparedSweep, folder: SweepFolder) -> None:
+    """Keep the checkpoints that trials go on from, until each holds its own. Raises UserError where one is gone."""
+    experiments = [prepared.base, *(trial.experiment for trial in prepared.trials)]
+    for experiment in {each.start.point: each for each in experiments if each.start}.values():
+        hold_start(experiment, prepared.home, folder.sweep_id)
 
 
 def _past_trial(prepared: PreparedSweep, trial: PlannedTrial) -> PastTrial:

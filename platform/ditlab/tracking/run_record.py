@@ -54,6 +54,8 @@ class RunRecord:
     """Number of a trial in its sweep."""
     trials: Natural = 0
     """Number of trials of a sweep; 0 for a training run."""
+    start: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,99}@[0-9]{1,15})?$")] = ""
+    """Checkpoint of another run that a fork goes on from, `3f2a1b9c@400`; left out of the file for other runs."""
     plugins: dict[str, str] = field(default_factory=dict, hash=False)
     """Versions of the other packages that the experiment's parts come from, by name; left out of the file where there
     are none."""
@@ -77,8 +79,9 @@ def encode_run_record(record: RunRecord) -> bytes:
     """The bytes of `run.json`."""
     values = {"format": FORMAT, **asdict(record)}
     del values["is_altered"]
-    if not record.plugins:
-        del values["plugins"]
+    for name in ("start", "plugins"):
+        if not values[name]:
+            del values[name]
     return add_checksum(json.dumps(values, indent=1).encode())
 
 

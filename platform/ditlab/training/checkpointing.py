@@ -6,6 +6,7 @@ from typing import Any
 
 from ditlab.checkpoints.background import BackgroundSaver, SaveOutcome
 from ditlab.checkpoints.manifest import CheckpointManifest
+from ditlab.checkpoints.start_point import StartPoint, kept_scalars, order_changes
 from ditlab.engine.distributed import ControlChannel, PeerLost, Rank
 from ditlab.errors import RunFailed, UserError
 from ditlab.numerics import NUMERICS_VERSION, version_warning
@@ -23,6 +24,7 @@ class CheckpointManager:
 
     def __init__(self, run: TrainingRun, rank: Rank, channel: ControlChannel, reporter: Reporter) -> None:
         self._experiment, self._store, self._rank = run.experiment, run.checkpoints, rank
+        self._start = run.start
         self._channel, self._reporter = channel, reporter
         self._device_type = rank.device.type
         self._blocks = compile_decision(run.experiment, self._device_type).numbers
@@ -46,13 +48,18 @@ class CheckpointManager:
     def load_newest(self, state: TrainingState) -> Mapping[str, float]:
         """Load the newest complete checkpoint into `state`, if there is one; return the metrics that it holds.
 
+        A fork that has none begins from its parent's.
+
         Raises:
-            UserError: there are checkpoints, and none is complete; or it was saved under another order of samples.
+            UserError: there are checkpoints, and none is complete; it was saved under another order of samples; or a
+                fork's parent lacks the checkpoint.
         """
         found = self._store.newest(self._reporter.warn) if self._rank.is_first else None
         step = self._channel.gather(found.manifest.step if found else None)[0]
         if step is None:
             self._refuse_to_overwrite()
+            if self._start:
+                self._begin_fork(self._start, state)
             return {}
         with found or self._store.open(int(str(step)), verify=False) as reader:
             manifest = reader.manifest
@@ -60,11 +67,30 @@ class CheckpointManager:
             state.load(reader, manifest.scalars, manifest.step, manifest.position)
             state.known_draws = {manifest.position: manifest.draws} if manifest.draws else {}
             self.last = reader.location
-            of_numbers = version_warning(manifest.numerics, self._device_type)
-            warnings = (of_numbers, compiled_warning(manifest.blocks, self._blocks))
-            for warning in filter(None, warnings if self._rank.is_first else ()):
-                self._reporter.warn(warning)
+            self._warn_of_versions(manifest)
             return manifest.metrics
+
+    def _begin_fork(self, point: StartPoint, state: TrainingState) -> None:
+        """Load what a fork takes over from its parent's checkpoint. Raises UserError as `StartPoint.open` does."""
+        checked = point.open() if self._rank.is_first else None
+        self._channel.barrier()  # until its shards are hashed
+        with checked or point.open(verify=False) as reader:
+            manifest = reader.manifest
+            if point.start.state != "all":
+                state.load_weights(reader, "ema" if point.start.state == "averaged" else "master")
+                return
+            goes_on = not order_changes(manifest.spec, self._experiment)
+            position = manifest.position if goes_on else 0
+            state.load(reader, kept_scalars(manifest, self._experiment), manifest.step, position)
+            state.known_draws = {position: manifest.draws} if manifest.draws and goes_on else {}
+            self._warn_of_versions(manifest)
+
+    def _warn_of_versions(self, manifest: CheckpointManifest) -> None:
+        """Warn where other numbers than this version's, or than this run's blocks', wrote the checkpoint."""
+        of_numbers = version_warning(manifest.numerics, self._device_type)
+        warnings = (of_numbers, compiled_warning(manifest.blocks, self._blocks))
+        for warning in filter(None, warnings if self._rank.is_first else ()):
+            self._reporter.warn(warning)
 
     def _refuse_to_overwrite(self) -> None:
         """Raise UserError where a run that starts over would overwrite incomplete checkpoints."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.cache_room import check_cache_room
 from ditlab.data.orders import training_order
@@ -46,6 +47,8 @@ class TrainingRun:
     """Folder for state that is offloaded to NVMe."""
     memory: MemoryPlan = field(default_factory=MemoryPlan)
     """Memory measures that an earlier attempt arrived at."""
+    start: StartPoint | None = None
+    """Checkpoint of another run to begin from while there is none of this one; None for fresh weights."""
 
 
 def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -80,9 +80,21 @@ class TrainingState:
                 f"set optimizer.kind to {written}, or start a new run."
             )
         self.engine.load_state(saved.read, scalars, saved.has("ema"))
+        self._load_buffers(saved)
+        self.step, self.position = step, position
+
+    def load_weights(self, saved: SavedState, kind: Literal["master", "ema"]) -> None:
+        """Load trained or averaged weights, and buffers; optimiser, average and position are those of a new run."""
+
+        def read(field: str, name: str, start: int, stop: int) -> Tensor:
+            return saved.read(kind, name, start, stop) if field == "master" else torch.zeros(stop - start)
+
+        self.engine.load_state(read, self.engine.scalars(), has_ema=False)
+        self._load_buffers(saved)
+
+    def _load_buffers(self, saved: SavedState) -> None:
         for name, buffer in self.buffers.items():
             buffer.copy_(saved.read("buffer", name, 0, buffer.numel()).reshape(buffer.shape))
-        self.step, self.position = step, position
 
     def offload_to_host(self) -> "HostState":
         """Copy the whole state into host memory; for a single worker, which holds the whole."""

@@ -134,3 +134,25 @@ def test_a_server_that_does_not_answer_is_an_error(unanswered):
     """A missing answer does not count as a store without checkpoints: a run must not start over."""
     with pytest.raises(UserError, match=r"checkpoint\.storage=.* cannot be read"):
         unanswered.result(60)
+
+
+def test_a_fork_holds_a_checkpoint_until_it_lets_go(place):
+    """Beside those that are kept; its mark is no part of the checkpoint."""
+    store = CheckpointStore.at(place)
+    for step in (10, 20, 30):
+        save(place, step)
+    with pytest.raises(UserError, match=r"no manifest.json, so no finished checkpoint"):
+        store.hold(15, "1a2b")
+    assert store.steps() == [10, 20, 30]
+    store.hold(10, "1a2b")
+    store.hold(10, "1a2b")
+    digest = store.held_digest(10, "1a2b")
+    assert digest and len(digest) == 64 and store.held_digest(20, "1a2b") is None
+    assert store.prune(1, 30) == [20] and store.steps() == [10, 30]
+    save(place, 10)
+    with store.open(10) as reader:
+        assert reader.manifest.state_digest() == digest  # written anew with the same numbers
+    assert store.held_digest(10, "1a2b") == digest
+    store.release(10, "1a2b")
+    store.release(10, "1a2b")
+    assert store.prune(1, 30) == [10] and is_step(place, 30)

@@ -40,6 +40,7 @@ DAMAGED: tuple[tuple[str, str], ...] = (
 """(Pattern of paths below the home, name of the case)."""
 
 NOT_READ: tuple[tuple[str, str], ...] = (
+    (CHECKPOINT + r"fork-\w+", "a fork's mark: another content than the checkpoint's hash is tried in runs/forks"),
     (r".*\.lock", "a lock: what it holds is not read"),
     (r"(.*/)?artifacts/.*", "MLflow's copies, which only its server reads"),
     (r"train/\w+/(report|figures|media)/.*\.(html|md|svg|pdf|gif|txt|csv)", "for people, sent to MLflow as it is"),

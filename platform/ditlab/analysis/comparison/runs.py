@@ -15,13 +15,14 @@ from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
 from ditlab.reports.comparison.curves import run_curve, training_clock
-from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, ComparedRun
+from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, ComparedRun, ForkPoint
+from ditlab.runs.forks.lineage import ancestors
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.journal.content import JournalContent
 from ditlab.tracking.journal.history import Series, series_of
 from ditlab.tracking.journal.side_index import damaged_lines, read_content
 from ditlab.tracking.parameters import flatten
-from ditlab.tracking.records import find_training_run
+from ditlab.tracking.records import find_training_run, list_runs
 
 MAX_RUNS = 8
 """Most runs of a comparison: the number of colours that can be told apart."""
@@ -76,7 +77,15 @@ def summarise(run: OpenedRun) -> ComparedRun:
             if name == TRAIN_LOSS or name.startswith(HELD_OUT)
         },
         samples_per_second=float(np.median(speeds)) if len(speeds) else None,
+        line=_line(run),
     )
+
+
+def _line(run: OpenedRun) -> list[ForkPoint]:
+    if not run.record.start:
+        return []
+    records = {record.run_id: record for record in list_runs(run.home)}
+    return [ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)]
 
 
 @dataclass

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ditlab.reports.comparison.curves import WINDOWS
 from ditlab.reports.comparison.figures import MetricRow, draw_curves, side_by_side
+from ditlab.reports.comparison.forks import fork_parts
 from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, Comparison
 from ditlab.reports.comparison.summary import summary_text
 from ditlab.reports.comparison.tables import budget_parts, component_table, quality_parts, runs_tables, spec_table
@@ -23,6 +24,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     samples, pictures = _samples(comparison, folder)
     sections = [
         Section("Runs", runs_tables(comparison)),
+        Section("Forks", fork_parts(comparison)),
         Section("Differences of the specs", [spec_table(comparison)]),
         Section("Parameters by component", [component_table(comparison)]),
         Section("Loss curves", curves),

@@ -34,6 +34,14 @@ class RunSamples:
 
 
 @dataclass(frozen=True)
+class ForkPoint:
+    """Checkpoint of a run, from which another goes on."""
+
+    run_id: str
+    step: int
+
+
+@dataclass(frozen=True)
 class ComparedRun:
     """One run of a comparison."""
 
@@ -61,6 +69,8 @@ class ComparedRun:
     drawn: RunSamples | None = None
     why_no_samples: str = ""
     """Reason for the lack of samples; empty where some were drawn, or none were requested."""
+    line: Sequence[ForkPoint] = ()
+    """Checkpoints of other runs that it goes on from, its parent's first; empty for a run that is no fork."""
 
     @property
     def parameters(self) -> int:
@@ -96,6 +106,7 @@ class ComparedRun:
             "seconds": self.seconds,
             "samples_per_second": self.samples_per_second,
             "parameters": self.parameters,
+            "forked_from": f"{self.line[0].run_id}@{self.line[0].step}" if self.line else None,
             "metrics": last | dict(self.drawn.quality if self.drawn else {}),
         }
 
@@ -175,6 +186,11 @@ class Comparison:
             return []
         curves = [run.held_out[self.main] for run in self.evaluated]
         return [found for axis in AXES if (found := equal_budget(curves, axis))]
+
+    def nearest_ancestor(self, run: ComparedRun) -> ComparedRun | None:
+        """The nearest run of the comparison that a fork goes on from, directly or through others; None without one."""
+        by_id = {each.run_id: each for each in self.runs if each is not run}
+        return next((by_id[point.run_id] for point in run.line if point.run_id in by_id), None)
 
     def label(self, run: ComparedRun) -> str:
         """The run's entry of `labels`."""

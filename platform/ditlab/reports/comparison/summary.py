@@ -24,8 +24,20 @@ def amount(budget: EqualBudget) -> str:
 
 def summary_text(comparison: Comparison) -> str:
     """Name the run with the lower held-out error at equal budgets, then the runs' parameters and speeds."""
-    sentences = [_ranking(comparison), _sizes(comparison.runs, comparison), _unfinished(comparison)]
+    forks = " ".join(fork_sentence(comparison, run) for run in comparison.runs if run.line)
+    sentences = [forks, _ranking(comparison), _sizes(comparison.runs, comparison), _unfinished(comparison)]
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def fork_sentence(comparison: Comparison, run: ComparedRun) -> str:
+    """Say which run a fork goes on from: `wide goes on from base at step 400.`"""
+    parent = run.line[0]
+    known = {each.run_id: comparison.label(each) for each in comparison.runs}
+    ancestor = comparison.nearest_ancestor(run)
+    is_through = ancestor is not None and ancestor.run_id != parent.run_id
+    through = f", by which it descends from {comparison.label(ancestor)}" if ancestor and is_through else ""
+    name = known.get(parent.run_id, f"run {parent.run_id}")
+    return f"{comparison.label(run)} goes on from {name} at step {parent.step:,}{through}."
 
 
 def _ranking(comparison: Comparison) -> str:

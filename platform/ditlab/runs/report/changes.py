@@ -32,6 +32,12 @@ def spec_changes(
     first = {path: value for path, value in logged.items() if not path.startswith(_OTHER_FACTS)}
     if changed := [row for row in _differences(now, first) if row[2] is not None]:
         found.append(SpecChanges("its first start", ("changed by a resume", "now", "at the first start"), changed))
+    if start := experiment.start:
+        parent = flatten(_recorded(home, start.run, "spec.yaml", f"The spec of run {start.run}, its parent,", notes))
+        rows = [row for row in _differences(now, parent) if row[0] != "name" and not row[0].startswith("start")]
+        if parent:
+            point = f"its parent, run {start.run}, from whose step {start.step:,} it goes on"
+            found.append(SpecChanges(point, ("field", "this run", "its parent"), rows))
     if record.parent and (base := _sweep_base(home, record, notes)):
         rows = [row for row in _differences(now, base) if row[0] != "name" and row[2] is not None]
         found.append(SpecChanges("the base of its sweep", ("field", "this trial", "base"), rows))
@@ -50,13 +56,19 @@ def _differences(own: Mapping[str, str], other: Mapping[str, str]) -> list[tuple
 
 def _sweep_base(home: Home, record: RunRecord, notes: list[str]) -> dict[str, str]:
     """The base of the trial's sweep as texts by path; empty where it cannot be read."""
+    sweep = _recorded(home, record.parent, "sweep.yaml", f"The base of sweep {record.parent}", notes)
+    base = sweep.get("base")
+    return flatten(base) if isinstance(base, dict) else {}
+
+
+def _recorded(home: Home, run_id: str, name: str, what: str, notes: list[str]) -> dict[str, Any]:
+    """A recorded spec of another run, not validated; empty, with a note, where it cannot be read."""
     try:
-        path = home.run(record.parent).path / "sweep.yaml"
+        path = home.run(run_id).path / name
         mapping = parse_yaml(read_plain(path, MAX_BYTES).decode(), str(path))
-        base = mapping.get("base") if isinstance(mapping, dict) else None
-        return flatten(base) if isinstance(base, dict) else {}
+        return mapping if isinstance(mapping, dict) else {}
     except (OSError, ValueError, UserError) as error:
-        notes.append(f"The base of sweep {record.parent} cannot be read ({first_line(error)}).")
+        notes.append(f"{what} cannot be read ({first_line(error)}).")
     return {}
 
 

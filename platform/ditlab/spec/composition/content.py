@@ -1,10 +1,12 @@
-"""Fields of `data` that count in an experiment's content hash."""
+"""Fields that count in an experiment's content hash."""
 
 from collections.abc import Mapping
 from typing import Any
 
+LATER_SECTIONS: dict[str, Any] = {"encoders": {}, "start": None}
+"""Sections that came after the first runs, with the content under which a run is what it was without them."""
 LATER: dict[str, Any] = {"packing": "joined", "order": {"kind": "full"}}
-"""Fields that came after the first runs, with the value under which a run is what it was without them."""
+"""Fields of `data` that came after the first runs, with the value under which a run is what it was without them."""
 PLACES = ("access", "cache")
 """Fields of `kind: arrow` that say how rows are read, which changes no number."""
 

@@ -16,6 +16,8 @@ from ditlab.data.splits import open_data
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.runs.callbacks import RunCallbacks
+from ditlab.runs.forks.lineage import lineage_tags
+from ditlab.runs.forks.starting import hold_start
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import lock_run
 from ditlab.runs.request import RunRequest, checkpoint_store
@@ -30,7 +32,7 @@ from ditlab.sweeps.trials import PlannedTrial, trial_experiment
 from ditlab.sweeps.tune.stop_requests import TrialStopRequests
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.journal.history import PACE, final_metrics
-from ditlab.tracking.records import create_run, read_record, update_record
+from ditlab.tracking.records import create_run, list_runs, read_record, update_record
 from ditlab.tracking.upload.mlflow_runs import PARENT_TAG
 from ditlab.training.plan import plan_run
 from ditlab.training.reporting import RunOutcome, TrainingProgress
@@ -141,6 +143,9 @@ class TrialThread(threading.Thread):
         lifecycle = RunLifecycle(folder, experiment, context.home, resumed)
         tags = {**source_tags(), PARENT_TAG: context.sweep_id, "ditlab.trial": str(self._trial.number)}
         tags |= plugin_tags(experiment.to_dict())
+        if experiment.start:
+            hold_start(experiment, context.home, folder.run_id)
+            tags |= lineage_tags(experiment.start.point, list_runs(context.home))
         request = RunRequest(
             experiment,
             folder.run_id,
@@ -175,6 +180,7 @@ class TrialThread(threading.Thread):
             self._shared.home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
             run_id=self._folder.run_id, tracking_uri=experiment.tracking.uri or "",
             parent=self._shared.sweep_id, trial=self._trial.number, plugins=plugin_packages(experiment.to_dict()),
+            start=experiment.start.point if experiment.start else "",
         )  # fmt: skip
         write_durably(self._folder.spec, encode_recorded(experiment.to_dict()))
 

@@ -132,7 +132,7 @@ def test_a_run_that_another_names_stays(runs, new_run, ditlab):
     innocent = new_run(teacher.run_id, {"name": teacher.run_id, "seed": 0})  # a name is no use
     for use in uses:
         said = ditlab("runs", "rm", teacher.run_id, "--yes")
-        assert said.code == 2 and "which names a file in its folder; delete that first." in said.err
+        assert said.code == 2 and "which names it or a file in its folder; delete that first." in said.err
         assert any(each.run_id in said.err for each in uses)
         assert ditlab("runs", "rm", use.run_id, "--yes").code == 0
     store = runs.stores / "features"

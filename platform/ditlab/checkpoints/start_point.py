@@ -1,0 +1,79 @@
+"""Checkpoint of another run from which a fork begins, and what of it goes on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ditlab.checkpoints.manifest import CheckpointManifest, DamagedCheckpoint
+from ditlab.checkpoints.reader import CheckpointReader
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.errors import UserError
+from ditlab.spec.composition.content import content_of_data
+from ditlab.spec.composition.start import Start
+from ditlab.spec.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class StartPoint:
+    """Checkpoint of another run from which a run begins while it has none of its own."""
+
+    start: Start
+    find_checkpoints: Callable[[], CheckpointStore]
+    """Finds the parent's checkpoints, once they are needed; raises UserError where the parent is gone."""
+    run_id: str
+    """Id of the run that begins, the fork."""
+
+    def open(self, verify: bool = True) -> CheckpointReader:
+        """Open the checkpoint; with `verify`, its shards are hashed first.
+
+        Raises UserError where it is gone, damaged, or not the one that the fork began from.
+        """
+        step, parent, checkpoints = self.start.step, self.start.run, self.find_checkpoints()
+        if step not in (there := checkpoints.steps()):
+            raise UserError(missing_step(self.start, there))
+        try:
+            reader = checkpoints.open(step, verify)
+        except DamagedCheckpoint as error:
+            others = [str(each) for each in there if each != step]
+            reason = str(error).removesuffix(" use an earlier checkpoint.").rstrip(";")
+            remedy = f"run {parent} also has {_listed(others)}" if others else f"run {parent} has no other"
+            raise UserError(f"start.step={step}: {reason}; {remedy}.") from None
+        held = checkpoints.held_digest(step, self.run_id)
+        if held is not None and held != reader.manifest.state_digest():
+            reader.close()
+            raise UserError(
+                f"start.step={step}: the checkpoint of run {parent} was written anew since run {self.run_id} began "
+                "from it, with other numbers; start a new run from it, without --resume."
+            )
+        return reader
+
+
+def missing_step(start: Start, there: list[int]) -> str:
+    """Return the sentence on a parent without the checkpoint, with the steps that it has."""
+    have = f"it has {_listed([str(each) for each in there])}" if there else "it has none"
+    return f"start.step={start.step}: run {start.run} has no checkpoint of that step; {have}."
+
+
+def order_changes(parent: Mapping[str, Any], experiment: Experiment) -> list[str]:
+    """Return what of a fork's spec gives another order of samples than its parent's; [] where the order goes on."""
+    own = experiment.to_dict()
+    changed = []
+    if (before := parent["seed"]) != own["seed"]:
+        changed.append(f"seed={own['seed']} (was {before})")
+    if (size := parent["batch"]["size"]) != own["batch"]["size"]:
+        changed.append(f"batch.size={own['batch']['size']} (was {size})")
+    before, now = content_of_data(parent["data"]), content_of_data(own["data"])
+    changed += [f"data.{key}" for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
+    return changed
+
+
+def kept_scalars(manifest: CheckpointManifest, experiment: Experiment) -> dict[str, float]:
+    """Return the numbers of the engine's state, without those that the fork's precision or clipping has no use for."""
+    now, before = experiment.to_dict()["training"], manifest.spec["training"]
+    unused = [prefix for prefix, key in (("loss_scale.", "precision"), ("clip.", "clip")) if now[key] != before[key]]
+    return {name: value for name, value in manifest.scalars.items() if not name.startswith(tuple(unused))}
+
+
+def _listed(steps: list[str]) -> str:
+    shown = steps if len(steps) <= 12 else [*steps[:4], "...", *steps[-7:]]
+    return f"step{'s' if len(steps) > 1 else ''} {', '.join(shown)}"

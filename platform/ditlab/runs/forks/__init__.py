@@ -1,0 +1,1 @@
+"""Forks: runs that go on from another run's checkpoint. Their start, their checks, their lineage."""

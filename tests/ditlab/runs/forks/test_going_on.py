@@ -1,0 +1,121 @@
+"""What a fork computes: its parent's numbers where nothing changed, and the same after a kill as without one."""
+
+import pytest
+import torch
+
+from ditlab.errors import UserError
+from ditlab.runs.request import recorded_checkpoints
+from ditlab.tracking.journal.reader import read_records
+from ditlab.tracking.records import list_runs, read_record
+from ditlab.training.stepping import Stepper
+from support.trainings.workers import newest, same_state
+
+
+class Killed(BaseException):
+    """The end of a process, as a test has it."""
+
+
+def kill_before(monkeypatch, step):
+    """End the process before step `step` (from 1), once."""
+
+    def skip_or_die(stepper, *arguments, original=Stepper.step):
+        if stepper._state.step + 1 == step:
+            monkeypatch.setattr(Stepper, "step", original)
+            raise Killed
+        return original(stepper, *arguments)
+
+    monkeypatch.setattr(Stepper, "step", skip_or_die)
+
+
+def state_of(home, run_id):
+    return newest(home.run(run_id).checkpoints)
+
+
+def steps_logged(home, run_id):
+    records = read_records(home.run(run_id).journal)
+    return sorted({each["step"] for each in records if each["kind"] == "metrics" and "train/loss" in each["values"]})
+
+
+def test_a_fork_without_changes_computes_what_its_parent_did(home, parent, run):
+    fork = run(f"{parent}@3", training__steps=6)
+    assert same_state(state_of(home, parent), state_of(home, fork.run_id))
+    assert steps_logged(home, fork.run_id) == [4, 5, 6]
+    record = read_record(home.run(fork.run_id))
+    assert (record.start, record.step, record.total_steps, record.parent) == (f"{parent}@3", 6, 6, "")
+    tags = {}
+    for each in read_records(home.run(fork.run_id).journal):
+        tags |= each["values"] if each["kind"] == "tags" else {}
+    assert (tags["ditlab.forked_from"], tags["ditlab.lineage"]) == (f"{parent}@3", f"{parent}@3")
+
+
+def test_a_fork_of_a_fork_goes_on_as_the_fork_itself_would(home, parent, run):
+    """The name of a run, and none of a step, stand for its newest checkpoint."""
+    changes = {"optimizer__lr": 3e-4}
+    middle = run(f"{parent}@3", name="middle", training__steps=6, **changes)
+    assert not same_state(state_of(home, parent), state_of(home, middle.run_id))
+    last = run("middle", name="last", training__steps=8, **changes)
+    start = {"run": parent, "step": 3}
+    longer = run(None, middle.run_id, name="middle", training__steps=8, start=start, **changes)
+    assert longer.run_id == middle.run_id
+    assert same_state(state_of(home, middle.run_id), state_of(home, last.run_id))
+    assert read_record(home.run(last.run_id)).start == f"{middle.run_id}@6"
+
+
+@pytest.mark.parametrize(("killed", "own"), [(5, []), (8, [6])])
+def test_a_killed_fork_resumes_from_its_parents_checkpoint_then_from_its_own(
+    home, parent, run, monkeypatch, killed, own
+):
+    """`auto` takes the fork of this start, and no run or fork of another."""
+    whole = run(f"{parent}@3", training__steps=8, seed=5)
+    with pytest.raises(Killed):
+        kill_before(monkeypatch, killed)
+        run(f"{parent}@3", training__steps=8, seed=5)
+    left = next(record for record in list_runs(home) if record.run_id not in (whole.run_id, parent))
+    assert recorded_checkpoints(home.run(left.run_id)).steps() == own
+    other = run(f"{parent}@6", "auto", training__steps=8, seed=5)
+    assert other.run_id not in (left.run_id, parent)
+    resumed = run(f"{parent}@3", "auto", training__steps=8, seed=5)
+    assert resumed.run_id == left.run_id and resumed.status == "finished"
+    assert same_state(state_of(home, whole.run_id), state_of(home, resumed.run_id))
+    assert steps_logged(home, resumed.run_id) == [4, 5, 6, 7, 8]
+
+
+def test_weights_alone_begin_at_step_0_with_a_fresh_optimiser(home, parent, run):
+    """At a learning rate that moves nothing, the weights are those of the parent: averaged ones, unless asked."""
+    still = {"optimizer": {"kind": "muon", "lr": 1e-30, "weight_decay": 0.0}, "training__steps": 1}
+    averaged = run(f"{parent}@3", weights_only=True, **still)
+    trained = run(start={"run": parent, "step": 3, "state": "trained"}, **still)
+    with recorded_checkpoints(home.run(parent)).open(3) as reader:
+        for fork, is_averaged in ((averaged, True), (trained, False)):
+            found = state_of(home, fork.run_id)
+            assert (found.manifest.step, found.manifest.position, found.manifest.scalars["adam_step"]) == (1, 32, 1)
+            wanted = reader.weights(averaged=is_averaged)
+            assert all(torch.equal(value, wanted[name]) for name, value in found.weights(averaged=False).items())
+            assert found.has("momentum")
+
+
+def test_the_order_of_samples_goes_on_with_the_same_data_seed_and_batch_and_else_begins_anew(home, parent, run):
+    for changes, position in (({}, 4 * 32), ({"batch": {"size": 16, "micro": 16}}, 16), ({"seed": 1}, 32)):
+        fork = run(f"{parent}@3", training__steps=4, **changes)
+        assert state_of(home, fork.run_id).manifest.position == position
+
+
+def test_a_checkpoint_that_was_written_anew_is_not_taken_for_the_one_that_a_fork_began_from(
+    home, parent, run, monkeypatch
+):
+    with pytest.raises(Killed):
+        kill_before(monkeypatch, 5)
+        run(f"{parent}@3", training__steps=6)
+    (fork,) = [record.run_id for record in list_runs(home) if record.run_id != parent]
+    (home.run(parent).checkpoints / "step-00000003" / f"fork-{fork}").write_text("0" * 64)
+    with pytest.raises(UserError, match=rf"step=3: the checkpoint of run {parent} was written anew since run {fork}"):
+        run(f"{parent}@3", "auto", training__steps=6)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_a_fork_on_another_zero_stage_goes_on_from_the_same_state(home, parent, run, stage):
+    fork = run(f"{parent}@3", training__steps=6, engine__zero={"stage": stage})
+    found, wanted = state_of(home, fork.run_id), state_of(home, parent)
+    assert (found.manifest.position, found.manifest.scalars) == (wanted.manifest.position, wanted.manifest.scalars)
+    weights = wanted.weights(averaged=False)
+    assert all(torch.allclose(value, weights[name], atol=1e-6) for name, value in found.weights(averaged=False).items())

@@ -1,0 +1,113 @@
+"""Who goes on from whom: what is shown, what stays on the disk, and what may be deleted."""
+
+import pytest
+
+from ditlab.analysis.comparison.runs import open_runs, summarise
+from ditlab.errors import UserError
+from ditlab.interface.removal import plan_removal, remove_runs
+from ditlab.reports.comparison.forks import fork_parts
+from ditlab.reports.comparison.records import Comparison
+from ditlab.reports.comparison.summary import summary_text
+from ditlab.reports.parts import Table
+from ditlab.runs.description import describe_run
+from ditlab.runs.forks.lineage import lineage, lineage_lines
+from ditlab.runs.report.changes import spec_changes
+from ditlab.runs.request import recorded_checkpoints
+from ditlab.spec.recorded import load_recorded_experiment
+from ditlab.tracking.records import create_run, find_run, list_runs, read_record, update_record
+from support.command import run_here
+
+
+@pytest.fixture
+def family(home, parent, run):
+    """base@3 -> middle@6 -> last, and base@6 -> other: ids by name."""
+    found = {"base": parent, "middle": run(f"{parent}@3", name="middle", training__steps=6, optimizer__lr=3e-4).run_id}
+    found["last"] = run("middle@6", name="last", training__steps=7, optimizer__lr=3e-4).run_id
+    found["other"] = run("base@6", weights_only=True, name="other", training__steps=1).run_id
+    return found
+
+
+def test_a_parent_of_forks_is_shown_as_a_tree_kept_and_not_deleted(home, family, capfd, monkeypatch):
+    base, middle, last, other = family.values()
+    assert lineage_lines(describe_run(home, find_run(home, "middle")).lineage, middle) == [
+        f"{base} (base, finished, step 6)",
+        f"└─ from step 3: {middle} (middle, finished, step 6) <- this run",
+        f"   └─ from step 6: {last} (last, finished, step 7)",
+    ]
+    said = run_here(capfd, monkeypatch, "runs", "show", "base", "--json")
+    assert said.code == 0 and f"├─ from step 3: {middle} (middle" in said.err
+    assert [fork["run_id"] for fork in said.json["lineage"]["forks"]] == [middle, other]
+    assert [fork["start_step"] for fork in said.json["lineage"]["forks"]] == [3, 6]
+    assert run_here(capfd, monkeypatch, "runs", "show", last, "--json").json["start"] == f"{middle}@6"
+
+    store = recorded_checkpoints(home.run(base))
+    assert store.prune(1, 6) == [] and store.steps() == [3, 6]
+    with pytest.raises(UserError) as caught:
+        plan_removal(["base"])
+    assert str(caught.value) == (
+        f"run {base} is the parent of 2 forks, {middle} (middle, from step 3), {other} (other, from step 6), which "
+        "need its checkpoints; delete those first."
+    )
+    said = run_here(capfd, monkeypatch, "runs", "rm", "middle", "--yes")
+    assert said.code == 2 and home.run(middle).path.is_dir()
+    assert said.err.splitlines()[-1] == (
+        f"ditlab: run {middle} is the parent of fork {last} (last, from step 6), which needs its checkpoint; delete "
+        "that first."
+    )
+    assert remove_runs("last", "middle") == [last, middle]
+    assert store.prune(1, 6) == [3]  # nobody needs it any more
+    plan = plan_removal(["base", "other"])
+    late = create_run(home, "late", family="dit", spec_hash="", start=f"{base}@6")
+    with pytest.raises(UserError, match=rf"run {base} is the parent of fork {late.run_id} \(late, from step 6\)"):
+        plan.remove()
+    assert remove_runs("late", "base", "other") and list_runs(home) == []
+
+
+def test_a_comparison_and_a_page_say_what_a_fork_changed(home, family):
+    runs = [summarise(run) for run in open_runs(["base", "middle", "last"], home, print)]
+    comparison = Comparison(runs, 0, 64, "cpu")
+    text = summary_text(comparison)
+    assert text.startswith("middle goes on from base at step 3. last goes on from middle at step 6. ")
+    first, second, _ = fork_parts(comparison)
+    assert isinstance(first, Table) and first.columns == ["changed", "middle", "base"]
+    assert first.rows == [["optimizer.lr", "0.0003", "0.001"]]
+    assert isinstance(second, Table) and [row[0] for row in second.rows] == ["training.steps"]
+    apart = Comparison([runs[0], runs[2]], 0, 64, "cpu")
+    assert f"last goes on from run {family['middle']} at step 6, by which it descends from base." in summary_text(apart)
+    assert runs[2].as_dict()["forked_from"] == f"{family['middle']}@6"
+
+    folder, notes = home.run(family["middle"]), []
+    changes = spec_changes(home, read_record(folder), load_recorded_experiment(folder.spec), {}, notes)
+    assert changes[0].against == f"its parent, run {family['base']}, from whose step 3 it goes on"
+    assert list(changes[0].rows) == [("optimizer.lr", "0.0003", "0.001")] and not notes
+
+
+def test_a_running_parent_keeps_what_a_fork_needs(home, parent, run):
+    """Beside the `checkpoint.keep` newest ones."""
+    fork = run(f"{parent}@3", training__steps=4)
+    run(None, parent, name="base", training__steps=12, checkpoint={"every": 3, "keep": 1})
+    store = recorded_checkpoints(home.run(parent))
+    assert store.steps() == [3, 12]
+    remove_runs(fork.run_id)
+    run(None, parent, name="base", training__steps=13, checkpoint={"every": 3, "keep": 1})
+    assert store.steps() == [13]
+
+
+def test_a_fork_outlives_a_parent_that_was_deleted_by_hand(home, parent, run):
+    import shutil
+
+    fork = run(f"{parent}@3", name="orphan", training__steps=6)
+    shutil.rmtree(home.run(parent).path)
+    start = {"run": parent, "step": 3}
+    assert run(None, fork.run_id, name="orphan", training__steps=7, start=start).status == "finished"
+    tree = lineage(list_runs(home), fork.run_id)
+    assert lineage_lines(tree, fork.run_id)[0] == f"{parent} (gone)"
+    assert remove_runs(fork.run_id) == [fork.run_id]
+
+
+def test_a_circle_of_records_is_shown_and_ends(home, parent):
+    one = create_run(home, "one", family="dit", spec_hash="", start=f"{parent}@3")
+    update_record(home.run(parent), start=f"{one.run_id}@1")
+    lines = lineage_lines(lineage(list_runs(home), parent), parent)
+    assert sorted(line.split(": ")[-1].split(" ")[0] for line in lines) == sorted([parent, one.run_id])
+    assert len(lineage_lines(lineage(list_runs(home), one.run_id), one.run_id)) == 2
