@@ -3,7 +3,8 @@
 The blocks of a kind share one compiled function, so a deep network costs no more to compile than a shallow one, and
 everything around the blocks stays eager. Batch and sequence are symbolic from the first call on: a graph that was first
 made for one size and then anew for all would make the bits of a step depend on which sizes a process had seen before,
-and a resumed run has seen others. A size of 1 gets a graph of its own, which is the one exception.
+and a resumed run has seen others. A size of 1 gets a graph of its own, and so do convolutions of a CPU below 16
+samples, for which torch chooses another implementation by that number: which graph a size takes is fixed all the same.
 """
 
 import os
