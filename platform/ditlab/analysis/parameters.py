@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 from rich.table import Table
 
 from denoisers.parameter_counts import ParameterCount, count_parameters
+from denoisers.role_counts import RoledParameters, count_by_role
 from denoisers.shape_trace import Shape, ShapeRow, trace_shapes
 from ditlab.analysis.user_errors import building
 from ditlab.spec.experiment import Experiment
@@ -17,6 +21,15 @@ def experiment_parameters(experiment: Experiment) -> ParameterCount:
     """
     with building():
         return count_parameters(experiment.model, experiment.objective)
+
+
+def experiment_roles(experiment: Experiment) -> list[RoledParameters]:
+    """List the parameters of an experiment's network and loss with their roles, by which its optimiser groups them.
+
+    Raises UserError for a network or objective that cannot be built.
+    """
+    with building():
+        return count_by_role(experiment.model, experiment.objective)
 
 
 def experiment_shapes(experiment: Experiment, batch_size: int) -> list[ShapeRow]:
@@ -36,6 +49,30 @@ def parameter_table(experiment: Experiment, counts: ParameterCount) -> Table:
     for name, number in counts.training_only.items():
         table.add_row(f"{name} (training only, not in the total)", f"{number:,}", "")
     return table
+
+
+def role_table(rows: list[RoledParameters]) -> Table:
+    """Parameters by role, alike ones of several blocks in one line."""
+    table = Table("role", "parameter", "shape", "copies", "parameters", title="by role")
+    for column in table.columns[3:]:
+        column.justify = "right"
+    table.columns[1].overflow = "fold"
+    roles = dict.fromkeys(row.role for row in rows)
+    for role in roles:
+        own = [row for row in rows if row.role == role]
+        for row in own:
+            parts = f" ({row.num_parts} matrices)" if row.num_parts > 1 else ""
+            table.add_row(role, row.name, _shapes([row.shape]) + parts, f"{row.copies:,}", f"{row.total:,}")
+        table.add_row(f"all {role}", "", "", "", f"{sum(row.total for row in own):,}", end_section=True, style="bold")
+    return table
+
+
+def role_dict(rows: list[RoledParameters]) -> dict[str, Any]:
+    """Parameters by role, as JSON: `roles` in sum, `by_parameter` each."""
+    roles: dict[str, int] = {}
+    for row in rows:
+        roles[row.role] = roles.get(row.role, 0) + row.total
+    return {"roles": roles, "by_parameter": [{**asdict(row), "parameters": row.total} for row in rows]}
 
 
 def shape_table(rows: list[ShapeRow], batch_size: int) -> Table:

@@ -140,7 +140,13 @@ def test_params_add_up(ditlab, spec, home):
     assert {"total", "trainable", "components"} <= set(said.json)
     assert sum(said.json["components"].values()) == said.json["total"] == said.json["trainable"]
     assert f"{said.json['total']:,}" in said.err
-    assert f"{said.json['total']:,}" in ditlab("params", spec).out
+    table = ditlab("params", spec).out
+    assert f"{said.json['total']:,}" in table
+    by_parameter = said.json["by_parameter"]
+    assert sum(each["parameters"] for each in by_parameter) == sum(said.json["roles"].values()) == said.json["total"]
+    (fused,) = [each for each in by_parameter if each["name"] == "blocks.*.attention.qkv.weight"]
+    assert (fused["role"], fused["num_parts"]) == ("matrix", 3)
+    assert "all matrix" in table and f"{said.json['roles']['matrix']:,}" in table
     assert not home.exists()
 
 
@@ -154,6 +160,8 @@ def test_modules_of_the_objective_are_counted_beside_the_total(ditlab, spec):
     said = ditlab("params", spec, "--json")
     assert said.json["total"] == 356_705_879
     assert said.json["training_only"] == {"projection": 7_078_656}
+    assert sum(said.json["roles"].values()) == 356_705_879 + 7_078_656
+    assert any(each["name"].startswith("objective.projection") for each in said.json["by_parameter"])
     assert "7,078,656" in ditlab("params", spec).out
 
 
