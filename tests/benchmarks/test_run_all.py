@@ -1,36 +1,56 @@
 """The table of all benchmarks, what is refused and skipped, and the interval of a median."""
 
 import json
+from dataclasses import asdict, replace
 
 import pytest
+import torch
 
-from benchmarks.rounds import median_interval
-from benchmarks.run_all import NEEDS, BenchmarkResult, describe, main, run_benchmark, write
+from benchmarks.peak_memory import step_peak
+from benchmarks.rounds import BenchmarkFigure, Measured, median_interval, report
+from benchmarks.run_all import NEEDS, TAKES_DEVICE, BenchmarkResult, describe, main, reason_to_skip, write
 from benchmarks.small_sizes import SMALL
 
+FIGURE = BenchmarkFigure("digits, platform over bare", 1.01, 1.0, 1.02, 20, 2, Measured(0.05, 1280.0, 0.5, 2**20))
 RESULTS = [
-    BenchmarkResult("step/step_time", "done", "ratio 1.010", 61.4),
+    BenchmarkResult("step/step_time", "done", "", 61.4, (asdict(FIGURE), asdict(replace(FIGURE, name="mnist")))),
     BenchmarkResult("runs/sweep_cost", "skipped", "needs ray", 0.0),
 ]
 
 
 def test_the_table_and_the_file_hold_every_result(tmp_path):
-    heading, first, second = describe(RESULTS).splitlines()
+    heading, first, second, third = describe(RESULTS).splitlines()
     assert heading.split() == ["benchmark", "seconds", "figure"]
-    assert first.split() == ["step/step_time", "61", "ratio", "1.010"]
-    assert second.endswith("skipped: needs ray")
-    write(RESULTS, tmp_path / "new" / "bench.json", quick=True)
+    words = "1.010 (1.000 to 1.020, 20 rounds), 50.0 ms, 1280 samples/s, 0.50 utilisation, 1 MiB"
+    assert first.split(maxsplit=2) == ["step/step_time", "61", f"digits, platform over bare: {words}"]
+    assert second.strip() == f"mnist: {words}"
+    assert third.endswith("skipped: needs ray")
+    write(RESULTS, tmp_path / "new" / "bench.json", {"quick": True})
     document = json.loads((tmp_path / "new" / "bench.json").read_text())
     assert document["quick"] and [each["name"] for each in document["results"]] == ["step/step_time", "runs/sweep_cost"]
+    assert document["results"][0]["figures"][0]["measured"]["utilisation"] == 0.5
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["bench.json"]
 
 
-def test_without_its_packages_a_benchmark_is_skipped():
-    assert set(NEEDS) <= set(SMALL)
+def test_a_figure_is_printed_and_added_to_the_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DITLAB_BENCHMARK_RESULTS", str(tmp_path / "figures"))
+    report("one", [1.0, 3.0, 2.0], Measured(0.5), note="at most 2")
+    report("two", [1.5])
+    assert capsys.readouterr().out.splitlines() == [
+        "one: ratio 2.000 (median of 3 rounds; range 1.000 to 3.000); at most 2", "two: ratio 1.500 (one round)"
+    ]  # fmt: skip
+    one, two = map(json.loads, (tmp_path / "figures").read_text().splitlines())
+    assert (one["ratio"], one["low"], one["high"], one["rounds"], one["measured"]["seconds"]) == (2, 1, 3, 3, 0.5)
+    assert (two["name"], two["rounds"], two["measured"]["device"]) == ("two", 1, "cpu")
+
+
+def test_what_cannot_run_is_skipped():
+    assert set(NEEDS) <= set(SMALL) and set(TAKES_DEVICE) <= set(SMALL)
     for name, packages in NEEDS.items():
-        assert run_benchmark(name, [], lambda _: False) == BenchmarkResult(
-            name, "skipped", f"needs {' and '.join(packages)}", 0.0
-        )
+        assert reason_to_skip(name, "cpu", lambda _: False) == f"needs {' and '.join(packages)}"
+    assert not any(reason_to_skip(name, "cpu", lambda _: True) for name in SMALL)
+    left = {name for name in SMALL if not reason_to_skip(name, "cuda", lambda _: True)}
+    assert left == {name for name in SMALL if not name.startswith(("step/", "sampling/"))} | set(TAKES_DEVICE)
 
 
 @pytest.mark.parametrize(("arguments", "named"), [(["--only", "step/none"], "step/none"), (["--out", "."], "--out .")])
@@ -46,3 +66,14 @@ def test_the_interval_of_a_median():
     assert median_interval([3.0]) == (3.0, 3.0)
     with pytest.raises(ValueError, match="--rounds"):
         median_interval([])
+
+
+def test_the_peak_of_a_step_counts_what_is_freed_again():
+    def step():
+        first = torch.ones(1000, 1000)
+        second = first + 1
+        del first
+        return (second * 2).sum()
+
+    step()
+    assert step_peak(step, torch.device("cpu")) == pytest.approx(8e6, rel=0.01)

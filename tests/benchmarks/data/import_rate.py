@@ -15,6 +15,7 @@ import io
 import json
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,6 +24,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.rounds import Measured, report
 from ditlab.cluster.imports.executor import RayExecutor
 from ditlab.cluster.session import ray_session
 from ditlab.data.block_imports.execution import BlockExecutor, ProcessExecutor
@@ -45,8 +49,10 @@ def main() -> None:
     for name, values in rates.items():
         print(f"{name:24s} median {statistics.median(values):7.1f} images/s", end="")
         print(f"   (rounds {min(values):.1f} to {max(values):.1f})")
-    for name in ("two cores / one core", "one core / plain loop"):
-        print(f"{name:24s} median {result[name]:7.2f} (ratio)")
+    loop, one, two = rates.values()
+    report("import, two cores over one", [a / b for a, b in zip(two, one, strict=True)])
+    report("import over a plain loop", [a / b for a, b in zip(one, loop, strict=True)],
+           Measured(samples_per_second=statistics.median(one)))  # fmt: skip
     if arguments.json:
         print(json.dumps(result))
 

@@ -21,6 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.rounds import report
+
 LANES, WINDOW, BATCH = 4, 2, 256
 SHARDS = 20
 BLOCKS = 1420
@@ -57,10 +61,8 @@ def main() -> None:
     growth = {key: results["all"][key] / max(results["a tenth"][key], 1e-9) for key in results["all"]}
     if arguments.json:
         print(json.dumps(results))
-    print(
-        f"ten times the rows: processor {growth['processor seconds']:.2f}, own memory {growth['own memory, MB']:.2f}, "
-        f"with the store's pages {growth['memory, MB']:.2f} (ratio)"
-    )
+    for name in ("processor seconds", "own memory, MB", "memory, MB"):
+        report(f"ten times the rows, {name}", [growth[name]])
 
 
 def write_store(path: Path, shard_rows: int, block_rows: int) -> None:

@@ -14,6 +14,7 @@ import argparse
 import itertools
 import json
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,6 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.rounds import Measured, report
 from ditlab.data.loading.full_order import FullOrder
 from ditlab.data.loading.loader import Loader
 from ditlab.data.loading.worker_batches import WorkerBatches
@@ -45,8 +49,10 @@ def main() -> None:
         print(f"{name:26s} median {statistics.median(values) / 1e6:6.2f} M samples/s", end="")
         print(f"   (rounds {min(values) / 1e6:.2f} to {max(values) / 1e6:.2f})")
     print(f"{'waiting for the loader':26s} mean   {waited * 1e6:6.1f} us a step, of a consumer that takes 1 ms a step")
-    for name in ("loader / slice and copy", "loader / random gather"):
-        print(f"{name:26s} median {result[name]:6.2f} (ratio)")
+    measured = Measured(samples_per_second=statistics.median(rates["loader"]))
+    for other in ("random gather", "slice and copy"):
+        ratios = [mine / theirs for mine, theirs in zip(rates["loader"], rates[other], strict=True)]
+        report(f"loader over {other}", ratios, measured)
     if arguments.json:
         print(json.dumps(result))
 

@@ -15,11 +15,16 @@ full order and by lanes, for several numbers of lanes and windows. Three figures
 import argparse
 import itertools
 import json
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.rounds import report
 from ditlab.data.loading.computed_rows import hold_out_blocks
 from ditlab.data.loading.full_order import FullOrder
 from ditlab.data.loading.lanes_order import LanesOrder
@@ -55,7 +60,7 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(result))
     worst = max(value["pairs of a shard"] for value in result.values())
-    print(f"pairs of a shard, lanes by full: at most {worst:.3f} (ratio)")
+    report("pairs of a shard, lanes over full, at most", [worst])
 
 
 def labelings(layout: BlockLayout) -> Iterator[tuple[str, np.ndarray]]:

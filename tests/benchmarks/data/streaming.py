@@ -25,6 +25,9 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.rounds import report
 from ditlab.data.loading.loader import Loader
 from ditlab.data.loading.worker_batches import WorkerBatches
 from ditlab.data.orders import open_order
@@ -65,7 +68,8 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(result))
     aims = [("wait / step", 0.03), ("bytes fetched / store", 1.1), ("largest cache / bound", 1.0)]
-    print("; ".join(f"{name} {result[name]:.3f} (at most {aim:g})" for name, aim in aims) + " (ratios)")
+    for name, aim in aims:
+        report(name, [float(result[name])], note=f"at most {aim:g}")
 
 
 def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, float | int | str]:

@@ -11,12 +11,16 @@ asserted here.
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import torch
 
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.rounds import Measured, report
 from ditlab.checkpoints.background import BackgroundSaver
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.checkpoints.shard import TensorKey
@@ -97,10 +101,10 @@ def measure(
             flush=True,
         )
     print(
-        f"median ratio {statistics.median(ratios):.3f} (stall {statistics.median(stalls) * 1e3:.1f} ms, torch.save "
-        f"{statistics.median(plains) * 1e3:.1f} ms); steps beside the writing take {statistics.median(slower):.2f} of "
-        f"one alone, for {statistics.median(written):.2f} s"
+        f"torch.save {statistics.median(plains) * 1e3:.1f} ms; steps beside the writing take "
+        f"{statistics.median(slower):.2f} of one alone, for {statistics.median(written):.2f} s"
     )
+    report("stall of a save over torch.save", ratios, Measured(seconds=statistics.median(stalls)))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from benchmarks.rounds import Measured, report
 from ditlab.spec.reading.yaml_text import dump_yaml
 from support.clusters.faults import journal_of, processes_of, wait_until, worker_processes
 from support.trainings.workers import tiny
@@ -82,8 +83,8 @@ def main() -> None:
             process.wait(10)
             wait_until(lambda: processes_of(home) == [], 60, "the end of all processes")
     print(f"recovery {statistics.median(recoveries):.2f} s, start {statistics.median(starts):.2f} s")
-    print(f"ratio {statistics.median(ratios):.2f} (median of {len(ratios)} rounds; "
-          f"{min(ratios):.2f} to {max(ratios):.2f}; target at most 1.2)")  # fmt: skip
+    seconds = Measured(seconds=statistics.median(recoveries))
+    report("recovery over a start", ratios, seconds, note="target at most 1.2")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,10 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.rounds import Measured, report
+
 SUPPORT = Path(__file__).parents[2] / "support"
 SPEC = Path(__file__).parents[3] / "experiments" / "digits" / "dit.yaml"
 FLOOR = "import torch, deepspeed"
@@ -52,11 +56,10 @@ def main() -> None:
         values = sorted(each[name] for each in rounds)
         print(f"{name:12} {statistics.median(values):6.2f} s ({values[0]:.2f} to {values[-1]:.2f})")
     for floor in ("least", "floor"):
-        ratios = sorted(each["first step"] / (each[floor] + each.get("ray", 0.0)) for each in rounds)
+        ratios = [each["first step"] / (each[floor] + each.get("ray", 0.0)) for each in rounds]
         plus = " + Ray's own start" if arguments.ray else ""
-        print(
-            f"start-up over {floor}{plus}: ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-        )
+        seconds = statistics.median(each["first step"] for each in rounds)
+        report(f"start-up over {floor}{plus}", ratios, Measured(seconds))
 
 
 def measure(spec: Path, ray: bool) -> dict[str, float]:

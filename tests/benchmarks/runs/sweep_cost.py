@@ -22,6 +22,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2]))
 
+from benchmarks.rounds import Measured, report
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.spec.reading.yaml_text import dump_yaml
@@ -123,7 +124,7 @@ def main() -> None:
             f"over the floor; start of a trial {gap:.2f} s (median), ratio {gap / start:.2f} over the imports"
         )
     ratio = statistics.median(warm_starts) / statistics.median(fresh_starts)
-    print(f"ratio {ratio:.3f} (start of a trial, warm workers over fresh ones)")
+    report("start of a trial, warm workers over fresh ones", [ratio], Measured(seconds=statistics.median(warm_starts)))
 
 
 if __name__ == "__main__":

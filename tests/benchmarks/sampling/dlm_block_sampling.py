@@ -12,11 +12,16 @@ Nothing is asserted here.
 
 import argparse
 import statistics
+import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.rounds import Measured, report
 from denoisers.dlm.family import FAMILY
 from denoisers.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 
@@ -67,8 +72,9 @@ def main() -> None:
             seconds[name].append(time.perf_counter() - start)
         print("   ".join(f"  {name} {seconds[name][-1] * 1e3:8.1f} ms" for name in sides), flush=True)
     ratios = [without / cached for without, cached in zip(seconds["uncached"], seconds["cached"], strict=True)]
-    print(f"time ratio uncached / cached {statistics.median(ratios):.2f} (median of {len(ratios)} rounds; "
-          f"{min(ratios):.2f} to {max(ratios):.2f}; {options.steps} steps a block; target at least 3)")  # fmt: skip
+    taken = statistics.median(seconds["cached"])
+    report("block sampling, uncached over cached", ratios, Measured(taken, options.num / taken, device=options.device),
+           note=f"{options.steps} steps a block; target at least 3")  # fmt: skip
 
 
 if __name__ == "__main__":

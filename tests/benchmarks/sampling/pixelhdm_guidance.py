@@ -10,6 +10,7 @@ agree up to rounding. Nothing is asserted here.
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.rounds import Measured, report
 from denoisers.pixelhdm.family import FAMILY
 from denoisers.pixelhdm.guided_velocity import GuidedVelocity
 from denoisers.pixelhdm.text_encoder import caption_bytes
@@ -74,8 +78,7 @@ def main() -> None:
         print("   ".join(f"{name} {seconds[name][-1] * 1e3:8.1f} ms" for name in sides), flush=True)
     ratios = [one / two for one, two in zip(seconds["one"], seconds["two"], strict=True)]
     print(f"{options.batch} image(s) of {side}x{side}, largest difference {difference:.1e}")
-    print(f"time ratio of one pass over two {statistics.median(ratios):.3f} (median of {len(ratios)} rounds; "
-          f"{min(ratios):.3f} to {max(ratios):.3f})")  # fmt: skip
+    report("guided velocity, one pass over two", ratios, Measured(statistics.median(seconds["one"])))
 
 
 if __name__ == "__main__":

@@ -9,14 +9,19 @@ is the median of the rounds' ratios; both sides give the same losses. Nothing is
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.rounds import Measured, report
 from ditlab.data.images.captions import caption_column, encode_captions
 from ditlab.data.loading.batches import to_device
 from ditlab.data.stores.manifest import Column
@@ -92,8 +97,8 @@ def main() -> None:
         print(f"cut {seconds[True][-1] * 1e3:8.1f} ms   padded {seconds[False][-1] * 1e3:8.1f} ms", flush=True)
     print(f"losses {losses[True]:.6f} (cut) and {losses[False]:.6f}, {(side // 16) ** 2} patches an image")
     ratios = [one / two for one, two in zip(seconds[True], seconds[False], strict=True)]
-    print(f"time ratio of captions padded to their batch over padded to {LONGEST} {statistics.median(ratios):.3f} "
-          f"(median of {len(ratios)} rounds; {min(ratios):.3f} to {max(ratios):.3f})")  # fmt: skip
+    report(f"captions padded to their batch over padded to {LONGEST}", ratios,
+           Measured(seconds=statistics.median(seconds[True])))  # fmt: skip
 
 
 if __name__ == "__main__":

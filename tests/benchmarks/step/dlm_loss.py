@@ -11,6 +11,7 @@ one process; the figure to quote is the median of the rounds' ratios. Nothing is
 import argparse
 import multiprocessing
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.rounds import Measured, report
 from denoisers.processes.discrete.chunked_score_entropy import LossTargets, chunked_score_entropy
 from denoisers.processes.discrete.score_entropy import score_entropy
 from denoisers.processes.discrete.uniform_graph import corrupt
@@ -108,9 +112,10 @@ def main() -> None:
         print("   ".join(f"  {form} {seconds[form][-1] * 1e3:8.1f} ms" for form in peaks), flush=True)
     ratios = [chunked / plain for chunked, plain in zip(seconds["chunked"], seconds["plain"], strict=True)]
     print(f"loss of {' x '.join(map(str, size))}: plain {values['plain']:.6f}, chunked {values['chunked']:.6f}")
-    print(f"memory ratio 1/{peaks['plain'] / max(1, peaks['chunked']):.1f} (target at most 1/8); time ratio "
-          f"{statistics.median(ratios):.3f} (median of {len(ratios)} rounds; {min(ratios):.3f} to {max(ratios):.3f}; "
-          "target at most 1)")  # fmt: skip
+    measured = Measured(statistics.median(seconds["chunked"]), peak_memory=peaks["chunked"], device=options.device)
+    memory = peaks["chunked"] / max(1, peaks["plain"])
+    report("memory of the loss, chunked over plain", [memory], measured, note="target at most 0.125")
+    report("time of the loss, chunked over plain", ratios, measured, note="target at most 1")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from torch import Tensor
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.plain.training import PlainTraining
-from benchmarks.rounds import describe_ratios
+from benchmarks.rounds import Measured, describe_ratios, report
 from ditlab.engine.distributed import Rank, single_process
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.inputs.noise import KeyedNoise
@@ -130,7 +130,8 @@ def main() -> None:
     for name, each in ratios.items():
         print(f"{name}: {statistics.median(seconds[name]) * 1e3:.1f} ms a step, {describe_ratios(each)}")
     slowest = max(ratios, key=lambda name: statistics.median(ratios[name]))
-    print(f"{slowest}, the slowest: {describe_ratios(ratios[slowest])}")
+    report(f"engine over a plain loop, {slowest}, the slowest", ratios[slowest],
+           Measured(seconds=statistics.median(seconds[slowest])))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))
 
+from benchmarks.rounds import Measured, report
 from ditlab.engine.distributed import single_process
 from ditlab.engine.phase_clock import PhaseClock
 from ditlab.spec.loading import load_experiment
@@ -100,11 +101,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, single_process(use_gpu=False) as rank:
         worker.train(training_run(experiment, Path(folder), Path(folder, "checkpoints")), rank, blocks)
     ratios = [on / off for on, off in zip(blocks.times[True], blocks.times[False], strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
     step, calls = statistics.median(blocks.times[False]), calls_of_a_step()
     print(f"{experiment.name}: {step * 1e3:.1f} ms a step without the clock; calls of a step {calls * 1e6:.1f} us, "
           f"{calls / step:.5f} of it")  # fmt: skip
-    print(f"ratio {middle:.4f} (median of {len(ratios)} rounds; half of them {low:.4f} to {high:.4f})")
+    report("steps with the clock over without", ratios, Measured(seconds=statistics.median(blocks.times[True])))
 
 
 if __name__ == "__main__":

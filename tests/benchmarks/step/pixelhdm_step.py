@@ -26,6 +26,9 @@ import torch
 from torch import Tensor, nn
 
 sys.path.append(str(Path(__file__).parents[2]))
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.rounds import Measured, report
 from ditlab.data.images.captions import caption_column, encode_captions
 from ditlab.data.images.feature_columns import FeatureColumns
 from ditlab.data.stores.manifest import Column
@@ -176,8 +179,7 @@ def main() -> None:
           f"{peaks[1] / max(1, peaks[0]):.3f}")  # fmt: skip
     for side in ("kept", "stored"):
         ratios = [one / made for one, made in zip(seconds[side], seconds["made"], strict=True)]
-        print(f"time ratio of {side} features over made ones {statistics.median(ratios):.3f} (median of {len(ratios)} "
-              f"rounds; {min(ratios):.3f} to {max(ratios):.3f})")  # fmt: skip
+        report(f"step on {side} features over made ones", ratios, Measured(seconds=statistics.median(seconds[side])))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,9 @@ from pathlib import Path
 import torch
 
 sys.path.append(str(Path(__file__).parents[2]))
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.rounds import Measured, report
 from denoisers.layers.rows import masked_rows
 from denoisers.region.family import FAMILY
 from denoisers.region.objective import draw_mask, errors
@@ -91,8 +94,8 @@ def main() -> None:
     ratios = [saving / plain for saving, plain in zip(*times, strict=True)]
     print(f"{spec.num_regions} regions, batch {options.batch}, losses {losses[0]:.6f} and {losses[1]:.6f}")
     print(f"peak memory {peaks[0] / 2**20:,.0f} MiB over {peaks[1] / 2**20:,.0f} MiB: {peaks[0] / peaks[1]:.3f}")
-    print(f"time ratio {statistics.median(ratios):.3f} (median of {len(ratios)} rounds; {min(ratios):.3f} to "
-          f"{max(ratios):.3f})")  # fmt: skip
+    report("region step over its plain form", ratios,
+           Measured(statistics.median(times[0]), peak_memory=peaks[0]))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.plain.dit import flow_matching_loss
 from benchmarks.plain.training import PlainTraining
-from benchmarks.rounds import describe_ratios
+from benchmarks.rounds import Measured, report
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.engine.distributed import single_process
@@ -116,7 +116,9 @@ def main() -> None:
     ratios = [platform / bare for platform, bare in zip(turns.platform, turns.bare, strict=True)]
     print(f"{experiment.name}: platform {statistics.median(turns.platform) * 1e3:.1f} ms a step, "
           f"bare loop {statistics.median(turns.bare) * 1e3:.1f} ms")  # fmt: skip
-    print(describe_ratios(ratios))
+    seconds = statistics.median(turns.platform)
+    report(f"{experiment.name}, platform over a bare loop", ratios,
+           Measured(seconds, samples_per_second=experiment.batch.size / seconds))  # fmt: skip
 
 
 if __name__ == "__main__":

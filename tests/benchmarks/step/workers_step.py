@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.plain.dit import flow_matching_loss
 from benchmarks.plain.training import PlainTraining
-from benchmarks.rounds import describe_ratios
+from benchmarks.rounds import describe_ratios, report
 from benchmarks.step.step_time import TakingTurns, generated_store
 from ditlab.engine.distributed import current_rank
 from ditlab.spec.experiment import Experiment
@@ -109,7 +109,7 @@ def main() -> None:
         ours, theirs = (statistics.median(sides[side]) * 1e3 for side in ("platform", "script"))
         print(f"ZeRO {stage}: platform {ours:.1f} ms a step, script {theirs:.1f} ms; {describe_ratios(ratios[stage])}")
     slowest = max(ratios, key=lambda stage: statistics.median(ratios[stage]))
-    print(f"ZeRO {slowest}, the slowest: {describe_ratios(ratios[slowest])}")
+    report(f"two workers over a script, ZeRO {slowest}, the slowest", ratios[slowest])
 
 
 if __name__ == "__main__":

@@ -11,12 +11,16 @@ import argparse
 import math
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.rounds import Measured, report
 from ditlab.home import Home, RunFolder
 from ditlab.reports.comparison.curves import run_curve, smoothed, training_clock
 from ditlab.tracking.journal.history import metric_history
@@ -103,7 +107,7 @@ def main() -> None:
     for name, found in took.items():
         print(f"{name}: {statistics.median(found):.2f} s")
     fast, slow = (statistics.median(took[f"resume, {kind}"]) for kind in ("index", "no index"))
-    print(f"ratio {fast / slow:.3f} (opening for a resume: with its index over without)")
+    report("opening for a resume, with its index over without", [fast / slow], Measured(fast))
 
 
 if __name__ == "__main__":

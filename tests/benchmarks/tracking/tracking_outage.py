@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))
 
+from benchmarks.rounds import report
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.spec.loading import load_experiment
@@ -110,8 +111,7 @@ def main() -> None:
     print(f"{experiment.name}: {silent * 1e3:.2f} ms a step without tracking, {os.cpu_count()} cores")
     for kind in ("hanging", "refused"):
         found = ratios(turns.blocks, kind)
-        print(f"ratio {kind} {statistics.median(found):.4f} (median of {len(found)} rounds; "
-              f"{min(found):.3f} to {max(found):.3f}; target at most 1.01)")  # fmt: skip
+        report(f"a step with a {kind} server over one without tracking", found, note="target at most 1.01")
 
 
 if __name__ == "__main__":

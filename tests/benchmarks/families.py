@@ -1,0 +1,64 @@
+"""Each family at a size that two cores bear, and a batch for it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ditlab.planning.data_shape import DataShape
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.loading import load_experiment
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A shipped experiment, and what makes it bearable for two cores."""
+
+    spec: str
+    changes: tuple[str, ...] = ()
+
+    def load(self, changes: list[str]) -> Experiment:
+        """Load the experiment with further changes."""
+        return load_experiment(EXPERIMENTS / f"{self.spec}.yaml", [*self.changes, *changes])
+
+
+CASES = {
+    "mnist/dit": Case("mnist/dit"),
+    "mnist/unet": Case("mnist/unet"),
+    "digits/dit": Case("digits/dit"),
+    "region": Case("region/get", ("model={family: region, width: 384, depth: 6, num_heads: 6}", "batch={size: 4}")),
+    "dlm": Case(
+        "dlm/small",
+        (
+            "model={family: dlm, length: 1024, vocabulary: 50257, width: 512, depth: 6, num_heads: 8}",
+            "data.length=1024", "batch={size: 1}", "training.precision=fp32",
+        ),
+    ),
+    "pixelhdm": Case(
+        "pixelhdm/base",
+        (
+            "model={family: pixelhdm, width: 256, pixel_width: 16, patch_depth: 8, pixel_depth: 2, num_heads: 4, "
+            "num_kv_heads: 1, bottleneck_width: 64, text_length: 64}",
+            "objective.weights.alignment=0.0", "batch={size: 4, micro: 4}", "engine.activation_checkpointing=false",
+            "training.precision=fp32",
+        ),
+    ),
+}  # fmt: skip
+"""Experiments by the names that `--only` takes."""
+QUICK = {"region": ["batch.size=2", "model.depth=2", "model.width=96"]}
+
+
+def generated_batch(experiment: Experiment, device: str = "cpu") -> dict[str, torch.Tensor]:
+    """Draw a batch of the model's fields: numbers in [-1, 1), tokens of the vocabulary, everything present."""
+    batch, shapes = {}, DataShape().of_experiment(experiment)
+    for each in experiment.batch_fields():
+        shape = (experiment.batch.size, *shapes[each.name])
+        if each.dtype == "bool":
+            batch[each.name] = torch.ones(shape, dtype=torch.bool, device=device)
+        elif each.dtype == "int64":
+            batch[each.name] = torch.randint(each.num_classes or 1, shape, device=device)
+        else:
+            batch[each.name] = torch.rand(shape, device=device) * 2 - 1
+    return batch
