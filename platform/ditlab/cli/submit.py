@@ -9,6 +9,7 @@ import click
 
 from ditlab.cli.common import emit, json_option, print_line, say, set_option, spec_argument
 from ditlab.cli.hints import hint_text
+from ditlab.cli.starting import start_option, weights_only_option
 
 
 @click.command()
@@ -29,6 +30,8 @@ from ditlab.cli.hints import hint_text
 @click.option(
     "--resume", metavar="RUN|auto", help="Continue a run or sweep; `auto`: the newest unfinished of this spec."
 )
+@start_option
+@weights_only_option
 @click.option("--no-wait", is_flag=True, help="Return once the job is submitted.")
 @json_option
 def submit(
@@ -37,6 +40,8 @@ def submit(
     address: str | None,
     working_dir: Path,
     resume: str | None,
+    start_from: str | None,
+    weights_only: bool,
     no_wait: bool,
     as_json: bool,
 ) -> int:
@@ -48,8 +53,12 @@ def submit(
     from ditlab.cli.progress_bars import ProgressBars
     from ditlab.cluster.job_package import package_files
     from ditlab.cluster.jobs import DEFAULT_ADDRESS, JobServer
+    from ditlab.spec.composition.start import parse_start
 
-    root, name, command = _command(spec, overrides, working_dir, resume, as_json)
+    if start_from:
+        parse_start(start_from)  # the run itself is known to the cluster's home alone
+    forked = [*(["--from", start_from] if start_from else []), *(["--weights-only"] if weights_only else [])]
+    root, name, command = _command(spec, overrides, working_dir, resume, forked, as_json)
     package_files(root).check()
     with JobServer(address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS) as jobs:
         with ProgressBars(f"sending {root} to {jobs.address}"):
@@ -73,7 +82,12 @@ def submit(
 
 
 def _command(
-    spec: Path, overrides: tuple[str, ...], working_dir: Path, resume: str | None, as_json: bool
+    spec: Path,
+    overrides: tuple[str, ...],
+    working_dir: Path,
+    resume: str | None,
+    forked: list[str],
+    as_json: bool,
 ) -> tuple[Path, str, list[str]]:
     """Working directory, run name and command of the job.
 
@@ -99,7 +113,7 @@ def _command(
     command = ["python", "-m", "ditlab", "tune" if sweep else "train", str(followed(spec).relative_to(root))]
     for override in overrides:
         command += ["--set", override]
-    command += ["--resume", resume] if resume else []
+    command += [*(["--resume", resume] if resume else []), *forked]
     return root, loaded.name, [*command, *(["--json"] if as_json else [])]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ditlab.errors import UserError
-from ditlab.home import Home, RunFolder
+from ditlab.home import Home
 from ditlab.runs.forks.lineage import forks_by_parent
 from ditlab.spec.composition.start import parse_start
 from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
@@ -41,7 +41,9 @@ def needs(home: Home, known: RunList, leaving: Sequence[str]) -> dict[str, str]:
     for run_id in leaving:
         if run_id not in found and (below := forks.get(run_id)):
             found[run_id] = _needed_by_forks(below)
-    for user, text in _texts(home, staying):
+    users = {record.run_id: f"run {record.run_id} ({record.name})" for record in staying}
+    users |= {run_id: f"run {run_id}" for run_id in known.unreadable if run_id not in leaving}
+    for user, text in _texts(home, users):
         for run_id in leaving:
             if run_id not in found and run_id.encode() in text and _refers(text, run_id):
                 found[run_id] = f"is needed by {user}, which names it or a file in its folder; delete that first"
@@ -57,12 +59,11 @@ def _needed_by_forks(forks: Sequence[RunRecord]) -> str:
     return f"is the parent of {len(forks)} forks, {listed}{more}, which need its checkpoints; delete those first"
 
 
-def _texts(home: Home, staying: Sequence[RunRecord]) -> Iterator[tuple[str, bytes]]:
-    """Specs of runs and records of stores that may name a run, each with what it belongs to."""
-    for record in staying:
-        folder = RunFolder(home.runs / record.run_id)
+def _texts(home: Home, users: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+    """Specs of runs, by their ids, and records of stores that may name a run, each with what it belongs to."""
+    for run_id, user in users.items():
         for name in _SPECS:
-            yield f"run {record.run_id} ({record.name})", _read(folder.path / name, MAX_BYTES)
+            yield user, _read(home.runs / run_id / name, MAX_BYTES)
     for store in sorted(home.stores.iterdir()) if home.stores.is_dir() else ():
         for path in sorted(store.glob("*.json")):
             yield f"store {store.name}", _read(path, 16 * MIB)

@@ -9,18 +9,9 @@ import pytest
 
 from ditlab.home import Home
 from ditlab.interface.training import TrainingResult, train
-from ditlab.spec.experiment import Experiment
-from support.trainings.workers import tiny
-
-SILENT = "http://127.0.0.1:9"
-"""An MLflow server that does not answer: the journal keeps all."""
+from support.trainings.forks import small
 
 NewRun = Callable[..., TrainingResult]
-
-
-def small(**changes: Any) -> Experiment:
-    """`tiny` without MLflow."""
-    return tiny(**{"tracking": {"system_metrics": False, "uri": SILENT, "report": False}, **changes})
 
 
 @pytest.fixture(scope="package")
@@ -36,9 +27,7 @@ def first_home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_home: tuple[Path, str]) -> Home:
     """A copy of that home as DITLAB_HOME."""
-    root = tmp_path / "home"
-    shutil.copytree(first_home[0], root)
-    (root / "places.json").unlink()
+    root = _copied(first_home[0], tmp_path / "home")
     monkeypatch.setenv("DITLAB_HOME", str(root))
     return Home(root)
 
@@ -52,9 +41,40 @@ def parent(first_home: tuple[Path, str]) -> str:
 @pytest.fixture
 def run(home: Home) -> NewRun:
     """`run(at="ID@STEP", **changes)` trains a fork in this process."""
+    return train_fork
 
-    def go(at: str | None = None, resume: str | None = None, weights_only: bool = False, **changes: Any) -> Any:
-        experiment = small(**{"name": "fork", **changes})
-        return train(experiment, local=True, resume=resume, start_from=at, weights_only=weights_only, warn=print)
 
-    return go
+def train_fork(
+    at: str | None = None, resume: str | None = None, weights_only: bool = False, **changes: Any
+) -> TrainingResult:
+    """Train a tiny fork in DITLAB_HOME."""
+    experiment = small(**{"name": "fork", **changes})
+    return train(experiment, local=True, resume=resume, start_from=at, weights_only=weights_only, warn=print)
+
+
+@pytest.fixture(scope="package")
+def family_home(tmp_path_factory: pytest.TempPathFactory, first_home: tuple[Path, str]) -> tuple[Path, dict[str, str]]:
+    """(home, ids by name) of base@3 -> middle@6 -> last, and base@6 -> other. Copy it, and leave it as it is."""
+    root = _copied(first_home[0], tmp_path_factory.mktemp("families") / "home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DITLAB_HOME", str(root))
+        found = {"base": first_home[1]}
+        found["middle"] = train_fork("base@3", name="middle", training__steps=6, optimizer__lr=3e-4).run_id
+        found["last"] = train_fork("middle", name="last", training__steps=7, optimizer__lr=3e-4).run_id
+        found["other"] = train_fork("base@6", weights_only=True, name="other", training__steps=1).run_id
+    return root, found
+
+
+@pytest.fixture
+def family(family_home: tuple[Path, dict[str, str]], home: Home) -> dict[str, str]:
+    """Ids by name of the runs of `family_home`, which are in the home."""
+    shutil.rmtree(home.root)
+    _copied(family_home[0], home.root)
+    return family_home[1]
+
+
+def _copied(source: Path, target: Path) -> Path:
+    """Copy a home, so that the copy is one of its own."""
+    shutil.copytree(source, target)
+    (target / "places.json").unlink()
+    return target

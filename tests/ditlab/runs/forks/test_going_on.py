@@ -3,11 +3,13 @@
 import pytest
 import torch
 
+from ditlab.checkpoints.start_point import order_changes
 from ditlab.errors import UserError
 from ditlab.runs.request import recorded_checkpoints
 from ditlab.tracking.journal.reader import read_records
 from ditlab.tracking.records import list_runs, read_record
 from ditlab.training.stepping import Stepper
+from support.trainings.forks import small
 from support.trainings.workers import newest, same_state
 
 
@@ -48,36 +50,31 @@ def test_a_fork_without_changes_computes_what_its_parent_did(home, parent, run):
     assert (tags["ditlab.forked_from"], tags["ditlab.lineage"]) == (f"{parent}@3", f"{parent}@3")
 
 
-def test_a_fork_of_a_fork_goes_on_as_the_fork_itself_would(home, parent, run):
-    """The name of a run, and none of a step, stand for its newest checkpoint."""
-    changes = {"optimizer__lr": 3e-4}
-    middle = run(f"{parent}@3", name="middle", training__steps=6, **changes)
-    assert not same_state(state_of(home, parent), state_of(home, middle.run_id))
-    last = run("middle", name="last", training__steps=8, **changes)
-    start = {"run": parent, "step": 3}
-    longer = run(None, middle.run_id, name="middle", training__steps=8, start=start, **changes)
-    assert longer.run_id == middle.run_id
-    assert same_state(state_of(home, middle.run_id), state_of(home, last.run_id))
-    assert read_record(home.run(last.run_id)).start == f"{middle.run_id}@6"
+def test_a_fork_of_a_fork_goes_on_as_the_fork_itself_would(home, family, run):
+    middle, last = family["middle"], family["last"]
+    assert not same_state(state_of(home, family["base"]), state_of(home, middle))
+    changes = {"start": {"run": family["base"], "step": 3}, "optimizer__lr": 3e-4, "training__steps": 7}
+    assert run(None, middle, name="middle", **changes).run_id == middle
+    assert same_state(state_of(home, middle), state_of(home, last))
+    assert read_record(home.run(last)).start == f"{middle}@6"
 
 
-@pytest.mark.parametrize(("killed", "own"), [(5, []), (8, [6])])
+@pytest.mark.parametrize(("killed", "own"), [(5, []), pytest.param(8, [6], marks=pytest.mark.slow)])
 def test_a_killed_fork_resumes_from_its_parents_checkpoint_then_from_its_own(
     home, parent, run, monkeypatch, killed, own
 ):
-    """`auto` takes the fork of this start, and no run or fork of another."""
-    whole = run(f"{parent}@3", training__steps=8, seed=5)
+    """`auto` takes the fork of this start and no other run; it ends in the bits of one that was not killed."""
     with pytest.raises(Killed):
         kill_before(monkeypatch, killed)
-        run(f"{parent}@3", training__steps=8, seed=5)
-    left = next(record for record in list_runs(home) if record.run_id not in (whole.run_id, parent))
-    assert recorded_checkpoints(home.run(left.run_id)).steps() == own
-    other = run(f"{parent}@6", "auto", training__steps=8, seed=5)
-    assert other.run_id not in (left.run_id, parent)
-    resumed = run(f"{parent}@3", "auto", training__steps=8, seed=5)
-    assert resumed.run_id == left.run_id and resumed.status == "finished"
-    assert same_state(state_of(home, whole.run_id), state_of(home, resumed.run_id))
-    assert steps_logged(home, resumed.run_id) == [4, 5, 6, 7, 8]
+        run(f"{parent}@3", training__steps=8)
+    (left,) = [record.run_id for record in list_runs(home) if record.run_id != parent]
+    assert recorded_checkpoints(home.run(left)).steps() == own
+    for at in (f"{parent}@6", f"{parent}@3"):
+        resumed = run(at, "auto", training__steps=8)
+        assert (resumed.run_id == left, resumed.status) == (at == f"{parent}@3", "finished")
+        assert steps_logged(home, resumed.run_id) == list(range(int(at[-1]) + 1, 9))
+    longer = run(None, parent, name="base", training__steps=8)
+    assert same_state(state_of(home, longer.run_id), state_of(home, left))
 
 
 def test_weights_alone_begin_at_step_0_with_a_fresh_optimiser(home, parent, run):
@@ -95,9 +92,17 @@ def test_weights_alone_begin_at_step_0_with_a_fresh_optimiser(home, parent, run)
 
 
 def test_the_order_of_samples_goes_on_with_the_same_data_seed_and_batch_and_else_begins_anew(home, parent, run):
-    for changes, position in (({}, 4 * 32), ({"batch": {"size": 16, "micro": 16}}, 16), ({"seed": 1}, 32)):
-        fork = run(f"{parent}@3", training__steps=4, **changes)
-        assert state_of(home, fork.run_id).manifest.position == position
+    with recorded_checkpoints(home.run(parent)).open(3) as reader:
+        spec = reader.manifest.spec
+    other = {"kind": "digits", "hold_out": 0.2}
+    for changes, found in (
+        ({"training__steps": 9, "optimizer__lr": 1.0, "resources": {"workers": 2}}, []),
+        ({"seed": 1}, ["seed=1 (was 0)"]),
+        ({"data": other, "batch": {"size": 16}}, ["batch.size=16 (was 32)", "data.hold_out"]),
+    ):
+        assert order_changes(spec, small(**changes)) == found
+    fork = run(f"{parent}@3", training__steps=4, seed=1)
+    assert (state_of(home, fork.run_id).manifest.position, state_of(home, parent).manifest.position) == (32, 6 * 32)
 
 
 def test_a_checkpoint_that_was_written_anew_is_not_taken_for_the_one_that_a_fork_began_from(
@@ -112,7 +117,8 @@ def test_a_checkpoint_that_was_written_anew_is_not_taken_for_the_one_that_a_fork
         run(f"{parent}@3", "auto", training__steps=6)
 
 
-@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [0, 2, 3])
 def test_a_fork_on_another_zero_stage_goes_on_from_the_same_state(home, parent, run, stage):
     fork = run(f"{parent}@3", training__steps=6, engine__zero={"stage": stage})
     found, wanted = state_of(home, fork.run_id), state_of(home, parent)

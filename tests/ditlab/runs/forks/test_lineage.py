@@ -1,5 +1,7 @@
 """Who goes on from whom: what is shown, what stays on the disk, and what may be deleted."""
 
+import shutil
+
 import pytest
 
 from ditlab.analysis.comparison.runs import open_runs, summarise
@@ -16,15 +18,6 @@ from ditlab.runs.request import recorded_checkpoints
 from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.tracking.records import create_run, find_run, list_runs, read_record, update_record
 from support.command import run_here
-
-
-@pytest.fixture
-def family(home, parent, run):
-    """base@3 -> middle@6 -> last, and base@6 -> other: ids by name."""
-    found = {"base": parent, "middle": run(f"{parent}@3", name="middle", training__steps=6, optimizer__lr=3e-4).run_id}
-    found["last"] = run("middle@6", name="last", training__steps=7, optimizer__lr=3e-4).run_id
-    found["other"] = run("base@6", weights_only=True, name="other", training__steps=1).run_id
-    return found
 
 
 def test_a_parent_of_forks_is_shown_as_a_tree_kept_and_not_deleted(home, family, capfd, monkeypatch):
@@ -63,6 +56,13 @@ def test_a_parent_of_forks_is_shown_as_a_tree_kept_and_not_deleted(home, family,
     assert remove_runs("late", "base", "other") and list_runs(home) == []
 
 
+def test_a_fork_whose_record_is_damaged_still_needs_its_parent(home, family):
+    (home.run(family["other"]).record).write_text("{")
+    remove_runs("last", "middle")
+    with pytest.raises(UserError, match=rf"run {family['base']} is needed by run {family['other']}, which names it"):
+        plan_removal(["base"])
+
+
 def test_a_comparison_and_a_page_say_what_a_fork_changed(home, family):
     runs = [summarise(run) for run in open_runs(["base", "middle", "last"], home, print)]
     comparison = Comparison(runs, 0, 64, "cpu")
@@ -84,22 +84,16 @@ def test_a_comparison_and_a_page_say_what_a_fork_changed(home, family):
 
 def test_a_running_parent_keeps_what_a_fork_needs(home, parent, run):
     """Beside the `checkpoint.keep` newest ones."""
-    fork = run(f"{parent}@3", training__steps=4)
-    run(None, parent, name="base", training__steps=12, checkpoint={"every": 3, "keep": 1})
-    store = recorded_checkpoints(home.run(parent))
-    assert store.steps() == [3, 12]
-    remove_runs(fork.run_id)
-    run(None, parent, name="base", training__steps=13, checkpoint={"every": 3, "keep": 1})
-    assert store.steps() == [13]
+    run(f"{parent}@3", training__steps=4)
+    run(None, parent, name="base", training__steps=9, checkpoint={"every": 1, "keep": 1})
+    assert recorded_checkpoints(home.run(parent)).steps() == [3, 9]
 
 
 def test_a_fork_outlives_a_parent_that_was_deleted_by_hand(home, parent, run):
-    import shutil
-
-    fork = run(f"{parent}@3", name="orphan", training__steps=6)
+    fork = run(f"{parent}@3", name="orphan", training__steps=4)
     shutil.rmtree(home.run(parent).path)
     start = {"run": parent, "step": 3}
-    assert run(None, fork.run_id, name="orphan", training__steps=7, start=start).status == "finished"
+    assert run(None, fork.run_id, name="orphan", training__steps=5, start=start).status == "finished"
     tree = lineage(list_runs(home), fork.run_id)
     assert lineage_lines(tree, fork.run_id)[0] == f"{parent} (gone)"
     assert remove_runs(fork.run_id) == [fork.run_id]
