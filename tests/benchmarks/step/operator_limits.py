@@ -99,7 +99,7 @@ def _by_group(events: Iterable[Any], weights: set[Shape]) -> tuple[dict[str, flo
             continue
         if group == "products":
             product = _product(event.name, [tuple(shape) for shape in event.input_shapes if shape])
-            is_gradient = (product.rows, product.columns) in weights
+            is_gradient = bool({(product.rows, product.columns), (product.columns, product.rows)} & weights)
             group = "weight gradients" if is_gradient else group
             products[product, is_gradient] += 1
         elif group == "attention":
