@@ -104,6 +104,8 @@ def passes_peak(sizes: ParameterSizes, state: StateMemory, passes: PassMemory, s
         candidates.append(_with(dropped, gradients=gradients))
     if several or (stage == 2 and shape.accumulates):
         copies = (share if stage == 1 else 0) if contiguous else bucket
+        if not several and compute == MASTER:
+            copies = 0  # one worker's gradients are their own mean
         candidates.append(_during(state, gradients + copies, gradients, 0))
     return _with(_largest(*candidates), gradients=kept, workspace=bucket if contiguous else 0)
 
