@@ -7,7 +7,7 @@ import click
 
 from ditlab.cli.common import emit, json_option, print_line, print_yaml, quick_option, say, set_option, spec_argument
 from ditlab.cli.completing import complete_resume
-from ditlab.cli.hints import command_line, hint, repeated_arguments, say_resume, short_path
+from ditlab.cli.hints import command_line, hint, relative, repeated_arguments, say_resume, short_path
 from ditlab.cli.starting import start_option, start_overrides, weights_only_option
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _repeated(result: "TrainingResult", experiment: "Experiment") -> list[str]:
     if experiment.start is None:
         return repeated_arguments("resume", "as_json")
     left_out = ("spec", "overrides", "quick", "resume", "start_from", "weights_only", "as_json")
-    return [short_path(result.folder / "spec.yaml"), *repeated_arguments(*left_out)]
+    return [str(relative(result.folder / "spec.yaml")), *repeated_arguments(*left_out)]
 
 
 def _load(spec: Path, overrides: tuple[str, ...], quick: bool) -> "tuple[Experiment, dict[str, Any]]":

@@ -4,6 +4,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -144,7 +145,8 @@ class TrialThread(threading.Thread):
         tags = {**source_tags(), PARENT_TAG: context.sweep_id, "ditlab.trial": str(self._trial.number)}
         tags |= plugin_tags(experiment.to_dict())
         if experiment.start:
-            hold_start(experiment, context.home, folder.run_id)
+            with suppress(UserError) if resumed else nullcontext():  # with checkpoints of its own it needs no parent
+                hold_start(experiment, context.home, folder.run_id)
             tags |= lineage_tags(experiment.start.point, list_runs(context.home))
         request = RunRequest(
             experiment,
