@@ -21,6 +21,7 @@ from ditlab.inputs.host_preparation import prepare_on_host
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment
+from ditlab.training.plan import plan_run
 
 
 class StepRunner:
@@ -78,6 +79,7 @@ def open_steps(experiment: Experiment, home: Home, most_passes: int) -> Iterator
     if experiment.resources.cpus_per_worker:
         torch.set_num_threads(min(experiment.resources.cpus_per_worker, os.cpu_count() or 1))
     data = open_data(experiment.data, home, verify=False)
+    plan_run(experiment, data)  # refuses a batch that is larger than the data
     with single_process(experiment.resources.gpus_per_worker > 0) as rank:
         runner = StepRunner(experiment, home, data, rank, min(experiment.accumulation, most_passes))
         try:

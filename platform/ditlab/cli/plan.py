@@ -49,6 +49,9 @@ def plan(
 
     if price is not None and not 0 < price < float("inf"):
         raise UserError(f"--price={price:g} is no price of a GPU hour; give a number above 0, or leave it out.")
+    for option, file in (("--apply", target), ("--out", out)):
+        if file is not None and not file.name:
+            raise UserError(f"{option} {file} names no file; give a file's path.")
     sweeps = is_sweep(spec)
     if sweeps and (target or out):
         given = "--apply" if target else "--out"
@@ -63,8 +66,8 @@ def plan(
             planned = found.largest
         else:
             planned, found = planning.plan(spec, overrides, **options, say=progress.say), None
-        picture = planning.draw_plan(planned, out) if out else None
         written = planning.apply_plan(planned, spec, target) if target else None
+        picture = planning.draw_plan(planned, out) if out else None
     _show(planned, found, price, as_json)
     for file in filter(None, (picture, written)):
         print_line(short_path(file), as_json)

@@ -26,7 +26,7 @@ from ditlab.planning.step_time import UPDATE_BYTES, Rates, assumed_rates
 from ditlab.planning.written_spec import write_recommended
 from ditlab.spec.composition.start import first_step
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.sweep.space import enumerate_trials, experiment_for
+from ditlab.spec.sweep.space import enumerate_trials, experiment_for, written
 from ditlab.storage.sizes import folder_size
 from ditlab.sweeps.portable import typical_values
 from ditlab.training.plan import plan_run
@@ -70,12 +70,12 @@ def plan(
     data = _data(experiment, home, say)
     shape = data_shape(experiment, data) if data else DataShape()
     with building():
+        steps = plan_run(experiment, data).total_steps if data else experiment.training.steps
         encoders = encoder_work(experiment, shape, home.caches / "encoders")
         planner = Planner(experiment, shape, _machine(experiment, device, gpu_memory, None), encoders)
         if measure:
             rates = _measured_rates(experiment, shape, home, planner)
             planner = Planner(experiment, shape, _machine(experiment, device, gpu_memory, rates), encoders)
-        steps = plan_run(experiment, data).total_steps if data else experiment.training.steps
         steps = None if steps is None else steps - first_step(experiment.start)
         size = folder_size(data.train.store.path) if data else None
         return make_plan(planner, experiment, planner.machine, steps, size)
@@ -95,7 +95,7 @@ def _device(experiment: Experiment, name: str | None, workers: int | None, say: 
         if known is None:
             say(f"rates of {found.name} are not known, and those of {DEFAULT} are taken; --measure takes its own.")
         return replace(known or find_gpu(DEFAULT), memory=found.total_memory)
-    return find_gpu(name or DEFAULT)
+    return find_gpu(DEFAULT if name is None else name)
 
 
 def _on_device(experiment: Experiment, device: Device, workers: int | None) -> Experiment:
@@ -175,11 +175,16 @@ def plan_sweep(
     listed = [experiment_for(sweep, each) for each in values or [typical_values(sweep)]]
     plans: dict[str, Plan] = {}
     hours: list[float | None] = []
-    for experiment in listed:
+    for number, experiment in enumerate(listed):
         spec = experiment.to_dict()
         key = repr([spec[part] for part in _SIZES])
         if key not in plans:
-            plans[key] = plan(experiment, gpus=gpus, gpu=gpu, gpu_memory=gpu_memory, measure=measure, say=say)
+            try:
+                plans[key] = plan(experiment, gpus=gpus, gpu=gpu, gpu_memory=gpu_memory, measure=measure, say=say)
+            except UserError as error:
+                if number and values is not None:  # what the first one bears is wrong with this one alone
+                    raise UserError(f"trial {number} ({written(values[number])}): {error}") from None
+                raise
         found = plans[key]
         hours.append(found.gpu_hours(found.own))
     known = [each for each in hours if each is not None]

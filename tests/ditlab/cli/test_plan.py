@@ -88,6 +88,10 @@ def test_a_sweep_is_told_in_sum(spec, tmp_path):
     assert found["trials"] == 4 and found["sweep_fits"] is True
     assert found["sweep_cost"] == pytest.approx(found["sweep_gpu_hours"])
     assert found["gpu_hours"] < found["sweep_gpu_hours"] < 4 * found["gpu_hours"] * 1.001
+    text = sweep.read_text().replace("optimizer.lr", "batch.size").replace("1.0e-3, 1.0e-4", "32, 9999")
+    sweep.write_text(text)
+    with pytest.raises(UserError, match=r"trial 1 \(.*batch.size=9999.*\): batch.size=9999 is larger than"):
+        run(sweep, "--gpu", "A100")
     with pytest.raises(UserError, match="--apply is for an experiment"):
         run(sweep, "--apply", tmp_path / "x.yaml")
 
@@ -96,6 +100,9 @@ def test_a_sweep_is_told_in_sum(spec, tmp_path):
     ("options", "message"),
     [
         (("--gpu", "H1000"), "--gpu=H1000 is no known GPU; did you mean H100?"),
+        (("--gpu", ""), "--gpu= is no known GPU; known: A10, "),
+        (("--out", ""), "--out . names no file; give a file's path."),
+        (("--apply", ""), "--apply . names no file; give a file's path."),
         (("--gpu", "zzz"), "--gpu=zzz is no known GPU; known: A10, "),
         (("--gpus", "0"), "--gpus=0 leaves nothing to plan for; give 1 or more."),
         (("--gpus", "-3"), "--gpus=-3 leaves nothing to plan for"),
