@@ -92,7 +92,7 @@ class _StepTime:
     """Seconds of one step."""
 
     passes: float
-    """Of each micro-batch."""
+    """Mean of the micro-batches."""
     update: float
 
 

@@ -47,7 +47,7 @@ class Plan:
     optimizer_flops: int
     """Operations of Muon's iterations in a step; 0 for AdamW."""
     left_out: Sequence[str]
-    """What is not counted, each as the end of a sentence."""
+    """Parts that are not counted, each as the end of a sentence."""
 
     @property
     def workers(self) -> int:
