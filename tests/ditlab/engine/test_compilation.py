@@ -1,5 +1,6 @@
 """Regional compilation: one graph a block kind, numbers of the eager step, exact resume, every ZeRO stage."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,19 @@ def batch_for(experiment: Experiment, size: int, length: int) -> dict[str, torch
     return found
 
 
-def steps(experiment: Experiment, sizes: list[tuple[int, int]]) -> list[tuple[float, float]]:
-    """Loss and gradient norm of a step for each (batch size, length), with an evaluation after each."""
+@dataclass(frozen=True)
+class Measured:
+    """Numbers of one step."""
+
+    loss: float
+    norm: float
+    """Of the gradient."""
+    moments: dict[str, torch.Tensor]
+    """Adam's first moments by parameter: decaying sums of the gradients so far."""
+
+
+def steps(experiment: Experiment, sizes: list[tuple[int, int]]) -> list[Measured]:
+    """Take a step for each (batch size, length), with an evaluation after each."""
     found = []
     with single_process(use_gpu=False) as rank:
         module = module_for(experiment)
@@ -62,7 +74,9 @@ def steps(experiment: Experiment, sizes: list[tuple[int, int]]) -> list[tuple[fl
             batch = batch_for(experiment, size, length)
             noise = KeyedNoise(0, "train", number, 0, size, torch.device("cpu"), 0)
             loss = engine.forward_backward(batch, noise, True)["loss"]
-            found.append((float(loss), float(engine.step(number, 1e-3))))
+            norm = float(engine.step(number, 1e-3))
+            moments = {name: values.clone() for (field, name, _), values in engine.state() if field == "exp_avg"}
+            found.append(Measured(float(loss), norm, moments))
             with engine.evaluating():
                 module.forward("loss", batch, noise)
         engine.close()
@@ -97,6 +111,8 @@ def test_one_graph_a_block_kind_of_every_family_and_stage(monkeypatch):
     # of pixelhdm one more than kinds: the first pixel block's input is a view
     for name, expected in {"digits/unet": 2, "pixelhdm/small": 3, "region/small": 2, "dlm/small": 1}.items():
         assert graphs(monkeypatch, small(name, compile="true"), VARYING) == expected, name
+    # torch chooses a CPU's convolutions by whether a batch has 16 samples: of unet a graph for either
+    assert graphs(monkeypatch, small("digits/unet", compile="true"), [*VARYING, (8, 8), (2, 8)]) == 4
     for options in (
         {"zero": "{stage: 0}"}, {"zero": "{stage: 2}"}, {"zero": "{stage: 3}"}, {"activation_checkpointing": "true"},
         {"activation_offload": "cpu"}, {"zero": "{stage: 3}", "activation_checkpointing": "true"},
@@ -111,11 +127,19 @@ def test_eager_runs_have_no_graph(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_compiled_steps_give_the_eager_numbers(name):
-    """Losses within 1e-4 and gradient norms within 1e-3 of the eager ones', relatively, over five updates."""
+    """Over five updates: losses within 1e-4 and the gradient's norm within 1e-3 of the eager ones, relatively.
+
+    Of each parameter, the distance of the two first moments over the eager one's length (or over a thousandth of the
+    longest where that is more): within 1e-4 for the first gradient, from equal weights, and within 5e-3 after updates.
+    """
     eager, compiled = (steps(small(name, compile=compile), VARYING) for compile in ("false", "true"))
-    for (loss, norm), (expected_loss, expected_norm) in zip(compiled, eager, strict=True):
-        assert loss == pytest.approx(expected_loss, rel=1e-4)
-        assert norm == pytest.approx(expected_norm, rel=1e-3)
+    for number, (found, expected) in enumerate(zip(compiled, eager, strict=True)):
+        assert found.loss == pytest.approx(expected.loss, rel=1e-4)
+        assert found.norm == pytest.approx(expected.norm, rel=1e-3)
+        longest = max(float(moment.norm()) for moment in expected.moments.values())
+        for key, moment in expected.moments.items():
+            distance = float((found.moments[key] - moment).norm()) / max(float(moment.norm()), 1e-3 * longest)
+            assert distance <= (1e-4 if number == 0 else 5e-3), (number, key)
 
 
 @pytest.mark.slow
@@ -128,7 +152,8 @@ def test_options_change_no_number():
         {"zero": "{stage: 3}"}, {"zero": "{stage: 3}", "activation_checkpointing": "true"},
     ):  # fmt: skip
         found = steps(small("digits/dit", compile="true", **options), VARYING)
-        assert found == [(loss, pytest.approx(norm, rel=1e-6)) for loss, norm in plain], options
+        assert [each.loss for each in found] == [each.loss for each in plain], options
+        assert [each.norm for each in found] == pytest.approx([each.norm for each in plain], rel=1e-6), options
 
 
 @pytest.mark.slow
