@@ -26,7 +26,10 @@ BRANCHES = {
     "platform/ditlab/engine/compilation.py": (1, "passes over graphs for the CPU's products"),
     "platform/ditlab/engine/configuration.py": (3, "DeepSpeed's settings, and the collectives' backend"),
     "platform/ditlab/engine/distributed.py": (2, "the worker's GPU; control messages that no GPU waits for"),
-    "platform/ditlab/engine/engine.py": (1, "`engine.compile: auto` is a function of the device type"),
+    "platform/ditlab/engine/engine.py": (
+        2,
+        "`engine.compile: auto` is a function of the device type; kept memory on a CPU",
+    ),
     "platform/ditlab/engine/optimisers/newton_schulz.py": (1, "Muon's iteration in bfloat16, slow on a CPU"),
     "platform/ditlab/engine/phase_clock.py": (1, "events in place of the host's clock"),
     "platform/ditlab/engine/recompute.py": (1, "pinned memory"),

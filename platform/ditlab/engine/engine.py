@@ -15,6 +15,7 @@ from ditlab.engine.compilation import compile_blocks
 from ditlab.engine.configuration import configuration, initialize
 from ditlab.engine.distributed import Rank
 from ditlab.engine.gradients import GradientNorm
+from ditlab.engine.kept_memory import kept_memory
 from ditlab.engine.linear import partitioned_linear
 from ditlab.engine.optimisers.building import bind_matrices, build_optimizer, parameter_facts
 from ditlab.engine.partitions import ParameterSlice, Partitions
@@ -85,6 +86,8 @@ class Engine:
             modules = network.checkpointed_modules()
             checkpoint_activations(modules, spec.activation_checkpointing, spec.activation_offload == "cpu")
         with ExitStack() as held:  # until `close`, or until an error below
+            if rank.device.type == "cpu":
+                held.enter_context(kept_memory())
             if spec.zero.offload == "nvme":
                 swap = swap_folder(spec.zero, swap)
                 held.callback(shutil.rmtree, swap, ignore_errors=True)

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/step/operator_limits.py [--only mnist/dit] [--steps 5] [--quick]
 
-Profiles steps of the plain form and of ours with compiled blocks (the trainings of `family_step.py`), sums their
+Profiles steps of the plain form and of ours with compiled blocks and kept memory (as `family_step.py`), sums their
 operators by group, and times in the same process what limits each group:
 
 - products: every matrix product of the compiled step alone, at its shapes, by the fastest of MKL and oneDNN and of the
@@ -39,6 +39,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.families import CASES, QUICK, generated_batch
 from benchmarks.rounds import Measured, report
 from benchmarks.step.family_step import Training, build_training, plain_flops, product_rate, timed
+from ditlab.engine.kept_memory import kept_memory
 
 GROUPS = {
     "products": r"aten::(mm|addmm|addmm_|bmm|baddbmm)|mkldnn::_linear_pointwise|aten::mkldnn_linear",
@@ -231,8 +232,11 @@ def main() -> None:
         batch = generated_batch(experiment)
         plain, compiled = (build_training(experiment, each, batch) for each in ("plain", "compiled"))
         weights = {tuple(each.shape) for each in compiled.network.parameters() if each.ndim == 2}
-        before, after = (profile_steps(each, weights, options.steps) for each in (plain, compiled))
-        least, rate, work = limits(after, compiled), product_rate(), plain_flops(experiment)
+        before = profile_steps(plain, weights, options.steps)
+        with kept_memory():
+            after = profile_steps(compiled, weights, options.steps)
+            least = limits(after, compiled)
+        rate, work = product_rate(), plain_flops(experiment)
         print(f"{name}: {work / 1e9:.1f} GFLOP a step, product {rate / 1e9:.0f} GFLOP/s; milliseconds")
         print(f"  {'':20}    plain compiled    limit")
         columns = (before.seconds, after.seconds, least)
