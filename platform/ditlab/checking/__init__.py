@@ -1,0 +1,1 @@
+"""Checks of training: the engine proved, steps replayed, runs verified."""

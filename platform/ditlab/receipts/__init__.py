@@ -1,0 +1,1 @@
+"""Receipts of training: what was fed into each step and what came out, in a chain of digests."""
