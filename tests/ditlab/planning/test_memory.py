@@ -8,6 +8,7 @@ import pytest
 
 from ditlab.planning.data_shape import DataShape
 from ditlab.planning.pass_memory import pass_memory
+from ditlab.planning.settings import CPU_GAPS
 from ditlab.planning.state_memory import ParameterGroup, ParameterSizes, ZeroSetting, state_memory
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
@@ -127,9 +128,9 @@ def test_checkpointing_saves_activations():
 
 @pytest.mark.slow
 def test_resident_memory_grows_as_predicted(tmp_path):
-    """A step of more than 1 GiB, in a process of its own: within a fifth."""
+    """A step of more than 1 GiB, in a process of its own: its tensors, and no more than is left free for their gaps."""
     experiment = experiment_of("digits/dit", "batch.size=1760", "data.hold_out=0.01")
     state, worker = predicted_memory(experiment, tmp_path)
     predicted = worker.passes.total - state.device
     assert predicted > 2**30
-    assert peak_bytes(partial(first_step, experiment.to_dict(), tmp_path)) == pytest.approx(predicted, rel=0.2)
+    assert 0.95 < peak_bytes(partial(first_step, experiment.to_dict(), tmp_path)) / predicted < 1 + CPU_GAPS

@@ -30,7 +30,10 @@ def global_states() -> tuple[bytes, ...]:
 
 
 class UnkeyedDraws(TorchDispatchMode):
-    """Record of random operations without a generator of their own, in this thread and torch's backward passes."""
+    """Record of random operations without a generator of their own, in this thread and torch's backward passes.
+
+    Not those on the meta device, where a step's operations are counted: they draw no number.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,6 +45,8 @@ class UnkeyedDraws(TorchDispatchMode):
             given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
             given |= kwargs
             draws = given.get("dropout_p", 0.0) > 0 if "attention" in str(func) else True
+            draws = draws and not any(one.is_meta for one in [*args, *kwargs.values()] if isinstance(one, Tensor))
+            draws = draws and str(kwargs.get("device")) != "meta"
             if draws and given.get("generator") is None:
                 self.found.append(str(func))
         return func(*args, **kwargs)
