@@ -21,6 +21,8 @@ from typing import Any
 FOLDER, ROOTS = Path(os.environ["TRACE_FOLDER"]), os.environ["TRACE_SOURCES"].split(os.pathsep)
 NUM_STEPS = 40
 STEP = ("training/stepping.py", "step")
+COUNTING = ("training/timing/utilisation.py", "step_work")
+"""Function that computes a step on the meta device, once, to count its operations: aside of every way."""
 VALIDATION = ("spec/experiment.py", "batch_divides")  # a validator that runs whenever an experiment is made
 SPEC = {"Experiment", "RunRequest"}  # the second carries the first to a worker
 BATCH = {"Tensor", "Parameter", "ndarray", "RecordBatch", "Table", "ChunkedArray"}
@@ -52,13 +54,14 @@ def _hook(frame: FrameType, event: str, _: object) -> None:
         _validations += 1
     if (caller := _caller(frame)) == IMPORTING:
         return
-    if caller and caller != name:
+    if caller and caller != name and (caller, name) not in _calls and not _is_counting(frame):
         _calls.add((caller, name))
     is_ahead = name.startswith("ditlab/data/")  # rows are gathered before the step that they are for
     if (
         (is_ahead or 2 <= _steps < NUM_STEPS)
         and ("batch", name) not in _seen
         and any(_is_batch(value, has_metrics=_steps >= 2) for value in _arguments(frame))
+        and not _is_counting(frame)
     ):
         _note("batch", name, code.co_name)
     if _steps == 0:
@@ -70,6 +73,14 @@ def _hook(frame: FrameType, event: str, _: object) -> None:
 def _is_body(code: CodeType) -> bool:
     """True for the body of a module or class, which runs while it is imported."""
     return not code.co_flags & inspect.CO_OPTIMIZED
+
+
+def _is_counting(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == COUNTING[1] and frame.f_code.co_filename.endswith(COUNTING[0]):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _caller(frame: FrameType) -> str | None:
