@@ -25,6 +25,7 @@ from ditlab.engine.reduction import spare_copies
 from ditlab.engine.release import release
 from ditlab.engine.swapping import swap_folder
 from ditlab.engine.update import Update
+from ditlab.engine.update_norms import UpdateNorms
 from ditlab.spec.compiling import compile_decision
 from ditlab.spec.experiment import Experiment
 
@@ -157,6 +158,31 @@ class Engine:
     def network(self, *inputs: Any, **named: Any) -> Any:
         """Run the network's forward pass alone. With ZeRO-3 every worker must call it equally often."""
         return self._engine.module("network", *inputs, **named)
+
+    @contextmanager
+    def measuring_losses(self) -> Iterator[None]:
+        """Compute `losses` inside: evaluation mode with the trained weights, no gradients, no compiled blocks."""
+        self._engine.eval()
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            yield
+        self._engine.train()
+
+    def losses(self, batch: Mapping[str, Tensor], noise_source: Any) -> dict[str, Tensor]:
+        """Return the components of a batch's loss, and `loss`, inside `measuring_losses`.
+
+        With ZeRO-3 every worker must call it equally often.
+        """
+        total, components = self._engine("loss", batch, noise_source)
+        return {"loss": total, **components}
+
+    @property
+    def network_module(self) -> nn.Module:
+        """The network inside the trained module."""
+        return self._module.network
+
+    def update_norms(self) -> UpdateNorms:
+        """Return the measurement of gradient, update and weights around this engine's optimiser."""
+        return UpdateNorms(self.partitions, is_partitioned=self.stage > 0)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

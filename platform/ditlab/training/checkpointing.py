@@ -6,6 +6,7 @@ from typing import Any
 
 from ditlab.checkpoints.background import BackgroundSaver, SaveOutcome
 from ditlab.checkpoints.manifest import CheckpointManifest
+from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.start_point import StartPoint, kept_scalars, order_changes
 from ditlab.engine.distributed import ControlChannel, PeerLost, Rank
 from ditlab.errors import RunFailed, UserError
@@ -62,13 +63,20 @@ class CheckpointManager:
                 self._begin_fork(self._start, state)
             return {}
         with found or self._store.open(int(str(step)), verify=False) as reader:
-            manifest = reader.manifest
-            check_same_order(manifest.spec, manifest.step, self._experiment.to_dict())
-            state.load(reader, manifest.scalars, manifest.step, manifest.position)
-            state.known_draws = {manifest.position: manifest.draws} if manifest.draws else {}
-            self.last = reader.location
-            self._warn_of_versions(manifest)
-            return manifest.metrics
+            self.load(reader, state)
+            return reader.manifest.metrics
+
+    def load(self, reader: CheckpointReader, state: TrainingState, scalars: dict[str, float] | None = None) -> None:
+        """Load a checkpoint into `state`, with other numbers of the engine's state where `scalars` are given.
+
+        Raises UserError where it was saved under another order of samples.
+        """
+        manifest = reader.manifest
+        check_same_order(manifest.spec, manifest.step, self._experiment.to_dict())
+        state.load(reader, scalars or manifest.scalars, manifest.step, manifest.position)
+        state.known_draws = {manifest.position: manifest.draws} if manifest.draws else {}
+        self.last = reader.location
+        self._warn_of_versions(manifest)
 
     def _begin_fork(self, point: StartPoint, state: TrainingState) -> None:
         """Load what a fork takes over from its parent's checkpoint. Raises UserError as `StartPoint.open` does."""

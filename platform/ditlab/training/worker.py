@@ -70,6 +70,11 @@ class Worker:
         )
         self._state = self._build()
 
+    @property
+    def state(self) -> TrainingState:
+        """State in training; another one after a roll-back or a halved micro-batch."""
+        return self._state
+
     def resume(self) -> int:
         """Load the newest complete checkpoint, if there is one; return the step to continue from."""
         self._parts.metrics.latest = dict(self._parts.checkpoints.load_newest(self._state))
@@ -80,7 +85,7 @@ class Worker:
         """Train to the end of the plan, or until a stop request. Raises RunFailed where the run cannot continue."""
         while True:
             try:
-                return StepLoop(self._parts, self._state, self._share, self._memory.skipped_steps).run()
+                return self._step_loop().run()
             except RollBack as request:
                 bad_step, failed_step = request.step, None
             except OutOfMemory as error:
@@ -102,6 +107,9 @@ class Worker:
         """Destroy the worker's process groups after an orderly end, for the next run of the process."""
         self._parts.checkpoints.release()
         self._parts.channel.close()
+
+    def _step_loop(self) -> StepLoop:
+        return StepLoop(self._parts, self._state, self._share, self._memory.skipped_steps)
 
     def _build(self) -> TrainingState:
         rank, experiment = self._rank, self._run.experiment

@@ -1,0 +1,123 @@
+"""Stepper that measures chosen steps: each sample's loss before the update, its draws, norms by parameter."""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from ditlab.checking.replay.recorded_noise import Draw, RecordedNoise
+from ditlab.data.loading.transfer import MicroBatch
+from ditlab.engine.update_norms import ParameterNorms
+from ditlab.inputs.host_preparation import prepare_on_host
+from ditlab.training.shares import ForwardPass
+from ditlab.training.stepping import Stepper
+
+
+@dataclass(frozen=True)
+class SampleLoss:
+    """One sample of a step."""
+
+    place: int
+    """Place in the global batch."""
+    row: int
+    """Row of the training store."""
+    loss: float
+    """Weighted sum of its components, with the weights before the update."""
+    components: dict[str, float]
+    time: float | None
+    """Time that the network was given, a mean over tokens that have one each; None for a network without."""
+    draws: tuple[Draw, ...]
+    """Random numbers that its loss drew."""
+
+
+@dataclass
+class ObservedSteps:
+    """What one worker observed of the steps that it did, by step (from 1)."""
+
+    rows: dict[int, np.ndarray] = field(default_factory=dict)
+    """Rows of the training store, int64 (samples of this worker,), in the order of its places."""
+    samples: dict[int, list[SampleLoss]] = field(default_factory=dict)
+    norms: dict[int, dict[str, ParameterNorms]] = field(default_factory=dict)
+    """Alike on all workers."""
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Logged by the first worker, under their MLflow names."""
+    digests: dict[int, int] = field(default_factory=dict)
+    """`samples` of the step's receipt, on the first worker."""
+    done: int = 0
+    """Last step that is done."""
+
+
+class ObservedStepper(Stepper):
+    """Stepper that measures the steps `shown` (from 1) beside training them; the training itself is `Stepper`'s."""
+
+    places: Sequence[int] | np.ndarray = ()
+    """Places of this worker's samples in the global batch, micro-batch by micro-batch."""
+
+    def __init__(self, *arguments: Any, shown: Collection[int], seen: ObservedSteps) -> None:
+        super().__init__(*arguments)
+        self._shown, self._seen = shown, seen
+
+    def step(self, micro_batches: Sequence[MicroBatch], is_logged: bool) -> None:
+        """Train one step, and measure it where it is to be shown."""
+        number = self._state.step + 1
+        if number not in self._shown:
+            super().step(micro_batches, is_logged)
+            return
+        self._seen.samples[number] = self._sample_losses(micro_batches, self._seen.rows[number])
+        norms = self._state.engine.update_norms()
+        with norms.watching():
+            super().step(micro_batches, is_logged)
+        self._seen.norms[number] = norms.read(self._rank.device)
+
+    def skip(self) -> None:
+        """Count a step and its batch."""
+        super().skip()
+        self._seen.done = self._state.step
+
+    def _sample_losses(self, micro_batches: Sequence[MicroBatch], rows: np.ndarray) -> list[SampleLoss]:
+        """Compute each sample's loss by itself, with its slice of the draws; all workers make equally many passes."""
+        found = []
+        size, engine = self._experiment.micro_size, self._state.engine
+        with engine.measuring_losses(), _given_times(engine.network_module) as times:
+            for part in self._share.passes:
+                for start in range(part.start, part.stop):
+                    one = ForwardPass(part.number, start, start + 1, part.counts)
+                    draws: list[Draw] = []
+                    times.clear()
+                    components = self._losses_of(one, micro_batches[part.number], draws)
+                    if part.counts:
+                        index = part.number * size + start
+                        values = {name: float(value) for name, value in components.items()}
+                        found.append(
+                            SampleLoss(
+                                int(self.places[index]), int(rows[index]), values.pop("loss"), values,
+                                times[0] if times else None, tuple(draws),
+                            )
+                        )  # fmt: skip
+        return found
+
+    def _losses_of(self, one: ForwardPass, micro: MicroBatch, draws: list[Draw]) -> dict[str, Tensor]:
+        rows = slice(one.start, one.stop)
+        noise = RecordedNoise(**vars(self._noise(one)), record=draws.append)
+        batch = self._inputs.prepare_batch(micro.rows, self._columns, rows=rows)
+        batch |= prepare_on_host(self._state.objective, micro.rows, self._columns, self._inputs, noise, rows)
+        return self._state.engine.losses(batch, noise)
+
+
+@contextmanager
+def _given_times(network: nn.Module) -> Iterator[list[float]]:
+    """Yield a list to which each pass adds the time that it is given: the network's second argument, if float."""
+    times: list[float] = []
+
+    def keep(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if len(inputs) > 1 and isinstance(inputs[1], Tensor) and inputs[1].is_floating_point():
+            times.append(float(inputs[1].float().mean()))
+
+    hook = network.register_forward_pre_hook(keep)
+    try:
+        yield times
+    finally:
+        hook.remove()

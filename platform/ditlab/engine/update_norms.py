@@ -1,0 +1,83 @@
+"""Norms of gradient, update and weights of each parameter, taken around the optimiser's own step.
+
+There every ZeRO stage and offload holds the reduced, unscaled and not yet clipped gradient beside the float32 weights,
+laid out as `Partitions` knows.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from ditlab.engine.partitions import Partitions
+
+
+@dataclass(frozen=True)
+class ParameterNorms:
+    """L2 norms of one parameter, over all workers' parts of it."""
+
+    gradient: float
+    """Before clipping."""
+    update: float
+    """Of the change of the float32 weights."""
+    weight: float
+    """Of the float32 weights before the update."""
+
+
+class UpdateNorms:
+    """Norms of the steps that are taken inside `watching`; costs a copy of the weights that a step updates."""
+
+    def __init__(self, partitions: Partitions, is_partitioned: bool) -> None:
+        """Prepare to watch. `is_partitioned`: workers hold different parts, as from ZeRO stage 1 on."""
+        self._partitions, self._is_partitioned = partitions, is_partitioned
+        self._names = sorted({name for members in partitions.members for name in members})
+        self._squares: Tensor = torch.zeros(0)
+        self._before: dict[int, Tensor] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Measure what the optimiser does inside."""
+        self._squares = torch.zeros((len(self._names), 3), dtype=torch.float64)
+        adam = self._partitions.adam
+        hooks = [adam.register_step_pre_hook(self._begin), adam.register_step_post_hook(self._end)]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self._before.clear()
+
+    def read(self, device: torch.device) -> dict[str, ParameterNorms]:
+        """Return the norms by parameter, alike on all workers. All must call.
+
+        All are 0 where the optimiser took no step, as where the scale of float16 overflows.
+        """
+        squares = self._squares.to(device)
+        if self._is_partitioned and distributed.get_world_size() > 1:
+            distributed.all_reduce(squares)
+        rows = squares.sqrt().tolist()
+        return {name: ParameterNorms(*row) for name, row in zip(self._names, rows, strict=True)}
+
+    def _begin(self, *_: Any) -> None:
+        """Keep the weights that have a gradient, as ZeRO-3 updates them group by group."""
+        self._before = {
+            index: flat.detach().clone() for index, flat in enumerate(self._partitions.flats) if flat.grad is not None
+        }
+        for index, before in self._before.items():
+            gradient = self._partitions.flats[index].grad
+            assert gradient is not None
+            self._add(index, 0, gradient.contiguous())
+            self._add(index, 2, before)
+
+    def _end(self, *_: Any) -> None:
+        for index, before in self._before.items():
+            self._add(index, 1, self._partitions.flats[index].detach() - before)
+        self._before = {}
+
+    def _add(self, index: int, column: int, flat: Tensor) -> None:
+        for part in self._partitions.slices_of[index]:
+            square = torch.linalg.vector_norm(part.of(flat), dtype=torch.float64).square()
+            self._squares[self._names.index(part.name), column] += square.cpu()
