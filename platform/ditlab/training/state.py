@@ -43,10 +43,11 @@ class TrainingState:
         self.objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, run.data.text)
         torch.manual_seed(derived_seed(experiment.seed, "weights"))
         network: Any = experiment.family.build_network(experiment.model)
-        module = TrainingModule(network, self.objective)
+        self.module = TrainingModule(network, self.objective)
+        """Module that the engine trains."""
         # Each pass counts, so that a worker that waits for a gradient is ahead of one that hangs.
-        module.register_forward_hook(lambda *_: marker.tick())
-        self.engine = Engine(module, experiment, rank, share.pass_size, len(share.passes), run.swap, clock)
+        self.module.register_forward_hook(lambda *_: marker.tick())
+        self.engine = Engine(self.module, experiment, rank, share.pass_size, len(share.passes), run.swap, clock)
         self.network = RootedNetwork(self.engine, network, marker.tick)
         owners = {"network": network, "objective": self.objective.modules or nn.Module()}
         self.buffers = dict(persistent_buffers(owners))
