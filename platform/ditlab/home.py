@@ -185,6 +185,21 @@ class RunFolder:
         return [0, *sorted(int(match[1]) for match in found if match)]
 
     @property
+    def receipts(self) -> Path:
+        """Folder of the receipts: what was fed into each step and what came out."""
+        return self.path / "receipts"
+
+    @property
+    def receipt_rows(self) -> Path:
+        """Receipts of the steps, 40 bytes each (`ditlab.receipts.rows`)."""
+        return self.receipts / "steps.bin"
+
+    @property
+    def receipt_attempts(self) -> Path:
+        """Attempts at the run: workers, versions, code and data of each (JSON lines)."""
+        return self.receipts / "attempts.jsonl"
+
+    @property
     def openmetrics(self) -> Path:
         """Latest state of the run for scrapers, in OpenMetrics' text format."""
         return self.path / "openmetrics.txt"

@@ -1,0 +1,66 @@
+"""Rows of `steps.bin`, one for every step that was done: layout, checksums, and the digest of a step's samples."""
+
+import zlib
+
+import numpy as np
+
+ROW = np.dtype([
+    ("step", "<u8"), ("attempt", "<u2"), ("flags", "u1"), ("reserved", "u1"), ("spare", "<u4"), ("samples", "<u8"),
+    ("loss", "<f4"), ("norm", "<f4"), ("lr", "<f4"), ("crc", "<u4"),
+])  # fmt: skip
+"""`step` from 1; `attempt` from 1; `samples` as `samples_digest` gives it; `norm` of the gradient before clipping;
+`crc`, the CRC-32 of the row before it (its own `crc`) and of this row's other bytes."""
+CHECKED = ROW.itemsize - 4
+"""Bytes of a row that its checksum covers."""
+LEFT_OUT, NOT_APPLIED = 1, 2
+"""Flags: the batch was taken from the order and not trained on; the update was left out, as loss or gradient was not
+finite."""
+SAMPLES_MASK = (1 << 63) - 1
+"""Digests of samples have 63 bits: workers exchange them as signed numbers."""
+
+
+def mix64(values: np.ndarray) -> np.ndarray:
+    """Mix the bits of 64-bit numbers, one to one (SplitMix64, Steele et al. 2014, doi:10.1145/2660193.2660195)."""
+    mixed = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def samples_digest(rows: np.ndarray, places: np.ndarray, draws: np.ndarray, step: int, seed: int) -> int:
+    """Return a digest of samples and of the random numbers that they were trained with; sums of it modulo 2^63 join.
+
+    Each sample counts by itself, so that the sum over a global batch is the same for every number of workers and every
+    cut of micro-batches. A sample that is missing, comes twice, or lies at another place changes it.
+
+    Args:
+        rows: the store's row of each sample, (samples,).
+        places: its place in the global batch, (samples,).
+        draws: place of its random numbers, micro-batch index times size plus place within the micro-batch, (samples,).
+        step: step from 0, as random numbers are keyed.
+        seed: seed of the random numbers.
+    """
+    key = mix64(np.array([seed & 0xFFFFFFFFFFFFFFFF], np.uint64) ^ mix64(np.array([step], np.uint64)))
+    mixed = mix64(rows.astype(np.uint64) ^ mix64(places.astype(np.uint64) ^ mix64(draws.astype(np.uint64) ^ key)))
+    return int(mixed.sum(dtype=np.uint64)) & SAMPLES_MASK
+
+
+def joined_digest(digests: list[int]) -> int:
+    """Join the digests of parts of a batch."""
+    return sum(digests) & SAMPLES_MASK
+
+
+def checksum(row: bytes, before: int) -> int:
+    """Return the CRC-32 of a row's checked bytes after a row of checksum `before` (0 for the first)."""
+    return zlib.crc32(row[:CHECKED], before)
+
+
+def intact_rows(content: bytes) -> np.ndarray:
+    """Return the rows of a file's content up to the first that is torn or altered, as an array of ROW."""
+    before, num, view = 0, 0, memoryview(content)
+    for start in range(0, len(content) - ROW.itemsize + 1, ROW.itemsize):
+        before = zlib.crc32(view[start : start + CHECKED], before)
+        if before != int.from_bytes(view[start + CHECKED : start + ROW.itemsize], "little"):
+            break
+        num += 1
+    return np.frombuffer(content, ROW, num).copy()

@@ -1,0 +1,175 @@
+"""Writing of a run's receipts, by its first worker: a damaged file or a full disk costs receipts, never a step."""
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ditlab.errors import first_line
+from ditlab.home import RunFolder
+from ditlab.receipts.attempt import Attempt, parse_attempt
+from ditlab.receipts.chain import ORIGIN, next_head
+from ditlab.receipts.rows import ROW, checksum, intact_rows
+from ditlab.storage.files import append_json_line, read_json_lines, sync_folder
+from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append
+
+FLUSHED = 64
+"""Rows that are held in memory before they are written; a kill costs so many at most."""
+HELD = 1 * MIB
+"""Bytes that are held while the disk refuses them; beyond that, receipts begin anew."""
+
+
+@dataclass(frozen=True)
+class StepReceipt:
+    """What a step was fed, and what came out."""
+
+    step: int
+    """From 1."""
+    samples: int
+    """Digest of its samples and draws, as `rows.samples_digest` gives it."""
+    loss: float = 0.0
+    norm: float = 0.0
+    """Of the gradient, before clipping."""
+    lr: float = 0.0
+    flags: int = 0
+
+
+class ReceiptWriter:
+    """Writer of one run's receipts. `sync` may be called from another thread."""
+
+    def __init__(self, folder: RunFolder, warn: Callable[[str], None]) -> None:
+        self._folder, self._warn, self._lock = folder, warn, threading.Lock()
+        self._held = bytearray()
+        self._file: int | None = None
+        self._checksum = self._since = 0
+        self._head = ORIGIN
+        self._attempt: Attempt | None = None
+        self._begun: Attempt | None = None
+        """The attempt, until its first row."""
+        self._has_warned = False
+        self._known: dict[str, str] = {}
+
+    def begin(self, attempt: Attempt, saved: Mapping[str, str]) -> None:
+        """Begin an attempt, whose number and chain are filled in here.
+
+        `saved` is the `receipt` of the checkpoint from which it goes on; empty for none. Where the rows up to there are
+        not whole, the chain begins anew at the attempt's step.
+        """
+        with self._lock:
+            self._flush(durable=False)
+            try:
+                number, has_rows = self._open(attempt.step)
+            except OSError as error:
+                self._warn_once(error)
+                number, has_rows = 1, False
+            self._head, self._since = ORIGIN, attempt.step
+            if attempt.step and has_rows and "chain" in saved:
+                self._head, self._since = saved["chain"], int(saved["since"])
+            elif attempt.step and saved.get("chain"):
+                self._warn(
+                    f"{self._folder.receipt_rows} lacks rows up to step {attempt.step}: the receipts of this run begin "
+                    "anew there."
+                )
+            record = replace(attempt, attempt=number, chain=self._head).to_record()
+            self._attempt = self._begun = parse_attempt(record)
+            assert self._attempt is not None
+            self._known = {name: str(record[name]) for name in ("code", "data", "spec_hash")}
+            self._known["versions"] = ", ".join(f"{name} {version}" for name, version in attempt.versions.items())
+            try:
+                append_json_line(self._folder.receipt_attempts, record)
+            except OSError as error:
+                self._warn_once(error)
+
+    def add(self, receipt: StepReceipt) -> None:
+        """Add the next step."""
+        with self._lock:
+            if self._attempt is None:
+                return
+            row = np.zeros((), ROW)
+            row["step"], row["attempt"], row["flags"] = receipt.step, self._attempt.attempt, receipt.flags
+            row["samples"], row["loss"], row["norm"], row["lr"] = (
+                receipt.samples, receipt.loss, receipt.norm, receipt.lr,
+            )  # fmt: skip
+            self._checksum = checksum(row.tobytes(), self._checksum)
+            row["crc"] = self._checksum
+            written = row.tobytes()
+            self._head, self._begun = next_head(self._head, written, self._begun), None
+            self._held += written
+            if len(self._held) >= FLUSHED * ROW.itemsize:
+                self._flush(durable=False)
+
+    def sync(self) -> None:
+        """Write what is held, onto the disk."""
+        with self._lock:
+            self._flush(durable=True)
+
+    def receipt(self) -> dict[str, str]:
+        """Return what a checkpoint's manifest holds of the receipts so far; {} where none are written."""
+        with self._lock:
+            if self._attempt is None:
+                return {}
+            return {"chain": self._head, "since": str(self._since), **self._known}
+
+    def close(self) -> None:
+        """Write what is held, and close the file."""
+        with self._lock:
+            self._flush(durable=True)
+            if self._file is not None:
+                os.close(self._file)
+            self._file = self._attempt = None
+
+    def _open(self, step: int) -> tuple[int, bool]:
+        """Open the files; return the next attempt's number, and whether the last rows up to `step` are whole.
+
+        Damaged rows are moved aside with the whole file, and the whole ones before them stay.
+        """
+        self._folder.receipts.mkdir(parents=True, exist_ok=True)
+        if self._file is None:
+            self._file = open_for_append(self._folder.receipt_rows)
+            sync_folder(self._folder.receipts)
+        content = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        rows = intact_rows(content)
+        if len(rows) * ROW.itemsize < len(content):
+            if len(content) - len(rows) * ROW.itemsize >= ROW.itemsize:
+                aside = self._folder.receipt_rows.with_suffix(".bin.damaged")
+                aside.write_bytes(content)
+                self._warn(f"{self._folder.receipt_rows} is damaged from row {len(rows) + 1} on; copied to {aside}.")
+            os.ftruncate(self._file, len(rows) * ROW.itemsize)
+        self._checksum = int(rows["crc"][-1]) if len(rows) else 0
+        try:
+            lines = read_json_lines(self._folder.receipt_attempts).records
+        except UnusableFile as error:
+            self._warn_once(error)
+            lines = []
+        numbers = [each.attempt for each in map(parse_attempt, lines) if each is not None]
+        latest = max([0, *numbers, *(rows["attempt"].tolist() if len(rows) else [])])
+        return min(latest + 1, 65535), bool(np.any(rows["step"] == step))
+
+    def _flush(self, durable: bool) -> None:
+        if self._file is None:
+            return
+        try:
+            while self._held:
+                written = os.write(self._file, self._held)
+                del self._held[:written]
+            if durable:
+                os.fsync(self._file)
+        except OSError as error:
+            self._warn_once(error)
+            if len(self._held) > HELD:
+                os.close(self._file)
+                self._file = self._attempt = None  # checkpoints say that no receipts lead to them
+                self._held.clear()
+
+    def _warn_once(self, error: OSError) -> None:
+        if not self._has_warned:
+            self._warn(f"{self._folder.receipts} cannot be written ({first_line(error)}); training goes on.")
+        self._has_warned = True
+
+
+def describe_attempt(**facts: Any) -> Attempt:
+    """Return an attempt whose number and chain `ReceiptWriter.begin` fills in."""
+    return Attempt(attempt=1, chain=ORIGIN, **facts)
