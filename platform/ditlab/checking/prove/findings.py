@@ -1,0 +1,162 @@
+"""Findings of a proof: each comparison with its bound, and the verdict over all of them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+PHASES = (
+    "draws", "loss", "gradient", "norm", "clipping", "update", "moments", "master weights", "average",
+    "learning rate", "resume", "evaluation", "sample", "dropout of conditions",
+)  # fmt: skip
+"""Phases in the order in which a step goes through them, then those of a run's life."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One quantity of the engine against its plain reading."""
+
+    phase: str
+    """One of `PHASES`."""
+    what: str
+    """The quantity, in words."""
+    distance: float
+    """How far the two are apart; 0 or 1 and more for what is compared to the bit (the number of differences)."""
+    bound: float
+    """Largest distance that rounding explains; 0 for what is compared to the bit."""
+    detail: str = ""
+    """What else a reader wants to know, a clause; empty for nothing."""
+    module: str = ""
+    """Path of the module that it is about, `network.blocks.0.mlp`; empty for the whole."""
+    size: float = 0.0
+    """Size of the reading's own value, in the distance's unit; 0 where there is none."""
+
+    @property
+    def holds(self) -> bool:
+        """Return True if the distance is within the bound; a distance that is not a number is not."""
+        return self.distance <= self.bound
+
+    @property
+    def excess(self) -> float:
+        """Distance as a multiple of the bound; 0 for two zeros, infinite where only the bound is 0 or a NaN is met."""
+        if self.distance == 0:
+            return 0.0
+        if not math.isfinite(self.distance) or self.bound == 0:
+            return math.inf
+        return self.distance / self.bound
+
+    @property
+    def relative(self) -> float:
+        """Distance relative to the reading's own value, by which modules that are off are ranked."""
+        if math.isnan(self.distance):
+            return math.inf
+        return self.distance / self.size if self.size else self.distance
+
+
+@dataclass(frozen=True)
+class ProofRow:
+    """All comparisons of one quantity, over modules, as one line of a table."""
+
+    phase: str
+    what: str
+    worst: Comparison
+    """The comparison with the largest distance against its bound."""
+    num: int
+    num_off: int
+
+    @property
+    def holds(self) -> bool:
+        """Return True if every comparison of the line holds."""
+        return self.num_off == 0
+
+
+@dataclass(frozen=True)
+class Proof:
+    """All comparisons of a spec's engine with its plain readings."""
+
+    comparisons: tuple[Comparison, ...]
+    spec: str
+    """Name of the experiment."""
+    engine: str
+    """The engine as configured, in words: device, workers, ZeRO stage, precision."""
+    twin: str
+    """What was made smaller than the spec has it, in words; empty where the spec itself was proved."""
+    seconds: float
+    """Wall time."""
+
+    @property
+    def holds(self) -> bool:
+        """Return True if there are comparisons and all of them hold."""
+        return bool(self.comparisons) and all(each.holds for each in self.comparisons)
+
+    @property
+    def off(self) -> list[Comparison]:
+        """Comparisons that do not hold, in the order of `PHASES`; within a phase the furthest off first."""
+        found = [each for each in self.comparisons if not each.holds]
+        return sorted(found, key=lambda each: (_place(each.phase), -each.relative))
+
+    @property
+    def first_off(self) -> str:
+        """Sentence on the first phase that is off, and its module where it has one; empty where all holds."""
+        if not self.off:
+            return ""
+        first = self.off[0]
+        of_phase = [each for each in self.comparisons if (each.phase, each.what) == (first.phase, first.what)]
+        num_off = sum(not each.holds for each in of_phase)
+        where = ""
+        if first.module:
+            others = f", the furthest of {num_off} modules that are off" if num_off > 1 else ""
+            where = f" of {first.module}{others}"
+            if num_off == len(of_phase) > 1:
+                where = f" of all {num_off} modules, furthest {first.module}"
+        amount = f"by {first.distance:.3g} where rounding explains {first.bound:.3g}"
+        if first.bound == 0:
+            amount = f"in {first.distance:.0f} places" if first.distance >= 1 else f"by {first.distance:.3g}"
+        detail = f" ({first.detail})" if first.detail else ""
+        what = "" if first.what in (first.phase, "") else f", {first.what}"
+        return f"First off: {first.phase}{what}{where}, {amount}{detail}."
+
+    @property
+    def verdict(self) -> str:
+        """Sentence on the whole."""
+        num = len(self.comparisons)
+        if not num:
+            return "Nothing was compared."
+        if self.holds:
+            return f"All {num:,} comparisons hold: the engine computes what the spec says."
+        return f"{len(self.off):,} of {num:,} comparisons are off. {self.first_off}"
+
+    def rows(self) -> list[ProofRow]:
+        """Return one line for each quantity, in the order of `PHASES`."""
+        groups: dict[tuple[str, str], list[Comparison]] = {}
+        for each in self.comparisons:
+            groups.setdefault((each.phase, each.what), []).append(each)
+        rows = [
+            ProofRow(phase, what, worst_of(group), len(group), sum(not each.holds for each in group))
+            for (phase, what), group in groups.items()
+        ]
+        return sorted(rows, key=lambda row: _place(row.phase))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the proof as JSON takes it: numbers that are not finite become words."""
+        return {
+            "holds": self.holds, "verdict": self.verdict, "spec": self.spec, "engine": self.engine, "twin": self.twin,
+            "seconds": round(self.seconds, 3),
+            "comparisons": [
+                {name: _plain(value) for name, value in asdict(each).items()} | {"holds": each.holds}
+                for each in self.comparisons
+            ],
+        }  # fmt: skip
+
+
+def worst_of(comparisons: Sequence[Comparison]) -> Comparison:
+    """Return the comparison that is furthest off, or closest to its bound where all hold."""
+    return max(comparisons, key=lambda each: (not each.holds, each.excess, each.relative))
+
+
+def _place(phase: str) -> int:
+    return PHASES.index(phase) if phase in PHASES else len(PHASES)
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
