@@ -69,13 +69,20 @@ class CheckpointManifest:
     """How often each lane of each part of a mixture was drawn before `position`; the key is absent for other data."""
     blocks: str = "eager"
     """Origin of the blocks' numbers (`ditlab.spec.compiling`); the key is absent for eager ones."""
+    receipt: dict[str, str] = field(default_factory=dict)
+    """Head of the chain of receipts that lead here (`chain`), the step that it counts from (`since`), and hashes of
+    code, data, spec and versions; the key is absent where there are none."""
     format: int = FORMAT
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def to_bytes(self) -> bytes:
         """JSON without spaces, its last field the SHA-256 of the same without that field."""
-        absent = {name for name, value in (("draws", []), ("blocks", "eager")) if getattr(self, name) == value}
+        absent = {
+            name
+            for name, value in (("draws", []), ("blocks", "eager"), ("receipt", {}))
+            if getattr(self, name) == value
+        }
         return _serialised({name: value for name, value in asdict(self).items() if name not in absent})
 
     def state_digest(self) -> str:
@@ -99,7 +106,7 @@ class CheckpointManifest:
             if _serialised(content) != raw:
                 raise DamagedCheckpoint(f"{place} was altered (its SHA-256 differs); use an earlier checkpoint.")
             manifest = _adapter.validate_python(content)
-            if {each.name for each in fields(cls)} - {"numerics", "draws", "blocks"} - content.keys():
+            if {each.name for each in fields(cls)} - {"numerics", "draws", "blocks", "receipt"} - content.keys():
                 raise DamagedCheckpoint(f"{place} has not all of its fields; use an earlier checkpoint.")
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError, OverflowError) as error:
             raise DamagedCheckpoint(f"{place} cannot be read ({_reason(error)}); use an earlier checkpoint.") from None

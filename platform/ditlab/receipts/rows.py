@@ -36,13 +36,18 @@ def samples_digest(rows: np.ndarray, places: np.ndarray, draws: np.ndarray, step
     Args:
         rows: the store's row of each sample, (samples,).
         places: its place in the global batch, (samples,).
-        draws: place of its random numbers, micro-batch index times size plus place within the micro-batch, (samples,).
+        draws: place of its random numbers, as `draw_places` gives them, (samples,).
         step: step from 0, as random numbers are keyed.
         seed: seed of the random numbers.
     """
     key = mix64(np.array([seed & 0xFFFFFFFFFFFFFFFF], np.uint64) ^ mix64(np.array([step], np.uint64)))
     mixed = mix64(rows.astype(np.uint64) ^ mix64(places.astype(np.uint64) ^ mix64(draws.astype(np.uint64) ^ key)))
     return int(mixed.sum(dtype=np.uint64)) & SAMPLES_MASK
+
+
+def draw_places(micro_index: int, start: int, count: int) -> np.ndarray:
+    """Return the places of the random numbers of `count` samples from place `start` of a micro-batch on, (count,)."""
+    return np.arange(start, start + count, dtype=np.uint64) + np.uint64(micro_index << 32)
 
 
 def joined_digest(digests: list[int]) -> int:

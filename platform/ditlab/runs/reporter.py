@@ -9,6 +9,7 @@ from denoisers.figures import Figure
 from ditlab.data.text.store_tokenizer import copy_tokenizer
 from ditlab.errors import UserError
 from ditlab.numerics import NUMERICS_VERSION
+from ditlab.receipts.writer import ReceiptWriter
 from ditlab.reports.text_file import save_captions, save_text
 from ditlab.runs.request import PreparedRun
 from ditlab.spec.experiment import Experiment
@@ -73,7 +74,8 @@ class TrackedReporter(SilentReporter):
             self._folder, tracking.uri, run.request.home, warn=self.warn, budget=tracking.budget, is_held=True
         )
         self.metrics, self.progress = self._log_metrics, on_progress
-        self.before_checkpoint, self.tags = self._tracker.journal.sync, self._tracker.set_tags
+        self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
+        self.before_checkpoint, self.tags = self._sync, self._tracker.set_tags
         experiment = run.request.experiment
         self.expose = OpenMetricsFile(
             self._folder.openmetrics, self._folder.run_id, experiment.name, experiment.model.family, self.warn
@@ -118,7 +120,12 @@ class TrackedReporter(SilentReporter):
             sizes["left_out_of_each_epoch"] = plan.left_out_samples
         tracker.log_dataset(run.data.name, run.data.fingerprint, kind, sizes)
 
+    def _sync(self) -> None:
+        self._receipts.sync()
+        self._tracker.journal.sync()
+
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._receipts.close()
         # A failed run may be tried again at once; where it is not, the launcher records how it ended.
         left = self._tracker.close(CATCH_UP_TIMEOUT if self._finished else 0.0)
         if left and self._finished:

@@ -45,6 +45,8 @@ class CheckpointManager:
         """Saves that were begun and not reported yet."""
         self._is_complete = True
         """True if the last save that was reported gave a checkpoint."""
+        self.loaded_receipt: Mapping[str, str] = {}
+        """Receipt of this run's checkpoint that was loaded last; {} where there was none."""
 
     def load_newest(self, state: TrainingState) -> Mapping[str, float]:
         """Load the newest complete checkpoint into `state`, if there is one; return the metrics that it holds.
@@ -58,6 +60,7 @@ class CheckpointManager:
         found = self._store.newest(self._reporter.warn) if self._rank.is_first else None
         step = self._channel.gather(found.manifest.step if found else None)[0]
         if step is None:
+            self.loaded_receipt = {}
             self._refuse_to_overwrite()
             if self._start:
                 self._begin_fork(self._start, state)
@@ -75,7 +78,7 @@ class CheckpointManager:
         check_same_order(manifest.spec, manifest.step, self._experiment.to_dict())
         state.load(reader, scalars or manifest.scalars, manifest.step, manifest.position)
         state.known_draws = {manifest.position: manifest.draws} if manifest.draws else {}
-        self.last = reader.location
+        self.last, self.loaded_receipt = reader.location, manifest.receipt
         self._warn_of_versions(manifest)
 
     def _begin_fork(self, point: StartPoint, state: TrainingState) -> None:
@@ -124,8 +127,8 @@ class CheckpointManager:
                 kind="out_of_memory",
             ) from error
 
-    def save(self, state: TrainingState, metrics: Mapping[str, float]) -> None:
-        """Begin to save the state: copy it, and write the copy beside the step loop.
+    def save(self, state: TrainingState, metrics: Mapping[str, float], receipt: Mapping[str, str]) -> None:
+        """Begin to save the state: copy it, and write the copy beside the step loop. `receipt` leads to it.
 
         Waits for an earlier save that is still being written.
         """
@@ -141,6 +144,7 @@ class CheckpointManager:
             numerics=NUMERICS_VERSION,
             draws=state.known_draws.get(state.position, []),
             blocks=self._blocks,
+            receipt=dict(receipt),
         )
         self.num_pending += 1
         self._saver.save(manifest, state.tensors())

@@ -17,6 +17,7 @@ from ditlab.training.checkpointing import CheckpointManager
 from ditlab.training.evaluation import RunEvaluation
 from ditlab.training.metrics import MetricLog
 from ditlab.training.plan import TrainingRun
+from ditlab.training.receipts.step_receipts import StepReceipts
 from ditlab.training.reporting import Reporter, RunOutcome
 from ditlab.training.shares import WorkerShare
 from ditlab.training.state import TrainingState
@@ -44,6 +45,7 @@ class WorkerParts:
     checkpoints: CheckpointManager
     reporter: Reporter
     clock: PhaseClock
+    receipts: StepReceipts
 
 
 class StepLoop:
@@ -107,10 +109,13 @@ class StepLoop:
         metrics.read_steps(step)
         last = step == self._total_steps
         with self._clock.phase("reduce"):  # where a worker waits for those that are behind it
-            stop, bad, *times = self._parts.channel.largest(
-                self._reporter.should_stop(), metrics.bad_step > 0, *metrics.phases.row()
-            )
-        metrics.phases.take(times)
+            receipts, num_workers = self._parts.receipts, self._parts.rank.world_size
+            stop, bad, *rest = self._parts.channel.largest(
+                self._reporter.should_stop(), metrics.bad_step > 0,
+                *receipts.row(self._stepper.samples), *metrics.phases.row(),
+            )  # fmt: skip
+        receipts.take(step, rest[:num_workers])
+        metrics.phases.take(rest[num_workers:])
         stopped = bool(stop) and not last
         evaluates = not stopped and _is_due(step, experiment.evaluation.every, last)
         saves = stopped or last or _is_due(step, experiment.checkpoint.every, last)
@@ -150,7 +155,7 @@ class StepLoop:
             counts = self._order.counts(self._order.batch_number(self._state.position))
             self._state.known_draws = {self._state.position: counts.tolist()}
         with self._clock.phase("checkpoint"):
-            self._checkpoints.save(self._state, self._metrics.latest)
+            self._checkpoints.save(self._state, self._metrics.latest, self._parts.receipts.receipt())
 
     def _log_rest(self) -> None:
         """Log the times since the last logged step, to the end of the run."""

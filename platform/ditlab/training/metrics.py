@@ -12,6 +12,7 @@ from ditlab.engine.phase_clock import PHASES, PhaseClock
 from ditlab.tracking.openmetrics import RunGauges
 from ditlab.training.nonfinite import NonFiniteMonitor
 from ditlab.training.plan import TrainingRun
+from ditlab.training.receipts.step_receipts import StepReceipts
 from ditlab.training.reporting import Phase, Reporter, TrainingProgress
 from ditlab.training.speed import ThroughputMeter
 from ditlab.training.timing.phase_log import PhaseLog
@@ -88,7 +89,10 @@ class StepMetrics:
 class MetricLog:
     """Latest metrics of a run; the first worker reports them, every worker checks them for NaN and infinities."""
 
-    def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter, clock: PhaseClock) -> None:
+    def __init__(
+        self, run: TrainingRun, rank: Rank, reporter: Reporter, clock: PhaseClock, receipts: StepReceipts
+    ) -> None:
+        self._receipts = receipts
         self._experiment, self._total_steps = run.experiment, run.plan.total_steps
         self._is_first, self._world_size, self._reporter = rank.is_first, rank.world_size, reporter
         self.steps = StepMetrics(rank.world_size)
@@ -113,6 +117,7 @@ class MetricLog:
         self.phases.read()
         is_fp16 = self._experiment.training.precision == "fp16"  # whose gradients overflow until the scale fits
         for read in self.steps.read(wait):
+            self._receipts.add(read.step, read.values)
             values = {f"train/{name}": value for name, value in read.values.items()}
             values["train/samples_per_second"] = self.throughput.samples_per_second
             values["train/data_wait"] = self.phases.data_wait(restart=read.is_logged)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from denoisers.figures import Figure
+from ditlab.receipts.writer import ReceiptWriter
 from ditlab.tracking.openmetrics import RunGauges
 from ditlab.training.progress_marker import ProgressMarker
 
@@ -46,6 +47,8 @@ class Reporter(Protocol):
 
     marker: ProgressMarker
     """Where the loop records how far it has come."""
+    receipts: ReceiptWriter | None
+    """Writer of the steps' receipts; None: nobody keeps them."""
 
     @property
     def metrics(self) -> Callable[[int, Mapping[str, float]], None]:
@@ -105,6 +108,7 @@ class SilentReporter:
 
     def __init__(self, should_stop: Callable[[], bool], warn: Callable[[str], None], marker: ProgressMarker) -> None:
         self.should_stop, self.warn, self.marker = should_stop, warn, marker
+        self.receipts: ReceiptWriter | None = None
         self.metrics: Callable[[int, Mapping[str, float]], None] = _drop
         self.progress: Callable[[TrainingProgress], None] = _drop
         self.before_checkpoint: Callable[[], object] = _drop

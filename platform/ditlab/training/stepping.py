@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ditlab.data.loading.transfer import MicroBatch
 from ditlab.engine.distributed import Rank
 from ditlab.engine.phase_clock import PhaseClock
 from ditlab.inputs.host_preparation import prepare_on_host
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
+from ditlab.receipts.rows import draw_places, joined_digest, samples_digest
 from ditlab.training.memory import OutOfMemory, is_out_of_memory
 from ditlab.training.metrics import StepMetrics
 from ditlab.training.plan import TrainingRun
@@ -32,6 +35,8 @@ class Stepper:
         self._experiment, self._plan, self._columns = run.experiment, run.plan, run.data.train.columns
         self._rank, self._state, self._share = rank, state, share
         self._inputs, self._metrics, self._clock = inputs, metrics, clock
+        self.samples = 0
+        """Digest of the samples and draws of the last step's passes on this worker; 0 for a step that was left out."""
 
     def step(self, micro_batches: Sequence[MicroBatch], is_logged: bool) -> None:
         """Train one step on this worker's micro-batches; its numbers go to the step metrics.
@@ -53,16 +58,21 @@ class Stepper:
         with self._clock.phase("update"):
             norm = state.engine.step(state.step, lr, finite)
         self._clock.end_step()
-        self.skip()
+        self._count()
         metrics.finish(state.step, {"grad_norm": norm, "lr": lr}, is_logged)
 
     def skip(self) -> None:
         """Count a step and its batch, without training on it."""
+        self.samples = 0
+        self._count()
+
+    def _count(self) -> None:
         self._state.step += 1
         self._state.position += self._experiment.batch.size
 
     def _accumulate(self, micro_batches: Sequence[MicroBatch]) -> None:
         passes = self._share.passes
+        digests = []
         for number, part in enumerate(passes):
             rows = slice(part.start, part.stop)
             with self._clock.phase("forward"):
@@ -73,6 +83,15 @@ class Stepper:
             components = self._state.engine.forward_backward(batch, noise, number == len(passes) - 1, weight)
             if part.counts:
                 self._metrics.add(components, 1 / self._share.total_passes)
+                digests.append(self._digest(micro.row_ids[rows], part, noise))
+        self.samples = joined_digest(digests)
+
+    def _digest(self, row_ids: np.ndarray, part: ForwardPass, noise: KeyedNoise) -> int:
+        """Return the digest of a pass's samples: the rows loaded, their places, and the keys of the draws."""
+        count = len(row_ids)
+        first = self._share.micro_indices[part.number] * self._experiment.micro_size + part.start
+        draws = draw_places(noise.micro_index, noise.start, count)
+        return samples_digest(row_ids, np.arange(first, first + count), draws, noise.step, noise.seed)
 
     def _noise(self, part: ForwardPass) -> KeyedNoise:
         """Return the noise source of a pass.

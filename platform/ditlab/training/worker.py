@@ -15,6 +15,7 @@ from ditlab.training.loop import RollBack, StepLoop, WorkerParts
 from ditlab.training.memory import OutOfMemory, is_out_of_memory
 from ditlab.training.metrics import MetricLog
 from ditlab.training.plan import TrainingRun
+from ditlab.training.receipts.step_receipts import StepReceipts
 from ditlab.training.reporting import Reporter, RunOutcome
 from ditlab.training.shares import worker_share
 from ditlab.training.state import TrainingState
@@ -57,16 +58,18 @@ class Worker:
         inputs = ModelInputs.from_experiment(
             run.experiment, run.data.train.columns, rank.device, reporter.warn if rank.is_first else ignore, run.home
         )
+        receipts = StepReceipts(run, rank, reporter.receipts)
         self._parts = WorkerParts(
             run,
             rank,
             channel,
             inputs,
-            MetricLog(run, rank, reporter, clock),
+            MetricLog(run, rank, reporter, clock, receipts),
             RunEvaluation(run, rank, channel, inputs, reporter),
             CheckpointManager(run, rank, channel, reporter),
             reporter,
             clock,
+            receipts,
         )
         self._state = self._build()
 
@@ -83,7 +86,9 @@ class Worker:
 
     def run(self) -> RunOutcome:
         """Train to the end of the plan, or until a stop request. Raises RunFailed where the run cannot continue."""
+        saved = self._parts.checkpoints.loaded_receipt
         while True:
+            self._parts.receipts.begin(self._state.step, self._memory, saved)
             try:
                 return self._step_loop().run()
             except RollBack as request:
@@ -95,8 +100,10 @@ class Worker:
             # Out here the exception is gone, and with it every activation that its traceback held on to.
             if failed_step is not None:
                 self._reduce_memory(failed_step)
+                saved = self._parts.receipts.receipt()
             else:
                 self._roll_back(bad_step)
+                saved = self._parts.checkpoints.loaded_receipt
 
     def close(self) -> None:
         """Stop saving and free the state, in whatever condition an exception left them."""

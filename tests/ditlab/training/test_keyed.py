@@ -176,6 +176,7 @@ def test_any_number_of_workers_draws_the_same(world_size, alone, home, tmp_path)
         assert all(expected[key] == digests for key, digests in book.items())
         assert len(book.keys() & training) == len(training) // world_size
     assert set.union(*map(set, books)) == set(expected)
+    assert left[0]["samples"] == alone["samples"] and len(set(alone["samples"])) == 3
     for step, values in alone["values"].items():
         values = {name: value for name, value in values.items() if not name.startswith(TIMINGS)}
         found = {name: left[0]["values"][step][name] for name in values}

@@ -16,6 +16,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ditlab.engine.distributed import Rank, current_rank, single_process
+from ditlab.home import RunFolder
+from ditlab.receipts.reader import read_receipts
+from ditlab.receipts.writer import ReceiptWriter
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.training.worker import train
 from support.garbage import exempt_imports
@@ -159,7 +162,12 @@ def _worker(rank: int, spec: Mapping[str, Any], home: Path, folder: Path, world_
 
 def _train_and_write(experiment: Experiment, home: Path, folder: Path, rank: Rank) -> None:
     recorder = Recorder()
+    if rank.is_first:
+        recorder.receipts = ReceiptWriter(RunFolder(folder), recorder.warn)
     with recorded_draws(experiment) as record:
         train(training_run(experiment, home, folder / "checkpoints"), rank, recorder)
-    left = {"record": record, "values": recorder.values}
+    left: dict[str, Any] = {"record": record, "values": recorder.values}
+    if recorder.receipts:
+        recorder.receipts.close()
+        left["samples"] = read_receipts(RunFolder(folder)).rows["samples"].tolist()
     (folder / f"record-{rank.rank}.json").write_text(json.dumps(left))

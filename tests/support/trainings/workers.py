@@ -14,6 +14,7 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import current_rank, single_process
 from ditlab.home import Home
+from ditlab.receipts.writer import ReceiptWriter
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.tracking.openmetrics import RunGauges
 from ditlab.training.plan import TrainingRun, plan_run
@@ -82,6 +83,7 @@ class Recorder:
     pictures: list[int] = field(default_factory=list)
     steps: int = 0
     marker: ProgressMarker = field(default_factory=ProgressMarker)
+    receipts: ReceiptWriter | None = None
     tagged: dict[str, str] = field(default_factory=dict)
     gauges: list[RunGauges] = field(default_factory=list)
     """What scrapers would have seen last."""

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,7 +39,9 @@ class Loader:
         self._batches = batches
         pin = torch.cuda.is_available() if pin is None else pin
         self._prefetcher = Prefetcher(batches, position, steps=steps, depth=depth, pin=pin)
-        self._steps: deque[StepBatches] = deque()
+        self._steps: deque[tuple[StepBatches, list[np.ndarray]]] = deque()
+        self.row_ids: list[np.ndarray] = []
+        """Rows of the store in the step handed out last, int64 (micro_size,) for each of its micro-batches."""
 
     def __iter__(self) -> "Loader":
         return self
@@ -46,7 +49,7 @@ class Loader:
     def __next__(self) -> StepBatches:
         if not self._steps:
             self._steps.extend(self._cut(next(self._prefetcher)))
-        step = self._steps.popleft()
+        step, self.row_ids = self._steps.popleft()
         self.position += self._batches.order.batch_size
         return step
 
@@ -68,9 +71,10 @@ class Loader:
     ) -> None:
         self.close()
 
-    def _cut(self, block: StepBlock) -> Iterable[StepBatches]:
-        """Return the steps of a block as views of it."""
+    def _cut(self, block: StepBlock) -> Iterable[tuple[StepBatches, list[np.ndarray]]]:
+        """Return the steps of a block, and their rows' ids, as views of it."""
         num, size = len(self._batches.micro_indices), self._batches.micro_size
-        parts = [values.view(-1, size, *values.shape[1:]).unbind() for values in block.values()]
-        batches = [dict(zip(block, tensors, strict=True)) for tensors in zip(*parts, strict=True)]
-        return [batches[i : i + num] for i in range(0, len(batches), num)]
+        parts = [values.view(-1, size, *values.shape[1:]).unbind() for values in block.columns.values()]
+        batches = [dict(zip(block.columns, tensors, strict=True)) for tensors in zip(*parts, strict=True)]
+        ids = list(block.row_ids.reshape(-1, size))
+        return [(batches[i : i + num], ids[i : i + num]) for i in range(0, len(batches), num)]

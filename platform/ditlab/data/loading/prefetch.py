@@ -4,6 +4,7 @@ import sys
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from operator import mul
 
@@ -14,8 +15,16 @@ from torch import Tensor
 from ditlab.data.loading.buffers import BufferPool
 from ditlab.data.loading.worker_batches import WorkerBatches
 
-StepBlock = dict[str, Tensor]
-"""Rows of several consecutive steps by column, (steps * rows a step, *shape)."""
+
+@dataclass(frozen=True)
+class StepBlock:
+    """Rows of several consecutive steps on one worker."""
+
+    columns: dict[str, Tensor]
+    """Values by column, (steps * rows a step, *shape)."""
+    row_ids: np.ndarray
+    """Rows of the store that were gathered, int64 (steps * rows a step,)."""
+
 
 BLOCK_BYTES = 6_400_000
 """Most bytes of a step block, unless one step has more.
@@ -110,7 +119,7 @@ class Prefetcher:
         """Gather the rows of batches of one bucket."""
         rows = self._batches.rows(first, count)
         part, part_rows = self._batches.view.store.locate(rows)
-        block = {}
+        block: dict[str, Tensor] = {}
         for name in self._batches.columns:
             shape, dtype = (len(rows), *part.columns[name].shape), getattr(torch, part.columns[name].dtype)
             out = torch.empty(shape, dtype=dtype, pin_memory=True) if self._pin else self._buffers[name].take(shape)
@@ -121,7 +130,7 @@ class Prefetcher:
                 self._gathered = self._later.pop(self._gathered)
         self._announce()
         self._batches.order.look_ahead(first + count, self._stop)
-        return block
+        return StepBlock(block, rows)
 
     def _announce(self) -> None:
         """Announce coming rows to the store, once all batches of the last announcement are gathered.

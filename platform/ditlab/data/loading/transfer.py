@@ -7,11 +7,12 @@ the stream that computes, it runs while that one does. The host waits for neithe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,6 +76,10 @@ class StepSource(Protocol):
     def is_ready(self) -> bool:
         """True if the next step can be had without waiting."""
 
+    @property
+    def row_ids(self) -> Sequence[np.ndarray]:
+        """Rows of the store in the last step, int64 (micro_size,) for each of its micro-batches."""
+
     def __next__(self) -> list[dict[str, Tensor]]: ...
 
     def close(self) -> None: ...
@@ -83,9 +88,11 @@ class StepSource(Protocol):
 class MicroBatch:
     """Rows of a micro-batch by column, (micro_size, *shape) in the store's dtype."""
 
-    def __init__(self, rows: Mapping[str, Tensor], steps: TransferredSteps) -> None:
+    def __init__(self, rows: Mapping[str, Tensor], row_ids: np.ndarray, steps: TransferredSteps) -> None:
         self.rows = rows
         """In the host's memory, all columns."""
+        self.row_ids = row_ids
+        """Rows of the store that were gathered, int64 (micro_size,)."""
         self.copy: StartedCopy | None = None
         """On the device, from its beginning to its last use."""
         self._steps = steps
@@ -151,7 +158,8 @@ class TransferredSteps:
         self.close()
 
     def _take_step(self) -> list[MicroBatch]:
-        return [MicroBatch(rows, self) for rows in next(self._loader)]
+        step = next(self._loader)
+        return [MicroBatch(rows, ids, self) for rows, ids in zip(step, self._loader.row_ids, strict=True)]
 
     def _begin_following(self) -> None:
         if self._waiting:

@@ -53,7 +53,9 @@ class Steps:
         if not self._steps:
             raise StopIteration
         self.ready -= 1
-        return self._steps.pop(0)
+        step = self._steps.pop(0)
+        self.row_ids = [batch["x"].numpy() for batch in step]
+        return step
 
     def close(self):
         self._steps.clear()
@@ -65,6 +67,7 @@ def test_each_micro_batch_is_begun_while_the_one_before_is_used():
         for batch in step:
             moved = batch.on_device()
             assert [*moved] == ["x"] and torch.equal(moved["x"], batch.rows["x"])
+            assert batch.row_ids.tolist() == batch.rows["x"].tolist()
             batch.on_device()  # a pass over the other half
     assert stream.events == [
         "begin 0", "begin 1", "use 0", "use 0", "begin 2", "use 1", "use 1", "begin 3", "use 2", "use 2",

@@ -1,0 +1,110 @@
+"""Receipts of real trainings: what was fed, in a chain that checkpoints vouch for."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ditlab.data.orders import training_order
+from ditlab.engine.distributed import single_process
+from ditlab.home import RunFolder
+from ditlab.receipts.reader import Receipts, read_receipts
+from ditlab.receipts.rows import LEFT_OUT, draw_places, samples_digest
+from ditlab.receipts.writer import ReceiptWriter
+from ditlab.training.memory import MemoryPlan
+from ditlab.training.receipts.attempt_facts import code_digest, processor_name
+from ditlab.training.worker import train
+from support.garbage import exempt_imports
+from support.trainings.workers import Recorder, newest, tiny, training_run
+
+STEPS = 6
+BATCH = {"size": 16, "micro": 8}
+
+
+def experiment(**changes):
+    return tiny(training__steps=STEPS, batch=BATCH, checkpoint__every=2, checkpoint__keep=9,
+                evaluation={"every": None, "samples": 0}, **changes)  # fmt: skip
+
+
+def trained(
+    spec, home: Path, folder: Path, stop_after: int | None = None, memory: MemoryPlan | None = None
+) -> Receipts:
+    """Train, or go on, in this process; return the receipts so far."""
+    recorder = Recorder(stop_after)
+    recorder.receipts = ReceiptWriter(RunFolder(folder), recorder.warn)
+    recorder.before_checkpoint = recorder.receipts.sync
+    run = training_run(spec, home, folder / "checkpoints")
+    with single_process(use_gpu=False) as rank:
+        train(replace(run, memory=memory or MemoryPlan()), rank, recorder)
+    recorder.receipts.close()
+    exempt_imports()
+    assert recorder.warnings == []
+    return read_receipts(RunFolder(folder))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def whole(home, tmp_path_factory) -> tuple[Receipts, Path]:
+    """A run that was never stopped, and its folder."""
+    folder = tmp_path_factory.mktemp("whole")
+    return trained(experiment(), home, folder), folder
+
+
+def test_checkpoints_vouch_for_the_chain(whole):
+    receipts, folder = whole
+    for path in sorted((folder / "checkpoints").glob("step-*")):
+        step = int(path.name.removeprefix("step-"))
+        with newest(folder / "checkpoints") as reader:
+            assert reader.manifest.step == STEPS
+            assert reader.manifest.receipt["chain"] == receipts.chain(STEPS)
+        assert len(receipts.history(step)) == step
+    attempt = receipts.attempt(1)
+    assert (attempt.workers, attempt.device, attempt.processor) == (1, "cpu", processor_name())
+    assert attempt.code == code_digest() and attempt.versions["torch"]
+
+
+def test_a_digest_by_hand(whole, home):
+    """Rows of the order, places and keys of two micro-batches."""
+    receipts, folder = whole
+    spec = experiment()
+    run = training_run(spec, home, folder / "checkpoints")
+    order = training_order(spec.data, run.data, 16, spec.seed)
+    for step in range(STEPS):
+        rows = run.data.train.rows[order.batches(step, 1, range(16)).reshape(-1)]
+        parts = [
+            samples_digest(
+                rows[first : first + 8], np.arange(first, first + 8), draw_places(first // 8, 0, 8), step, spec.seed
+            )
+            for first in (0, 8)
+        ]
+        assert int(receipts.rows["samples"][step]) == sum(parts) % 2**63
+
+
+def test_a_resumed_run_is_fed_the_same(whole, home, tmp_path):
+    """Stopped after step 3, whose checkpoint it goes on from; all but the attempt is that of the whole run."""
+    trained(experiment(), home, tmp_path, stop_after=3)
+    found = trained(experiment(), home, tmp_path)
+    for name in ("step", "samples", "loss", "norm", "lr"):
+        assert found.history(STEPS)[name].tolist() == whole[0].history(STEPS)[name].tolist(), name
+    assert found.history(STEPS)["attempt"].tolist() == [1, 1, 1, 2, 2, 2]
+    assert found.attempt(2).chain == found.chain(3)
+    with newest(tmp_path / "checkpoints") as reader:
+        assert reader.manifest.receipt["chain"] == found.chain(STEPS) and reader.manifest.receipt["since"] == "0"
+
+
+def test_halved_micro_batches_are_fed_the_same(whole, home, tmp_path):
+    found = trained(experiment(), home, tmp_path, memory=MemoryPlan(halvings=2))
+    assert found.rows["samples"].tolist() == whole[0].rows["samples"].tolist()
+    assert found.attempt(1).halvings == 2
+
+
+def test_a_left_out_step_is_a_row(whole, home, tmp_path):
+    found = trained(experiment(), home, tmp_path, memory=MemoryPlan(skipped_steps=(2,)))
+    assert found.rows["flags"].tolist() == [0, 0, LEFT_OUT, 0, 0, 0]
+    assert found.rows["samples"][2] == 0 and found.attempt(1).left_out == [3]
+    assert found.rows["samples"][3:].tolist() == whole[0].rows["samples"][3:].tolist()
