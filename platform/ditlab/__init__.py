@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ditlab.errors import RunFailed, UserError
     from ditlab.interface.analysis import compare, figures, load_export
     from ditlab.interface.removal import remove_runs
+    from ditlab.interface.replaying import replay
     from ditlab.interface.run import Run, find_runs, open_run
     from ditlab.interface.specs import count_parameters, load, load_sweep, quick, trace_shapes
     from ditlab.interface.sweeps import plan_sweep, tune
@@ -41,6 +42,7 @@ __all__ = [
     "plan_training",
     "quick",
     "remove_runs",
+    "replay",
     "trace_shapes",
     "train",
     "tune",
@@ -65,6 +67,7 @@ _MODULES = {
     "plan_training": "ditlab.interface.training",
     "quick": "ditlab.interface.specs",
     "remove_runs": "ditlab.interface.removal",
+    "replay": "ditlab.interface.replaying",
     "trace_shapes": "ditlab.interface.specs",
     "train": "ditlab.interface.training",
     "tune": "ditlab.interface.sweeps",

@@ -30,6 +30,12 @@ EXAMPLES = {
         "ditlab evaluate 1a2b3c4d --quality 2000",
         "ditlab evaluate 1a2b3c4d --quality 500 --set sampling.steps=10",
     ),
+    "replay": (
+        "ditlab replay digits-dit --step 400",
+        "ditlab replay 1a2b3c4d --step 1 --to 50 --check",
+        "ditlab replay 1a2b3c4d --worst 5 --out spikes",
+        "ditlab replay 1a2b3c4d --step 400 --set training.clip.max_norm=0.5",
+    ),
     "compare": (
         "ditlab compare digits-dit digits-unet",
         "ditlab compare 1a2b3c4d 5e6f7a8b --samples 0 --out comparison",

@@ -27,6 +27,7 @@ COMMANDS = {
     "submit": ("submit", "Run an experiment or a sweep as a job of a Ray cluster."),
     "sample": ("sample", "Draw samples from a run's weights."),
     "evaluate": ("evaluate", "Measure a run on held-out data, and add the metrics to it."),
+    "replay": ("replay", "Do a step of a run again: its samples, losses, gradients; check it."),
     "compare": ("compare", "Compare runs: parameters, curves, speed, samples."),
     "report": ("report", "Write one page for a run: curves, samples, speed, failures, spec."),
     "watch": ("watch", "Show a run's page live in a browser, while it trains."),

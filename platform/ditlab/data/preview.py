@@ -23,7 +23,7 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
     Each image size has a grid of its own with as many samples, spread evenly over its rows. Images are columns of shape
     (1 or 3, height, width) with a value range, which is mapped onto [0, 1]; large ones are shrunk.
     """
-    image = next((name for name, column in store.columns.items() if _is_image(column)), None)
+    image = next((name for name, column in store.columns.items() if is_image(column)), None)
     if image is None:
         return None
     parts = store.parts
@@ -36,7 +36,7 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
 def _grid(store: Store, image: str, num: int) -> ImageGrid:
     rows = _spread(store, num)
     low, high = store.columns[image].value_range or (0.0, 1.0)
-    values = (_shrunk(store.gather(image, rows).numpy()) - low) / (high - low)
+    values = (shrunk(store.gather(image, rows).numpy()) - low) / (high - low)
     pictures = values[:, 0] if values.shape[1] == 1 else values.transpose(0, 2, 3, 1)
     title = f"{store.name}: {len(rows)} of {len(store):,}"
     return ImageGrid(pictures, captions=_captions(store, rows), columns=8, title=title)
@@ -52,7 +52,7 @@ def _captions(store: Store, rows: np.ndarray) -> Sequence[str]:
     return tuple(names[int(n)] if names else str(int(n)) for n in store.gather(label, rows))
 
 
-def _shrunk(images: np.ndarray) -> np.ndarray:
+def shrunk(images: np.ndarray) -> np.ndarray:
     """Return float64 (num, channels, height, width), large images averaged over squares of pixels."""
     factor = max(1, max(images.shape[2:]) // LONGEST_SIDE)
     height, width = (side // factor for side in images.shape[2:])
@@ -78,5 +78,6 @@ def _spread(store: AnyStore, num: int) -> np.ndarray:
     return np.unique(np.linspace(0, len(store) - 1, num=num).round().astype(np.int64))
 
 
-def _is_image(column: StoredColumn) -> bool:
+def is_image(column: StoredColumn) -> bool:
+    """Return True for a column of grey or coloured images with a value range."""
     return len(column.shape) == 3 and column.shape[0] in (1, 3) and column.value_range is not None

@@ -61,6 +61,12 @@ class UpdateNorms:
         rows = squares.sqrt().tolist()
         return {name: ParameterNorms(*row) for name, row in zip(self._names, rows, strict=True)}
 
+    @property
+    def clip_factor(self) -> float:
+        """Number that clipping divided the last step's gradient by; 1 for none."""
+        scale = getattr(self._partitions.adam, "grad_scale", None)
+        return 1.0 if scale is None else float(scale)
+
     def _begin(self, *_: Any) -> None:
         """Keep the weights that have a gradient, as ZeRO-3 updates them group by group."""
         self._before = {

@@ -39,13 +39,17 @@ class ObservedSteps:
 
     rows: dict[int, np.ndarray] = field(default_factory=dict)
     """Rows of the training store, int64 (samples of this worker,), in the order of its places."""
+    indices: dict[int, np.ndarray] = field(default_factory=dict)
+    """The same samples by their index in the training view."""
     samples: dict[int, list[SampleLoss]] = field(default_factory=dict)
     norms: dict[int, dict[str, ParameterNorms]] = field(default_factory=dict)
     """Alike on all workers."""
+    clip_factors: dict[int, float] = field(default_factory=dict)
+    """Number that clipping divided the gradient by, 1 for none."""
+    digests: dict[int, int] = field(default_factory=dict)
+    """Digest of the samples and draws of this worker's passes."""
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     """Logged by the first worker, under their MLflow names."""
-    digests: dict[int, int] = field(default_factory=dict)
-    """`samples` of the step's receipt, on the first worker."""
     done: int = 0
     """Last step that is done."""
 
@@ -62,26 +66,31 @@ class ObservedStepper(Stepper):
 
     def step(self, micro_batches: Sequence[MicroBatch], is_logged: bool) -> None:
         """Train one step, and measure it where it is to be shown."""
-        number = self._state.step + 1
-        if number not in self._shown:
+        number, seen = self._state.step + 1, self._seen
+        if number in self._shown:
+            self._measured_step(number, micro_batches, is_logged)
+        else:
             super().step(micro_batches, is_logged)
-            return
+        seen.digests[number], seen.done = self.samples, number
+
+    def skip(self) -> None:
+        """Count a step and its batch, without training on it."""
+        super().skip()
+        self._seen.done = self._state.step
+
+    def _measured_step(self, number: int, micro_batches: Sequence[MicroBatch], is_logged: bool) -> None:
         self._seen.samples[number] = self._sample_losses(micro_batches, self._seen.rows[number])
         norms = self._state.engine.update_norms()
         with norms.watching():
             super().step(micro_batches, is_logged)
         self._seen.norms[number] = norms.read(self._rank.device)
-
-    def skip(self) -> None:
-        """Count a step and its batch."""
-        super().skip()
-        self._seen.done = self._state.step
+        self._seen.clip_factors[number] = norms.clip_factor
 
     def _sample_losses(self, micro_batches: Sequence[MicroBatch], rows: np.ndarray) -> list[SampleLoss]:
         """Compute each sample's loss by itself, with its slice of the draws; all workers make equally many passes."""
         found = []
         size, engine = self._experiment.micro_size, self._state.engine
-        with engine.measuring_losses(), _given_times(engine.network_module) as times:
+        with engine.measuring_losses(), _given_times(self._state.module.network) as times:
             for part in self._share.passes:
                 for start in range(part.start, part.stop):
                     one = ForwardPass(part.number, start, start + 1, part.counts)

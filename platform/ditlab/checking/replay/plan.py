@@ -19,11 +19,24 @@ class ReplayPlan:
     segments: tuple[Segment, ...]
     executions: tuple[Execution, ...]
     """Executions that are replayed for their own sake, in the order of their steps."""
+    variant: Segment | None = None
+    """The last step once more under another spec, from the same state."""
 
     @property
     def num_steps(self) -> int:
         """Steps that are trained."""
         return self.segments[-1].last - self.origin
+
+    def with_variant(self, spec: Mapping[str, Any], workers: int) -> "ReplayPlan":
+        """Return the plan with its last step done once more under another spec, from the same state."""
+        *before, final = self.segments
+        last = final.last
+        if final.first < last:
+            earlier = tuple(step for step in final.left_out if step < last)
+            before.append(replace(final, last=last - 1, left_out=earlier))
+        own = replace(final, first=last, left_out=tuple(step for step in final.left_out if step == last))
+        variant = replace(own, spec=spec, workers=workers, left_out=(), is_changed=True)
+        return replace(self, segments=(*before, own), variant=variant)
 
 
 SpecOf = Callable[[Execution], Mapping[str, Any]]
@@ -35,8 +48,8 @@ def plan_replay(
 ) -> list[ReplayPlan]:
     """Plan the replay of some executions, those that lie on one way together.
 
-    `checkpoints` are the steps of the run's whole ones. Most targets lie in the history of the run's weights and take
-    one pass; each way that a kill or a roll-back cut off takes one of its own.
+    `checkpoints` are the steps of the run's whole ones. Each way that a kill or a roll-back cut off
+    takes a pass of its own, and so does a target that a later checkpoint brings nearer.
     """
     plans, left = [], sorted(targets, key=lambda each: each.step)
     while left:
@@ -45,22 +58,33 @@ def plan_replay(
         steps = {each.step for each in way if not each.is_recorded}
         taken = [each for each in left if id(each) in known or (not each.is_recorded and each.step in steps)]
         left = [each for each in left if not any(each is other for other in taken)]
-        plans.append(_plan(course, way, taken, checkpoints, spec_of))
+        usable = [step for step in checkpoints if course.first < step and course.is_final_at(way, step)]
+        plans += [_plan(course, way, part, usable, spec_of) for part in _apart(taken, usable)]
     return plans
+
+
+def _apart(targets: Sequence[Execution], usable: Collection[int]) -> list[list[Execution]]:
+    """Cut targets on one way, by step, where a checkpoint behind one saves steps on the way to the next."""
+    parts: list[list[Execution]] = []
+    for target in targets:
+        if parts and not any(parts[-1][-1].step < step < target.step for step in usable):
+            parts[-1].append(target)
+        else:
+            parts.append([target])
+    return parts
 
 
 def _plan(
     course: Course,
     way: Sequence[Execution],
     targets: Sequence[Execution],
-    checkpoints: Collection[int],
+    usable: Collection[int],
     spec_of: SpecOf,
 ) -> ReplayPlan:
-    first = targets[0].step
-    usable = [step for step in checkpoints if course.first < step < first and course.is_final_at(way, step)]
-    origin = max(usable, default=course.first)
+    first, last = targets[0].step, targets[-1].step
+    origin = max((step for step in usable if step < first), default=course.first)
     segments: list[Segment] = []
-    for execution in way[origin - course.first :]:
+    for execution in way[origin - course.first : last - course.first]:
         spec = with_workers(spec_of(execution), execution.workers)
         settings = (execution.workers, execution.threads, execution.halvings, spec)
         left_out = (execution.step,) if execution.left_out else ()
@@ -74,7 +98,7 @@ def _plan(
                     left_out,
                 )
             )  # fmt: skip
-    return ReplayPlan(origin, bool(usable), tuple(segments), tuple(targets))
+    return ReplayPlan(origin, origin > course.first, tuple(segments), tuple(targets))
 
 
 def with_workers(spec: Mapping[str, Any], workers: int) -> Mapping[str, Any]:

@@ -25,6 +25,8 @@ from ditlab.training.worker import Worker
 
 ALWAYS = 2**31 - 1
 """Steps without a finite loss that a replay passes over, as the run has gone on from them."""
+SPEEDS = ("train/samples_per_second", "train/data_wait")
+"""Metrics of the replay's own speed."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Segment:
     halvings: int = 0
     left_out: tuple[int, ...] = ()
     """Steps (from 1) whose batch is not trained on."""
+    is_changed: bool = False
+    """True for a spec that is not the run's own, as in a what-if."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,8 @@ class ReplayWorker(Worker):
             self._parts.checkpoints.load_newest(self._state)
             return self._state.step
         with CheckpointStore.at(task.source).open(task.source_step, verify=False) as reader:
-            scalars = kept_scalars(reader.manifest, self._run.experiment)
+            is_changed = task.segment.is_changed
+            scalars = kept_scalars(reader.manifest, self._run.experiment) if is_changed else None
             self._parts.checkpoints.load(reader, self._state, scalars)
         return self._state.step
 
@@ -148,7 +153,8 @@ class ReplayLoop(StepLoop):
         self._observed.places = batches.places
         for step in range(self._task.segment.first, self._task.segment.last + 1):
             number = self._state.position // experiment.batch.size + step - 1 - self._state.step
-            self._seen.rows.setdefault(step, batches.rows(number, 1))
+            self._seen.indices[step] = self._order.batches(number, 1, batches.places).reshape(-1)
+            self._seen.rows[step] = view.rows[self._seen.indices[step]]
         return loader
 
 
@@ -161,7 +167,8 @@ class _ReplayReporter(SilentReporter):
         self.metrics = self._keep
 
     def _keep(self, step: int, values: Mapping[str, float]) -> None:
-        self._seen.metrics.setdefault(step, {}).update(values)
+        trained = {name: value for name, value in values.items() if name.startswith("train/") and name not in SPEEDS}
+        self._seen.metrics.setdefault(step, {}).update(trained)
 
 
 def _drop(*_: object) -> None:

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from ditlab.engine.update_norms import ParameterNorms
 from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
+from ditlab.receipts.rows import joined_digest
 from ditlab.training.memory import OutOfMemory
 
 
@@ -30,12 +31,19 @@ class ReplayedStep:
     """Loss, components, gradient norm and learning rate under their MLflow names; empty for a step left out."""
     rows: np.ndarray
     """Rows of the training store by place in the global batch, int64 (batch.size,)."""
+    indices: np.ndarray
+    """The same samples by their index in the training view."""
     samples: tuple[SampleLoss, ...] = ()
     """By place; empty where it was not measured sample by sample."""
     norms: Mapping[str, ParameterNorms] | None = None
     """By parameter; None where it was not measured."""
-    digest: int | None = None
-    """Digest of samples and draws, as receipts have it; None where it was not computed."""
+    clip_factor: float = 1.0
+    """Number that clipping divided the gradient by; 1 for none."""
+    digest: int = 0
+    """Digest of samples and draws, as receipts have it; 0 for a step left out."""
+
+    is_variant: bool = False
+    """True for the step under another spec than the run's."""
 
     @property
     def step(self) -> int:
@@ -68,14 +76,11 @@ def run_plan(
 
     Raises:
         RunFailed: a step does not fit into this machine's memory.
-        UserError: a checkpoint that the plan needs is damaged.
     """
     wanted = {execution.step: execution for execution in plan.executions}
     found: list[ReplayedStep] = []
     with tempfile.TemporaryDirectory(prefix="ditlab-replay-") as folder:
         source, step = (checkpoints.location, plan.origin) if plan.is_checkpoint else ("", 0)
-        if source:
-            checkpoints.open(plan.origin).close()  # hashes the shards
         for segment in plan.segments:
             progress(_describe(segment), 0, None, "")
             task = SegmentTask(
@@ -86,6 +91,10 @@ def run_plan(
             found += [
                 _joined(wanted[number], parts) for number in range(segment.first, segment.last + 1) if number in wanted
             ]
+            if segment is plan.segments[-1] and plan.variant:
+                progress(f"step {segment.last} under another spec", 0, None, "")
+                parts = _run_segment(replace(task, segment=plan.variant), use_gpu)
+                found.append(replace(_joined(wanted[segment.last], parts), is_variant=True))
             source, step = str(Path(folder, "checkpoints")), segment.last
     return found
 
@@ -107,9 +116,11 @@ def _joined(execution: Execution, parts: Sequence[ObservedSteps]) -> ReplayedSte
     step, first = execution.step, parts[0]
     rows = np.concatenate([part.rows[step] for part in parts])
     samples = [sample for part in parts for sample in part.samples.get(step, ())]
+    digest = joined_digest([part.digests.get(step, 0) for part in parts])
+    indices = np.concatenate([part.indices[step] for part in parts])
     return ReplayedStep(
-        execution, first.metrics.get(step, {}), rows, tuple(sorted(samples, key=lambda sample: sample.place)),
-        first.norms.get(step), first.digests.get(step),
+        execution, first.metrics.get(step, {}), rows, indices, tuple(sorted(samples, key=lambda sample: sample.place)),
+        first.norms.get(step), first.clip_factors.get(step, 1.0), digest,
     )  # fmt: skip
 
 

@@ -82,16 +82,21 @@ def check_state(experiment: Experiment, start: Start, reader: CheckpointReader) 
 
 def shape_differences(experiment: Experiment, parent: Mapping[str, list[int]]) -> list[str]:
     """Return what differs between the tensors of an experiment, traced on the meta device, and those of a parent."""
-    with torch.device("meta"):
-        network: Any = experiment.family.build_network(experiment.model)
-        objective: Any = experiment.family.build_objective(experiment.objective, experiment.model)
-    owners = {"network": network, "objective": objective.modules or nn.Module()}
-    own = {name: list(value.shape) for name, value in (*named_parameters(owners), *persistent_buffers(owners))}
+    own = tensor_shapes(experiment)
     return [
         f"{name} {_shape(own.get(name))} here, {_shape(parent.get(name))} there"
         for name in dict.fromkeys([*own, *parent])
         if own.get(name) != parent.get(name)
     ]
+
+
+def tensor_shapes(experiment: Experiment) -> dict[str, list[int]]:
+    """Return the shape of each parameter and buffer of an experiment, traced on the meta device."""
+    with torch.device("meta"):
+        network: Any = experiment.family.build_network(experiment.model)
+        objective: Any = experiment.family.build_objective(experiment.objective, experiment.model)
+    owners = {"network": network, "objective": objective.modules or nn.Module()}
+    return {name: list(value.shape) for name, value in (*named_parameters(owners), *persistent_buffers(owners))}
 
 
 def _check_parent(start: Start, home: Home, resumed: RunFolder | None) -> str:

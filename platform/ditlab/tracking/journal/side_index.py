@@ -48,15 +48,18 @@ def side_index_path(journal: Path) -> Path:
     return journal.with_suffix(".index")
 
 
-def read_content(path: Path) -> JournalContent:
-    """Read a journal's content, and index it where much of it had to be parsed. Raises OSError where there is none."""
+def read_content(path: Path, save_index: bool = True) -> JournalContent:
+    """Read a journal's content, and index it where much of it had to be parsed. Raises OSError where there is none.
+
+    `save_index` false: write nothing.
+    """
     with open_plain(path, LARGEST_JOURNAL) as file:
         content = _load(path, file) or JournalContent()
         begin, is_whole = content.end, True
         for line in read_journal(file, begin):
             content.add(line)
             is_whole = line.is_whole
-        if is_whole and content.end - begin >= MIN_GROWTH:
+        if save_index and is_whole and content.end - begin >= MIN_GROWTH:
             with suppress(OSError):  # a full disk, or a folder that cannot be written
                 _save(path, file, content)
     return content

@@ -1,0 +1,226 @@
+"""Comparison of replayed steps with what the run's journal and receipts say of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ditlab.checking.replay.course import Execution
+from ditlab.checking.replay.opening import ReplaySource, targets_of
+from ditlab.checking.replay.plan import ReplayPlan
+from ditlab.checking.replay.replaying import ReplayedSteps, replay_executions
+from ditlab.checking.replay.steps import ReplayedStep
+from ditlab.spec.experiment import class_for
+
+UNIT = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11}
+"""Unit roundoff by `training.precision`."""
+FACTOR = 8.0
+"""Bound over the distance of two orders of summation: that distance is one draw of what others may give."""
+DEVIATIONS = 6.0
+"""Standard errors between two means of a step's loss under independent draws."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Relative distance up to which recorded and replayed numbers count as the same."""
+
+    relative: float
+    """0: to the bit."""
+    reason: str
+    """What it is derived from, a phrase."""
+    compares_norm: bool = True
+    """False where no bound on the gradient's norm follows."""
+
+
+EXACT = Tolerance(0.0, "the same kind of machine, workers and threads: to the bit")
+
+
+@dataclass(frozen=True)
+class ReplayComparison:
+    """One recorded number of a step beside the replayed one."""
+
+    step: int
+    attempt: int
+    """Attempt that did the step; 0 where that is not recorded."""
+    quantity: str
+    """`loss`, `norm`, `lr` or `samples`."""
+    source: str
+    """`journal` or `receipts`."""
+    recorded: float | int
+    replayed: float | int | None
+    """None where the replay has no such number."""
+    bound: float
+    """Relative; 0: to the bit."""
+
+    @property
+    def distance(self) -> float:
+        """Relative distance; infinite where one of the two is not finite or missing."""
+        one, two = self.recorded, self.replayed
+        if two is None:
+            return math.inf
+        if one == two or (one != one and two != two):  # both NaN
+            return 0.0
+        if self.quantity == "samples" or not (math.isfinite(one) and math.isfinite(two)):
+            return math.inf
+        return abs(one - two) / max(abs(one), abs(two))
+
+    @property
+    def holds(self) -> bool:
+        """True if the two count as the same."""
+        return self.distance <= self.bound
+
+
+@dataclass(frozen=True)
+class ReplayCheck:
+    """Check of steps against their records."""
+
+    replayed: ReplayedSteps
+    comparisons: tuple[ReplayComparison, ...]
+    tolerance: Tolerance
+    unchecked: tuple[str, ...] = ()
+    """What was not compared, a sentence each."""
+
+    @property
+    def holds(self) -> bool:
+        """True if every comparison holds, and there is one."""
+        return bool(self.comparisons) and all(each.holds for each in self.comparisons)
+
+
+def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
+    """Replay steps `first` to `last`, and compare loss, norm, learning rate and samples with journal and receipts.
+
+    A step that was done twice is replayed as the run's weights know it, and as the journal does: the first doing that
+    logged it. Raises as `replay_executions` does.
+    """
+    source.check_steps(first, last)
+    journaled = {step: execution for step in range(first, last + 1) if (execution := journaled_execution(source, step))}
+    targets = targets_of(source, first, last)
+    known = {id(each) for each in targets}
+    targets += [each for each in journaled.values() if each.is_recorded and id(each) not in known]
+    draws_others = _draws_others(source)
+    shown = (last,) if draws_others else ()
+    replayed = replay_executions(source, targets, shown)
+    tolerance = _tolerance(source, targets, replayed, draws_others)
+    comparisons: list[ReplayComparison] = []
+    unchecked = []
+    for step in replayed.steps:
+        found = compare_step(source, step, tolerance, journaled.get(step.step))
+        comparisons += found
+        if not found:
+            why = "its batch was left out" if step.execution.left_out else "neither journal nor receipts have it"
+            unchecked.append(f"step {step.step}: {why}.")
+    return ReplayCheck(replayed, tuple(comparisons), tolerance, tuple(unchecked))
+
+
+def compare_step(
+    source: ReplaySource, step: ReplayedStep, tolerance: Tolerance, journaled: Execution | None
+) -> list[ReplayComparison]:
+    """Compare one replayed step with its receipt, and with the journal where this is the doing that logged it."""
+    own, relative = step.execution, tolerance.relative
+    found = []
+
+    def add(quantity: str, place: str, recorded: float | None, replayed: float | None, bound: float) -> None:
+        if recorded is not None:
+            found.append(ReplayComparison(step.step, own.attempt, quantity, place, recorded, replayed, bound))
+
+    if own.left_out:
+        return found
+    if own.is_recorded:
+        add("samples", "receipts", own.samples, step.digest, 0.0)
+    values = {"loss": step.loss, "norm": step.norm, "lr": step.metrics.get("train/lr")}
+    bounds = {"loss": relative, "norm": relative, "lr": 0.0 if relative == 0 else 2.0**-20}
+    receipts = {"loss": own.loss, "norm": own.norm, "lr": own.lr} if own.is_recorded else {}
+    logs = _journal_values(source, step.step) if own is journaled or (journaled and not journaled.is_recorded) else {}
+    for place, records in (("receipts", receipts), ("journal", logs)):
+        for quantity, recorded in records.items():
+            if quantity != "norm" or tolerance.compares_norm:
+                value = values[quantity]
+                single = value if value is None or place == "journal" else float(np.float32(value))
+                add(quantity, place, recorded, single, bounds[quantity])
+    return found
+
+
+def journaled_execution(source: ReplaySource, step: int) -> Execution | None:
+    """Return the doing of a step whose loss the journal has; None for a step that it has not.
+
+    Where no doing has that loss, it is the first one: the comparison with the journal then fails.
+    """
+    loss = _journal_values(source, step).get("loss")
+    if loss is None:
+        return None
+    executions = source.course.all_of(step)
+    single = np.float32(loss)
+    same = [each for each in executions if each.loss is not None and np.float32(each.loss) == single]
+    return (same or executions or [source.course.final(step)])[0]
+
+
+def _journal_values(source: ReplaySource, step: int) -> dict[str, float]:
+    """Return a step's journaled numbers: those of the first time that it was logged."""
+    found = {}
+    for quantity, name in (("loss", "train/loss"), ("norm", "train/grad_norm"), ("lr", "train/lr")):
+        series = source.journaled.get(name)
+        if series is not None and len(places := np.flatnonzero(series.steps == step)):
+            found[quantity] = float(series.values[places[0]])
+    return found
+
+
+def _draws_others(source: ReplaySource) -> bool:
+    """Return True if this device draws other random numbers than the run's."""
+    return not source.use_gpu and source.run.experiment.resources.gpus_per_worker > 0
+
+
+def _tolerance(
+    source: ReplaySource, targets: Sequence[Execution], replayed: ReplayedSteps, draws_others: bool
+) -> Tolerance:
+    if draws_others:
+        return _statistical(replayed.steps[-1])
+    differences = source.machine_differences(targets)
+    if not differences:
+        return EXACT
+    precision = source.run.experiment.training.precision
+    other = replay_executions(source, targets, (), _cut_otherwise)
+    distances = [
+        abs(one - two) / max(abs(one), abs(two), 1e-30)
+        for mine, theirs in zip(replayed.steps, other.steps, strict=True)
+        for one, two in ((mine.loss, theirs.loss), (mine.norm, theirs.norm))
+        if one is not None and two is not None and math.isfinite(one) and math.isfinite(two)
+    ]
+    length = max(1, max(target.step for target in targets) - source.course.first)
+    floor = UNIT[precision] * math.sqrt(length)
+    relative = FACTOR * max(floor, *distances, 0.0)
+    return Tolerance(
+        relative,
+        f"{'; '.join(differences)}: {FACTOR:g} times the distance of two replays whose sums are cut differently, at "
+        f"least {FACTOR:g} units of {precision} times the root of the steps",
+    )
+
+
+def _statistical(step: ReplayedStep) -> Tolerance:
+    """Return the bound on the loss where times and noise are drawn anew, from the spread of a step's samples."""
+    losses = np.array([sample.loss for sample in step.samples])
+    deviation = float(losses.std(ddof=1)) if len(losses) > 1 else math.inf
+    mean = abs(float(losses.mean())) or 1e-30
+    relative = DEVIATIONS * math.sqrt(2 / max(1, len(losses))) * deviation / mean
+    return Tolerance(
+        relative,
+        f"other times and noise on this device: {DEVIATIONS:g} standard errors of two means over {len(losses)} "
+        f"samples, by the spread of step {step.step}'s",
+        compares_norm=False,
+    )
+
+
+def _cut_otherwise(plan: ReplayPlan) -> ReplayPlan:
+    """Return the plan with other orders of summation: halved micro-batches, or where they cannot be, other threads."""
+    segments = []
+    for segment in plan.segments:
+        size = _micro_size(segment.spec)
+        if size % 2 ** (segment.halvings + 1) == 0:
+            segments.append(replace(segment, halvings=segment.halvings + 1))
+        else:
+            segments.append(replace(segment, threads=2 if segment.threads == 1 else 1))
+    return replace(plan, segments=tuple(segments))
+
+
+def _micro_size(spec: Mapping[str, object]) -> int:
+    return class_for(spec).model_validate(dict(spec)).micro_size

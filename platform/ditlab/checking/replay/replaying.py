@@ -1,0 +1,117 @@
+"""Replay of a run's steps: what is asked for, planned, done and found."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from ditlab.analysis.opened_run import OpenedRun
+from ditlab.checking.replay.course import Execution
+from ditlab.checking.replay.opening import ReplaySource, open_source, targets_of
+from ditlab.checking.replay.plan import ReplayPlan, plan_replay
+from ditlab.checking.replay.steps import ReplayedStep, run_plan
+from ditlab.checkpoints.manifest import DamagedCheckpoint
+from ditlab.errors import UserError
+from ditlab.runs.request import start_point
+
+PlanChange = Callable[[ReplayPlan], ReplayPlan]
+
+
+@dataclass(frozen=True)
+class ReplayedSteps:
+    """Steps of a run that were done again."""
+
+    run_id: str
+    name: str
+    last: int
+    """Last step that the run has done."""
+    steps: tuple[ReplayedStep, ...]
+    """By step; two of one step where a kill or a roll-back cut one doing of it off."""
+    origins: tuple[str, ...]
+    """From where each pass began, and how many steps it trained."""
+    remarks: tuple[str, ...]
+    """What is other here than the run's, and what the run does not record."""
+
+
+def replay_steps(run: OpenedRun, first: int, last: int, *, shown: bool = True, anyway: bool = False) -> ReplayedSteps:
+    """Do steps `first` to `last` (from 1) of a run again, by its training loop, without writing anything into the run.
+
+    Each step is done with its own workers, halvings and left-out steps as its receipts have them, from the newest
+    whole checkpoint before `first`, or from what the run itself began from. `shown`: measure each sample's loss and
+    each parameter's norms. `anyway`: go on with other code, data or device than the run's.
+
+    Raises:
+        UserError: steps that the run has not done, data that are gone, or other code, data or device than the run's.
+        RunFailed: a step does not fit into this machine's memory.
+    """
+    source = open_source(run, anyway)
+    source.check_steps(first, last)
+    steps = range(first, last + 1) if shown else ()
+    return replay_executions(source, targets_of(source, first, last), steps)
+
+
+def replay_executions(
+    source: ReplaySource,
+    targets: Sequence[Execution],
+    shown: Collection[int] = (),
+    change: PlanChange = lambda plan: plan,
+) -> ReplayedSteps:
+    """Do some executions of a run's steps again; `change` alters each plan. Raises as `replay_steps` does."""
+    run, found, origins = source.run, [], []
+    for plan in _plans(source, targets):
+        origins.append(describe_origin(source, plan))
+        run.progress(origins[-1], 0, None, "")
+        found += run_plan(
+            change(plan), run.folder.run_id, run.home, source.checkpoints, source.use_gpu, shown, run.progress
+        )
+    return ReplayedSteps(
+        run.folder.run_id, run.record.name, source.course.last, tuple(sorted(found, key=lambda step: step.step)),
+        tuple(origins), tuple(source.remarks),
+    )  # fmt: skip
+
+
+def _plans(source: ReplaySource, targets: Sequence[Execution]) -> list[ReplayPlan]:
+    """Plan the replay from checkpoints that are whole, each hashed first; damaged ones are remarked on."""
+    whole = list(source.whole)
+    while True:
+        plans = plan_replay(source.course, targets, whole, source.spec_of)
+        for step in {plan.origin for plan in plans if plan.is_checkpoint}:
+            try:
+                source.checkpoints.open(step).close()
+            except DamagedCheckpoint as error:
+                source.remarks.append(f"{error} The replay begins before it.")
+                whole.remove(step)
+                break
+        else:
+            for plan in plans:
+                check_origin(source, plan, whole)
+            return plans
+
+
+def check_origin(source: ReplaySource, plan: ReplayPlan, whole: Sequence[int]) -> None:
+    """Raise UserError where the parent's checkpoint that a fork's replay begins from is gone."""
+    run = source.run
+    point = None if plan.is_checkpoint else start_point(run.experiment, run.home, run.folder.run_id)
+    if point is None:
+        return
+    try:
+        point.open(verify=False).close()
+    except UserError as error:
+        usable = next((step for step in whole if step < source.course.last), None)
+        remedy = "bring it back"
+        if usable is not None:
+            remedy += f", or replay step {usable + 1:,} or a later one, from checkpoint {usable:,} of its own (1 step)"
+        raise UserError(
+            f"step {plan.executions[0].step:,} of run {run.folder.run_id} is replayed from its parent's checkpoint, "
+            f"and that is gone: {str(error).rstrip('.')}; {remedy}."
+        ) from None
+
+
+def describe_origin(source: ReplaySource, plan: ReplayPlan) -> str:
+    """Return from where a pass begins, and how many steps it trains."""
+    num = f"{plan.num_steps:,} step{'s' if plan.num_steps > 1 else ''} to train"
+    if plan.is_checkpoint:
+        return f"from checkpoint {plan.origin:,}: {num}"
+    start = source.run.experiment.start
+    where = f"from checkpoint {start.step:,} of run {start.run}" if start else "from step 0"
+    wanted = plan.executions[0].step
+    gone = f", as no checkpoint before step {wanted:,} is left" if wanted > plan.origin + 1 else ""
+    return f"{where}{gone}: {num}"
