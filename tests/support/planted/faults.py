@@ -1,0 +1,273 @@
+"""Faults in a copy of the code: text replacements, the spec under which each shows, and the words that name it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Text of a file that stands there once, and what stands in its place."""
+
+    file: str
+    """Path in the checkout."""
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, and what `ditlab prove` must say of it."""
+
+    name: str
+    replacements: tuple[Replacement, ...]
+    named: str
+    """Regular expression over what is found off, each as `phase: module what: detail`."""
+    settings: tuple[str, ...] = ()
+    """`--set` of the spec, in which the fault shows."""
+    spec: str = "dit"
+    """Name of the spec: one of `SPECS`."""
+
+
+ENGINE = "platform/ditlab/engine/"
+TRAINING = "platform/ditlab/training/"
+TWO = ("resources.workers=2",)
+DIT = """\
+name: planted
+model: {family: dit, image_size: 8, patch_size: 4, width: 32, depth: 2, num_heads: 2, num_classes: 10}
+objective: {weights: {velocity: 1.0, direction: 0.5}}
+data: {kind: digits}
+batch: {size: 32, micro: 16}
+optimizer: {kind: adamw, lr: 1.0e-3, weight_decay: 0.1, betas: [0.9, 0.98]}
+schedule: {kind: warmup_cosine, warmup: 10, final: 0.1}
+training: {steps: 40, clip: {kind: norm, max_norm: 0.05}, ema: {decay: 0.99}}
+engine: {zero: {stage: 1}}
+evaluation: {samples: 0, limit: 16}
+sampling: {solver: euler, steps: 4}
+"""
+PIXELHDM = """\
+name: planted-mask
+model: {family: pixelhdm, width: 16, pixel_width: 4, patch_size: 8, patch_depth: 1, pixel_depth: 1, num_heads: 2,
+  num_kv_heads: 1, mrope_widths: [2, 2, 4], bottleneck_width: 8, time_width: 8, max_resolution: 64,
+  text_length: 16, text_depth: 1, text_encoder: learned}
+objective: {weights: {velocity: 1.0, frequency: 0.0, alignment: 0.0}}
+data: {kind: captioned_digits}
+batch: {size: 16}
+training: {steps: 20}
+evaluation: {samples: 0, limit: 16}
+sampling: {steps: 2, height: 16, width: 16}
+"""
+SPECS = {"dit": DIT, "pixelhdm": PIXELHDM}
+"""Specs under which faults are looked for, by name."""
+
+
+def _one(file: str, old: str, new: str) -> tuple[Replacement, ...]:
+    return (Replacement(file, old, new),)
+
+
+FAULTS = (
+    Fault(
+        "detached branch",
+        _one("models/denoisers/layers/adaln_block.py", "self.attention(normed, queries, attend_to(key_mask))",
+             "self.attention(normed, queries, attend_to(key_mask)).detach()"),
+        "gradient.*attention",
+    ),
+    Fault(
+        "detached loss component",
+        _one(ENGINE + "engine.py", "self._weights[name] * value for", "self._weights[name] * (value.detach() if name "
+             '== "direction" else value) for'),
+        "gradient",
+    ),
+    Fault(
+        "gradient scaled by 2 on one worker",
+        _one(ENGINE + "engine.py", "total if weight == 1 else total * weight",
+             "total * (1 + torch.distributed.get_rank())"),
+        "gradient", TWO,
+    ),
+    Fault(
+        "accumulation forgets a micro-batch",
+        _one(TRAINING + "stepping.py", "self._share.weight if part.counts else 0.0",
+             "self._share.weight if part.counts and number != 1 else 0.0"),
+        "gradient",
+    ),
+    Fault(
+        "clipping before reduction",
+        _one(ENGINE + "reduction.py", "            _point(gradients, engine.unflatten(",
+             "            norm = sum(float(each.norm()) ** 2 for each in gradients) ** 0.5\n"
+             "            _ = [each.mul_(min(1.0, 0.05 / norm)) for each in gradients]\n"
+             "            _point(gradients, engine.unflatten("),
+        "gradient|norm", (*TWO, "engine.zero.stage=0"),
+    ),
+    Fault(
+        "norm of one worker's part",
+        _one(ENGINE + "gradients.py", "if self._stage and self._world_size > 1:", "if False:"),
+        "norm|clip", (*TWO, "engine.zero.stage=2"),
+    ),
+    Fault(
+        "missed all-reduce of one parameter",
+        _one(ENGINE + "reduction.py",
+             "_point(gradients, engine.unflatten(engine.allreduce_bucket(gradients, *where), gradients))",
+             "_point(gradients[1:], engine.unflatten(engine.allreduce_bucket(gradients, *where), gradients)[1:])"),
+        "gradient", (*TWO, "engine.zero.stage=0"),
+    ),
+    Fault(
+        "clipping left out",
+        _one(ENGINE + "update.py", "None if limit is None else", "None if True else"),
+        "clip|update|moment",
+    ),
+    Fault(
+        "bf16 master weights",
+        _one(ENGINE + "engine.py", "        self._engine.step()\n        return norm",
+             "        self._engine.step()\n"
+             "        _ = [flat.data.copy_(flat.data.bfloat16()) for flat in self.partitions.flats]\n"
+             "        return norm"),
+        "master|update|weights",
+    ),
+    Fault(
+        "bf16 arithmetic under fp32",
+        _one(ENGINE + "configuration.py", 'if precision == "bf16":', 'if precision in ("bf16", "fp32"):'),
+        "gradient|loss",
+    ),
+    Fault(
+        "weight decay on what has none",
+        _one(ENGINE + "optimisers/building.py", '"weight_decay": rates.weight_decay',
+             '"weight_decay": spec.weight_decay'),
+        "update|weights",
+    ),
+    Fault(
+        "bias correction off by one",
+        _one(ENGINE + "partitions.py", '"step": torch.zeros(', '"step": torch.ones('),
+        "update|weights",
+    ),
+    Fault(
+        "epsilon as if inside the root",
+        _one(ENGINE + "optimisers/building.py", "eps=spec.eps", "eps=spec.eps**0.5"),
+        "update|weights", ("optimizer.eps=1e-6",),
+    ),
+    Fault(
+        "beta2 used for beta1",
+        _one(ENGINE + "optimisers/building.py", "betas=spec.betas", "betas=(spec.betas[1], spec.betas[1])"),
+        "moment",
+    ),
+    Fault(
+        "loss weight ignored",
+        _one(ENGINE + "engine.py", "sum(self._weights[name] * value for", "sum(value for"),
+        "gradient|loss",
+    ),
+    Fault(
+        "mean over uneven micro-batches",
+        _one(TRAINING + "shares.py", "slots * world_size / num", "1.0"),
+        "gradient", ("resources.workers={min: 1, max: 2}", "batch.size=24", "batch.micro=8"),
+    ),
+    Fault(
+        "EMA of stale weights",
+        _one(ENGINE + "average.py", "register_step_post_hook", "register_step_pre_hook"),
+        "average|EMA",
+    ),
+    Fault(
+        "EMA with the wrong decay",
+        _one(ENGINE + "average.py", "(1 + step) / (10 + step)", "(1 + step) / (9 + step)"),
+        "average|EMA",
+    ),
+    Fault(
+        "EMA not saved",
+        _one(ENGINE + "average.py", '{"ema": self._flats[index]} if self._flats else {}', "{}"),
+        "resume.*average",
+    ),
+    Fault(
+        "EMA not loaded",
+        _one(TRAINING + "state.py", 'saved.has("ema"))\n        self._load_buffers',
+             "False)\n        self._load_buffers"),
+        "resume.*average",
+    ),
+    Fault(
+        "moments swapped at resume",
+        _one(TRAINING + "state.py", "self.engine.load_state(saved.read, ",
+             'other = {"exp_avg": "exp_avg_sq", "exp_avg_sq": "exp_avg"}\n'
+             "        self.engine.load_state(lambda kind, *place: saved.read(other.get(kind, kind), *place), "),
+        "resume.*moments",
+    ),
+    Fault(
+        "step count of the optimiser lost at resume",
+        _one(ENGINE + "engine.py", 'int(scalars["adam_step"])', "0"),
+        "resume.*adam_step",
+    ),
+    Fault(
+        "network computes with stale weights after resume",
+        _one(ENGINE + "partitions.py", "self._optimizer.update_lp_params()", "pass"),
+        "resume.*loss|evaluation", ("engine.zero.stage=1",),
+    ),
+    Fault(
+        "noise replayed after resume",
+        (
+            Replacement(TRAINING + "stepping.py", "        self._inputs, self._metrics, self._clock = inputs",
+                        "        self._first = state.step\n        self._inputs, self._metrics, self._clock = inputs"),
+            Replacement(TRAINING + "stepping.py", '"train", self._state.step, index',
+                        '"train", self._state.step - self._first, index'),
+        ),
+        "resume.*drew other numbers.*again",
+    ),
+    Fault(
+        "a batch skipped after resume",
+        _one(TRAINING + "state.py", "self.step, self.position = step, position",
+             "self.step, self.position = step, position + 32"),
+        "resume.*sample",
+    ),
+    Fault(
+        "a sample skipped after resume",
+        _one(TRAINING + "loop.py", "        stream = copy_stream(self._parts.rank.device)\n",
+             "        stream = copy_stream(self._parts.rank.device)\n"
+             "        if self._state.step:\n"
+             "            whole, size = batches.rows, batches.step_rows\n"
+             "            object.__setattr__(batches, 'rows', lambda n, k: whole(n, k + 1)[1 : k * size + 1])\n"),
+        "resume.*fed another sample",
+    ),
+    Fault(
+        "times not keyed by the step",
+        _one("platform/ditlab/inputs/noise.py", "self.stream, self.step, self.micro_index, name",
+             "self.stream, self.micro_index, name"),
+        "draws.*again",
+    ),
+    Fault(
+        "schedule off by one step",
+        _one(TRAINING + "stepping.py", "experiment.optimizer.lr, self._state.step, plan",
+             "experiment.optimizer.lr, self._state.step + 1, plan"),
+        "learning rate.*step",
+    ),
+    Fault(
+        "cosine that ends a step late",
+        _one(TRAINING + "schedules.py", "max(1, total - 1 - length)", "max(1, total - length)"),
+        "learning rate.*step",
+    ),
+    Fault(
+        "dropout of conditions alike on all samples",
+        _one("models/denoisers/processes/flow/objective.py", 'noise_source.uniform("label_dropout", label.shape)',
+             'noise_source.uniform("label_dropout", label.shape)[:1].expand(label.shape)'),
+        "dropout of conditions.*alike",
+    ),
+    Fault(
+        "dropout of conditions at twice the rate",
+        _one("models/denoisers/layers/label_embedding.py", "uniform < rate", "uniform < 2 * rate"),
+        "dropout of conditions.*share",
+    ),
+    Fault(
+        "evaluation on training weights",
+        _one(ENGINE + "average.py", "        if not self._flats:\n            return",
+             "        if True:\n            return"),
+        "evaluation.*weights in training",
+    ),
+    Fault(
+        "average left in place after evaluation",
+        _one(ENGINE + "engine.py", "            yield\n        self._average.exchange()", "            yield"),
+        "evaluation.*after it",
+    ),
+    Fault(
+        "sampler without average",
+        _one("platform/ditlab/checkpoints/reader.py", 'kind = "ema" if averaged', 'kind = "master" if averaged'),
+        "sample.*weights that sampling opens",
+    ),
+    Fault(
+        "a compiled graph that ignores a mask",
+        _one("models/denoisers/layers/masked_attention.py", "attn_mask=mask",
+             "attn_mask=None if torch.compiler.is_compiling() else mask"),
+        "gradient|loss", ("engine.compile=true",), "pixelhdm",
+    ),
+)  # fmt: skip
