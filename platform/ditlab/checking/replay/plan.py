@@ -58,7 +58,7 @@ def plan_replay(
         steps = {each.step for each in way if not each.is_recorded}
         taken = [each for each in left if id(each) in known or (not each.is_recorded and each.step in steps)]
         left = [each for each in left if not any(each is other for other in taken)]
-        usable = [step for step in checkpoints if course.first < step and course.is_final_at(way, step)]
+        usable = [step for step in checkpoints if course.first < step < way[-1].step and course.is_final_at(way, step)]
         plans += [_plan(course, way, part, usable, spec_of) for part in _apart(taken, usable)]
     return plans
 
