@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from denoisers.contract import RetiringObjective, TextCodec
 from ditlab.analysis.user_errors import building
+from ditlab.checkpoints.kept_averages import RebuiltAverage
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.data.loading.batches import held_out_batches
 from ditlab.data.splits import DataSplits, open_data
@@ -41,6 +42,12 @@ class SavedRun:
     """Called with each remark for people."""
     progress: Progress = ignore_progress
     """Receives the progress of long work."""
+    average: RebuiltAverage | None = None
+    """Average whose weights are used; None: the checkpoint's own."""
+
+    def weights(self, prefix: str = "network.") -> dict[str, Tensor]:
+        """Whole float32 tensors by name: of `average`, else the checkpoint's average, else its trained weights."""
+        return self.average.weights(prefix) if self.average else self.checkpoint.weights(prefix=prefix)
 
     @property
     def step(self) -> int:
@@ -53,7 +60,7 @@ class SavedRun:
 
     def network(self, device: torch.device) -> nn.Module:
         """The network with averaged weights where the checkpoint has them, else with the weights themselves."""
-        return load_network(self.spec, self.checkpoint.weights(), device)[1]
+        return load_network(self.spec, self.weights(), device)[1]
 
     def objective(self, device: torch.device, text: TextCodec | None) -> Any:
         """The objective with its own trained modules, averaged where the checkpoint has averages."""
@@ -61,7 +68,7 @@ class SavedRun:
         with building():
             objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, text)
         if objective.modules is not None:
-            objective.modules.load_state_dict(self.checkpoint.weights(prefix="objective."))
+            objective.modules.load_state_dict(self.weights("objective."))
             objective.modules.to(device).eval()
         return objective
 

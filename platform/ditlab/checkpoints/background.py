@@ -116,6 +116,11 @@ class BackgroundSaver:
         self._join()
         return self._last
 
+    def settle(self) -> None:
+        """Wait, in a thread beside the caller of `save`, for the save under way when this is called."""
+        if thread := self._thread:
+            thread.join()
+
     def close(self, timeout: float | None = None) -> None:
         """Wait for the save under way, at most `timeout` seconds, and free the host memory."""
         self._join(timeout)

@@ -1,6 +1,7 @@
 """Handover of a checkpoint from one run to another, which goes on from it."""
 
 from ditlab.checkpoints.manifest import MANIFEST, folder_of, is_hold
+from ditlab.checkpoints.snapshots import average_snapshots, delete_after
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import Unreachable
 
@@ -8,14 +9,16 @@ from ditlab.errors import Unreachable
 def take_over(own: CheckpointStore, donor: CheckpointStore, step: int) -> int:
     """Copy the donor's checkpoint of `step` as the newest one of `own`; later ones of `own` are deleted.
 
-    Where the donor has pruned that checkpoint, its newest one is copied. Returns the step that was copied. Cut short,
-    the copy leaves the newest of `own` as it was, or the donor's, and can be repeated. Raises Unreachable where the
-    donor has none, or a store does not answer.
+    So are all snapshots of averages of `own`, which belong to the steps that are given up. Where the donor has pruned
+    that checkpoint, its newest one is copied. Returns the step that was copied. Cut short, the copy leaves the newest
+    checkpoint of `own` as it was, or the donor's, and can be repeated. Raises Unreachable where the donor has none, or
+    a store does not answer.
     """
     there = donor.steps()
     if not there:
         raise Unreachable(f"{donor.location} holds no checkpoint to take over.")
     step = step if step in there else there[-1]
+    delete_after(average_snapshots(own), 0)
     with own.files.translating_errors("cannot be written", "check that it can be reached and written"):
         _copy(own, donor, folder_of(step))
         for old in own.steps():

@@ -68,10 +68,13 @@ def order_changes(parent: Mapping[str, Any], experiment: Experiment) -> list[str
 
 
 def kept_scalars(manifest: CheckpointManifest, experiment: Experiment) -> dict[str, float]:
-    """Return the numbers of the engine's state, without those that the fork's precision or clipping has no use for."""
+    """Return the numbers of the engine's state, without those that the fork's precision or clipping has no use for.
+
+    Nor those of averages: a fork's begin with its own first step, so that its own snapshots are enough to rebuild them.
+    """
     now, before = experiment.to_dict()["training"], manifest.spec["training"]
     unused = [prefix for prefix, key in (("loss_scale.", "precision"), ("clip.", "clip")) if now[key] != before[key]]
-    return {name: value for name, value in manifest.scalars.items() if not name.startswith(tuple(unused))}
+    return {name: value for name, value in manifest.scalars.items() if not name.startswith(("averages.", *unused))}
 
 
 def _listed(steps: list[str]) -> str:

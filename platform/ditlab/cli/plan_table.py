@@ -93,9 +93,11 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
             "evaluations and saves"
         )
     data = "" if plan.size.data_bytes is None else f"; data {size(plan.size.data_bytes)}"
+    number = "" if plan.size.snapshots is None else f"{plan.size.snapshots} of "
+    kept = f"; snapshots of averages {number}{size(plan.size.snapshot_bytes)}" if plan.size.snapshot_bytes else ""
     lines.append(
-        f"files: checkpoint {size(plan.size.checkpoint_bytes)}, {plan.size.checkpoints} kept{data}; host copy of a "
-        f"checkpoint {size(chosen.memory.checkpoint_copy)} a worker"
+        f"files: checkpoint {size(plan.size.checkpoint_bytes)}, {plan.size.checkpoints} kept{kept}{data}; host copy of "
+        f"a checkpoint {size(chosen.memory.checkpoint_copy)} a worker"
     )
     return [*lines, f"left out: {'; '.join(plan.left_out)}"]
 
@@ -135,6 +137,8 @@ def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
         "cost": None if price is None or hours is None else hours * price,
         "checkpoint_bytes": plan.size.checkpoint_bytes,
         "checkpoints_kept": plan.size.checkpoints,
+        "snapshot_bytes": plan.size.snapshot_bytes,
+        "snapshots": plan.size.snapshots,
         "data_bytes": plan.size.data_bytes,
         "encoder_flops": plan.encoder_flops,
         "optimizer_flops": plan.optimizer_flops,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ditlab.averages.names import START
 from ditlab.engine.average import WeightAverage
 from ditlab.engine.collectives import time_collectives
 from ditlab.engine.compilation import compile_blocks
@@ -20,6 +21,7 @@ from ditlab.engine.linear import partitioned_linear
 from ditlab.engine.optimisers.building import bind_matrices, build_optimizer, parameter_facts
 from ditlab.engine.partitions import ParameterSlice, Partitions
 from ditlab.engine.phase_clock import PhaseClock
+from ditlab.engine.power_averages import PowerAverages
 from ditlab.engine.recompute import checkpoint_activations
 from ditlab.engine.reduction import spare_copies
 from ditlab.engine.release import release
@@ -109,6 +111,8 @@ class Engine:
             self._gradient_norm = GradientNorm(self._engine, self.stage, spec.zero.offload != "none", rank.world_size)
             self._update = Update(self.partitions.adam, experiment.training.clip)
             self._average = WeightAverage(self.partitions, self._update, experiment.training.ema)
+            lengths = experiment.training.averages.lengths if experiment.training.averages else ()
+            self.power_averages = PowerAverages(self.partitions, self._update, lengths)
             self._held = held.pop_all()
 
     def forward_backward(
@@ -175,11 +179,6 @@ class Engine:
         total, components = self._engine("loss", batch, noise_source)
         return {"loss": total, **components}
 
-    @property
-    def network_module(self) -> nn.Module:
-        """The network inside the trained module."""
-        return self._module.network
-
     def update_norms(self) -> UpdateNorms:
         """Return the measurement of gradient, update and weights around this engine's optimiser."""
         return UpdateNorms(self.partitions, is_partitioned=self.stage > 0)
@@ -201,7 +200,7 @@ class Engine:
     def state(self) -> Iterator[tuple[tuple[str, str, int], Tensor]]:
         """Yield ((field, name, start), flat float32 values) of this worker's slices, for each field.
 
-        Fields are `master`, moments and `ema`; values begin at `start` of the flattened parameter `name`.
+        Fields are `master`, moments, `ema`, `power_LENGTH`; values begin at `start` of the flattened parameter `name`.
         """
         for index in range(len(self.partitions.flats)):
             with self.partitions.resident(index):
@@ -210,26 +209,34 @@ class Engine:
                     yield (field, part.name, part.start), values.clone() if copied else values
 
     def _slices(self, index: int) -> Iterator[tuple[str, ParameterSlice, Tensor]]:
-        for field, flat in {**self.partitions.tensors(index), **self._average.tensors(index)}.items():
+        averages = {**self._average.tensors(index), **self.power_averages.tensors(index)}
+        for field, flat in {**self.partitions.tensors(index), **averages}.items():
             for part in self.partitions.slices_of[index]:
                 yield field, part, part.of(flat)
 
     def scalars(self) -> dict[str, float]:
-        """Return the state that is equal on every worker: Adam's step count, the loss scale's, adaptive clipping's."""
+        """Return the state that is alike on all workers: counts of updates, the loss scale, statistics of clipping."""
         scaler = getattr(self._engine.optimizer, "loss_scaler", None) if self._engine.fp16_enabled() else None
         scale = {f"loss_scale.{key}": float(getattr(scaler, key)) for key in _SCALER_STATE} if scaler else {}
-        return {"adam_step": float(self.partitions.adam_step), **scale, **self._update.state()}
+        averages = self.power_averages.scalars()
+        return {"adam_step": float(self.partitions.adam_step), **scale, **self._update.state(), **averages}
 
     def load_state(self, read: SliceReader, scalars: Mapping[str, float], has_ema: bool) -> None:
-        """Load a saved state; `read(field, name, start, stop)` returns float32 values, whatever wrote them."""
+        """Load a saved state; `read(field, name, start, stop)` returns float32 values, whatever wrote them.
+
+        Averages of power-function profile begin anew where the scalars do not say when they began.
+        """
+        begun_anew = [] if START in scalars else self.power_averages.fields
         with self.partitions.rewriting() as indices:
             for index in indices:
                 for field, part, values in self._slices(index):
                     # A run whose average is new starts it from the weights.
-                    source = "master" if field == "ema" and not has_ema else field
+                    is_new = field in begun_anew or (field == "ema" and not has_ema)
+                    source = "master" if is_new else field
                     values.copy_(read(source, part.name, part.start, part.stop))
         self.partitions.adam_step = int(scalars["adam_step"])
         self._update.load(scalars)
+        self.power_averages.load(scalars)
         for key in _SCALER_STATE:
             if f"loss_scale.{key}" in scalars:
                 setattr(self._engine.optimizer.loss_scaler, key, int(scalars[f"loss_scale.{key}"]))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ditlab.averages.snapshot_steps import snapshot_steps
 from ditlab.planning.hardware import GPUS
-from ditlab.planning.setting_memory import checkpoint_bytes
+from ditlab.planning.setting_memory import checkpoint_bytes, snapshot_bytes
 from ditlab.planning.settings import SETTINGS, Machine, PlannedSetting, Planner
 from ditlab.planning.state_memory import ZeroSetting
 from ditlab.spec.experiment import Experiment
@@ -24,6 +25,10 @@ class RunSize:
     """Bytes of one checkpoint."""
     checkpoints: int
     """Checkpoints that are kept at once."""
+    snapshot_bytes: int
+    """Bytes of one snapshot of averages; 0 where none are kept."""
+    snapshots: int | None
+    """Snapshots of averages, all kept; None for a run of unknown length."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,12 @@ class Plan:
 def make_plan(planner: Planner, experiment: Experiment, machine: Machine, steps: int | None, data: int | None) -> Plan:
     """Plan all settings and choose one."""
     own, settings = planner.own(), tuple(planner.settings())
-    size = RunSize(steps, data, checkpoint_bytes(experiment, planner.sizes), experiment.checkpoint.keep)
+    averages = experiment.training.averages
+    snapshots = len(snapshot_steps(0, steps, averages.snapshots)) if averages and steps else None
+    size = RunSize(
+        steps, data, checkpoint_bytes(experiment, planner.sizes), experiment.checkpoint.keep,
+        snapshot_bytes(experiment, planner.sizes), snapshots if averages else 0,
+    )  # fmt: skip
     recommended, why = choose(own, settings, planner, machine)
     return Plan(
         experiment, machine, planner.sizes.total, own, settings, recommended, why, size, planner.encoder_flops,

@@ -10,7 +10,14 @@ from ditlab.planning.data_shape import DataShape
 from ditlab.planning.meta_step import DTYPES, MetaForm, MetaStep
 from ditlab.planning.newton_schulz import newton_schulz_flops
 from ditlab.planning.pass_memory import PassMemory, evaluation_memory, pass_memory
-from ditlab.planning.state_memory import ParameterGroup, ParameterSizes, StateMemory, ZeroSetting, state_memory
+from ditlab.planning.state_memory import (
+    MASTER,
+    ParameterGroup,
+    ParameterSizes,
+    StateMemory,
+    ZeroSetting,
+    state_memory,
+)
 from ditlab.planning.worker_memory import (
     MemoryParts,
     WorkerMemory,
@@ -67,8 +74,7 @@ def setting_memory(
     compute = DTYPES[experiment.training.precision].itemsize
     accumulates = experiment.batch.size > micro * workers
     shape = WorkerShape(setting, workers, compute, accumulates, on_gpu)
-    has_average = experiment.training.ema is not None
-    state = state_memory(sizes, setting, workers, compute, has_average, accumulates)
+    state = state_memory(sizes, setting, workers, compute, num_averages(experiment), accumulates)
     copy = checkpoint_copy(experiment, sizes, setting)
     worker = WorkerMemory(
         passes_peak(sizes, state, passes, shape),
@@ -79,18 +85,29 @@ def setting_memory(
     return SettingMemory(state, worker, copy)
 
 
+def num_averages(experiment: Experiment) -> int:
+    """Return the number of averages of the weights that are kept while training."""
+    training = experiment.training
+    return (training.ema is not None) + (len(training.averages.lengths) if training.averages else 0)
+
+
 def checkpoint_bytes(experiment: Experiment, sizes: ParameterSizes) -> int:
-    """Return the size of one checkpoint: master weights, moments and average, of all workers together."""
-    average = 4 * sizes.total if experiment.training.ema is not None else 0
-    return 4 * sizes.total + sizes.moment_bytes(0, 1) + average
+    """Return the size of one checkpoint: master weights, moments and averages, of all workers together."""
+    return MASTER * sizes.total * (1 + num_averages(experiment)) + sizes.moment_bytes(0, 1)
+
+
+def snapshot_bytes(experiment: Experiment, sizes: ParameterSizes) -> int:
+    """Return the size of one snapshot of averages, of all workers together; 0 where none are kept."""
+    averages = experiment.training.averages
+    return MASTER * sizes.total * len(averages.lengths) if averages else 0
 
 
 def checkpoint_copy(experiment: Experiment, sizes: ParameterSizes, setting: ZeroSetting) -> int:
-    """Return the bytes of a worker's part of a checkpoint, of which the background writer keeps a copy."""
+    """Return the bytes of a worker's part of a checkpoint and of a snapshot, of which the writers keep copies."""
     if experiment.checkpoint.write == "blocking":
         return 0
     parts = experiment.resources.max_workers if setting.stage else 1  # at stage 0 the first worker has all of it
-    return checkpoint_bytes(experiment, sizes) // parts
+    return (checkpoint_bytes(experiment, sizes) + snapshot_bytes(experiment, sizes)) // parts
 
 
 def evaluated_at_once(experiment: Experiment, micro: int) -> Sequence[int]:

@@ -117,7 +117,7 @@ class StateMemory:
     optimizer: int
     """Master weights and moments, on the device."""
     average: int
-    """Moving average, on the device."""
+    """Averages of the weights, on the device."""
     buffers: int
     """Buffers of the engine that are there always, on the device."""
     host_parameters: int
@@ -140,13 +140,13 @@ class StateMemory:
 
 
 def state_memory(
-    sizes: ParameterSizes, setting: ZeroSetting, workers: int, compute: int, has_average: bool, accumulates: bool
+    sizes: ParameterSizes, setting: ZeroSetting, workers: int, compute: int, num_averages: int, accumulates: bool
 ) -> StateMemory:
     """Return the state of one of `workers`; `compute`: bytes of a value of the compute dtype."""
     stage, share = setting.stage, sizes.share(setting.stage, workers)
     bucket = compute * min(sizes.total, LARGEST_BUCKET)
     optimizer = sizes.moment_bytes(stage, workers) + (MASTER * share if stage else 0)
-    average = MASTER * (share if stage else sizes.total) if has_average else 0
+    average = MASTER * (share if stage else sizes.total) * num_averages
     weights = compute * (share if stage == 3 else sizes.share(stage, 1) if stage == 0 else share * workers)
     partition = compute * share if stage == 3 else 0
     kept_whole = compute * sizes.small if stage == 3 and workers > 1 else 0

@@ -1,7 +1,5 @@
 """The experiment: everything that decides what is trained, how, on what, and where it is written down."""
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -14,7 +12,7 @@ from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpe
 from denoisers.families import AnyFamily, family_of
 from ditlab.errors import UserError
 from ditlab.notebook_html import never_failing
-from ditlab.spec.composition.content import LATER_SECTIONS, content_of_data, without_defaults
+from ditlab.spec.composition.content import LATER_SECTIONS, content_of_data, digest_of, without_defaults
 from ditlab.spec.composition.mixture import DataSpec, MixtureData, check_orders
 from ditlab.spec.composition.packing import check_packing
 from ditlab.spec.composition.start import Start, check_length
@@ -198,11 +196,11 @@ class Experiment(Spec):
         """16 hex digits over what decides the trained weights; where it runs and what is logged leave it alone."""
         content = {key: value for key, value in self.to_dict().items() if key not in NOT_CONTENT}
         content["data"] = content_of_data(content["data"])
+        del content["training"]["averages"]  # they are kept beside the training, and change none of its numbers
         content["optimizer"] = without_defaults(content["optimizer"], LATER)
         content["objective"] = without_defaults(content["objective"], self.objective.added_fields)
         content["encoders"] = self.encoders.content()
-        content = without_defaults(content, LATER_SECTIONS)
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+        return digest_of(without_defaults(content, LATER_SECTIONS))
 
     @never_failing
     def _repr_html_(self) -> str:

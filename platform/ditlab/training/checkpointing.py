@@ -12,6 +12,7 @@ from ditlab.engine.distributed import ControlChannel, PeerLost, Rank
 from ditlab.errors import RunFailed, UserError
 from ditlab.numerics import NUMERICS_VERSION, version_warning
 from ditlab.spec.compiling import compile_decision, compiled_warning
+from ditlab.training.average_snapshots import AverageSnapshots
 from ditlab.training.memory import is_out_of_memory
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
@@ -29,6 +30,8 @@ class CheckpointManager:
         self._channel, self._reporter = channel, reporter
         self._device_type = rank.device.type
         self._blocks = compile_decision(run.experiment, self._device_type).numbers
+        self.snapshots = AverageSnapshots(run, rank, reporter)
+        """Snapshots of averages that the run saves beside its checkpoints."""
         self._saver_channel = ControlChannel(rank, private=True)
         self._saver = BackgroundSaver(
             run.checkpoints,
@@ -36,7 +39,7 @@ class CheckpointManager:
             rank.world_size,
             self._saver_channel.gather,
             run.experiment.checkpoint.keep,
-            reporter.before_checkpoint if rank.is_first else None,
+            self.snapshots.settled(reporter.before_checkpoint) if rank.is_first else None,
             run.experiment.checkpoint.write,
         )
         self.last: str | None = None
@@ -119,6 +122,7 @@ class CheckpointManager:
         """
         try:
             self._saver.reserve(state.tensors())
+            self.snapshots.reserve(state)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -157,12 +161,14 @@ class CheckpointManager:
         Raises:
             RunFailed: the state holds NaN or infinities.
         """
+        self.snapshots.report_finished()
         for outcome in self._saver.poll():
             self.num_pending -= 1
             self._report(outcome)
 
     def wait(self) -> bool:
         """Wait for the save that is under way and report it; return True if the last one gave a checkpoint."""
+        self.snapshots.wait()
         self._saver.wait()
         self.report_finished()
         return self._is_complete
@@ -183,10 +189,12 @@ class CheckpointManager:
     def release(self) -> None:
         """Destroy the saver's process group, after an orderly end."""
         self._saver_channel.close()
+        self.snapshots.release()
 
     def close(self) -> None:
         """Stop the saver and report what it still saved: a run that fails later can continue from there."""
         self._saver.close(CLOSE_TIMEOUT)
+        self.snapshots.close(CLOSE_TIMEOUT)
         with suppress(RunFailed, PeerLost):
             self.report_finished()
 

@@ -125,6 +125,9 @@ class StepLoop:
             metrics.read_steps(step, wait=True)
             if metrics.bad_step:
                 raise RollBack(metrics.bad_step)
+        if self._checkpoints.snapshots.is_due(step):
+            with self._clock.phase("checkpoint"):
+                self._checkpoints.snapshots.save(self._state)
         with metrics.throughput.paused():
             if evaluates:
                 self._evaluate()

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from ditlab.averages.names import START
 from ditlab.checkpoints.shard import TensorKey
 from ditlab.engine.distributed import Rank
 from ditlab.engine.engine import Engine, TrainingModule
@@ -80,6 +81,8 @@ class TrainingState:
                 f"optimizer.kind={self._optimizer} cannot go on from a checkpoint that optimizer.kind={written} wrote; "
                 f"set optimizer.kind to {written}, or start a new run."
             )
+        if not all(saved.has(field) for field in self.engine.power_averages.fields):
+            scalars = {name: value for name, value in scalars.items() if name != START}  # they begin anew
         self.engine.load_state(saved.read, scalars, saved.has("ema"))
         self._load_buffers(saved)
         self.step, self.position = step, position
@@ -90,7 +93,8 @@ class TrainingState:
         def read(field: str, name: str, start: int, stop: int) -> Tensor:
             return saved.read(kind, name, start, stop) if field == "master" else torch.zeros(stop - start)
 
-        self.engine.load_state(read, self.engine.scalars(), has_ema=False)
+        scalars = {name: value for name, value in self.engine.scalars().items() if name != START}
+        self.engine.load_state(read, scalars, has_ema=False)
         self._load_buffers(saved)
 
     def _load_buffers(self, saved: SavedState) -> None:

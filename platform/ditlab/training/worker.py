@@ -81,6 +81,7 @@ class Worker:
     def resume(self) -> int:
         """Load the newest complete checkpoint, if there is one; return the step to continue from."""
         self._parts.metrics.latest = dict(self._parts.checkpoints.load_newest(self._state))
+        self._parts.checkpoints.snapshots.begin(self._state)
         self._parts.checkpoints.reserve(self._state)
         return self._state.step
 

@@ -83,22 +83,22 @@ def test_two_workers(tmp_path):
 def test_state_by_hand():
     """1,000 values on four workers, bfloat16: 2 bytes of weights, 12 of masters and moments, 4 of average."""
     sizes = ParameterSizes([ParameterGroup((600, 400), 2)])
-    whole = state_memory(sizes, ZeroSetting(0), 4, 4, has_average=True, accumulates=False)
+    whole = state_memory(sizes, ZeroSetting(0), 4, 4, num_averages=1, accumulates=False)
     assert (whole.parameters, whole.optimizer, whole.average) == (4000, 8000, 4000)
-    parted = state_memory(sizes, ZeroSetting(1), 4, 2, has_average=True, accumulates=False)
+    parted = state_memory(sizes, ZeroSetting(1), 4, 2, num_averages=1, accumulates=False)
     assert (parted.parameters, parted.optimizer, parted.average, parted.gradients) == (2000, 3000, 1000, 0)
-    third = state_memory(sizes, ZeroSetting(3), 4, 2, has_average=False, accumulates=False)
+    third = state_memory(sizes, ZeroSetting(3), 4, 2, num_averages=0, accumulates=False)
     assert (third.parameters, third.optimizer, third.average, third.gradients) == (500, 3000, 0, 500)
-    moved = state_memory(sizes, ZeroSetting(1, "cpu"), 4, 2, has_average=True, accumulates=False)
+    moved = state_memory(sizes, ZeroSetting(1, "cpu"), 4, 2, num_averages=1, accumulates=False)
     assert (moved.parameters, moved.optimizer, moved.host_optimizer, moved.host_average) == (2000, 0, 3000, 1000)
-    filed = state_memory(sizes, ZeroSetting(3, "nvme", "cpu"), 4, 2, has_average=True, accumulates=False)
+    filed = state_memory(sizes, ZeroSetting(3, "nvme", "cpu"), 4, 2, num_averages=1, accumulates=False)
     assert (filed.parameters, filed.host_parameters, filed.swapped, filed.host_optimizer) == (0, 500, 3000, 0)
 
 
 def test_moments_by_role():
     """Muon's matrices have one moment, the rest two; each group is padded by itself."""
     sizes = ParameterSizes([ParameterGroup((600, 399), 1), ParameterGroup((9,), 2)])
-    state = state_memory(sizes, ZeroSetting(1), 4, 4, has_average=False, accumulates=False)
+    state = state_memory(sizes, ZeroSetting(1), 4, 4, num_averages=0, accumulates=False)
     assert state.optimizer == 4 * 250 * 2 + 4 * 4 * 3
 
 

@@ -1,5 +1,7 @@
 """Fields that count in an experiment's content hash."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,3 +26,8 @@ def content_of_data(data: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(parts := kept.get("parts"), Mapping):
         kept["parts"] = {name: content_of_data(part) for name, part in parts.items()}
     return kept
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """Return 16 hex digits over plain values, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

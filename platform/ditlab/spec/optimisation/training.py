@@ -1,12 +1,17 @@
 """Length and arithmetic of a run: steps, batch, precision, average, steps that are not finite."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import Field, field_validator, model_validator
 
 from denoisers.contract import Spec
 from ditlab.spec.optimisation.clipping import ClipSpec, NormClip
 from ditlab.spec.optimisation.numbers import Count, Fraction
+
+SHORTEST, LONGEST = 0.02, 0.25
+"""Relative lengths of averages: below, an average is that of the last few per cent of a run; a constant profile, the
+mean of all updates, has 0.289."""
+Length = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
 
 
 class Ema(Spec):
@@ -14,6 +19,33 @@ class Ema(Spec):
 
     decay: Fraction = 0.999
     """In the long run. At step n the decay is min(decay, (1 + n) / (10 + n)): short runs forget their start."""
+
+
+class Averages(Spec):
+    """Averages of the weights from which those of other lengths are rebuilt after the run (`ditlab evaluate --ema`).
+
+    Each is an average of power-function profile (Karras et al. 2024, arXiv:2312.02696) in float32, beside `ema`; none
+    changes what is trained, so they may be added to a run that goes on.
+    """
+
+    lengths: Annotated[tuple[Length, ...], Field(min_length=1, max_length=4)] = (0.05, 0.10)
+    """Relative lengths that are kept: the profile's standard deviation as a fraction of the updates so far. Lengths
+    from the shortest of these to 0.25 can be rebuilt."""
+    snapshots: Annotated[int, Field(ge=4, le=1000)] = 24
+    """Snapshots of all lengths are at most this fraction (1 / snapshots) of the run apart, and closer together in its
+    beginning: about ten more than this number, kept whatever `checkpoint.keep` says."""
+
+    @field_validator("lengths")
+    @classmethod
+    def ascending(cls, lengths: tuple[float, ...]) -> tuple[float, ...]:
+        """Each length once."""
+        if list(lengths) != sorted(set(lengths)):
+            shown = ", ".join(f"{length:g}" for length in lengths)
+            raise ValueError(
+                f"training.averages.lengths=[{shown}] must name each length once, the shortest first; set them to "
+                f"[{', '.join(f'{length:g}' for length in sorted(set(lengths)))}]."
+            )
+        return lengths
 
 
 class NonFinite(Spec):
@@ -41,6 +73,8 @@ class Training(Spec):
     """Steps with a NaN or infinite loss or gradient. With fp16 the loss scale sees to its own overflows first."""
     ema: Ema | None = Ema()
     """Moving average of the weights; null for none."""
+    averages: Averages | None = None
+    """Averages that are kept for rebuilding others after the run; null for none."""
 
     @model_validator(mode="after")
     def one_length(self) -> "Training":
