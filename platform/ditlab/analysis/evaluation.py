@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +25,9 @@ from ditlab.errors import UserError
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.quality.eligibility import quality_ineligibility, size_remedy
 from ditlab.quality.evaluator import QualityEvaluator
+from ditlab.quality.measurement import family_measurement, held_out_measurement, weights_digest
 from ditlab.quality.names import QUALITY_NOTE
+from ditlab.receipts.measurement import EVALUATION_TAG, SHOWN, Measurement, evaluation_digest, measurement_tags
 from ditlab.spec.reading.overrides import Assignment
 from ditlab.tracking.review import renew_review
 from ditlab.training.evaluation import metrics_by_part, part_objectives
@@ -50,6 +52,10 @@ class CheckpointEvaluation:
     """Sources of changed fields, such as `--set sampling.steps=4`."""
     quality: int | None = None
     """Number of drawn samples behind `quality/...`; None: none."""
+    measurements: Mapping[str, Measurement] = field(default_factory=dict)
+    """What each group of metrics is measured with: `held_out`, `assessed`, `quality`."""
+    evaluation: str = ""
+    """Digest of the measurements, the spec and the weights: equal for one evaluation made twice."""
     files: list[Path] = field(default_factory=list)
     """Files in the run's folder, where the evaluation was added to the run."""
     num_unsent: int | None = None
@@ -68,11 +74,15 @@ class CheckpointEvaluation:
         yield table
         if self.quality:
             yield Text(f"quality, of {self.quality} drawn samples: {QUALITY_NOTE}")
+        measured = [f"{name} {each.shown}" for name, each in self.measurements.items()]
+        yield Text(f"measurements: {', '.join(measured)}; evaluation {self.evaluation[:SHOWN]}")
         yield from short_tables(self.tables)
 
     def to_dict(self) -> dict[str, object]:
         """The evaluation in JSON's types, for `--json`."""
         found: dict[str, object] = {"run_id": self.run_id, "step": self.step, "metrics": self.metrics}
+        found["measurements"] = {name: each.to_dict() for name, each in self.measurements.items()}
+        found["evaluation"] = self.evaluation
         if self.plots or self.tables:
             found["tables"] = {
                 name: {header: values.tolist() for header, values in columns.items()}
@@ -87,9 +97,9 @@ def evaluate_run(
 ) -> CheckpointEvaluation:
     """Evaluate a run's averaged weights over its held-out samples, and add the result to the run.
 
-    With `quality`, that many samples are drawn and measured. With `rows` (only the first held-out rows) or `overrides`
-    nothing is added to the run; overrides of `sampling` measure the quality of samples alone. Raises UserError where
-    nothing is held out, or quality cannot be measured.
+    With `quality`, that many samples are drawn and measured. With `rows` (only the first held-out rows), `overrides` or
+    a rebuilt average nothing is added to the run; overrides of `sampling` measure the quality of samples alone. Raises
+    UserError where nothing is held out, or quality cannot be measured.
     """
     changes = sampling_changes({}, overrides)
     resampled = [change for change in changes if change.keys[0] == "sampling"]
@@ -107,14 +117,26 @@ def evaluate_run(
     device = default_device()
     network, inputs = saved.network(device), saved.inputs(data, device, changes)
     parts = [] if resampled else [held_out_evaluation(saved, network, data, inputs, num, batch_size)]
+    measurements = {}
+    if not resampled:
+        of_all = experiment, data, num
+        measurements["held_out"] = held_out_measurement(*of_all, device.type, saved.home)
+        if any(name.startswith("assessed/") for name in parts[0].metrics):
+            measurements["assessed"] = family_measurement(*of_all, batch_size, device.type, saved.home)
     if quality:
         evaluator = QualityEvaluator(
             experiment, data, saved.home, device, saved.warn, progress=saved.progress, inputs=inputs
         )
         parts.append(quality_evaluation(evaluator, network, quality, batch_size))
+        measurements["quality"] = evaluator.measurement(quality, batch_size)
     found = merged(parts)
-    evaluation = _evaluation(saved, num, found, changes, quality)
-    return evaluation if rows or changes else _add_to_run(saved, found, evaluation)
+    spec_hash, weights = saved.experiment().content_hash(), _weights_digest(saved, network)
+    evaluation = replace(
+        _evaluation(saved, num, found, changes, quality),
+        measurements=measurements,
+        evaluation=evaluation_digest(measurements, spec_hash, weights),
+    )
+    return evaluation if rows or changes or saved.average else _add_to_run(saved, found, evaluation)
 
 
 def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: CheckpointEvaluation) -> CheckpointEvaluation:
@@ -123,6 +145,8 @@ def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: Checkpoint
     saved.progress("sending the metrics to MLflow", 0, None, "")
     with logged_records(saved.tracker()) as records:
         records.tracker.journal.log_metrics(saved.step, found.metrics)
+        tags = measurement_tags(evaluation.measurements) | {EVALUATION_TAG: evaluation.evaluation}
+        records.tracker.set_tags(tags)
         for file in files:
             records.tracker.log_artifact(file, FOLDER)
         renew_review(records.tracker, saved.step)
@@ -146,6 +170,12 @@ def _evaluation(
         changes=[change.source for change in changes],
         quality=quality,
     )
+
+
+def _weights_digest(saved: SavedRun, network: nn.Module) -> str:
+    """Return a digest of the weights that are measured: of the network, and of the objective's own modules."""
+    of_objective = {f"objective.{name}": value for name, value in saved.weights("objective.").items()}
+    return weights_digest(dict(network.state_dict()) | of_objective)
 
 
 def held_out_evaluation(

@@ -22,6 +22,8 @@ from ditlab.quality.basis import QualityBasis
 from ditlab.quality.drawing import draw_reported
 from ditlab.quality.eligibility import quality_basis, quality_sampler
 from ditlab.quality.measure import QualityReference, ignore
+from ditlab.quality.measurement import quality_measurement
+from ditlab.receipts.measurement import Measurement
 from ditlab.spec.experiment import Experiment
 
 
@@ -96,6 +98,16 @@ class QualityEvaluator:
     def measure(self, drawn: DrawnSamples) -> dict[str, float]:
         """Return the metrics of `QualityBasis.metrics`. Raises UserError as `quality` does."""
         return self._open_reference(drawn).measure(drawn.images, drawn.expected)
+
+    def measurement(self, num: int, batch_size: int, seed: int | None = None) -> Measurement:
+        """Return what `measure` has measured `num` samples with, drawn `batch_size` at a time.
+
+        `seed` None: the experiment's.
+        """
+        assert self._reference is not None, "nothing was measured yet"
+        seed = self.experiment.seed if seed is None else seed
+        features = self._reference.features
+        return quality_measurement(self.experiment, self.basis.data, num, batch_size, seed, self.device.type, features)
 
     def confusion(self, drawn: DrawnSamples) -> Figure | None:
         """Draw the confusion matrix of caption agreement; None without captions, or where a sample holds NaN."""

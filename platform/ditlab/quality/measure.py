@@ -1,13 +1,16 @@
 """Measurement of sample quality against real data: feature distances, copying, caption agreement."""
 
+import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from ditlab.data.splits import DataSplits
+from ditlab.encoders.digest import encoder_digest
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality.agreement import CaptionAgreement, Classes
@@ -63,6 +66,8 @@ class QualityReference:
     nearest_held_out: float
     device: torch.device
     tick: Callable[[], None]
+    features: str
+    """Digest of the networks whose features and classes are compared."""
 
     @classmethod
     def open(
@@ -90,7 +95,8 @@ class QualityReference:
         agreement = CaptionAgreement.open(classifiers, basis.classes, real.held_out, device, tick) if judged else None
         first = torch.cat(list(image_batches(real.held_out, basis.image, device, NUM_NEAREST)))
         held_out = _nearest(first, image_batches(real.train, basis.image, device), tick)
-        return cls(basis, real, tuple(spaces), agreement, held_out, device, tick)
+        features = _features_digest(basis, list(classifiers.values()))
+        return cls(basis, real, tuple(spaces), agreement, held_out, device, tick, features)
 
     @torch.no_grad()
     def measure(self, samples: Tensor, expected: Classes | None = None) -> dict[str, float]:
@@ -141,6 +147,15 @@ def _classifiers(
         trained.network.to(device)
         found[fields.label.name] = trained
     return found
+
+
+def _features_digest(basis: QualityBasis, classifiers: list[TrainedClassifier]) -> str:
+    digest = hashlib.sha256()
+    for trained in classifiers:
+        digest.update(save({name: value.cpu() for name, value in trained.network.state_dict().items()}))
+    if basis.encoder is not None:
+        digest.update(encoder_digest(basis.encoder.place, str(basis.encoder.dtype)).encode())
+    return digest.hexdigest()
 
 
 def _nearest(samples: Tensor, reference: Iterable[Tensor], tick: Callable[[], None]) -> float:

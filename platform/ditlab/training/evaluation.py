@@ -16,6 +16,8 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed, fixed_noise
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.evaluator import QualityEvaluator
+from ditlab.quality.measurement import held_out_measurement
+from ditlab.receipts.measurement import Measurement, measurement_tags
 from ditlab.spec.experiment import Experiment
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
@@ -30,6 +32,9 @@ class RunEvaluation:
     ) -> None:
         self._experiment, self._data, self._rank = run.experiment, run.data, rank
         self._channel, self._inputs, self._reporter = channel, inputs, reporter
+        self._home = run.home
+        self._measurements: dict[str, str] = {}
+        """Tags of the measurements that were recorded last."""
         self._part_objectives = part_objectives(run.experiment, run.data)
         self._quality = QualityEvaluator(
             run.experiment, run.data, run.home, rank.device, reporter.warn, reporter.marker.tick, inputs=inputs
@@ -41,6 +46,7 @@ class RunEvaluation:
         The first worker reports the sample grid, and alone returns quality figures.
         """
         evaluation, rank = self._experiment.evaluation, self._rank
+        at_once = max(batch_size, evaluation.samples)  # both are known to fit
         with state.engine.evaluating():
             found = metrics_by_part(
                 state.network, state.objective, self._data, self._part_objectives, self._inputs,
@@ -52,13 +58,25 @@ class RunEvaluation:
                 if rank.is_first:
                     self._reporter.samples(state.step, figure)
             if evaluation.quality and (rank.is_first or state.engine.stage == 3):
-                at_once = max(batch_size, evaluation.samples)  # both are known to fit
                 drawn = self._quality.draw(state.network, evaluation.quality, at_once)
         values = {f"eval/{name}": value for name, value in found.items()}
         if evaluation.quality:
             self._reporter.marker.begin(state.step, "measuring samples")
             values |= self._quality.measure(drawn) if rank.is_first else {}
+        if rank.is_first:
+            of_quality = self._quality.measurement(evaluation.quality, at_once) if evaluation.quality else None
+            self._record_measurements(of_quality)
         return values
+
+    def _record_measurements(self, quality: Measurement | None) -> None:
+        """Tag the run with what its figures are measured with, where that is new."""
+        held_out = held_out_measurement(
+            self._experiment, self._data, self._experiment.evaluation.limit, self._rank.device.type, self._home
+        )
+        tags = measurement_tags({"eval": held_out} | ({"quality": quality} if quality else {}))
+        if tags != self._measurements:
+            self._reporter.tags(tags)
+        self._measurements = tags
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ditlab.analysis.comparison.samples import SampleSettings, draw
 from ditlab.analysis.saved_run import SavedRun
 from ditlab.home import Home
 from ditlab.quality import classifier as classifiers
+from ditlab.receipts.measurement import Measurement
 from ditlab.reports.comparison.figures import MetricRow
 from ditlab.runs.relocation import relocate_home
 from support.command import Said, run_here, run_inside
@@ -161,6 +162,29 @@ def test_quality_is_measured_on_equally_many_samples(compared):
     assert all(run["metrics"]["quality/frechet"] > 0 for run in compared.said.json["runs"])
     text = page(compared.said)
     assert "| samples | 100 | 100 |" in text and "never with published FID" in text
+
+
+def test_figures_of_one_name_are_one_measurement(compared):
+    first, second = (run["measurements"] for run in compared.said.json["runs"])
+    assert first == second and set(first) == {"eval", "quality"}
+    assert set(first["quality"]["parts"]) >= {"sampler", "seed", "features", "held-out samples"}
+    rows = [line.split(" | ") for line in page(compared.said).splitlines() if line.startswith("| measurement |")]
+    assert len(rows) == 2 and all(row[1] == row[2].removesuffix(" |") for row in rows)
+    assert "is measured in" not in compared.said.err
+
+
+@pytest.mark.usefixtures("without_curves")
+def test_figures_of_other_measurements_are_visibly_so(compare, mine):
+    """A journal that says that one run was evaluated on other samples."""
+    folder = folder_of(mine, "second")
+    records = [json.loads(line) for line in without_checksums(folder / "journal.jsonl").splitlines()]
+    (tags,) = [record["values"] for record in records if "ditlab.measurement.eval" in record.get("values", {})]
+    parts = Measurement.parse(tags["ditlab.measurement.eval"]).parts
+    tags["ditlab.measurement.eval"] = Measurement("0" * 64, {**parts, "held-out samples": "0" * 12}).to_tag()
+    (folder / "journal.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    said = compare("small", "second", "--no-log", "--grid", "0")
+    sentence = "eval/... is measured in 2 ways, which differ in: held-out samples."
+    assert said.code == 0 and sentence in " ".join(said.err.split()), said.err
 
 
 def test_samples_are_drawn_in_chunks_and_are_those_of_one_chunk(mine, monkeypatch):

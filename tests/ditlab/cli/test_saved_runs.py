@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from ditlab.analysis.opened_run import open_training_run
 from ditlab.home import Home
 from ditlab.interface.analysis import figures
+from ditlab.receipts.measurement import EVALUATION_TAG, TAG_PREFIX, Measurement, differing_parts
 from ditlab.training.export import load_export
 
 
@@ -94,7 +95,7 @@ def test_evaluate_logs_each_point_once(finished, with_run):
     first, second = with_run("evaluate", "small", "--json"), with_run("evaluate", "small", "--json")
     assert first.code == second.code == 0, second.err
     assert first.out.count("\n") == 1 and first.json == second.json
-    assert set(first.json) == {"run_id", "step", "metrics"}
+    assert set(first.json) == {"run_id", "step", "metrics", "measurements", "evaluation"}
     assert {"held_out/velocity", "held_out/direction", "held_out/velocity_t0"} <= set(first.json["metrics"])
     points = [
         (record["step"], name)
@@ -104,6 +105,23 @@ def test_evaluate_logs_each_point_once(finished, with_run):
     ]
     assert len(points) == len(set(points))
     assert (4, "held_out/velocity") in points
+
+
+def test_evaluate_says_what_was_measured(finished, with_run):
+    """An evaluation of other rows is another measurement; training's own of as many rows is the same one."""
+    lines = (finished.home / "train" / finished.run_id / "journal.jsonl").read_text().splitlines()
+    tags = [record["values"] for record in map(json.loads, lines) if record["kind"] == "tags"]
+    (trained,) = [json.loads(values[f"{TAG_PREFIX}eval"]) for values in tags if f"{TAG_PREFIX}eval" in values]
+    asked = ((), ("--rows", "32"), ("--rows", "33"))
+    whole, few, more = (with_run("evaluate", "small", *rows, "--json").json for rows in asked)
+    assert few["measurements"]["held_out"]["digest"] == trained["digest"]
+    assert len({each["measurements"]["held_out"]["digest"] for each in (whole, few, more)}) == 3
+    assert len({each["evaluation"] for each in (whole, few, more)}) == 3
+    changed = differing_parts(Measurement(**each["measurements"]["held_out"]) for each in (whole, few, more))
+    assert changed == ["held-out samples"]
+    lines = (finished.home / "train" / finished.run_id / "journal.jsonl").read_text().splitlines()
+    tags = [record["values"] for record in map(json.loads, lines) if record["kind"] == "tags"]
+    assert [values[EVALUATION_TAG] for values in tags if EVALUATION_TAG in values][-1] == whole["evaluation"]
 
 
 def test_evaluate_does_not_depend_on_the_batches(finished, with_run):

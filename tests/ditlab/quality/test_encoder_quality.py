@@ -1,5 +1,7 @@
 """Distances on features of the image encoder that an experiment names."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.written import write_store
+from ditlab.encoders.digest import encoder_digest
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import QUALITY_METRICS, check_quality, quality_ineligibility, quality_names
@@ -118,6 +121,18 @@ def test_large_images_are_measured_by_the_encoder_alone(tmp_path, encoder):
         and images_per_batch((3, 4096, 4096)) == 1
         and images_per_batch((1, 28, 28)) == 512
     )
+
+
+def test_an_encoder_counts_by_its_weights_not_by_its_place(tmp_path, encoder):
+    moved = shutil.copytree(encoder, tmp_path / "moved")
+    digest = encoder_digest(str(encoder), "fp32")
+    assert encoder_digest(str(moved), "fp32") == digest != encoder_digest(str(moved), "bf16")
+    weights = moved / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert encoder_digest(str(moved), "fp32") != digest
+    assert encoder_digest(None, "fp32") == ""
 
 
 # In an experiment

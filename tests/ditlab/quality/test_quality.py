@@ -24,6 +24,7 @@ from ditlab.quality.classifier_cache import cached_classifier
 from ditlab.quality.images import batches, find_fields, real_images
 from ditlab.quality.measure import QualityReference
 from ditlab.quality.network import SmallClassifier
+from ditlab.receipts.measurement import TAG_PREFIX, Measurement, differing_parts
 from ditlab.spec.data import ArrowData, DigitsData, LanesOrderSpec
 from support import special_files
 from support.command import run_here
@@ -368,5 +369,9 @@ def test_evaluate_repeats_what_training_measured(in_training, tmp_path, capfd, m
     assert said.code == 0 and "never with" in " ".join(said.err.split()), said.err
     for name in QUALITY_METRICS:
         assert said.json["metrics"][name] == pytest.approx(trained.json["metrics"][name], rel=1e-3)
+    journal = in_training / "train" / said.json["run_id"] / "journal.jsonl"
+    tags = [json.loads(line)["values"] for line in journal.read_text().splitlines() if '"kind":"tags"' in line]
+    ways = [Measurement.parse(values[f"{TAG_PREFIX}quality"]) for values in tags if f"{TAG_PREFIX}quality" in values]
+    assert len(ways) == 2 and differing_parts(ways) == ["batch"]  # of a pass in training, and of the command
     few = run_here(capfd, monkeypatch, "evaluate", "small", "--quality", "50")
     assert few.code == 2 and "50 is not in the range" in few.err

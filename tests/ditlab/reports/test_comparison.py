@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from denoisers.figures import Figure, ImageGrid, Text
+from ditlab.receipts.measurement import Measurement
 from ditlab.reports.comparison.curves import RunCurve, equal_budget, run_curve, smoothed, training_clock
 from ditlab.reports.comparison.figures import MetricRow, draw_curves, side_by_side
 from ditlab.reports.comparison.page import write_comparison
@@ -274,3 +275,18 @@ def test_page_of_eight_runs_in_every_state(tmp_path: Path) -> None:
 def test_equal_specs_are_reported(tmp_path: Path) -> None:
     two = [run("a", spec={"name": "a", "tracking.uri": "x"}), run("b", spec={"name": "b", "tracking.uri": "y"})]
     assert "differ in nothing but names and places" in write_comparison(compared(*two), tmp_path)[1].read_text()
+
+
+def test_quality_of_other_samplers_is_another_measurement(tmp_path, blank_canvases) -> None:
+    ways = [Measurement.of({"sampler": steps, "seed": 0}) for steps in (4, 4, 25)]
+    drawn = [
+        RunSamples(100, "", 100, 0.1, 4, None, {"quality/frechet": 1.0}, measurement=measurement)
+        for measurement in ways
+    ]
+    alike = compared(run("aaaa", drawn=drawn[0]), run("bbbb", drawn=drawn[1]))
+    assert alike.measured_apart("quality") == "" and "measured in" not in summary_text(alike)
+    apart = compared(run("aaaa", drawn=drawn[0]), run("bbbb", drawn=drawn[2]))
+    assert "quality/... is measured in 2 ways, which differ in: sampler." in summary_text(apart)
+    write_comparison(apart, tmp_path)
+    text = (tmp_path / "comparison.md").read_text()
+    assert f"| measurement | {ways[0].shown} | {ways[2].shown} |" in text and "differ in: sampler" in text

@@ -14,6 +14,7 @@ from ditlab.analysis.user_errors import building
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
+from ditlab.receipts.measurement import TAG_PREFIX, Measurement
 from ditlab.reports.comparison.curves import run_curve, training_clock
 from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, ComparedRun, ForkPoint
 from ditlab.runs.forks.lineage import ancestors
@@ -24,6 +25,7 @@ from ditlab.tracking.journal.side_index import damaged_lines, read_content
 from ditlab.tracking.parameters import flatten
 from ditlab.tracking.records import find_training_run, list_runs
 
+EVAL_TAG = f"{TAG_PREFIX}eval"
 MAX_RUNS = 8
 """Most runs of a comparison: the number of colours that can be told apart."""
 
@@ -77,6 +79,7 @@ def summarise(run: OpenedRun) -> ComparedRun:
             if name == TRAIN_LOSS or name.startswith(HELD_OUT)
         },
         samples_per_second=float(np.median(speeds)) if len(speeds) else None,
+        measurement=events.measurement,
         line=_line(run),
     )
 
@@ -94,6 +97,8 @@ class _Events:
     """Times of its start and its resumptions, milliseconds since 1970."""
     fingerprint: str
     """Fingerprint of the training store; empty where the journal holds none."""
+    measurement: Measurement | None = None
+    """What held-out metrics were measured with last."""
 
 
 def _read_journal(run: OpenedRun) -> JournalContent:
@@ -116,6 +121,8 @@ def _events(content: JournalContent) -> _Events:
             events.starts.append(record["time"])
         elif record["kind"] == "dataset":
             events.fingerprint = record["fingerprint"]
+        elif record["kind"] == "tags" and EVAL_TAG in record["values"]:
+            events.measurement = Measurement.parse(record["values"][EVAL_TAG])
     return events
 
 

@@ -82,10 +82,12 @@ def draw(saved: SavedRun, settings: SampleSettings) -> RunSamples | None:
     samples = _draw(sampler, network, conditions, settings, saved.progress)
     seconds = time.perf_counter() - begun
     metrics: Mapping[str, float] = {}
+    measurement = None
     if evaluator:
         saved.progress("measuring the quality of samples", 0, None, "")
         try:
             metrics = evaluator.measure(DrawnSamples(samples.values, evaluator.expected(num)))
+            measurement = evaluator.measurement(num, settings.batch, settings.seed)
         except UserError as error:
             reason = _reason(error)
     return RunSamples(
@@ -97,6 +99,7 @@ def draw(saved: SavedRun, settings: SampleSettings) -> RunSamples | None:
         grid=sampler.show(_first(samples, settings.grid)) if settings.grid else None,
         quality=metrics,
         why_no_quality=reason,
+        measurement=measurement,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from denoisers.figures import Figure
+from ditlab.receipts.measurement import Measurement, differing_parts
 from ditlab.reports.comparison.curves import AXES, EqualBudget, RunCurve, equal_budget
 
 HELD_OUT = "eval/"
@@ -31,6 +32,8 @@ class RunSamples:
     quality: Mapping[str, float] = field(default_factory=dict)
     why_no_quality: str = ""
     """Reason for the lack of quality metrics; empty where there are some."""
+    measurement: Measurement | None = None
+    """What the quality is measured with; None: nothing was measured."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ class ComparedRun:
     drawn: RunSamples | None = None
     why_no_samples: str = ""
     """Reason for the lack of samples; empty where some were drawn, or none were requested."""
+    measurement: Measurement | None = None
+    """What held-out metrics were measured with in training; None: an earlier version wrote no tag of it."""
     line: Sequence[ForkPoint] = ()
     """Checkpoints of other runs that it goes on from, its parent's first; empty for a run that is no fork."""
 
@@ -108,6 +113,11 @@ class ComparedRun:
             "parameters": self.parameters,
             "forked_from": f"{self.line[0].run_id}@{self.line[0].step}" if self.line else None,
             "metrics": last | dict(self.drawn.quality if self.drawn else {}),
+            "measurements": {
+                group: each.to_dict()
+                for group, each in (("eval", self.measurement), ("quality", self.drawn and self.drawn.measurement))
+                if each
+            },
         }
 
 
@@ -165,6 +175,19 @@ class Comparison:
         if self.main is None:
             return "the runs' families have no loss component in common, so no held-out metric says which is better"
         return ""
+
+    def measured_apart(self, group: str) -> str:
+        """Sentence on figures of one name that are other measurements; empty where there are none.
+
+        `group` is `eval` for held-out metrics, `quality` for those of samples.
+        """
+        known = [run.measurement if group == "eval" else run.drawn and run.drawn.measurement for run in self.runs]
+        measured = [each for each in known if each]
+        if len({each.digest for each in measured}) < 2:
+            return ""
+        ways = len({each.digest for each in measured})
+        parts = ", ".join(differing_parts(measured))
+        return f"{group}/... is measured in {ways} ways, which differ in: {parts}."
 
     @cached_property
     def has_one_objective(self) -> bool:

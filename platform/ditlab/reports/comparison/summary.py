@@ -25,7 +25,14 @@ def amount(budget: EqualBudget) -> str:
 def summary_text(comparison: Comparison) -> str:
     """Name the run with the lower held-out error at equal budgets, then the runs' parameters and speeds."""
     forks = " ".join(fork_sentence(comparison, run) for run in comparison.runs if run.line)
-    sentences = [forks, _ranking(comparison), _sizes(comparison.runs, comparison), _unfinished(comparison)]
+    sentences = [
+        forks,
+        _ranking(comparison),
+        comparison.measured_apart("eval"),
+        comparison.measured_apart("quality"),
+        _sizes(comparison.runs, comparison),
+        _unfinished(comparison),
+    ]
     return " ".join(sentence for sentence in sentences if sentence)
 
 

@@ -14,6 +14,9 @@ from ditlab.reports.parts import Paragraphs, Table
 PLACE_PATHS = ("name", "tracking.", "checkpoint.storage")
 """Spec paths of a run's name and of where it was tracked and stored."""
 
+MEASUREMENT = "measurement"
+MEASUREMENT_NOTE = "Figures of one name are the same measurement where the row `measurement` is equal."
+
 Value = Callable[[ComparedRun], Cell]
 
 
@@ -43,6 +46,9 @@ def runs_tables(comparison: Comparison) -> list[Table]:
     )
     loss_note = f"The training loss is the median over the last {100 // WINDOWS}% of the steps."
     metrics = _metric_rows(comparison)
+    if any(run.measurement for run in comparison.runs):
+        metrics.append([MEASUREMENT, *(run.measurement and run.measurement.shown for run in comparison.runs)])
+        loss_note += f" {MEASUREMENT_NOTE} {comparison.measured_apart('eval')}".rstrip()
     last = [Table(["last value", *comparison.labels], metrics, loss_note)] if metrics else []
     return [_across(comparison, rows, time_note), *last]
 
@@ -150,6 +156,7 @@ def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     ]
     names = list(dict.fromkeys(name for drawn in all_drawn for name in drawn.quality))
     rows += [(name, of(partial(_quality_of, name))) for name in names]
+    rows.append((MEASUREMENT, of(lambda drawn: drawn.measurement and drawn.measurement.shown)))
     note = f" Quality is measured {comparison.quality_note}. {_READING}" if names else ""
     note += _READING_AGREEMENT if "quality/agreement" in names else ""
     caption = (
@@ -157,6 +164,8 @@ def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
         f"on {comparison.device}.{note}"
     )
     parts: list[Table | Paragraphs] = [_across(comparison, rows, caption)]
+    if apart := comparison.measured_apart("quality"):
+        parts.append(Paragraphs(f"{MEASUREMENT_NOTE} {apart}"))
     measured = [run for run in comparison.runs if run.drawn is not None and run.drawn.quality]
     if len({run.data for run in measured}) > 1:
         parts.append(

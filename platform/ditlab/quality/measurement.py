@@ -1,0 +1,87 @@
+"""Measurements behind an experiment's figures: held-out metrics, a family's own evaluation, the quality of samples."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ditlab.data.splits import DataSplits
+from ditlab.data.stores.view import View
+from ditlab.encoders.digest import encoder_digest
+from ditlab.home import Home
+from ditlab.numerics import NUMERICS_VERSION
+from ditlab.receipts.measurement import Measurement
+from ditlab.spec.experiment import Experiment
+
+
+def held_out_measurement(
+    experiment: Experiment, data: DataSplits, num: int | None, device_type: str, home: Home
+) -> Measurement:
+    """Return what the metrics of the first `num` held-out samples (None: all) are measured with."""
+    return Measurement.of(_held_out_parts(experiment, data, num, device_type, home))
+
+
+def family_measurement(
+    experiment: Experiment, data: DataSplits, num: int | None, batch_size: int, device_type: str, home: Home
+) -> Measurement:
+    """Return what a family's own evaluation is measured with: baselines are fitted on the training samples."""
+    parts = _held_out_parts(experiment, data, num, device_type, home)
+    own = {"family": experiment.model.family, "training samples": _rows(data.train), "batch": batch_size}
+    return Measurement.of(parts | own)
+
+
+def quality_measurement(
+    experiment: Experiment, data: DataSplits, num: int, batch_size: int, seed: int, device_type: str, features: str
+) -> Measurement:
+    """Return what the quality of `num` samples is measured with; `features` is a digest of the networks of features.
+
+    The batch counts, as samplers that draw on their way draw for a whole batch at a time.
+    """
+    return Measurement.of({
+        "held-out samples": _rows(data.held_out),
+        "training samples": _rows(data.train),
+        "sampler": experiment.to_dict()["sampling"],
+        "number": num,
+        "batch": min(batch_size, num),
+        "seed": seed,
+        "device": device_type,
+        "numerics": NUMERICS_VERSION,
+        "features": features,
+    })  # fmt: skip
+
+
+def weights_digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of tensors by name, whatever their device."""
+    digest = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name}/{value.dtype}/{tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _held_out_parts(
+    experiment: Experiment, data: DataSplits, num: int | None, device_type: str, home: Home
+) -> dict[str, Any]:
+    encoders, downloads = experiment.encoders, home.caches / "encoders"
+    return {
+        "held-out samples": _held_out(data, num),
+        "objective": experiment.to_dict()["objective"],
+        "text encoder": encoder_digest(encoders.text, encoders.precision, downloads),
+        "image encoder": encoder_digest(encoders.image, encoders.precision, downloads),
+        "packing": data.text.packing if data.text else "",
+        "device": device_type,
+        "numerics": NUMERICS_VERSION,
+    }
+
+
+def _held_out(data: DataSplits, num: int | None) -> Any:
+    if data.mixture is None:
+        return _rows(data.held_out, num)
+    measured = data.mixture.measured(len(data.held_out) if num is None else num)
+    return {name: _rows(data.mixture.parts[name].held_out, of_part) for name, of_part in measured.items()}
+
+
+def _rows(view: View, num: int | None = None) -> list[str]:
+    return [view.store.fingerprint, hashlib.sha256(view.first(num).rows_key).hexdigest()]
