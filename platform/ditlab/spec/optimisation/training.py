@@ -28,7 +28,7 @@ class Averages(Spec):
     changes what is trained, so they may be added to a run that goes on.
     """
 
-    lengths: Annotated[tuple[Length, ...], Field(min_length=1, max_length=4)] = (0.05, 0.10)
+    lengths: Annotated[tuple[Length, ...], Field(min_length=1, max_length=4, strict=False)] = (0.05, 0.10)
     """Relative lengths that are kept: the profile's standard deviation as a fraction of the updates so far. Lengths
     from the shortest of these to 0.25 can be rebuilt."""
     snapshots: Annotated[int, Field(ge=4, le=1000)] = 24
