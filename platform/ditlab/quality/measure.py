@@ -95,8 +95,8 @@ class QualityReference:
         agreement = CaptionAgreement.open(classifiers, basis.classes, real.held_out, device, tick) if judged else None
         first = torch.cat(list(image_batches(real.held_out, basis.image, device, NUM_NEAREST)))
         held_out = _nearest(first, image_batches(real.train, basis.image, device), tick)
-        features = _features_digest(basis, list(classifiers.values()))
-        return cls(basis, real, tuple(spaces), agreement, held_out, device, tick, features)
+        digest = _features_digest(basis, list(classifiers.values()))
+        return cls(basis, real, tuple(spaces), agreement, held_out, device, tick, digest)
 
     @torch.no_grad()
     def measure(self, samples: Tensor, expected: Classes | None = None) -> dict[str, float]:

@@ -57,7 +57,7 @@ def weights_digest(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(tensors.items()):
         digest.update(f"{name}/{value.dtype}/{tuple(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -47,7 +47,7 @@ def runs_tables(comparison: Comparison) -> list[Table]:
     loss_note = f"The training loss is the median over the last {100 // WINDOWS}% of the steps."
     metrics = _metric_rows(comparison)
     if any(run.measurement for run in comparison.runs):
-        metrics.append([MEASUREMENT, *(run.measurement and run.measurement.shown for run in comparison.runs)])
+        metrics.append([MEASUREMENT, *(run.measurement.shown if run.measurement else None for run in comparison.runs)])
         loss_note += f" {MEASUREMENT_NOTE} {comparison.measured_apart('eval')}".rstrip()
     last = [Table(["last value", *comparison.labels], metrics, loss_note)] if metrics else []
     return [_across(comparison, rows, time_note), *last]
@@ -156,7 +156,7 @@ def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     ]
     names = list(dict.fromkeys(name for drawn in all_drawn for name in drawn.quality))
     rows += [(name, of(partial(_quality_of, name))) for name in names]
-    rows.append((MEASUREMENT, of(lambda drawn: drawn.measurement and drawn.measurement.shown)))
+    rows.append((MEASUREMENT, of(lambda drawn: drawn.measurement.shown if drawn.measurement else None)))
     note = f" Quality is measured {comparison.quality_note}. {_READING}" if names else ""
     note += _READING_AGREEMENT if "quality/agreement" in names else ""
     caption = (
