@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ditlab.errors import RunFailed, UserError
-    from ditlab.interface.analysis import compare, figures, load_export
+    from ditlab.interface.analysis import compare, evaluate_averages, figures, load_export
     from ditlab.interface.removal import remove_runs
     from ditlab.interface.replaying import replay
     from ditlab.interface.run import Run, find_runs, open_run
@@ -32,6 +32,7 @@ __all__ = [
     "__version__",
     "compare",
     "count_parameters",
+    "evaluate_averages",
     "figures",
     "find_runs",
     "load",
@@ -57,6 +58,7 @@ _MODULES = {
     "UserError": "ditlab.errors",
     "compare": "ditlab.interface.analysis",
     "count_parameters": "ditlab.interface.specs",
+    "evaluate_averages": "ditlab.interface.analysis",
     "figures": "ditlab.interface.analysis",
     "find_runs": "ditlab.interface.run",
     "load": "ditlab.interface.specs",

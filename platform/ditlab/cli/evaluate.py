@@ -30,10 +30,24 @@ from ditlab.cli.hints import hint
     help="Only the first N held-out samples; nothing is added to the run. Baselines are still fitted on all training "
     "samples.",
 )
+@click.option(
+    "--ema",
+    "averages",
+    metavar="LENGTHS",
+    help="Relative lengths of averages, such as 0.05,0.1,0.2, rebuilt from those that `training.averages` has kept: a "
+    "table and a figure of the metrics of each; nothing is added to the run. decay=0.999 is an exponential one, "
+    "approximately.",
+)
 @set_option
 @json_option
 def evaluate(
-    run: str, batch: int, quality: int | None, rows: int | None, overrides: tuple[str, ...], as_json: bool
+    run: str,
+    batch: int,
+    quality: int | None,
+    rows: int | None,
+    averages: str | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Measure RUN's averaged weights over all held-out samples, and add the metrics to the run as `held_out/...`.
 
@@ -49,7 +63,20 @@ def evaluate(
 
         progress.stage("opening the run")
         opened = open_run(run, warn=progress.say, on_progress=progress)
-        found = opened.evaluate(quality=quality, rows=rows, batch=batch, overrides=overrides)
+        if averages is not None:
+            from ditlab.interface.analysis import evaluate_averages
+
+            frontier = evaluate_averages(
+                opened, *averages.split(","), quality=quality, rows=rows, batch=batch, overrides=overrides
+            )
+        else:
+            found = opened.evaluate(quality=quality, rows=rows, batch=batch, overrides=overrides)
+    if averages is not None:
+        console(as_json).print(*frontier.terminal_tables())
+        for file in frontier.files:
+            print_line(file, as_json)
+        emit(frontier.to_dict(), as_json)
+        return
     console(as_json).print(*found.terminal_tables())
     for file in found.files:
         print_line(file, as_json)

@@ -82,6 +82,7 @@ from ditlab.cli.hints import hint
     type=click.IntRange(min=1),
     help="Samples at once; lower it where memory is short.",
 )
+@click.option("--ema", metavar="LENGTH", help="An average of this relative length, as in `ditlab evaluate --ema`.")
 @set_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; default: in the run's folder.")
 @json_option

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ditlab.home import Home
-from ditlab.interface.run import Run
+from ditlab.interface.run import Run, open_run
 from ditlab.progress import Progress, ignore_progress
+from ditlab.tracking.records import find_training_run
 
 if TYPE_CHECKING:
     import torch
 
+    from ditlab.analysis.comparison.average_frontier import AverageFrontier
     from ditlab.analysis.comparison.compare import RunComparison
     from ditlab.analysis.exported import ExportedModel
     from ditlab.analysis.figures import FigureSet
@@ -49,6 +51,34 @@ def compare(
         names, home, warn or _log.warning, on_progress,
         out=folder, samples=samples, grid=grid, seed=seed, batch=batch, log=log,
     )  # fmt: skip
+
+
+def evaluate_averages(
+    run: str | Run,
+    *averages: str | float,
+    quality: int | None = None,
+    rows: int | None = None,
+    batch: int = 256,
+    overrides: Sequence[str] = (),
+    warn: Callable[[str], None] | None = None,
+    on_progress: Progress = ignore_progress,
+) -> AverageFrontier:
+    """Evaluate a run's newest checkpoint under averages of other lengths, rebuilt from those that it has kept.
+
+    `averages` are relative lengths (0.1), or `"decay=0.999"`, which is approximate; the other arguments are those of
+    `Run.evaluate`. Nothing is added to the run but a figure in its folder.
+
+    Raises UserError for a run that keeps no averages (`training.averages`), for a length that cannot be rebuilt, and as
+    `Run.evaluate` does.
+    """
+    opened = run if isinstance(run, Run) else open_run(run, warn=warn, on_progress=on_progress)
+    opened.check_writable()
+    from ditlab.analysis.comparison.average_frontier import evaluate_averages as evaluate
+    from ditlab.analysis.opened_run import open_found
+
+    found = find_training_run(opened.home, opened.id)
+    saved = open_found(found, opened.home, opened.warn, opened.on_progress).saved()
+    return evaluate(saved, averages, quality, rows, batch, overrides)
 
 
 def figures() -> FigureSet:

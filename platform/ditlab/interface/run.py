@@ -157,19 +157,17 @@ class Run:
                 records.tracker.log_artifact(file, "figures")
         return records.num_unsent
 
-    def export(self, folder: str | Path, *, averaged: bool = True) -> ExportedWeights:
+    def export(self, folder: str | Path, *, averaged: bool = True, ema: str | float | None = None) -> ExportedWeights:
         """Write the weights as safetensors, with the spec that rebuilds the network and its tokeniser if it has one.
 
-        `averaged`: the moving average where there is one, else the weights themselves. Raises UserError where the run
-        has no checkpoint yet, or the disk refuses.
+        `averaged`: the moving average where there is one, else the weights themselves; `ema`: an average of this
+        relative length, rebuilt. Raises UserError where the run has no checkpoint yet, or the disk refuses.
         """
         saved = self._opened().saved()
-        from ditlab.analysis.user_errors import output_folder
-        from ditlab.training.export import export_weights
+        from ditlab.analysis.averaging.exporting import export_saved
 
-        place = output_folder(Path(folder))
-        files = export_weights(saved.checkpoint.location, place, averaged, self.folder.tokenizer)
-        return ExportedWeights(self.id, saved.step, place, files)
+        files = export_saved(saved, Path(folder), averaged, ema)
+        return ExportedWeights(self.id, saved.step, Path(folder), files)
 
     def describe(self) -> RunDescription:
         """The run's status, spec, last metrics, checkpoints and sizes, and what MLflow has not received."""

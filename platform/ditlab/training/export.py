@@ -4,11 +4,13 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.checkpoints.store import open_checkpoint
 from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.data.text.tokenizer_files import TOKENIZER_BYTES
@@ -43,9 +45,22 @@ def export_weights(
     and spec give the same bytes. Raises UserError where the checkpoint is not whole, or the disk refuses.
     """
     with open_checkpoint(checkpoint) as reader:
-        trained, tensors = reader.manifest, reader.weights(averaged)
+        return write_export(reader.manifest, reader.weights(averaged), folder, tokenizer)
+
+
+def write_export(
+    trained: CheckpointManifest,
+    tensors: Mapping[str, torch.Tensor],
+    folder: Path,
+    tokenizer: Path | None = None,
+    facts: Mapping[str, str] = MappingProxyType({}),
+) -> list[Path]:
+    """Write an export of the network's weights at a checkpoint; `facts` join the metadata of the weights.
+
+    Raises UserError where the disk refuses.
+    """
     weights, spec = folder / WEIGHTS_NAME, folder / SPEC_NAME
-    metadata = {"format": "pt", "family": str(trained.spec["model"]["family"]), "step": str(trained.step)}
+    metadata = {"format": "pt", "family": str(trained.spec["model"]["family"]), "step": str(trained.step), **facts}
     if packages := plugin_packages(trained.spec):
         metadata["plugins"] = json.dumps(packages, sort_keys=True)
     try:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from denoisers.contract import Samples
+from ditlab.analysis.averaging.requested import with_average
 from ditlab.analysis.sampling.labels import with_class_number
 from ditlab.analysis.sampling.options import SampleOptions
 from ditlab.analysis.sampling.overrides import sampling_changes
@@ -47,8 +48,11 @@ def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
             saved.warn(remark)
         facts = scales(view, fields)
     seed = experiment.seed if options.seed is None else options.seed
-    drawn = draw_all(sampler, saved.network(device), conditions, seed, options, saved.progress)
+    with with_average(saved, options.ema) as averaged:
+        network = averaged.network(device)
+    drawn = draw_all(sampler, network, conditions, seed, options, saved.progress)
     name = folder_name(saved.step, experiment.to_dict()["sampling"], options.data, request, seed, options.noise)
+    name += "" if options.ema is None else f"-ema{options.ema}".replace("=", "")
     folder = saved.folder.path / "samples" / name
     origin = origin_of(saved.folder.run_id, saved.step, options.start)
     return SampleSet(drawn, sampler, saved.step, origin, folder, conditions.rows, facts)

@@ -53,6 +53,8 @@ class SampleKeywords(TypedDict, total=False):
     """Rows to complete: `held_out`, `train`, or a store by folder or name."""
     batch: int
     """Samples drawn in one batch; lower it where memory is short."""
+    ema: str | float | None
+    """Relative length of an average that is rebuilt from those that the run has kept. None: the checkpoint's own."""
     overrides: Sequence[str]
     """`sampling.KEY=VALUE` and `encoders.KEY=VALUE`."""
 
@@ -80,6 +82,7 @@ class SampleOptions:
     trajectory: bool = False
     data: str | None = None
     batch: int = 256
+    ema: str | None = None
     overrides: tuple[str, ...] = ()
 
 
@@ -105,5 +108,6 @@ def sample_options(num: int | None, keywords: SampleKeywords) -> SampleOptions:
         trajectory=keywords.get("trajectory", False),
         data=None if data is None else str(data),
         batch=keywords.get("batch", 256),
+        ema=None if keywords.get("ema") is None else str(keywords.get("ema")),
         overrides=tuple(keywords.get("overrides", ())),
     )
