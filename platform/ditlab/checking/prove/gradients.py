@@ -1,0 +1,70 @@
+"""Loss and gradient of the engine against two plain readings, and the norm of the engine's own gradient."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from ditlab.checking.prove.findings import Comparison
+from ditlab.checking.prove.reading import PlainGradient
+from ditlab.checking.prove.records import DrawKey, WholeStep, by_module
+from ditlab.checking.prove.tolerances import FLOAT32, MARGIN, UNITS, joint_norm
+
+
+def compare_losses(
+    whole: WholeStep, keys: list[DrawKey], exact: PlainGradient, low: PlainGradient, dtype: torch.dtype
+) -> Iterator[Comparison]:
+    """Yield the comparisons of each component over micro-batches, and of the mean that the run reports.
+
+    `keys`: draw keys of the readings' micro-batches, in order.
+    """
+    passes = {each.key: each for each in whole.passes}
+    places = [place for place, key in enumerate(keys) if key in passes]
+    unit, step = UNITS[dtype], f"step {whole.step + 1}"
+    for name in exact.components[0]:
+        found = [passes[keys[place]].components.get(name, math.nan) for place in places]
+        plain, other = ([each.components[place][name] for place in places] for each in (exact, low))
+        size = math.hypot(*plain)
+        bound = MARGIN * max(math.dist(plain, other), 2 * unit * size)
+        yield Comparison("loss", name, math.dist(found, plain), bound, step, size=size)
+    reported = whole.first.metrics.get("train/loss", math.nan)
+    mean = sum(each.total for each in whole.passes) / max(1, len(whole.passes))
+    bound = MARGIN * FLOAT32 * (abs(mean) + sum(abs(each.total) for each in whole.passes) / max(1, len(whole.passes)))
+    yield Comparison("loss", "mean that is reported", abs(reported - mean), bound, step, size=abs(mean))
+
+
+def compare_gradients(
+    whole: WholeStep, exact: PlainGradient, low: PlainGradient, dtype: torch.dtype
+) -> Iterator[Comparison]:
+    """Yield the comparison of each module's gradient, in the network's order; then of the workers with each other."""
+    modules = by_module(exact.gradients)
+    apart = {
+        module: joint_norm(low.gradients[name] - exact.gradients[name] for name in names)
+        for module, names in modules.items()
+    }
+    sizes = {module: math.hypot(*(exact.sizes[name] for name in names)) for module, names in modules.items()}
+    common = math.hypot(*apart.values()) / max(math.hypot(*sizes.values()), 1e-300)
+    for module, names in modules.items():
+        plain = {name: exact.gradients[name] for name in names}
+        found = {name: whole.gradients.get(name, torch.zeros_like(plain[name])).double() for name in names}
+        distance = joint_norm(found[name] - plain[name] for name in names)
+        bound = MARGIN * max(apart[module], max(common, UNITS[dtype]) * sizes[module])
+        size, own = joint_norm(plain.values()), joint_norm(found.values())
+        detail = f"step {whole.step + 1}; norm {own:.3g} in place of {size:.3g}"
+        yield Comparison("gradient", "by module", distance, bound, detail, module, size)
+    differing = whole.disagreeing
+    detail = f"step {whole.step + 1}: first {differing[0]}" if differing else ""
+    yield Comparison("gradient", "alike on all workers", float(len(differing)), 0.0, detail)
+
+
+def compare_norm(whole: WholeStep) -> Iterator[Comparison]:
+    """Yield the comparison of the reported norm with that of the engine's own gradient, and its phase is `norm`."""
+    norm, num = joint_norm(whole.gradients.values()), sum(each.numel() for each in whole.gradients.values())
+    reported = whole.first.metrics.get("train/grad_norm", math.nan)
+    yield Comparison("norm", "before clipping", abs(reported - norm), norm_bound(norm, num), f"step {whole.step + 1}",
+                     size=norm)  # fmt: skip
+
+
+def norm_bound(norm: float, num: int) -> float:
+    """Return by how much a norm of so many values may be off in float32."""
+    return MARGIN * FLOAT32 * norm * max(1.0, math.sqrt(num))

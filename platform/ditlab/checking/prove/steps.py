@@ -1,0 +1,107 @@
+"""All comparisons of observed steps, on one worker of a process group."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from denoisers.parameter_roles import parameter_roles
+from ditlab.checking.prove.feeding import compare_epoch, compare_feeding
+from ditlab.checking.prove.findings import Comparison
+from ditlab.checking.prove.gradients import compare_gradients, compare_losses, compare_norm
+from ditlab.checking.prove.life.plain_model import PRECISIONS
+from ditlab.checking.prove.observing import observe_steps, observed_experiment
+from ditlab.checking.prove.reading import PlainReader
+from ditlab.checking.prove.records import WholeStep, join_steps
+from ditlab.checking.prove.stepping import (
+    ParameterKind,
+    compare_averages,
+    compare_clipping,
+    compare_rates,
+    compare_update,
+    compare_weights,
+)
+from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.engine.engine import TrainingModule
+from ditlab.inputs.noise import derived_seed
+from ditlab.training.plan import TrainingRun
+
+MOST_OF_AN_EPOCH = 2_000_000
+"""Samples of an epoch that are compared with one another; a longer epoch is left to the order's own tests."""
+
+
+def check_steps(run: TrainingRun, rank: Rank, folder: Path) -> list[Comparison]:
+    """Train a few steps of a run by its own loop, and compare each with plain readings; on every worker of its group.
+
+    The first worker returns the comparisons, the others none. `folder`: an empty one that all workers see. Raises what
+    training raises.
+    """
+    recorded = observe_steps(run, rank, folder)
+    channel = ControlChannel(rank)
+    parts: Any = channel.gather(recorded)
+    channel.close()
+    if not rank.is_first:
+        return []
+    steps = [join_steps(list(each)) for each in zip(*parts, strict=True)]
+    checker = _StepChecker(run, rank)
+    return [each for whole in steps for each in checker.compare(whole)] + list(checker.compare_start(steps[0]))
+
+
+class _StepChecker:
+    """Plain readings of a run's steps, and their comparison with the engine's."""
+
+    def __init__(self, run: TrainingRun, rank: Rank) -> None:
+        self._run, self._rank = run, rank
+        self._experiment = observed_experiment(run.experiment)
+        self._dtype = PRECISIONS[run.experiment.training.precision]
+        self._reader = PlainReader(run, rank)
+        module = _fresh_module(run)
+        roles = parameter_roles(module)
+        self._kinds = {name: ParameterKind(roles[name], each.shape) for name, each in module.named_parameters()}
+        self._fresh = {name: each.detach().reshape(-1) for name, each in module.named_parameters()}
+
+    def compare(self, whole: WholeStep) -> Iterator[Comparison]:
+        """Yield all comparisons of one step."""
+        experiment, plan = self._experiment, self._run.plan
+        micro_batches = self._reader.micro_batches(whole.step)
+        yield from compare_feeding(whole, micro_batches)
+        if plan.epoch_steps and plan.epoch_steps * experiment.batch.size <= MOST_OF_AN_EPOCH:
+            yield from compare_epoch(self._reader, whole.step)
+        weights: dict[str, Tensor] = {**whole.before["master"], **whole.before.get("buffer", {})}
+        scale = whole.first.scalars.get("loss_scale.cur_scale", 1.0)
+        exact = self._reader.gradient(micro_batches, weights, torch.float64)
+        low = self._reader.gradient(micro_batches, weights, self._dtype, scale)
+        yield from compare_losses(whole, [micro.key for micro in micro_batches], exact, low, self._dtype)
+        yield from compare_weights(whole)
+        if not whole.gradients and self._dtype == torch.float16:
+            return  # the scaled gradient overflowed, and the step was left out as it should be
+        yield from compare_gradients(whole, exact, low, self._dtype)
+        yield from compare_norm(whole)
+        yield from compare_clipping(whole, experiment)
+        yield from compare_rates(whole, experiment, plan, self._kinds)
+        yield from compare_update(whole, experiment, plan, self._kinds, self._rank.device.type == "cuda")
+        yield from compare_averages(whole, experiment)
+
+    def compare_start(self, whole: WholeStep) -> Iterator[Comparison]:
+        """Yield the comparison of the weights that training begins with and those that the seed gives."""
+        held = whole.before["master"]
+        wrong = [
+            name
+            for name, values in self._fresh.items()
+            if not torch.equal(held[name], values.to(self._dtype).float())  # as the network computes with them
+        ]
+        detail = f"first {wrong[0]}" if wrong else ""
+        yield Comparison("master weights", "those of the seed at the start", float(len(wrong)), 0.0, detail)
+
+
+def _fresh_module(run: TrainingRun) -> nn.Module:
+    """Build network and objective's modules with the weights of the experiment's seed."""
+    experiment = run.experiment
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(experiment.seed, "objective"))
+        objective = experiment.family.build_objective(experiment.objective, experiment.model, run.data.text)
+        torch.manual_seed(derived_seed(experiment.seed, "weights"))
+        network: Any = experiment.family.build_network(experiment.model)
+    return TrainingModule(network, objective)
