@@ -1,6 +1,8 @@
 """Writing of a run's receipts, by its first worker: a damaged file or a full disk costs receipts, never a step."""
 
+import math
 import os
+import struct
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -18,8 +20,13 @@ from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append
 
 FLUSHED = 64
 """Rows that are held in memory before they are written; a kill costs so many at most."""
+_LARGEST = float(np.finfo(np.float32).max)
 HELD = 1 * MIB
 """Bytes that are held while the disk refuses them; beyond that, receipts begin anew."""
+
+
+_CHECKED = struct.Struct("<QHBBIQfff")
+"""The bytes of a row that its checksum covers, as `rows.ROW` lays them out: twice as fast as an array's fields."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +95,12 @@ class ReceiptWriter:
         with self._lock:
             if self._attempt is None:
                 return
-            row = np.zeros((), ROW)
-            row["step"], row["attempt"], row["flags"] = receipt.step, self._attempt.attempt, receipt.flags
-            row["samples"], row["loss"], row["norm"], row["lr"] = (
-                receipt.samples, receipt.loss, receipt.norm, receipt.lr,
+            checked = _CHECKED.pack(
+                receipt.step, self._attempt.attempt, receipt.flags, 0, 0, receipt.samples,
+                _float32(receipt.loss), _float32(receipt.norm), _float32(receipt.lr),
             )  # fmt: skip
-            self._checksum = checksum(row.tobytes(), self._checksum)
-            row["crc"] = self._checksum
-            written = row.tobytes()
+            self._checksum = checksum(checked, self._checksum)
+            written = checked + self._checksum.to_bytes(4, "little")
             self._head, self._begun = next_head(self._head, written, self._begun), None
             self._held += written
             if len(self._held) >= FLUSHED * ROW.itemsize:
@@ -173,3 +178,8 @@ class ReceiptWriter:
 def describe_attempt(**facts: Any) -> Attempt:
     """Return an attempt whose number and chain `ReceiptWriter.begin` fills in."""
     return Attempt(attempt=1, chain=ORIGIN, **facts)
+
+
+def _float32(value: float) -> float:
+    """Return a number beyond float32's range as infinity, which `struct` refuses to round to."""
+    return value if abs(value) <= _LARGEST or value != value else math.copysign(math.inf, value)

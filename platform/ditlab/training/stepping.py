@@ -10,10 +10,10 @@ from ditlab.engine.phase_clock import PhaseClock
 from ditlab.inputs.host_preparation import prepare_on_host
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
-from ditlab.receipts.rows import draw_places, joined_digest, samples_digest
 from ditlab.training.memory import OutOfMemory, is_out_of_memory
 from ditlab.training.metrics import StepMetrics
 from ditlab.training.plan import TrainingRun
+from ditlab.training.receipts.step_digest import FedPass, StepDigester
 from ditlab.training.schedules import learning_rate
 from ditlab.training.shares import ForwardPass, WorkerShare
 from ditlab.training.state import TrainingState
@@ -35,6 +35,7 @@ class Stepper:
         self._experiment, self._plan, self._columns = run.experiment, run.plan, run.data.train.columns
         self._rank, self._state, self._share = rank, state, share
         self._inputs, self._metrics, self._clock = inputs, metrics, clock
+        self._digester = StepDigester()
         self.samples = 0
         """Digest of the samples and draws of the last step's passes on this worker; 0 for a step that was left out."""
 
@@ -72,7 +73,7 @@ class Stepper:
 
     def _accumulate(self, micro_batches: Sequence[MicroBatch]) -> None:
         passes = self._share.passes
-        digests = []
+        fed = []
         for number, part in enumerate(passes):
             rows = slice(part.start, part.stop)
             with self._clock.phase("forward"):
@@ -83,15 +84,12 @@ class Stepper:
             components = self._state.engine.forward_backward(batch, noise, number == len(passes) - 1, weight)
             if part.counts:
                 self._metrics.add(components, 1 / self._share.total_passes)
-                digests.append(self._digest(micro.row_ids[rows], part, noise))
-        self.samples = joined_digest(digests)
+                fed.append(self._fed(micro.row_ids[rows], part, noise))
+        self.samples = self._digester.digest(fed)
 
-    def _digest(self, row_ids: np.ndarray, part: ForwardPass, noise: KeyedNoise) -> int:
-        """Return the digest of a pass's samples: the rows loaded, their places, and the keys of the draws."""
-        count = len(row_ids)
-        first = self._share.micro_indices[part.number] * self._experiment.micro_size + part.start
-        draws = draw_places(noise.micro_index, noise.start, count)
-        return samples_digest(row_ids, np.arange(first, first + count), draws, noise.step, noise.seed)
+    def _fed(self, row_ids: np.ndarray, part: ForwardPass, noise: KeyedNoise) -> FedPass:
+        place = self._share.micro_indices[part.number] * self._experiment.micro_size + part.start
+        return FedPass(row_ids, place, noise.micro_index, noise.start, noise.step, noise.seed)
 
     def _noise(self, part: ForwardPass) -> KeyedNoise:
         """Return the noise source of a pass.

@@ -11,7 +11,7 @@ from ditlab.errors import UserError
 from ditlab.home import RunFolder
 from ditlab.receipts.chain import ORIGIN
 from ditlab.receipts.reader import read_receipts
-from ditlab.receipts.rows import LEFT_OUT, ROW, SAMPLES_MASK, joined_digest, mix64, samples_digest
+from ditlab.receipts.rows import LEFT_OUT, ROW, SAMPLES_MASK, joined_digest, mix64, samples_digest, step_key
 from ditlab.receipts.writer import ReceiptWriter, StepReceipt, describe_attempt
 
 
@@ -148,6 +148,15 @@ def test_files_that_are_none(folder, warnings, kind):
         read_receipts(folder)
 
 
+def test_numbers_beyond_float32_are_infinite(folder, warnings):
+    writer = ReceiptWriter(folder, warnings.append)
+    writer.begin(attempt(), {})
+    writer.add(StepReceipt(1, 2**63 - 1, 1e39, -1e300, float("nan")))
+    writer.close()
+    (row,) = read_receipts(folder).rows
+    assert row["loss"] == np.inf and row["norm"] == -np.inf and np.isnan(row["lr"]) and warnings == []
+
+
 def test_none_at_all(folder):
     with pytest.raises(UserError, match="has no receipts"):
         read_receipts(folder)
@@ -174,6 +183,9 @@ def test_mix64_is_splitmix64():
     """The generator's first numbers from seed 0: its state grows by the golden ratio before each is mixed."""
     assert mix64(np.array([0], np.uint64))[0] == 0xE220A8397B1DCDAF
     assert mix64(np.array([0x9E3779B97F4A7C15], np.uint64))[0] == 0x6E789E6AA1B965F4
+    for step, seed in ((0, 0), (5, 1), (2**40, 2**64 - 1), (7, -3)):
+        mixed = mix64(np.array([step], np.uint64)) ^ np.uint64(seed % 2**64)
+        assert step_key(step, seed) == mix64(mixed)[0]
 
 
 def test_left_out_steps_are_rows(folder, warnings):
