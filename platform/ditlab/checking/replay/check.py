@@ -131,7 +131,9 @@ def compare_step(
     values = {"loss": step.loss, "norm": step.norm, "lr": step.metrics.get("train/lr")}
     bounds = {"loss": relative, "norm": relative, "lr": 0.0 if relative == 0 else 2.0**-20}
     receipts = {"loss": own.loss, "norm": own.norm, "lr": own.lr} if own.is_recorded else {}
-    logs = _journal_values(source, step.step) if own is journaled or (journaled and not journaled.is_recorded) else {}
+    logged = source.journaled.get(step.step)
+    is_logged = logged is not None and (own is journaled or (journaled is not None and not journaled.is_recorded))
+    logs = {"loss": logged.loss, "norm": logged.norm, "lr": logged.lr} if logged and is_logged else {}
     for place, records in (("receipts", receipts), ("journal", logs)):
         for quantity, recorded in records.items():
             if quantity != "norm" or tolerance.compares_norm:
@@ -142,27 +144,17 @@ def compare_step(
 
 
 def journaled_execution(source: ReplaySource, step: int) -> Execution | None:
-    """Return the doing of a step whose loss the journal has; None for a step that it has not.
+    """Return the doing of a step whose loss and norm the journal has; None for a step that it has not.
 
-    Where no doing has that loss, it is the first one: the comparison with the journal then fails.
+    Where no doing has them, it is one without a receipt, else the first one: then the comparison fails.
     """
-    loss = _journal_values(source, step).get("loss")
-    if loss is None:
+    logged = source.journaled.get(step)
+    if logged is None:
         return None
     executions = source.course.all_of(step)
-    single = np.float32(loss)
-    same = [each for each in executions if each.loss is not None and np.float32(each.loss) == single]
-    return (same or executions or [source.course.final(step)])[0]
-
-
-def _journal_values(source: ReplaySource, step: int) -> dict[str, float]:
-    """Return a step's journaled numbers: those of the first time that it was logged."""
-    found = {}
-    for quantity, name in (("loss", "train/loss"), ("norm", "train/grad_norm"), ("lr", "train/lr")):
-        series = source.journaled.get(name)
-        if series is not None and len(places := np.flatnonzero(series.steps == step)):
-            found[quantity] = float(series.values[places[0]])
-    return found
+    same = [each for each in executions if logged.is_of(each)]
+    unwritten = [each for each in executions if each.loss is None]
+    return (same or unwritten or executions or [source.course.final(step)])[0]
 
 
 def _draws_others(source: ReplaySource) -> bool:

@@ -11,13 +11,13 @@ from ditlab.checking.replay.attempt_specs import AttemptSpecs
 from ditlab.checking.replay.course import Course, Execution
 from ditlab.checking.replay.machine import MachineKind, machine_here
 from ditlab.checking.replay.recorded import RecordedRun, read_recorded
+from ditlab.checking.replay.unwritten import JournaledStep, journaled_steps
 from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.errors import UserError
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.plugin_packages import plugin_packages
-from ditlab.tracking.journal.history import Series, series_of
 from ditlab.training.receipts.attempt_facts import code_digest
 
 
@@ -49,9 +49,9 @@ class ReplaySource:
         return AttemptSpecs(self.course, self.checkpoints, current, on_cpu=not self.use_gpu)
 
     @cached_property
-    def journaled(self) -> Mapping[str, Series]:
-        """Metrics of the run's journal."""
-        return series_of(self.recorded.journal, ("train/",))
+    def journaled(self) -> Mapping[int, JournaledStep]:
+        """Steps of the run's journal."""
+        return journaled_steps(self.recorded.journal)
 
     def machine_differences(self, executions: Sequence[Execution]) -> list[str]:
         """Return in what this machine is of another kind than those that did some steps, a phrase each."""

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.replay.course import Course, Execution
 from ditlab.checking.replay.machine import MachineKind
+from ditlab.checking.replay.unwritten import journaled_steps, with_unwritten
 from ditlab.errors import UserError
 from ditlab.receipts.attempt import Attempt
 from ditlab.receipts.reader import Receipts, read_receipts
 from ditlab.receipts.rows import LEFT_OUT
 from ditlab.spec.composition.start import first_step
 from ditlab.tracking.journal.content import JournalContent
-from ditlab.tracking.journal.history import series_of
 from ditlab.tracking.journal.side_index import read_content
-
-LOSS = "train/loss"
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,7 @@ def read_recorded(run: OpenedRun) -> RecordedRun:
     resources = run.experiment.resources
     default = Execution(0, 0, resources.max_workers, threads=resources.cpus_per_worker)
     first = first_step(run.experiment.start)
-    losses = series_of(journal, (LOSS,)).get(LOSS)
-    last = max(first, run.record.step, int(losses.steps.max()) if losses is not None and len(losses.steps) else 0)
+    last = max([first, run.record.step, *journaled_steps(journal)])
     try:
         receipts = read_receipts(run.folder)
     except UserError as error:
@@ -58,10 +55,11 @@ def read_recorded(run: OpenedRun) -> RecordedRun:
         return RecordedRun(Course(left_out, default, last, first, note), {}, journal, data)
     attempts = receipts.attempts
     executions = _executions(receipts)
+    executions = with_unwritten(executions, attempts, journal)
     note = (
         f"Damaged receipts: {receipts.damage}; steps without one are replayed by the spec." if receipts.damage else ""
     )
-    last = max(last, executions[-1].step if executions else 0)
+    last = max([last, *(execution.step for execution in executions)])
     newest = attempts[max(attempts)] if attempts else None
     machines = {number: _machine(attempt) for number, attempt in attempts.items()}
     return RecordedRun(

@@ -95,7 +95,7 @@ def replayed_experiment(spec: Mapping[str, Any]) -> Experiment:
     spec = dict(spec)
     spec["evaluation"] = {**spec["evaluation"], "every": None, "samples": 0, "quality": 0}
     spec["tracking"] = {**spec["tracking"], "every": 1}
-    spec["training"] = {**spec["training"], "non_finite": {"policy": "skip", "limit": ALWAYS}}
+    spec["training"] = {**spec["training"], "averages": None, "non_finite": {"policy": "skip", "limit": ALWAYS}}
     spec["checkpoint"] = {**spec["checkpoint"], "storage": None, "keep": 1}
     return class_for(spec).model_validate(spec)
 

@@ -46,21 +46,19 @@ class StepHistory:
 
 def step_history(source: ReplaySource) -> StepHistory:
     """Return losses and norms from the receipts, else from the journal. Raises UserError where neither has any."""
-    recorded = [each for each in map(source.course.final, _recorded_steps(source)) if not each.left_out]
+    done = map(source.course.final, _recorded_steps(source))
+    recorded = [each for each in done if each.loss is not None and not each.left_out]
     if recorded:
         rows = [(each.step, each.loss, each.norm) for each in recorded]
         table = np.array(rows, np.float64)
         return StepHistory(table[:, 0].astype(np.int64), table[:, 1], table[:, 2])
-    losses, norms = source.journaled.get("train/loss"), source.journaled.get("train/grad_norm")
-    if losses is None:
+    logged = [each for step, each in source.journaled.items() if step > source.course.first]
+    if not logged:
         raise UserError(f"run {source.run.folder.run_id} has recorded no loss yet; wait for its first step.")
-    first_norms = dict(zip(norms.steps[::-1], norms.values[::-1], strict=True)) if norms is not None else {}
-    first_losses = dict(zip(losses.steps[::-1], losses.values[::-1], strict=True))
-    steps = np.array(sorted(step for step in first_losses if step > source.course.first), np.int64)
     return StepHistory(
-        steps,
-        np.array([first_losses[step] for step in steps]),
-        np.array([first_norms.get(step, math.nan) for step in steps]),
+        np.array([each.step for each in logged], np.int64),
+        np.array([each.loss for each in logged]),
+        np.array([math.nan if each.norm is None else each.norm for each in logged]),
     )
 
 
