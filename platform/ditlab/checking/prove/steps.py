@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.parameter_roles import parameter_roles
+from ditlab.checking.prove.differences import compare_differences
 from ditlab.checking.prove.feeding import compare_epoch, compare_feeding
 from ditlab.checking.prove.findings import Comparison
 from ditlab.checking.prove.gradients import compare_gradients, compare_losses, compare_norm
@@ -46,7 +47,8 @@ def check_steps(run: TrainingRun, rank: Rank, folder: Path) -> list[Comparison]:
         return []
     steps = [join_steps(list(each)) for each in zip(*parts, strict=True)]
     checker = _StepChecker(run, rank)
-    return [each for whole in steps for each in checker.compare(whole)] + list(checker.compare_start(steps[0]))
+    found = [each for whole in steps for each in checker.compare(whole)]
+    return [*found, *checker.compare_start(steps[0]), *checker.compare_slope(steps[-1])]
 
 
 class _StepChecker:
@@ -83,6 +85,12 @@ class _StepChecker:
         yield from compare_rates(whole, experiment, plan, self._kinds)
         yield from compare_update(whole, experiment, plan, self._kinds, self._rank.device.type == "cuda")
         yield from compare_averages(whole, experiment)
+
+    def compare_slope(self, whole: WholeStep) -> Iterator[Comparison]:
+        """Yield the comparison of the plain gradient of one step with differences of the loss."""
+        weights = {**whole.before["master"], **whole.before.get("buffer", {})}
+        micro_batches = self._reader.micro_batches(whole.step)
+        yield from compare_differences(self._reader, micro_batches, weights, self._experiment.seed)
 
     def compare_start(self, whole: WholeStep) -> Iterator[Comparison]:
         """Yield the comparison of the weights that training begins with and those that the seed gives."""
