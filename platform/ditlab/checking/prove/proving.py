@@ -1,0 +1,125 @@
+"""A proof of an experiment in processes of its own, which leaves no run behind."""
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ditlab.checking.process_group import run_workers
+from ditlab.checking.prove.findings import Comparison, Proof
+from ditlab.checking.prove.life.checks import check_life
+from ditlab.checking.prove.steps import check_steps
+from ditlab.checking.prove.twin import twin_of
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.data.splits import open_data
+from ditlab.engine.distributed import Rank
+from ditlab.errors import RunFailed, UserError
+from ditlab.home import Home
+from ditlab.progress import Progress, ignore_progress
+from ditlab.spec.experiment import Experiment, class_for
+from ditlab.training.memory import OutOfMemory
+from ditlab.training.plan import TrainingRun, plan_run
+
+LEAST_PROCESSES = 4
+"""Worker processes that a machine of fewer cores starts too."""
+
+
+def prove_experiment(experiment: Experiment, home: Home, progress: Progress = ignore_progress) -> Proof:
+    """Prove an experiment's engine on this machine, with as many workers as it has; nothing of it is kept.
+
+    Raises:
+        UserError: the data are not here, or there are more workers than this machine starts.
+        RunFailed: a step does not fit into this machine's memory.
+    """
+    begun = time.monotonic()
+    workers = experiment.resources.max_workers
+    devices = torch.cuda.device_count() if experiment.resources.gpus_per_worker else 0
+    use_gpu = devices >= workers
+    if not use_gpu:
+        check_processes(workers)
+    twin = twin_of(_on_device(experiment, use_gpu))
+    own = twin.experiment
+    data = open_data(own.data, home, verify=False)  # a mistake shows before processes start
+    plan_run(own, data)
+    progress(f"{workers} worker{'s' if workers > 1 else ''}", 0, None, "")
+    with tempfile.TemporaryDirectory(prefix="ditlab-prove-") as folder:
+        threads = None if use_gpu else max(1, torch.get_num_threads() // workers)
+        try:
+            parts = run_workers(
+                prove_worker, (own.to_dict(), str(home.root), folder, use_gpu), workers, use_gpu, threads
+            )
+        except OutOfMemory as error:
+            raise RunFailed(
+                f"a step does not fit into this machine's memory ({error.message}); set a smaller batch.micro.",
+                kind="out_of_memory",
+            ) from error
+    comparisons = tuple(each for part in parts for each in part)
+    missing = "" if use_gpu or not experiment.resources.gpus_per_worker else _missing(devices, workers)
+    return Proof(
+        comparisons, experiment.name, describe_engine(own, use_gpu) + missing, twin.describe(), time.monotonic() - begun
+    )
+
+
+def prove_worker(rank: Rank, spec: Mapping[str, Any], root: str, folder: str, use_gpu: bool) -> list[Comparison]:
+    """Compare on one worker; the body of its process."""
+    home = Home(Path(root))
+    for name, value in home.cache_variables().items():
+        os.environ.setdefault(name, value)
+    experiment = class_for(spec).model_validate(dict(spec))
+    os.environ.update(experiment.resources.network.environment())
+    data = open_data(experiment.data, home, verify=False)
+    place = Path(folder)
+    run = TrainingRun(
+        experiment, data, plan_run(experiment, data), CheckpointStore.at(place / "checkpoints"), home, place / "swap"
+    )
+    return prove_run(run, rank, place)
+
+
+def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> list[Comparison]:
+    """Compare a run's steps and its life with plain readings; on every worker of its group, in an empty folder.
+
+    The workers' comparisons together are the proof. Raises what training raises.
+    """
+    return check_steps(run, rank, folder) + check_life(replace(run, start=None), rank, folder)
+
+
+def check_processes(workers: int) -> None:
+    """Raise UserError for more worker processes than this machine starts."""
+    most = max(LEAST_PROCESSES, os.cpu_count() or 1)
+    if workers > most:
+        raise UserError(
+            f"resources.workers={workers} are more processes than this machine proves with ({most}); set "
+            f"resources.workers={most} for the proof (--set), or prove where the run will train."
+        )
+
+
+def describe_engine(experiment: Experiment, use_gpu: bool) -> str:
+    """Return the engine as configured, in words."""
+    spec, training, workers = experiment.engine, experiment.training, experiment.resources.max_workers
+    device = torch.cuda.get_device_name() if use_gpu else "CPU"
+    parts = [
+        f"{workers} worker{'s' if workers > 1 else ''} on {device}", f"ZeRO {spec.zero.stage}", training.precision,
+        f"{experiment.accumulation} passes a step",
+    ]  # fmt: skip
+    parts += [f"offload to {spec.zero.offload}"] if spec.zero.offload != "none" else []
+    parts += ["activation checkpointing"] if spec.activation_checkpointing else []
+    parts += ["activation offload"] if spec.activation_offload != "none" else []
+    parts += ["compiled"] if spec.compile is True else ["compile: auto"] if spec.compile == "auto" else []
+    return ", ".join([*parts, f"clipping: {training.clip.kind}", experiment.optimizer.kind])
+
+
+def _on_device(experiment: Experiment, use_gpu: bool) -> Experiment:
+    return experiment.replace("resources.gpus_per_worker", 0) if not use_gpu and _has_gpus(experiment) else experiment
+
+
+def _has_gpus(experiment: Experiment) -> bool:
+    return experiment.resources.gpus_per_worker > 0
+
+
+def _missing(devices: int, workers: int) -> str:
+    return f"; the spec's {workers} GPU{'s' if workers > 1 else ''} are not here ({devices} are): proved on the CPU"
