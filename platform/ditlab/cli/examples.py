@@ -30,11 +30,21 @@ EXAMPLES = {
         "ditlab evaluate 1a2b3c4d --quality 2000",
         "ditlab evaluate 1a2b3c4d --quality 500 --set sampling.steps=10",
     ),
+    "prove": (
+        "ditlab prove experiments/digits/dit.yaml",
+        "ditlab prove experiments/digits/dit.yaml --set engine.zero.stage=2 --set resources.workers=2",
+        "ditlab prove experiments/pixelhdm/base.yaml --json",
+    ),
     "replay": (
         "ditlab replay digits-dit --step 400",
         "ditlab replay 1a2b3c4d --step 1 --to 50 --check",
         "ditlab replay 1a2b3c4d --worst 5 --out spikes",
         "ditlab replay 1a2b3c4d --step 400 --set training.clip.max_norm=0.5",
+    ),
+    "verify": (
+        "ditlab verify digits-dit",
+        "ditlab verify 1a2b3c4d --steps 10 --time 600 --seed 7",
+        "ditlab verify 1a2b3c4d --steps 0 --json",
     ),
     "compare": (
         "ditlab compare digits-dit digits-unet",

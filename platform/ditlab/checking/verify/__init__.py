@@ -1,0 +1,1 @@
+"""Verification of a run: receipts, files, data, and some of its steps done again."""

@@ -1,0 +1,109 @@
+"""Verification of a run: every part of it in turn."""
+
+import time
+from collections.abc import Iterator
+
+from ditlab.analysis.opened_run import OpenedRun
+from ditlab.checking.verify.checkpoint_files import (
+    KeptCheckpoints,
+    check_chain,
+    check_checkpoints,
+    check_spec,
+    read_checkpoints,
+)
+from ditlab.checking.verify.fed_samples import check_samples
+from ditlab.checking.verify.findings import RunVerification, VerifiedPart
+from ditlab.checking.verify.journal_lines import check_journal
+from ditlab.checking.verify.random_replays import check_random_steps
+from ditlab.checking.verify.stored_data import open_verified
+from ditlab.errors import UserError
+from ditlab.receipts.reader import Receipts, read_receipts
+from ditlab.runs.request import checkpoint_store
+from ditlab.spec.plugin_packages import plugin_packages
+from ditlab.spec.reading.yaml_text import MAX_BYTES
+from ditlab.storage.checksums import is_edited
+from ditlab.storage.plain_files import read_plain
+from ditlab.training.receipts.attempt_facts import code_digest, library_versions
+
+GIB = 2**30
+
+
+def verify_run(
+    run: OpenedRun,
+    *,
+    steps: int = 3,
+    seed: int = 0,
+    seconds: float = 300.0,
+    data_limit: int = 16 * GIB,
+    anyway: bool = False,
+) -> RunVerification:
+    """Check receipts, checkpoints, journal, spec and data of a run, and do some of its steps again.
+
+    Nothing is written into the run. A run in training is checked up to its last checkpoint.
+
+    Args:
+        run: the run.
+        steps: steps that are done again; 0: none.
+        seed: of the choice of steps.
+        seconds: time after which no further step is done again.
+        data_limit: bytes of data up to which all files are hashed.
+        anyway: do steps again with other code, data or device than the run's.
+
+    Raises:
+        UserError: the store of checkpoints cannot be reached.
+    """
+    begin = time.monotonic()
+    parts = tuple(_parts(run, steps, seed, seconds, data_limit, anyway))
+    return RunVerification(run.folder.run_id, run.record.name, parts, time.monotonic() - begin)
+
+
+def _parts(
+    run: OpenedRun, steps: int, seed: int, seconds: float, data_limit: int, anyway: bool
+) -> Iterator[VerifiedPart]:
+    begin = time.monotonic()
+    kept = read_checkpoints(run, checkpoint_store(run.folder, run.experiment.checkpoint.storage))
+    receipts: Receipts | None = None
+    try:
+        receipts = read_receipts(run.folder)
+        yield from check_chain(receipts, kept)
+    except UserError as error:
+        names_chain = any("chain" in manifest.receipt for manifest in kept.manifests.values())
+        yield VerifiedPart("receipts", "off" if names_chain else "not checked", str(error))
+    yield from check_checkpoints(kept)
+    yield from check_journal(run, receipts)
+    yield from check_spec(run, kept, is_edited(read_plain(run.folder.spec, MAX_BYTES)))
+    yield from _check_code(run, receipts, kept)
+    data, found = open_verified(run, _fingerprints(receipts, kept), data_limit)
+    yield from found
+    is_off = any(part.verdict == "off" for part in found)
+    if receipts is not None and data is not None:
+        yield from check_samples(run, receipts, data, kept.manifests, seed)
+    if steps and not is_off:
+        yield from check_random_steps(run, steps, seed, seconds, anyway, begin)
+    else:
+        why = "the data are not the run's" if is_off else "--steps 0"
+        yield VerifiedPart("replay", "not checked", f"{why}: no step was done again.")
+
+
+def _fingerprints(receipts: Receipts | None, kept: KeptCheckpoints) -> set[str]:
+    recorded = {attempt.data for attempt in receipts.attempts.values()} if receipts else set()
+    recorded |= {manifest.receipt.get("data", "") for manifest in kept.manifests.values()}
+    return recorded - {""}
+
+
+def _check_code(run: OpenedRun, receipts: Receipts | None, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
+    """Say whether code and libraries are the run's: others are no fault, and bound what a replay can show."""
+    if receipts is None or not receipts.attempts:
+        yield VerifiedPart("code", "not checked", "the run has no record of its code.")
+        return
+    last = receipts.attempts[max(receipts.attempts)]
+    here = code_digest(tuple(plugin_packages(run.experiment.to_dict())))
+    versions = library_versions()
+    other = [f"{name} {last.versions.get(name)} then, {version} now" for name, version in versions.items()
+             if last.versions.get(name) != version]  # fmt: skip
+    if last.code == here and not other:
+        yield VerifiedPart("code", "holds", f"hash {here[:12]}, and the libraries' versions, are the run's.")
+        return
+    if last.code != here:
+        other.insert(0, f"code {last.code[:12]} then, {here[:12]} now")
+    yield VerifiedPart("code", "not checked", f"other than the run's: {'; '.join(other)}.")

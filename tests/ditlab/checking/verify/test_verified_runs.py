@@ -1,0 +1,174 @@
+"""`ditlab verify`: a whole run holds; a changed byte in any of its files is found and named; nothing is written."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ditlab import train
+from ditlab.analysis.opened_run import OpenedRun, open_training_run
+from ditlab.checking.verify.findings import RunVerification
+from ditlab.checking.verify.verification import verify_run
+from ditlab.home import Home
+from ditlab.receipts.rows import ROW
+from support.command import run_inside
+from support.trainings.forks import small
+
+STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A home with one run, resumed once."""
+    home = tmp_path_factory.mktemp("verified") / "home"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("DITLAB_HOME", str(home))
+        experiment = small(training={"steps": STEPS}, checkpoint={"every": 4, "keep": 9}, name="checked")
+        train(experiment, local=True)
+    return home
+
+
+@pytest.fixture
+def home(made, tmp_path, monkeypatch) -> Path:
+    """A copy of that home."""
+    copied = tmp_path / "home"
+    shutil.copytree(made, copied, symlinks=True)
+    monkeypatch.setenv("DITLAB_HOME", str(copied))
+    return copied
+
+
+def opened(home: Path) -> OpenedRun:
+    return open_training_run("checked", Home(home), lambda text: None)
+
+
+def verified(home: Path, **options) -> RunVerification:
+    return verify_run(opened(home), **{"steps": 0, **options})
+
+
+def off(home: Path, **options) -> dict[str, str]:
+    return {part.part: part.sentence for part in verified(home, **options).parts if part.verdict == "off"}
+
+
+def flip(path: Path, place: int, mask: int = 1) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= mask
+    path.write_bytes(content)
+
+
+def listed(folder: Path) -> dict[str, tuple[int, str]]:
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(folder.rglob("*")) if path.is_file()
+    }  # fmt: skip
+
+
+def test_a_whole_run_holds(made):
+    before = listed(made)
+    found = verified(made)
+    assert {part.part: part.verdict for part in found.parts} == {
+        "receipts": "holds", "checkpoints": "holds", "journal": "holds", "spec": "holds", "code": "holds",
+        "data": "holds", "samples": "holds", "replay": "not checked",
+    }  # fmt: skip
+    assert found.holds and json.dumps(found.to_dict())
+    assert listed(made) == before
+
+
+FILES: dict[str, tuple[str, Callable[[int], int], str]] = {
+    "a receipt's loss": ("receipts/steps.bin", lambda size: 5 * ROW.itemsize + 24, "receipts"),
+    "a receipt's samples": ("receipts/steps.bin", lambda size: 9 * ROW.itemsize + 17, "receipts"),
+    "an attempt": ("receipts/attempts.jsonl", lambda size: 40, "receipts"),
+    "a line of the journal": ("journal.jsonl", lambda size: size // 2, "journal"),
+    "a manifest": ("checkpoints/step-00000008/manifest.json", lambda size: 100, "checkpoints"),
+    "a shard": ("checkpoints/step-00000012/*.safetensors", lambda size: size - 50, "checkpoints"),
+    "the spec": ("spec.yaml", lambda size: 3, "spec"),
+}
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_a_changed_byte_is_found(home, what):
+    pattern, place, part = FILES[what]
+    run = opened(home)  # before the spec is changed
+    (path,) = run.folder.path.glob(pattern)
+    flip(path, place(path.stat().st_size))
+    found = verify_run(run, steps=0)
+    assert part in {each.part for each in found.parts if each.verdict == "off"}
+    assert not found.holds and part in found.conclusion
+
+
+def test_changed_data_are_found(home):
+    (path,) = (home / "stores").rglob("train*.arrow") if list((home / "stores").rglob("train*.arrow")) else [
+        next((home / "stores").rglob("*.arrow"))
+    ]  # fmt: skip
+    flip(path, path.stat().st_size // 2)
+    assert set(off(home, steps=3)) == {"data"}
+
+
+def test_rows_made_up_with_their_checksums_are_found(home):
+    """Whoever knows the format can write a row whose checksum is right: the chain in the manifests is not."""
+    from ditlab.receipts.rows import checksum, intact_rows
+
+    path = opened(home).folder.receipt_rows
+    rows = intact_rows(path.read_bytes())
+    rows["loss"][2] = 0.001
+    before = 0
+    for number in range(len(rows)):
+        before = checksum(rows[number].tobytes(), before)
+        rows["crc"][number] = before
+    path.write_bytes(rows.tobytes())
+    found = off(home)
+    assert "checkpoint" in found["receipts"] and "chain" in found["receipts"]
+    assert "step 3" in found["journal"]
+
+
+def test_other_samples_than_the_order_s_are_found(home, monkeypatch):
+    """As if another order had been trained on: the digests of all steps differ from those computed anew."""
+    run = opened(home)
+    object.__setattr__(run, "experiment", run.experiment.replace("seed", run.experiment.seed + 1))
+    found = verify_run(run, steps=0)
+    assert "step" in next(part.sentence for part in found.parts if part.part == "samples" and part.verdict == "off")
+
+
+def test_missing_receipts(home):
+    shutil.rmtree(opened(home).folder.receipts)
+    assert "has no receipts" in off(home)["receipts"]
+
+
+def test_a_pruned_history_is_no_fault(home):
+    """Of a run whose checkpoints are gone the rest is verified."""
+    shutil.rmtree(opened(home).folder.checkpoints)
+    found = verified(home)
+    assert found.holds
+    assert {part.part for part in found.parts if part.verdict == "not checked"} >= {"checkpoints", "receipts"}
+
+
+def test_other_code_is_no_fault(home, monkeypatch):
+    from ditlab.checking.replay import opening
+    from ditlab.checking.verify import verification
+
+    for module in (opening, verification):
+        monkeypatch.setattr(module, "code_digest", lambda packages: "0" * 64)
+    found = verified(home, steps=2)
+    assert found.holds
+    assert any("--anyway" in part.sentence for part in found.parts if part.part == "replay")
+
+
+def test_the_command(home):
+    """Exit codes, JSON, and a size that is none."""
+    said = run_inside("verify", "checked", "--steps", "0", "--json", home=home)
+    assert said.code == 0 and json.loads(said.out.splitlines()[-1])["holds"]
+    flip(opened(home).folder.receipt_rows, 3)
+    assert run_inside("verify", "checked", "--steps", "0", home=home).code == 1
+    wrong = run_inside("verify", "checked", "--data-limit", "much", home=home)
+    assert wrong.code == 2 and "--data-limit much" in wrong.err and "Traceback" not in wrong.err
+    assert run_inside("verify", "nobody", home=home).code == 2
+
+
+@pytest.mark.slow
+def test_steps_are_done_again(home):
+    found = verified(home, steps=3, seed=4)
+    assert found.holds
+    replay = next(part for part in found.parts if part.part == "replay")
+    assert replay.verdict == "holds" and "to the bit" in replay.sentence
