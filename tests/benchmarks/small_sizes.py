@@ -21,6 +21,7 @@ SMALL = {
     "step/phase_cost": ["--rounds", "2", "--block", "1"],
     "step/pixelhdm_step": ["--quick", "--rounds", "2", "--batch", "2"],
     "step/planned_step": ["--quick"],
+    "step/receipts_cost": ["--rounds", "2", "--block", "1"],
     "step/region_step": ["--batch", "1", "--rounds", "2", "--set", "model={num_regions: 60, depth: 2, width: 96}"],
     "step/step_time": ["--rounds", "2", "--block", "1"],
     "step/workers_step": ["--rounds", "2", "--block", "1"],
