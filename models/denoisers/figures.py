@@ -61,6 +61,8 @@ class Curve:
     label: str = ""
     band: np.ndarray | None = None
     """Half width of a shaded band around y."""
+    marked: bool = False
+    """True for a dot at each point, where there are few."""
 
 
 @dataclass(frozen=True)

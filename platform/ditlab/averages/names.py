@@ -2,6 +2,8 @@
 
 START = "averages.start"
 """Scalar of a state: updates that were applied before the averages began."""
+FOLDER = "averages"
+"""Folder of the snapshots in that of a run's checkpoints."""
 UPDATES = "adam_step"
 """Scalar of a state: updates that were applied."""
 _PREFIX = "power_"

@@ -1,7 +1,7 @@
 """Handover of a checkpoint from one run to another, which goes on from it."""
 
 from ditlab.checkpoints.manifest import MANIFEST, folder_of, is_hold
-from ditlab.checkpoints.snapshots import average_snapshots, delete_after
+from ditlab.checkpoints.snapshots import average_snapshots
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import Unreachable
 
@@ -18,7 +18,7 @@ def take_over(own: CheckpointStore, donor: CheckpointStore, step: int) -> int:
     if not there:
         raise Unreachable(f"{donor.location} holds no checkpoint to take over.")
     step = step if step in there else there[-1]
-    delete_after(average_snapshots(own), 0)
+    average_snapshots(own).delete_after(0)
     with own.files.translating_errors("cannot be written", "check that it can be reached and written"):
         _copy(own, donor, folder_of(step))
         for old in own.steps():

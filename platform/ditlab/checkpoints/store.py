@@ -120,6 +120,18 @@ class CheckpointStore:
             self.files.delete_folder(folder_of(step))
         return gone
 
+    def delete_after(self, step: int) -> None:
+        """Delete all checkpoints later than `step`, unfinished ones too.
+
+        Raises UserError where the store does not answer.
+        """
+        with self.files.translating_errors("cannot be written", "delete what is later there by hand"):
+            for folder in sorted(self.files.listing()):
+                if is_step(folder) and step_of(folder) > step:
+                    # The manifest goes first: a deletion cut short leaves no checkpoint that looks whole.
+                    self.files.delete(folder, MANIFEST)
+                    self.files.delete_folder(folder)
+
     def hold(self, step: int, run_id: str) -> None:
         """Keep a checkpoint from being pruned for the sake of a fork, until `release`. May be repeated.
 

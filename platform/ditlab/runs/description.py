@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ditlab.averages.names import FOLDER
 from ditlab.checkpoints.manifest import committed
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
@@ -202,5 +203,8 @@ def _checkpoints(folder: RunFolder, storage: str | None, is_sweep: bool) -> Chec
 def _sizes(path: Path) -> dict[str, int]:
     """Bytes of the parts of a run's folder; what has no part of its own is in the total alone."""
     sizes = {part: folder_size(path / part) for part in _PARTS if (path / part).is_dir()}
+    if "checkpoints" in sizes and (averages := folder_size(path / "checkpoints" / FOLDER)):
+        sizes["checkpoints"] -= averages
+        sizes["snapshots of averages"] = averages
     sizes["journal"] = sum(folder_size(each) for each in path.glob("journal*.jsonl"))
     return {**sizes, "total": folder_size(path)}

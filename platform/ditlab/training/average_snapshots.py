@@ -11,7 +11,7 @@ from ditlab.averages.snapshot_steps import snapshot_steps
 from ditlab.checkpoints.background import BackgroundSaver
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.checkpoints.shard import TensorKey
-from ditlab.checkpoints.snapshots import average_snapshots, delete_after
+from ditlab.checkpoints.snapshots import average_snapshots
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import UserError
 from ditlab.numerics import NUMERICS_VERSION
@@ -56,7 +56,7 @@ class AverageSnapshots:
         self._due = set(snapshot_steps(averages.start, self._total_steps, self._spec.snapshots))
         if self._rank.is_first:
             try:
-                delete_after(self._store, 0 if is_new else state.step)
+                self._store.delete_after(0 if is_new else state.step)
             except UserError as error:
                 self._reporter.warn(f"snapshots of averages were not deleted: {error}")
             if is_new and state.step and not self._experiment.start:
@@ -92,9 +92,15 @@ class AverageSnapshots:
     def report_finished(self) -> None:
         """Warn of each snapshot that could not be saved since the last call."""
         for outcome in self._saver.poll() if self._saver else ():
-            problem = str(outcome.error) if outcome.error else outcome.note
-            if problem and self._rank.is_first:
-                self._reporter.warn(f"snapshot of averages: {problem}")
+            if not self._rank.is_first:
+                continue
+            if outcome.error:
+                self._reporter.warn(
+                    f"the snapshot of averages of step {outcome.step} was not saved ({outcome.error.reason}); training "
+                    "goes on, and other lengths are rebuilt from the rest."
+                )
+            elif outcome.note:
+                self._reporter.warn(outcome.note)
 
     def settled(self, before: Callable[[], object] | None) -> Callable[[], object]:
         """Return what is to happen before a checkpoint exists: `before`, and the end of a snapshot under way."""

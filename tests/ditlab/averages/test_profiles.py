@@ -51,7 +51,7 @@ def test_a_kept_average_is_rebuilt_from_itself_alone() -> None:
 
 
 @pytest.mark.parametrize("total", [60, 2048, 1_000_000])
-def test_about_34_snapshots_rebuild_every_length_of_a_run_of_any_size(total) -> None:
+def test_about_34_snapshots_rebuild_every_length_of_a_run_of_any_size(total: int) -> None:
     """Of a path that is 1 / sqrt(n) of its end away after n updates: within 1e-3."""
     steps = snapshot_steps(0, total, 24)
     assert 20 <= len(steps) <= 36 and total not in steps

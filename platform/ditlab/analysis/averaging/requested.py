@@ -41,8 +41,9 @@ def _profile(text: str) -> Profile:
         value = math.nan
     if not (low < value < high if is_decay else low <= value <= high):
         raise UserError(
-            f"--ema {format_value(text)} is no average that can be rebuilt; name a relative length from {SHORTEST:g} "
-            f"to {LONGEST:g}, such as 0.1, or decay= with a number between 0 and 1."
+            f"--ema {format_value(text)} is no average that can be rebuilt; name a relative length such as 0.1, from "
+            f"the shortest of training.averages.lengths (0.05 by default) to {LONGEST:g}, or decay= with a number "
+            "between 0 and 1."
         )
     return ExponentialProfile(value) if is_decay else PowerProfile(value)
 

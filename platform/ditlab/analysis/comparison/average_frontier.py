@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from denoisers.figures import Curve, Figure, Lines
 from ditlab.analysis.averaging.requested import ROUGH, kept_averages, requested_profiles
+from ditlab.analysis.comparison.frontier_table import AverageColumn, FrontierTable
 from ditlab.analysis.evaluation import CheckpointEvaluation, evaluate_run
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.saved_run import SavedRun
@@ -21,6 +21,8 @@ from ditlab.home import writable_folder
 
 MOST_PANELS = 12
 """Metrics that are drawn."""
+EXACT = 1e-9
+"""Distance of profiles, relative, below which an average was kept as it is: what is left is rounding."""
 
 
 @dataclass(frozen=True)
@@ -59,24 +61,23 @@ class AverageFrontier:
         return list(dict.fromkeys(name for point in self.points for name in point.evaluation.metrics))
 
     def terminal_tables(self) -> Iterator[RenderableType]:
-        """A column for each average: its error, and its metrics."""
+        """A column for each average: its error, whether it is rough or approximate, and its metrics."""
         evaluation = self.points[0].evaluation
         changes = f", {', '.join(evaluation.changes)}" if evaluation.changes else ""
         yield Text(
             f"run {self.run_id}, step {self.step}, {evaluation.num_samples} samples{changes}; averages rebuilt from "
             f"{self.num_snapshots} snapshots and the checkpoint, not added to the run"
         )
-        table = Table("metric", *(point.profile.label for point in self.points))
-        for column in table.columns[1:]:
-            column.justify = "right"
-        table.add_row("profile error", *(f"{point.profile_error:.1e}" for point in self.points))
-        if any(point.nearness for point in self.points):
-            table.add_row("", *(point.nearness for point in self.points))
-        table.add_section()
-        for name in self.metrics:
-            values = [point.evaluation.metrics.get(name) for point in self.points]
-            table.add_row(name, *("" if value is None else f"{value:.5f}" for value in values))
-        yield table
+        names = self.metrics
+        columns = [
+            AverageColumn(
+                point.profile.label,
+                ("kept" if point.profile_error < EXACT else f"{point.profile_error:.1e}", point.nearness),
+                ["" if (value := point.evaluation.metrics.get(name)) is None else f"{value:.5f}" for name in names],
+            )
+            for point in self.points
+        ]
+        yield FrontierTable(("profile error", ""), names, columns)
 
     @property
     def plot(self) -> Plot | None:
@@ -86,7 +87,7 @@ class AverageFrontier:
             return None
         lengths = np.array([_length(point) for point in points])
         panels = [
-            Lines([Curve(lengths, np.array(values))], name, "relative length")
+            Lines([Curve(lengths, np.array(values), marked=True)], name, "relative length")
             for name in self.metrics[:MOST_PANELS]
             if None not in (values := [point.evaluation.metrics.get(name) for point in points])
         ]
@@ -126,14 +127,11 @@ def evaluate_averages(
     profiles = requested_profiles(requested)
     with kept_averages(saved) as kept:
         rebuilt = [kept.rebuild(profile) for profile in profiles]
-        points = [
-            AveragedPoint(
-                each.profile,
-                each.combination.profile_error,
-                evaluate_run(replace(saved, average=each), quality, rows, batch_size, overrides),
-            )
-            for each in rebuilt
-        ]
+        points = []
+        for number, each in enumerate(rebuilt, 1):
+            saved.progress(f"average {each.profile.label}, {number} of {len(rebuilt)}", 0, None, "")
+            evaluation = evaluate_run(replace(saved, average=each), quality, rows, batch_size, overrides)
+            points.append(AveragedPoint(each.profile, each.combination.profile_error, evaluation))
         frontier = AverageFrontier(saved.folder.run_id, saved.step, kept.num_snapshots, points)
     plot = frontier.plot
     if plot is None:

@@ -17,7 +17,7 @@ class VerifiedPart:
     """One part of a run that was verified, or could not be."""
 
     part: str
-    """`receipts`, `checkpoints`, `journal`, `spec`, `data`, `samples`, `replay` or `code`."""
+    """`receipts`, `checkpoints`, `averages`, `journal`, `spec`, `data`, `samples`, `replay` or `code`."""
     verdict: Verdict
     sentence: str
     """What was checked, or what is off, with the place and the remedy."""

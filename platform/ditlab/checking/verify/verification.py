@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 
 from ditlab.analysis.opened_run import OpenedRun
+from ditlab.checking.verify.average_snapshots import check_averages
 from ditlab.checking.verify.checkpoint_files import (
     KeptCheckpoints,
     check_chain,
@@ -61,7 +62,8 @@ def _parts(
     run: OpenedRun, steps: int, seed: int, seconds: float, data_limit: int, anyway: bool
 ) -> Iterator[VerifiedPart]:
     begin = time.monotonic()
-    kept = read_checkpoints(run, checkpoint_store(run.folder, run.experiment.checkpoint.storage))
+    store = checkpoint_store(run.folder, run.experiment.checkpoint.storage)
+    kept = read_checkpoints(run, store)
     receipts: Receipts | None = None
     try:
         receipts = read_receipts(run.folder)
@@ -70,6 +72,7 @@ def _parts(
         names_chain = any("chain" in manifest.receipt for manifest in kept.manifests.values())
         yield VerifiedPart("receipts", "off" if names_chain else "not checked", str(error))
     yield from check_checkpoints(kept)
+    yield from check_averages(run, store, kept)
     yield from check_journal(run, receipts)
     yield from check_spec(run, kept, is_edited(read_plain(run.folder.spec, MAX_BYTES)))
     yield from _check_code(run, receipts, kept)

@@ -50,7 +50,7 @@ def draw_lines(panel: Lines, axes: Axes, dpi: int, theme: Theme) -> None:
         style = ("-", "--", ":", "-.")[index // _ALIKE % 4]
         x, y = np.asarray(curve.x, dtype=float), np.asarray(curve.y, dtype=float)
         # A line of a single point would be invisible.
-        marker = "o" if len(x) == 1 else ""
+        marker = "o" if curve.marked or len(x) == 1 else ""
         axes.plot(
             *_thinned(x, y),
             color=colour,

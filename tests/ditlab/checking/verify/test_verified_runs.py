@@ -4,14 +4,17 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ditlab import train
 from ditlab.analysis.opened_run import OpenedRun, open_training_run
+from ditlab.averages.names import START
 from ditlab.checking.verify.findings import RunVerification
 from ditlab.checking.verify.verification import verify_run
+from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.home import Home
 from ditlab.receipts.rows import ROW
 from support.command import run_inside
@@ -26,7 +29,8 @@ def made(tmp_path_factory) -> Path:
     home = tmp_path_factory.mktemp("verified") / "home"
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("DITLAB_HOME", str(home))
-        experiment = small(training={"steps": STEPS}, checkpoint={"every": 4, "keep": 9}, name="checked")
+        experiment = small(training={"steps": STEPS, "averages": {}}, checkpoint={"every": 4, "keep": 9},
+                           name="checked")  # fmt: skip
         train(experiment, local=True)
     return home
 
@@ -69,8 +73,8 @@ def test_a_whole_run_holds(made):
     before = listed(made)
     found = verified(made)
     assert {part.part: part.verdict for part in found.parts} == {
-        "receipts": "holds", "checkpoints": "holds", "journal": "holds", "spec": "holds", "code": "holds",
-        "data": "holds", "samples": "holds", "replay": "not checked",
+        "receipts": "holds", "checkpoints": "holds", "averages": "holds", "journal": "holds", "spec": "holds",
+        "code": "holds", "data": "holds", "samples": "holds", "replay": "not checked",
     }  # fmt: skip
     assert found.holds and json.dumps(found.to_dict())
     assert listed(made) == before
@@ -83,6 +87,8 @@ FILES: dict[str, tuple[str, Callable[[int], int], str]] = {
     "a line of the journal": ("journal.jsonl", lambda size: size // 2, "journal"),
     "a manifest": ("checkpoints/step-00000008/manifest.json", lambda size: 100, "checkpoints"),
     "a shard": ("checkpoints/step-00000012/*.safetensors", lambda size: size - 50, "checkpoints"),
+    "a snapshot of averages": ("checkpoints/averages/step-00000005/*.safetensors", lambda size: size - 50, "averages"),
+    "a snapshot's manifest": ("checkpoints/averages/step-00000007/manifest.json", lambda size: 100, "averages"),
     "the spec": ("spec.yaml", lambda size: 3, "spec"),
 }
 
@@ -142,6 +148,26 @@ def test_a_pruned_history_is_no_fault(home):
     found = verified(home)
     assert found.holds
     assert {part.part for part in found.parts if part.verdict == "not checked"} >= {"checkpoints", "receipts"}
+
+
+def test_snapshots_of_averages(home):
+    """One that is altered is named with its remedy; one of other averages is found; a torn one is no snapshot."""
+    folder = opened(home).folder.checkpoints / "averages"
+    whole = {part.part: part.sentence for part in verified(home).parts}["averages"]
+    assert "11 snapshots (steps 1 to 11)" in whole and "every shard has its hash" in whole
+    (folder / "step-00000003" / "manifest.json").unlink()
+    assert "10 snapshots" in {part.part: part.sentence for part in verified(home).parts}["averages"]
+    (shard,) = (folder / "step-00000005").glob("*.safetensors")
+    flip(shard, 200)
+    sentence = off(home)["averages"]
+    assert "step-00000005" in sentence and "bring its folder back from a copy, or delete it" in sentence
+    shutil.rmtree(folder / "step-00000005")
+    manifest = folder / "step-00000006" / "manifest.json"
+    changed = CheckpointManifest.from_bytes(manifest.read_bytes(), "")
+    manifest.write_bytes(replace(changed, scalars={**changed.scalars, START: 2.0}).to_bytes())
+    assert "the snapshot of step 6 is of averages that began at another step" in off(home)["averages"]
+    shutil.rmtree(folder)
+    assert verified(home).holds
 
 
 def test_other_code_is_no_fault(home, monkeypatch):
