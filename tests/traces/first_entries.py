@@ -30,7 +30,7 @@ SHORT = (
 )  # fmt: skip
 ROOMS = (
     "cli", "interface", "checking", "sweeps doctor analysis", "cluster", "runs", "training", "quality", "inputs",
-    "engine data checkpoints tracking reports planning", "encoders", "spec", "storage receipts",
+    "engine data checkpoints tracking reports planning", "encoders", "spec", "storage receipts averages",
     "home secrets errors numerics notebook_html progress",
     "denoisers",
 )  # fmt: skip
@@ -75,7 +75,8 @@ def trace(spec: Path = SPEC, ray: bool = False) -> dict[str, Any]:
         _run(
             [*command, "--dry-run"], {**environment, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         )  # makes the store
-        _run([*command, *([] if ray else ["--local"])], environment)
+        # The figures of a run's end open the run as anybody would, which reads its recorded spec.
+        _run([*command, "--no-figures", *([] if ray else ["--local"])], environment)
         return {
             "spec": [name for name in _files(Path(folder), "spec") if not _is_base(name)],
             # The way ends with the journal's line, which the sender's thread reads at a pace of its own.
