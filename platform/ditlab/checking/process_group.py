@@ -28,8 +28,8 @@ END_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True)
-class _Report:
-    """What one worker came to."""
+class _WorkerReport:
+    """Result or error of one worker."""
 
     kind: Literal["result", "error", "lost_peer"]
     value: Any
@@ -117,7 +117,7 @@ def _collect(processes: list[Any], connections: list[Connection]) -> list[Any]:
     return [results[rank] for rank in range(len(connections))]
 
 
-def _receive(connection: Connection, rank: int, process: Any) -> _Report:
+def _receive(connection: Connection, rank: int, process: Any) -> _WorkerReport:
     try:
         return connection.recv()  # of a process that this one started: nobody else can write to the pipe
     except (EOFError, ConnectionError):
@@ -125,7 +125,7 @@ def _receive(connection: Connection, rank: int, process: Any) -> _Report:
         code = process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
         remedy = "; memory may have run out: try fewer workers or smaller micro-batches" if code == -9 else ""
-        return _Report("error", RunFailed(f"worker process {rank} {how}{remedy}.", kind="lost_worker"))
+        return _WorkerReport("error", RunFailed(f"worker process {rank} {how}{remedy}.", kind="lost_worker"))
 
 
 def _run_worker(
@@ -151,13 +151,13 @@ def _run_worker(
             "nccl" if use_gpu else "gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank,
             world_size=world_size, timeout=timedelta(seconds=timeout),
         )  # fmt: skip
-        report = _Report("result", body(own, *arguments))
+        report = _WorkerReport("result", body(own, *arguments))
     except Exception as error:
-        report = _Report("lost_peer" if is_peer_loss(error) else "error", _travelling(error))
+        report = _WorkerReport("lost_peer" if is_peer_loss(error) else "error", _travelling(error))
     try:
         connection.send(report)
     except Exception as error:  # a result that does not travel
-        connection.send(_Report("error", _travelling(error)))
+        connection.send(_WorkerReport("error", _travelling(error)))
     ended.wait()  # with the group whole: another worker may still read what this one sent it
     release_process_group()
 

@@ -20,11 +20,11 @@ class ParameterNorms:
     """L2 norms of one parameter, over all workers' parts of it."""
 
     gradient: float
-    """Before clipping."""
+    """Norm before clipping."""
     update: float
-    """Of the change of the float32 weights."""
+    """Norm of the change of the float32 weights."""
     weight: float
-    """Of the float32 weights before the update."""
+    """Norm of the float32 weights before the update."""
 
 
 class UpdateNorms:

@@ -18,11 +18,9 @@ from ditlab.receipts.rows import ROW, checksum, intact_rows
 from ditlab.storage.files import append_json_line, read_json_lines, sync_folder
 from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append
 
-FLUSHED = 64
-"""Rows that are held in memory before they are written; a kill costs so many at most."""
 _LARGEST = float(np.finfo(np.float32).max)
 HELD = 1 * MIB
-"""Bytes that are held while the disk refuses them; beyond that, receipts begin anew."""
+"""Bytes of rows that are held while the disk refuses them; beyond that, receipts begin anew."""
 
 
 _CHECKED = struct.Struct("<QHBBIQfff")
@@ -31,7 +29,7 @@ _CHECKED = struct.Struct("<QHBBIQfff")
 
 @dataclass(frozen=True)
 class StepReceipt:
-    """What a step was fed, and what came out."""
+    """Samples that a step was fed, and the numbers that came out."""
 
     step: int
     """From 1."""
@@ -39,7 +37,7 @@ class StepReceipt:
     """Digest of its samples and draws, as `rows.samples_digest` gives it."""
     loss: float = 0.0
     norm: float = 0.0
-    """Of the gradient, before clipping."""
+    """Gradient norm before clipping."""
     lr: float = 0.0
     flags: int = 0
 
@@ -71,7 +69,8 @@ class ReceiptWriter:
                 number, has_rows = self._open(attempt.step)
             except OSError as error:
                 self._warn_once(error)
-                number, has_rows = 1, False
+                self._attempt = None  # checkpoints say that no receipts lead to them
+                return
             self._head, self._since = ORIGIN, attempt.step
             if attempt.step and has_rows and "chain" in saved:
                 self._head, self._since = saved["chain"], int(saved["since"])
@@ -91,7 +90,7 @@ class ReceiptWriter:
                 self._warn_once(error)
 
     def add(self, receipt: StepReceipt) -> None:
-        """Add the next step."""
+        """Add the next step. Its row is with the operating system when this returns, and survives a kill."""
         with self._lock:
             if self._attempt is None:
                 return
@@ -103,11 +102,10 @@ class ReceiptWriter:
             written = checked + self._checksum.to_bytes(4, "little")
             self._head, self._begun = next_head(self._head, written, self._begun), None
             self._held += written
-            if len(self._held) >= FLUSHED * ROW.itemsize:
-                self._flush(durable=False)
+            self._flush(durable=False)
 
     def sync(self) -> None:
-        """Write what is held, onto the disk."""
+        """Bring all rows onto the disk."""
         with self._lock:
             self._flush(durable=True)
 
@@ -119,7 +117,7 @@ class ReceiptWriter:
             return {"chain": self._head, "since": str(self._since), **self._known}
 
     def close(self) -> None:
-        """Write what is held, and close the file."""
+        """Bring all rows onto the disk, and close the file."""
         with self._lock:
             self._flush(durable=True)
             if self._file is not None:

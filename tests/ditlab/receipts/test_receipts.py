@@ -3,6 +3,7 @@
 import hashlib
 import os
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -142,10 +143,25 @@ def test_files_that_are_none(folder, warnings, kind):
             os.mkfifo(path)
         else:
             path.symlink_to("/dev/zero")
-    write(folder, warnings, 1, 3)
+    assert write(folder, warnings, 1, 3) == {}, "a checkpoint has no chain that no row leads to"
     assert len(warnings) == 1 and "training goes on" in warnings[0]
     with pytest.raises(UserError, match="cannot be read"):
         read_receipts(folder)
+
+
+def test_rows_are_written_at_once(folder, warnings):
+    """A process that is killed loses none; rows that a full disk refused follow once it takes them."""
+    writer = ReceiptWriter(folder, warnings.append)
+    writer.begin(attempt(), {})
+    for step in (1, 2):
+        writer.add(StepReceipt(step, 7))
+        assert read_receipts(folder).rows["step"].tolist() == list(range(1, step + 1))
+    with mock.patch("os.write", side_effect=OSError(28, "No space left on device")):
+        writer.add(StepReceipt(3, 7))
+    assert len(warnings) == 1 and len(read_receipts(folder).rows) == 2
+    writer.add(StepReceipt(4, 7))
+    assert read_receipts(folder).rows["step"].tolist() == [1, 2, 3, 4]
+    writer.close()
 
 
 def test_numbers_beyond_float32_are_infinite(folder, warnings):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ditlab.checking.replay.course import Execution
+from ditlab.checking.replay.course.course import Execution
 from ditlab.checking.replay.opening import ReplaySource, targets_of
 from ditlab.checking.replay.plan import ReplayPlan
 from ditlab.checking.replay.replaying import ReplayedSteps, replay_executions
@@ -28,7 +28,7 @@ class Tolerance:
     relative: float
     """0: to the bit."""
     reason: str
-    """What it is derived from, a phrase."""
+    """Source of the bound, a phrase."""
     compares_norm: bool = True
     """False where no bound on the gradient's norm follows."""
 
@@ -79,7 +79,7 @@ class ReplayCheck:
     comparisons: tuple[ReplayComparison, ...]
     tolerance: Tolerance
     unchecked: tuple[str, ...] = ()
-    """What was not compared, a sentence each."""
+    """Steps that were not compared and why, a sentence each."""
 
     @property
     def holds(self) -> bool:

@@ -35,7 +35,7 @@ class SampleLoss:
 
 @dataclass
 class ObservedSteps:
-    """What one worker observed of the steps that it did, by step (from 1)."""
+    """Observations of one worker, by step (from 1)."""
 
     rows: dict[int, np.ndarray] = field(default_factory=dict)
     """Rows of the training store, int64 (samples of this worker,), in the order of its places."""

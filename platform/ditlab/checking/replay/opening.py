@@ -7,11 +7,11 @@ from functools import cached_property
 import torch
 
 from ditlab.analysis.opened_run import OpenedRun
-from ditlab.checking.replay.attempt_specs import AttemptSpecs
-from ditlab.checking.replay.course import Course, Execution
-from ditlab.checking.replay.machine import MachineKind, machine_here
-from ditlab.checking.replay.recorded import RecordedRun, read_recorded
-from ditlab.checking.replay.unwritten import JournaledStep, journaled_steps
+from ditlab.checking.replay.course.attempt_specs import AttemptSpecs
+from ditlab.checking.replay.course.course import Course, Execution
+from ditlab.checking.replay.course.machine import MachineKind, machine_here
+from ditlab.checking.replay.course.recorded import RecordedRun, read_recorded
+from ditlab.checking.replay.course.unwritten import JournaledStep, journaled_steps
 from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import DataSplits, open_data

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ditlab.checking.replay.course import Course, Execution
+from ditlab.checking.replay.course.course import Course, Execution
 from ditlab.checking.replay.segment import Segment
 
 

@@ -1,10 +1,10 @@
-"""Replay of a run's steps: what is asked for, planned, done and found."""
+"""Replay of a run's steps, from the plan to the findings."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from ditlab.analysis.opened_run import OpenedRun
-from ditlab.checking.replay.course import Execution
+from ditlab.checking.replay.course.course import Execution
 from ditlab.checking.replay.opening import ReplaySource, open_source, targets_of
 from ditlab.checking.replay.plan import ReplayPlan, plan_replay
 from ditlab.checking.replay.steps import ReplayedStep, run_plan
@@ -24,11 +24,11 @@ class ReplayedSteps:
     last: int
     """Last step that the run has done."""
     steps: tuple[ReplayedStep, ...]
-    """By step; two of one step where a kill or a roll-back cut one doing of it off."""
+    """Replayed steps, ascending; two of one step where a kill or a roll-back cut one doing of it off."""
     origins: tuple[str, ...]
     """From where each pass began, and how many steps it trained."""
     remarks: tuple[str, ...]
-    """What is other here than the run's, and what the run does not record."""
+    """Sentences on what differs here from the run's, and on what the run does not record."""
 
 
 def replay_steps(run: OpenedRun, first: int, last: int, *, shown: bool = True, anyway: bool = False) -> ReplayedSteps:

@@ -45,7 +45,7 @@ class ReplayReport:
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """What of a run is replayed."""
+    """Choice of the steps of a run that are replayed, and how."""
 
     step: int | None = None
     """First step, from 1; None only with `worst`."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ditlab.checking.process_group import run_workers
-from ditlab.checking.replay.course import Execution
+from ditlab.checking.replay.course.course import Execution
 from ditlab.checking.replay.observed_stepper import ObservedSteps, SampleLoss
 from ditlab.checking.replay.plan import ReplayPlan
 from ditlab.checking.replay.segment import Segment, SegmentTask, replay_segment
@@ -34,9 +34,9 @@ class ReplayedStep:
     indices: np.ndarray
     """The same samples by their index in the training view."""
     samples: tuple[SampleLoss, ...] = ()
-    """By place; empty where it was not measured sample by sample."""
+    """Samples by place; empty where the step was not measured sample by sample."""
     norms: Mapping[str, ParameterNorms] | None = None
-    """By parameter; None where it was not measured."""
+    """Norms by parameter; None where the step was not measured."""
     clip_factor: float = 1.0
     """Number that clipping divided the gradient by; 1 for none."""
     digest: int = 0

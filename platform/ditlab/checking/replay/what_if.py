@@ -1,4 +1,4 @@
-"""What if: a step once more under another spec, from the state that the run's own spec led to."""
+"""A step once more under another spec, from the state that the run's own spec led to."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -7,7 +7,7 @@ import numpy as np
 
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.replay.check import check_replay
-from ditlab.checking.replay.course import Course
+from ditlab.checking.replay.course.course import Course
 from ditlab.checking.replay.opening import ReplaySource, open_source
 from ditlab.checking.verify.findings import VerifiedPart
 from ditlab.errors import RunFailed, UserError

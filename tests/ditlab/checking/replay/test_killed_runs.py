@@ -60,7 +60,8 @@ def test_every_step_of_a_run_killed_three_times_replays(warm: None, home: Path, 
     source = open_source(opened(folder, home))
     assert list(source.whole) == [4, 8, 12, 16, 18]
     assert {each.workers for each in source.course.executions} == {1, 2}
-    assert {each.step for each in source.course.executions if each.loss is None}, "a kill costs receipts in memory"
+    unwritten = [(each.attempt, each.step) for each in source.course.executions if each.loss is None]
+    assert unwritten == [(1, 7), (2, 11), (3, 15)], "a kill between journal and receipt costs that step's row, no other"
     kept = check_replay(source, 1, STEPS)
     assert kept.tolerance == EXACT and not kept.unchecked
     losses = {each.step: each for each in kept.comparisons if (each.quantity, each.source) == ("loss", "journal")}

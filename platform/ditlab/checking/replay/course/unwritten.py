@@ -1,11 +1,15 @@
-"""Steps that a killed attempt has journaled and whose receipts it held in memory: done, but not in `steps.bin`."""
+"""Steps that a run has journaled and that no receipt accounts for: done, but not in `steps.bin`.
+
+A step's loss is journaled before its row is written, which a kill in between costs; a power failure costs the rows that
+were not yet on the disk.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ditlab.checking.replay.course import Execution
+from ditlab.checking.replay.course.course import Execution
 from ditlab.receipts.attempt import Attempt
 from ditlab.tracking.journal.content import JournalContent
 from ditlab.tracking.journal.history import Series, series_of

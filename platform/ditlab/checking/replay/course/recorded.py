@@ -1,12 +1,12 @@
-"""What a run recorded of its own course: receipts, else its journal and spec."""
+"""Record of a run's course: its receipts, else its journal and spec."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ditlab.analysis.opened_run import OpenedRun
-from ditlab.checking.replay.course import Course, Execution
-from ditlab.checking.replay.machine import MachineKind
-from ditlab.checking.replay.unwritten import journaled_steps, with_unwritten
+from ditlab.checking.replay.course.course import Course, Execution
+from ditlab.checking.replay.course.machine import MachineKind
+from ditlab.checking.replay.course.unwritten import journaled_steps, with_unwritten
 from ditlab.errors import UserError
 from ditlab.receipts.attempt import Attempt
 from ditlab.receipts.reader import Receipts, read_receipts

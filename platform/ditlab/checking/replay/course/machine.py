@@ -10,7 +10,7 @@ from ditlab.training.receipts.attempt_facts import LIBRARIES, device_name, libra
 
 @dataclass(frozen=True)
 class MachineKind:
-    """What the last bits of a step depend on beside its spec, workers and threads."""
+    """Device, processor and libraries, on which the last bits of a step depend beside its spec, workers and threads."""
 
     device: str
     """`cpu`, or the GPU's name."""
