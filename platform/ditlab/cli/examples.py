@@ -32,7 +32,7 @@ EXAMPLES = {
     ),
     "prove": (
         "ditlab prove experiments/digits/dit.yaml",
-        "ditlab prove experiments/digits/dit.yaml --set engine.zero.stage=2 --set resources.workers=2",
+        "ditlab prove experiments/digits/dit.yaml --set engine.zero.stage=2",
         "ditlab prove experiments/pixelhdm/base.yaml --json",
     ),
     "replay": (

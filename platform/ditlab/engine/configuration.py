@@ -11,7 +11,7 @@ from torch._tensor_str import printoptions
 
 from ditlab.engine.deepspeed_import import import_deepspeed
 from ditlab.engine.distributed import Rank, limit_collectives
-from ditlab.engine.swapping import check_swapping
+from ditlab.engine.memory.swapping import check_swapping
 from ditlab.errors import UserError
 from ditlab.spec.engine import LARGEST_BUCKET, Zero
 from ditlab.spec.experiment import Experiment

@@ -16,16 +16,16 @@ from ditlab.engine.compilation import compile_blocks
 from ditlab.engine.configuration import configuration, initialize
 from ditlab.engine.distributed import Rank
 from ditlab.engine.gradients import GradientNorm
-from ditlab.engine.kept_memory import kept_memory
 from ditlab.engine.linear import partitioned_linear
+from ditlab.engine.memory.kept_memory import kept_memory
+from ditlab.engine.memory.recompute import checkpoint_activations
+from ditlab.engine.memory.release import release
+from ditlab.engine.memory.swapping import swap_folder
 from ditlab.engine.optimisers.building import bind_matrices, build_optimizer, parameter_facts
 from ditlab.engine.partitions import ParameterSlice, Partitions
 from ditlab.engine.phase_clock import PhaseClock
 from ditlab.engine.power_averages import PowerAverages
-from ditlab.engine.recompute import checkpoint_activations
 from ditlab.engine.reduction import spare_copies
-from ditlab.engine.release import release
-from ditlab.engine.swapping import swap_folder
 from ditlab.engine.update import Update
 from ditlab.engine.update_norms import UpdateNorms
 from ditlab.spec.compiling import compile_decision
@@ -232,8 +232,7 @@ class Engine:
                 for field, part, values in self._slices(index):
                     # A run whose average is new starts it from the weights.
                     is_new = field in begun_anew or (field == "ema" and not has_ema)
-                    source = "master" if is_new else field
-                    values.copy_(read(source, part.name, part.start, part.stop))
+                    values.copy_(read("master" if is_new else field, part.name, part.start, part.stop))
         self.partitions.adam_step = int(scalars["adam_step"])
         self._update.load(scalars)
         self.power_averages.load(scalars)

@@ -14,8 +14,8 @@ from ditlab.training.nonfinite import NonFiniteMonitor
 from ditlab.training.plan import TrainingRun
 from ditlab.training.receipts.step_receipts import StepReceipts
 from ditlab.training.reporting import Phase, Reporter, TrainingProgress
-from ditlab.training.speed import ThroughputMeter
 from ditlab.training.timing.phase_log import PhaseLog
+from ditlab.training.timing.speed import ThroughputMeter
 
 
 @dataclass(frozen=True)
