@@ -49,6 +49,8 @@ def cases(ledger: Reader) -> tuple[Case, ...]:
              "json", 5),
         Case("checkpoint's manifest", lambda one: one.checkpoint / "manifest.json", (readers.sample,), "json", 5),
         Case("checkpoint's shard", lambda one: next(one.checkpoint.glob("shard-*")), (readers.sample,), "bytes", 2),
+        Case("snapshot's manifest", lambda one: one.snapshot / "manifest.json", (readers.averages,), "json", 3),
+        Case("snapshot's shard", lambda one: next(one.snapshot.glob("shard-*")), (readers.averages,), "bytes", 2),
         Case("store.json", lambda one: one.home.stores / "digits/store.json", (readers.digits,), "json", 5),
         Case("store's rows", lambda one: next((one.home.stores / "digits").glob("*.arrow")), (readers.digits,),
              "bytes", 1),

@@ -28,6 +28,7 @@ from ditlab.tracking.relocation.places import _write as _write_places
 from support.command import run_inside
 from support.datasets import bucketed
 from support.sweeps import planned, started, sweep_of, trial_run
+from support.trainings.averaged import keep_averages
 
 OTHER = "0123abcd"
 """Id of a second run, which no damage of the first may touch."""
@@ -59,6 +60,11 @@ class DamagedHome:
     def checkpoint(self) -> Path:
         """Folder of the first run's newest checkpoint."""
         return max(self.first.checkpoints.iterdir())
+
+    @property
+    def snapshot(self) -> Path:
+        """Folder of the first run's newest snapshot of averages."""
+        return max((self.first.checkpoints / "averages").iterdir())
 
     @property
     def bucketed(self) -> Path:
@@ -123,6 +129,7 @@ def complete(root: Path, run_id: str) -> DamagedHome:
         home.classifiers.mkdir(exist_ok=True)
         network = SmallClassifier(FIELDS.shape, FIELDS.num_classes, torch.Generator().manual_seed(0))
         found = DamagedHome(home, first, sweep)
+        keep_averages(first.checkpoints)
         _save(found.classifier, TrainedClassifier(network, 0.9, 0.1, 100))
         assert {path.name for path in found.classifier.iterdir()} == {RECORD, WEIGHTS}
     return found

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CHECKPOINT = r"train/\w+/checkpoints/step-\d+/"
+SNAPSHOT = r"train/\w+/checkpoints/averages/step-\d+/"
 STORE = r"(stores/[^/]+|caches/stores/[^/]+)/"
 
 DAMAGED: tuple[tuple[str, str], ...] = (
@@ -23,6 +24,8 @@ DAMAGED: tuple[tuple[str, str], ...] = (
     (r"train/\w+/(media|report)/.*\.png", "picture"),
     (CHECKPOINT + r"manifest\.json", "checkpoint's manifest"),
     (CHECKPOINT + r"shard-[^/]*", "checkpoint's shard"),
+    (SNAPSHOT + r"manifest\.json", "snapshot's manifest"),
+    (SNAPSHOT + r"shard-[^/]*", "snapshot's shard"),
     (STORE + r"buckets\.json", "buckets.json"),
     (STORE + r"\d+x\d+-\w+/store\.json", "bucket's store.json"),
     (STORE + r"store\.json", "store.json"),

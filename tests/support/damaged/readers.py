@@ -14,6 +14,8 @@ from PIL import Image
 from ditlab.analysis.comparison.runs import summarise
 from ditlab.analysis.exported import open_export
 from ditlab.analysis.opened_run import open_training_run
+from ditlab.averages.profiles import PowerProfile
+from ditlab.checkpoints.kept_averages import open_averages
 from ditlab.data.stores.bucketed_store import open_store
 from ditlab.data.text.tokenizer_files import open_tokenizer
 from ditlab.home import RunFolder
@@ -21,6 +23,7 @@ from ditlab.interface.run_needs import needs
 from ditlab.quality.classifier_cache import _load
 from ditlab.runs.description import describe_run
 from ditlab.runs.report.pictures import load_picture
+from ditlab.runs.request import recorded_checkpoints
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading import edits
 from ditlab.sweeps.prepare import PreparedSweep
@@ -159,6 +162,14 @@ def sample(one: DamagedHome, say: Say) -> Any:
     saved = open_training_run(one.first.run_id, one.home, say).saved()
     weights = saved.checkpoint.weights()
     return saved.step, saved.spec, {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
+
+
+def averages(one: DamagedHome, say: Say) -> Any:
+    """`ditlab evaluate --ema`: the kept averages of the newest checkpoint and of the snapshots before it."""
+    saved = open_training_run(one.first.run_id, one.home, say).saved()
+    with open_averages(recorded_checkpoints(one.first), saved.checkpoint, say) as kept:
+        weights = kept.rebuild(PowerProfile(0.2)).weights()
+        return kept.num_snapshots, {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
 
 
 def spec(one: DamagedHome, say: Say) -> Any:
