@@ -53,7 +53,7 @@ class CheckpointEvaluation:
     quality: int | None = None
     """Number of drawn samples behind `quality/...`; None: none."""
     measurements: Mapping[str, Measurement] = field(default_factory=dict)
-    """What each group of metrics is measured with: `held_out`, `assessed`, `quality`."""
+    """Measurement behind each group of metrics: `held_out`, `assessed`, `quality`."""
     evaluation: str = ""
     """Digest of the measurements, the spec and the weights: equal for one evaluation made twice."""
     files: list[Path] = field(default_factory=list)

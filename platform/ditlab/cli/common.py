@@ -72,8 +72,9 @@ def delivery_text(what: str, run_id: str, num_unsent: int) -> str:
     """Describe what has become of records that a command added to a run: sent to MLflow, or queued for it."""
     if not num_unsent:
         return f"{what} sent to MLflow, run {run_id}"
+    records = f"{num_unsent:,} record{'s' if num_unsent > 1 else ''}"
     return (
-        f"{what} queued for MLflow, which does not take them now ({num_unsent:,} to send); "
+        f"{what} queued for MLflow, which does not take them now ({records} to send); "
         f"`ditlab runs sync {run_id}` sends them"
     )
 

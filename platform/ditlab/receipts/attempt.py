@@ -13,7 +13,7 @@ Positive = Annotated[int, Field(ge=1, lt=1 << 16)]
 
 
 @dataclass(frozen=True)
-class Attempt:
+class RecordedAttempt:
     """One attempt: a process group that begins or goes on with a run."""
 
     attempt: Positive
@@ -56,10 +56,10 @@ class Attempt:
         return record | {"digest": _digest(record)}
 
 
-_adapter = TypeAdapter(Attempt)
+_adapter = TypeAdapter(RecordedAttempt)
 
 
-def parse_attempt(record: Mapping[str, Any]) -> Attempt | None:
+def parse_attempt(record: Mapping[str, Any]) -> RecordedAttempt | None:
     """Return the attempt of a line; None for a line that is damaged or no attempt's."""
     fields = {name: value for name, value in record.items() if name != "digest"}
     try:

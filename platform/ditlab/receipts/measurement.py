@@ -16,7 +16,7 @@ EVALUATION_TAG = "ditlab.evaluation"
 
 @dataclass(frozen=True)
 class Measurement:
-    """What figures are measured with, whatever the network that is measured."""
+    """Everything that figures are measured with, apart from the network that is measured."""
 
     digest: str
     """SHA-256 over all parts, in hexadecimal."""

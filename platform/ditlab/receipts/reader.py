@@ -7,7 +7,7 @@ import numpy as np
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import RunFolder
-from ditlab.receipts.attempt import Attempt, parse_attempt
+from ditlab.receipts.attempt import RecordedAttempt, parse_attempt
 from ditlab.receipts.chain import ORIGIN, next_head
 from ditlab.receipts.rows import ROW, intact_rows
 from ditlab.storage.files import read_json_lines
@@ -23,7 +23,7 @@ class Receipts:
 
     rows: np.ndarray
     """Every step that was done, also those done again, (rows,) of `rows.ROW`."""
-    attempts: dict[int, Attempt]
+    attempts: dict[int, RecordedAttempt]
     """Attempts by number."""
     damage: str
     """A sentence on what could not be read; empty for nothing."""
@@ -63,7 +63,7 @@ class Receipts:
             before = attempt
         return head
 
-    def attempt(self, number: int) -> Attempt:
+    def attempt(self, number: int) -> RecordedAttempt:
         """Return an attempt. Raises UserError where its line is missing or damaged."""
         if number not in self.attempts:
             raise UserError(f"the receipts have no whole line of attempt {number}.")

@@ -12,7 +12,7 @@ import numpy as np
 
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
-from ditlab.receipts.attempt import Attempt, parse_attempt
+from ditlab.receipts.attempt import RecordedAttempt, parse_attempt
 from ditlab.receipts.chain import ORIGIN, next_head
 from ditlab.receipts.rows import ROW, checksum, intact_rows
 from ditlab.storage.files import append_json_line, read_json_lines, sync_folder
@@ -51,13 +51,13 @@ class ReceiptWriter:
         self._file: int | None = None
         self._checksum = self._since = 0
         self._head = ORIGIN
-        self._attempt: Attempt | None = None
-        self._begun: Attempt | None = None
+        self._attempt: RecordedAttempt | None = None
+        self._begun: RecordedAttempt | None = None
         """The attempt, until its first row."""
         self._has_warned = False
         self._known: dict[str, str] = {}
 
-    def begin(self, attempt: Attempt, saved: Mapping[str, str]) -> None:
+    def begin(self, attempt: RecordedAttempt, saved: Mapping[str, str]) -> None:
         """Begin an attempt, whose number and chain are filled in here.
 
         `saved` is the `receipt` of the checkpoint from which it goes on; empty for none. Where the rows up to there are
@@ -173,9 +173,9 @@ class ReceiptWriter:
         self._has_warned = True
 
 
-def describe_attempt(**facts: Any) -> Attempt:
+def describe_attempt(**facts: Any) -> RecordedAttempt:
     """Return an attempt whose number and chain `ReceiptWriter.begin` fills in."""
-    return Attempt(attempt=1, chain=ORIGIN, **facts)
+    return RecordedAttempt(attempt=1, chain=ORIGIN, **facts)
 
 
 def _float32(value: float) -> float:

@@ -98,7 +98,7 @@ class _Events:
     fingerprint: str
     """Fingerprint of the training store; empty where the journal holds none."""
     measurement: Measurement | None = None
-    """What held-out metrics were measured with last."""
+    """Measurement behind the last held-out metrics; None: the journal holds no tag of it."""
 
 
 def _read_journal(run: OpenedRun) -> JournalContent:

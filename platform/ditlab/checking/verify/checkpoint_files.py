@@ -17,7 +17,7 @@ class KeptCheckpoints:
     """Checkpoints that a run keeps."""
 
     manifests: dict[int, CheckpointManifest] = field(default_factory=dict)
-    """Of the whole ones, by step."""
+    """Manifests of the whole ones, by step."""
     damaged: list[str] = field(default_factory=list)
     """A sentence for each that is not whole."""
 

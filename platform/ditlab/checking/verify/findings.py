@@ -20,12 +20,12 @@ class VerifiedPart:
     """`receipts`, `checkpoints`, `averages`, `journal`, `spec`, `data`, `samples`, `replay` or `code`."""
     verdict: Verdict
     sentence: str
-    """What was checked, or what is off, with the place and the remedy."""
+    """Description of what was checked, or of what is off, with the place and the remedy."""
 
 
 @dataclass(frozen=True)
 class RunVerification:
-    """What a stranger can rely on in a run, and on what not."""
+    """Parts of a run that a stranger can rely on, and those that are off or unknown."""
 
     run_id: str
     name: str

@@ -33,7 +33,7 @@ class RunSamples:
     why_no_quality: str = ""
     """Reason for the lack of quality metrics; empty where there are some."""
     measurement: Measurement | None = None
-    """What the quality is measured with; None: nothing was measured."""
+    """Measurement behind the quality; None: nothing was measured."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ComparedRun:
     why_no_samples: str = ""
     """Reason for the lack of samples; empty where some were drawn, or none were requested."""
     measurement: Measurement | None = None
-    """What held-out metrics were measured with in training; None: an earlier version wrote no tag of it."""
+    """Measurement behind the held-out metrics of training; None: an earlier version wrote no tag of it."""
     line: Sequence[ForkPoint] = ()
     """Checkpoints of other runs that it goes on from, its parent's first; empty for a run that is no fork."""
 

@@ -12,7 +12,7 @@ import torch
 
 from ditlab.engine.distributed import Rank
 from ditlab.numerics import NUMERICS_VERSION
-from ditlab.receipts.attempt import Attempt
+from ditlab.receipts.attempt import RecordedAttempt
 from ditlab.receipts.writer import describe_attempt
 from ditlab.spec.compiling import compile_decision
 from ditlab.spec.plugin_packages import plugin_packages
@@ -25,7 +25,7 @@ LIBRARIES = ("torch", "deepspeed", "numpy")
 OWN_PACKAGES = ("ditlab", "denoisers")
 
 
-def attempt_facts(run: TrainingRun, rank: Rank, memory: MemoryPlan, step: int) -> Attempt:
+def attempt_facts(run: TrainingRun, rank: Rank, memory: MemoryPlan, step: int) -> RecordedAttempt:
     """Return what an attempt trains with, from `step` steps on."""
     experiment, device = run.experiment, rank.device
     spec = experiment.to_dict()

@@ -10,7 +10,7 @@ from ditlab.checking.replay.course.unwritten import journaled_steps, with_unwrit
 from ditlab.checking.replay.layers import layer_of
 from ditlab.checking.replay.plan import ReplayPlan, plan_replay
 from ditlab.checking.replay.worst import StepHistory, worst_steps
-from ditlab.receipts.attempt import Attempt
+from ditlab.receipts.attempt import RecordedAttempt
 from ditlab.tracking.journal.content import JournalContent
 from ditlab.tracking.journal.reader import JournalLine
 
@@ -93,8 +93,8 @@ def test_an_elastic_range_decides_the_micro_batches_and_stays() -> None:
     assert [segment.spec["resources"]["workers"] for segment in plan.segments] == [1, 2]
 
 
-def attempt(number: int, step: int, workers: int) -> Attempt:
-    return Attempt(number, step, workers, 0, [], "cpu", "", 1, {}, "", "", "", 1, "eager", "")
+def attempt(number: int, step: int, workers: int) -> RecordedAttempt:
+    return RecordedAttempt(number, step, workers, 0, [], "cpu", "", 1, {}, "", "", "", 1, "eager", "")
 
 
 def journal(steps: dict[int, tuple[float, int]]) -> JournalContent:

@@ -67,9 +67,10 @@ def test_what_no_server_takes_is_queued(finished, mine, no_answer):
     run_id = finished.run_id
     said = mine("evaluate", run_id)
     assert said.code == 0
-    assert "metrics queued for MLflow, which does not take them now (3 to send)" in said.err, said.err
+    # its metrics, the tags of what they were measured with, the model's figures, the note
+    assert "metrics queued for MLflow, which does not take them now (4 records to send)" in said.err, said.err
     said = mine("figures", run_id, "--kind", "loss")
-    assert "1 figure queued for MLflow, which does not take them now (4 to send); " in said.err, said.err
+    assert "1 figure queued for MLflow, which does not take them now (5 records to send); " in said.err, said.err
     assert f"`ditlab runs sync {run_id}` sends them" in said.err and "logged" not in said.err
 
 

@@ -8,7 +8,7 @@ from ditlab.checking.replay.course.course import Course, Execution
 from ditlab.checking.replay.course.machine import MachineKind
 from ditlab.checking.replay.course.unwritten import journaled_steps, with_unwritten
 from ditlab.errors import UserError
-from ditlab.receipts.attempt import Attempt
+from ditlab.receipts.attempt import RecordedAttempt
 from ditlab.receipts.reader import Receipts, read_receipts
 from ditlab.receipts.rows import LEFT_OUT
 from ditlab.spec.composition.start import first_step
@@ -89,7 +89,7 @@ def _executions(receipts: Receipts) -> list[Execution]:
     return found
 
 
-def _machine(attempt: Attempt) -> MachineKind:
+def _machine(attempt: RecordedAttempt) -> MachineKind:
     return MachineKind(attempt.device, attempt.processor, attempt.versions)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ditlab.checking.replay.course.course import Execution
-from ditlab.receipts.attempt import Attempt
+from ditlab.receipts.attempt import RecordedAttempt
 from ditlab.tracking.journal.content import JournalContent
 from ditlab.tracking.journal.history import Series, series_of
 
@@ -18,7 +18,7 @@ WORKERS, THREADS = "ditlab.workers", "ditlab.threads"
 
 
 def with_unwritten(
-    executions: Sequence[Execution], attempts: Mapping[int, Attempt], journal: JournalContent
+    executions: Sequence[Execution], attempts: Mapping[int, RecordedAttempt], journal: JournalContent
 ) -> list[Execution]:
     """Return the executions with those of journaled steps that no row accounts for, behind their attempt's rows.
 
@@ -92,7 +92,7 @@ def _same(recorded: float | None, journaled: float) -> bool:
     return bool(one == two or (np.isnan(one) and np.isnan(two)))
 
 
-def _execution(step: int, attempt: Attempt) -> Execution:
+def _execution(step: int, attempt: RecordedAttempt) -> Execution:
     left_out = step in attempt.left_out
     return Execution(
         step, attempt.attempt, attempt.workers, attempt.halvings, attempt.threads or None, left_out=left_out
