@@ -9,8 +9,8 @@ from ditlab.cli.common import console, emit, json_option, print_line, run_argume
 
 @click.command()
 @run_argument
-@click.option("--step", metavar="N", type=click.IntRange(min=1), help="Step to replay, from 1.")
-@click.option("--to", metavar="M", type=click.IntRange(min=1), help="Last step, for several; default: N alone.")
+@click.option("--step", metavar="N", type=int, help="Step to replay, from 1.")
+@click.option("--to", metavar="M", type=int, help="Last step, for several; default: N alone.")
 @click.option(
     "--check", is_flag=True,
     help="Compare loss, gradient norm, learning rate and samples with the run's journal and receipts, instead of "
@@ -42,8 +42,11 @@ def replay(
     the newest checkpoint before the step, else at the run's first step, with the workers that did each step. `--set
     training.clip.max_norm=0.5` does the step once more under another spec, from the same state.
     """
+    from ditlab.analysis.user_errors import output_folder
     from ditlab.cli.progress_bars import ProgressBars
 
+    if out:
+        output_folder(out)
     with ProgressBars("loading PyTorch") as progress:
         from ditlab.interface.replaying import replay as replay_steps
 
@@ -52,8 +55,8 @@ def replay(
             run, step, to, check=check, worst=worst, overrides=overrides, anyway=anyway, warn=progress.say,
             on_progress=progress,
         )  # fmt: skip
-        files = found.save(out) if out else []
     console(as_json).print("\n".join(found.lines), soft_wrap=True)
+    files = found.save(out) if out else []
     for file in files:
         print_line(file, as_json)
     emit({**found.record, "files": [str(file) for file in files]}, as_json)

@@ -33,7 +33,8 @@ def step_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
     execution = step.execution
     workers = f"{execution.workers} worker{'s' if execution.workers > 1 else ''}"
     by = f"attempt {execution.attempt}, {workers}" if execution.is_recorded else workers
-    halved = f", micro-batches halved {execution.halvings} times" if execution.halvings else ""
+    times = "once" if execution.halvings == 1 else f"{execution.halvings} times"
+    halved = f", micro-batches halved {times}" if execution.halvings else ""
     variant = ", under another spec than its own" if step.is_variant else ""
     lines = ["", f"step {step.step:,} ({by}{halved}{variant})"]
     if execution.left_out:
@@ -42,10 +43,12 @@ def step_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
         if name not in ("train/grad_norm", "train/lr"):
             lines.append(_number_line(name.removeprefix("train/"), value))
     if step.norm is not None:
-        clipped = f"clipped to {step.norm / step.clip_factor:.7g}" if step.clip_factor > 1 else "not clipped"
+        clipped = f"clipped to {step.clipped_norm:.7g}" if step.clip_factor > 1 else "not clipped"
         lines.append(f"{_number_line('gradient norm', step.norm)}, {clipped}")
     if (lr := step.metrics.get("train/lr")) is not None:
         lines.append(_number_line("learning rate", lr))
+    if step.update_norm is not None:
+        lines.append(_number_line("update norm", step.update_norm))
     lines.append(f"  {'samples':<16}{len(step.rows):,}, digest {step.digest:016x}")
     if step.samples:
         lines += ["", *_sample_lines(step, texts)]
@@ -161,10 +164,8 @@ def variant_lines(steps: Sequence[ReplayedStep], changes: Sequence[str]) -> list
     own = next(step for step in steps if not step.is_variant)
     other = next(step for step in steps if step.is_variant)
     rows = [(name.removeprefix("train/"), own.metrics[name], other.metrics.get(name)) for name in own.metrics]
-    clipped = [None if step.norm is None else step.norm / step.clip_factor for step in (own, other)]
-    rows.append(("clipped norm", clipped[0] or 0.0, clipped[1]))
-    updates = [math.sqrt(sum(each.update**2 for each in (step.norms or {}).values())) for step in (own, other)]
-    rows.append(("update norm", updates[0], updates[1]))
+    rows.append(("clipped norm", own.clipped_norm or 0.0, other.clipped_norm))
+    rows.append(("update norm", own.update_norm or 0.0, other.update_norm))
     lines = ["", *fold(f"step {own.step:,} as it was, and with {', '.join(changes)}:")]
     lines.append(f"  {'':<20} {'as it was':>15} {'changed':>15} {'ratio':>9}")
     for name, before, after in rows:

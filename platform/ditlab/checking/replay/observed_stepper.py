@@ -1,5 +1,6 @@
 """Stepper that measures chosen steps: each sample's loss before the update, its draws, norms by parameter."""
 
+import inspect
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from ditlab.inputs.host_preparation import prepare_on_host
 from ditlab.training.shares import ForwardPass
 from ditlab.training.stepping import Stepper
 
+TIME_NAMES = ("t", "time", "timestep", "sigma")
+"""Names of a network's argument that says how far a sample is noised."""
+
 
 @dataclass(frozen=True)
 class SampleLoss:
@@ -28,7 +32,7 @@ class SampleLoss:
     """Weighted sum of its components, with the weights before the update."""
     components: dict[str, float]
     time: float | None
-    """Time that the network was given, a mean over tokens that have one each; None for a network without."""
+    """Time or noise level that the network was given, a mean over tokens that have one each; None for one without."""
     draws: tuple[Draw, ...]
     """Random numbers that its loss drew."""
 
@@ -118,14 +122,17 @@ class ObservedStepper(Stepper):
 
 @contextmanager
 def _given_times(network: nn.Module) -> Iterator[list[float]]:
-    """Yield a list to which each pass adds the time that it is given: the network's second argument, if float."""
+    """Yield a list to which each pass adds the mean time (or noise level) that it is given."""
     times: list[float] = []
+    signature = inspect.signature(network.forward)
+    name = next((each for each in TIME_NAMES if each in signature.parameters), None)
 
-    def keep(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if len(inputs) > 1 and isinstance(inputs[1], Tensor) and inputs[1].is_floating_point():
-            times.append(float(inputs[1].float().mean()))
+    def keep(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        value = signature.bind_partial(*inputs, **named).arguments.get(name) if name else None
+        if isinstance(value, Tensor):
+            times.append(float(value.float().mean()))
 
-    hook = network.register_forward_pre_hook(keep)
+    hook = network.register_forward_pre_hook(keep, with_kwargs=True)
     try:
         yield times
     finally:

@@ -31,9 +31,14 @@ class ReplaySource:
     whole: Sequence[int]
     """Steps of checkpoints with an undamaged manifest."""
     data: DataSplits
-    use_gpu: bool
+    num_gpus: int
+    """GPUs that the steps are done on; 0: on the CPU."""
     here: MachineKind
     """Kind of this machine."""
+    code: str
+    """Hash of the code here."""
+    anyway: bool = False
+    """Go on with other code than that which did a step."""
     remarks: list[str] = field(default_factory=list)
     """Sentences on what is other here than the run's, with `anyway`."""
 
@@ -47,6 +52,11 @@ class ReplaySource:
         """Specs by which the run's steps were done, for the device of this replay."""
         current = self.run.experiment.to_dict()
         return AttemptSpecs(self.course, self.checkpoints, current, on_cpu=not self.use_gpu)
+
+    @property
+    def use_gpu(self) -> bool:
+        """True if the steps are done on GPUs."""
+        return self.num_gpus > 0
 
     @cached_property
     def journaled(self) -> Mapping[int, JournaledStep]:
@@ -88,7 +98,7 @@ def open_source(run: OpenedRun, anyway: bool = False) -> ReplaySource:
     data = open_data(experiment.data, home)
     recorded = read_recorded(run)
     remarks = [recorded.course.note] if recorded.course.note else []
-    has_gpu = torch.cuda.is_available()
+    num_gpus = torch.cuda.device_count()
     wants_gpu = experiment.resources.gpus_per_worker > 0
     differences = []
     if recorded.data and recorded.data != data.fingerprint:
@@ -96,12 +106,10 @@ def open_source(run: OpenedRun, anyway: bool = False) -> ReplaySource:
             f"the data are other than the run's (fingerprint {data.fingerprint[:12]}, the run's: "
             f"{recorded.data[:12]}): the same rows hold other samples"
         )
-    if recorded.code and recorded.code != (here := code_digest(tuple(plugin_packages(experiment.to_dict())))):
-        differences.append(
-            f"the code is other than the run's (hash {here[:12]}, the run's: {recorded.code[:12]}): what differs may "
-            "be the code's doing"
-        )
-    if wants_gpu and not has_gpu:
+    code = code_digest(tuple(plugin_packages(experiment.to_dict())))
+    if recorded.codes and code not in recorded.codes.values():
+        differences.append(other_code(code, list(recorded.codes.values())[-1]))
+    if wants_gpu and not num_gpus:
         names = ", ".join(sorted({machine.device for machine in recorded.machines.values()})) or "one"
         differences.append(
             f"this machine has no GPU, and the run was trained on {names}: a CPU draws other times and noise, so that "
@@ -112,8 +120,17 @@ def open_source(run: OpenedRun, anyway: bool = False) -> ReplaySource:
             f"run {run.folder.run_id}: {'; '.join(differences)}. Bring back what the run had, or replay with --anyway."
         )
     remarks += [f"{difference[0].upper()}{difference[1:]}." for difference in differences]
-    store, use_gpu = checkpoint_store(run.folder, experiment.checkpoint.storage), wants_gpu and has_gpu
-    return ReplaySource(run, recorded, store, _whole(store), data, use_gpu, machine_here(use_gpu), remarks)
+    store, num_gpus = checkpoint_store(run.folder, experiment.checkpoint.storage), num_gpus if wants_gpu else 0
+    here = machine_here(use_gpu=num_gpus > 0)
+    return ReplaySource(run, recorded, store, _whole(store), data, num_gpus, here, code, anyway, remarks)
+
+
+def other_code(here: str, theirs: str) -> str:
+    """Return a clause on code that is other than the run's."""
+    return (
+        f"the code is other than the run's (hash {here[:12]}, the run's: {theirs[:12]}): what differs may be the "
+        "code's doing"
+    )
 
 
 def _whole(store: CheckpointStore) -> list[int]:

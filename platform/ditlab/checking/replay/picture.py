@@ -36,7 +36,7 @@ def step_figure(view: View, step: ReplayedStep, texts: Sequence[str]) -> Figure 
         group = PointGroup(
             np.array([sample.time for sample in timed]), np.array([sample.loss for sample in timed]), "samples"
         )
-        panels.append(Points([group], title="loss by time", x_label="time that the network was given", y_label="loss"))
+        panels.append(Points([group], title="loss by time", x_label="time or noise level", y_label="loss"))
     layers = sorted(layers_of(step.norms or {}), key=lambda layer: -layer.gradient)[:MOST_LAYERS]
     if layers:
         names = [layer.layer for layer in layers]

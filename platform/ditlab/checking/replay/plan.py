@@ -17,8 +17,10 @@ class ReplayPlan:
     is_checkpoint: bool
     """True for one of the run's own checkpoints; False for what the run itself began from."""
     segments: tuple[Segment, ...]
+    way: tuple[Execution, ...]
+    """Executions that are done again, from the origin on."""
     executions: tuple[Execution, ...]
-    """Executions that are replayed for their own sake, in the order of their steps."""
+    """Executions of the way that are replayed for their own sake, in the order of their steps."""
     variant: Segment | None = None
     """The last step once more under another spec, from the same state."""
 
@@ -84,7 +86,8 @@ def _plan(
     first, last = targets[0].step, targets[-1].step
     origin = max((step for step in usable if step < first), default=course.first)
     segments: list[Segment] = []
-    for execution in way[origin - course.first : last - course.first]:
+    done = tuple(way[origin - course.first : last - course.first])
+    for execution in done:
         spec = with_workers(spec_of(execution), execution.workers)
         settings = (execution.workers, execution.threads, execution.halvings, spec)
         left_out = (execution.step,) if execution.left_out else ()
@@ -98,7 +101,7 @@ def _plan(
                     left_out,
                 )
             )  # fmt: skip
-    return ReplayPlan(origin, origin > course.first, tuple(segments), tuple(targets))
+    return ReplayPlan(origin, origin > course.first, tuple(segments), done, tuple(targets))
 
 
 def with_workers(spec: Mapping[str, Any], workers: int) -> Mapping[str, Any]:

@@ -20,7 +20,8 @@ def step_record(step: ReplayedStep, texts: Sequence[str]) -> dict[str, Any]:
         "left_out": execution.left_out,
         "is_variant": step.is_variant,
         "metrics": dict(step.metrics),
-        "clipped_norm": None if step.norm is None else step.norm / step.clip_factor,
+        "clipped_norm": step.clipped_norm,
+        "update_norm": step.update_norm,
         "digest": f"{step.digest:016x}",
         "rows": step.rows.tolist(),
         "samples": [

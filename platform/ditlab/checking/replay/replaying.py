@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.replay.course.course import Execution
-from ditlab.checking.replay.opening import ReplaySource, open_source, targets_of
+from ditlab.checking.replay.opening import ReplaySource, open_source, other_code, targets_of
 from ditlab.checking.replay.plan import ReplayPlan, plan_replay
 from ditlab.checking.replay.steps import ReplayedStep, run_plan
 from ditlab.checkpoints.manifest import DamagedCheckpoint
@@ -25,6 +25,8 @@ class ReplayedSteps:
     """Last step that the run has done."""
     steps: tuple[ReplayedStep, ...]
     """Replayed steps, ascending; two of one step where a kill or a roll-back cut one doing of it off."""
+    way: tuple[Execution, ...]
+    """Executions that were done again to come to these steps, themselves among them."""
     origins: tuple[str, ...]
     """From where each pass began, and how many steps it trained."""
     remarks: tuple[str, ...]
@@ -56,15 +58,17 @@ def replay_executions(
 ) -> ReplayedSteps:
     """Do some executions of a run's steps again; `change` alters each plan. Raises as `replay_steps` does."""
     run, found, origins = source.run, [], []
-    for plan in _plans(source, targets):
+    plans = [change(plan) for plan in _plans(source, targets)]
+    way = [execution for plan in plans for execution in plan.way]
+    check_gpus(source, plans)
+    check_code(source, way)
+    for plan in plans:
         origins.append(describe_origin(source, plan))
         run.progress(origins[-1], 0, None, "")
-        found += run_plan(
-            change(plan), run.folder.run_id, run.home, source.checkpoints, source.use_gpu, shown, run.progress
-        )
+        found += run_plan(plan, run.folder.run_id, run.home, source.checkpoints, source.use_gpu, shown, run.progress)
     return ReplayedSteps(
         run.folder.run_id, run.record.name, source.course.last, tuple(sorted(found, key=lambda step: step.step)),
-        tuple(origins), tuple(source.remarks),
+        tuple(way), tuple(origins), tuple(source.remarks),
     )  # fmt: skip
 
 
@@ -84,6 +88,30 @@ def _plans(source: ReplaySource, targets: Sequence[Execution]) -> list[ReplayPla
             for plan in plans:
                 check_origin(source, plan, whole)
             return plans
+
+
+def check_gpus(source: ReplaySource, plans: Sequence[ReplayPlan]) -> None:
+    """Raise UserError for steps of more workers than this machine has GPUs for."""
+    workers = max(segment.workers for plan in plans for segment in plan.segments)
+    if source.use_gpu and workers > source.num_gpus:
+        step = plans[-1].executions[-1].step
+        raise UserError(
+            f"step {step:,} of run {source.run.folder.run_id} takes {workers} workers with a GPU each, and this "
+            f"machine has {source.num_gpus}; replay it on a machine with {workers} GPUs."
+        )
+
+
+def check_code(source: ReplaySource, way: Sequence[Execution]) -> None:
+    """Raise UserError for steps that other code has done; remark on them with `anyway`."""
+    codes = {execution.attempt: source.recorded.codes.get(execution.attempt) for execution in way}
+    for attempt, code in sorted(codes.items()):
+        if code and code != source.code and not any("code is other" in remark for remark in source.remarks):
+            text = f"attempt {attempt}: {other_code(source.code, code)}"
+            if not source.anyway:
+                raise UserError(
+                    f"run {source.run.folder.run_id}, {text}. Bring back what the run had, or replay with --anyway."
+                )
+            source.remarks.append(f"{text[0].upper()}{text[1:]}.")
 
 
 def check_origin(source: ReplaySource, plan: ReplayPlan, whole: Sequence[int]) -> None:
@@ -113,5 +141,7 @@ def describe_origin(source: ReplaySource, plan: ReplayPlan) -> str:
     start = source.run.experiment.start
     where = f"from checkpoint {start.step:,} of run {start.run}" if start else "from step 0"
     wanted = plan.executions[0].step
-    gone = f", as no checkpoint before step {wanted:,} is left" if wanted > plan.origin + 1 else ""
-    return f"{where}{gone}: {num}"
+    if wanted == plan.origin + 1:
+        return f"{where}: {num}"
+    later = f" (the earliest is of step {min(source.whole):,})" if source.whole else ""
+    return f"{where}, as no checkpoint before step {wanted:,} is left{later}: {num}"

@@ -1,5 +1,6 @@
 """Replay of steps: the segments of a plan, one after the other, in a temporary folder."""
 
+import math
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -59,6 +60,16 @@ class ReplayedStep:
     def norm(self) -> float | None:
         """Gradient norm before clipping."""
         return self.metrics.get("train/grad_norm")
+
+    @property
+    def clipped_norm(self) -> float | None:
+        """Gradient norm after clipping."""
+        return None if self.norm is None else self.norm / self.clip_factor
+
+    @property
+    def update_norm(self) -> float | None:
+        """Norm of the change of the float32 weights; None where it was not measured."""
+        return math.sqrt(sum(each.update**2 for each in self.norms.values())) if self.norms else None
 
 
 def run_plan(

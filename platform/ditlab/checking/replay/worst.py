@@ -82,7 +82,7 @@ def explain(step: ReplayedStep, history: StepHistory) -> str:
         _against("norm", step.norm, history, history.norms, step.step),
     ]
     if step.clip_factor > 1 and step.norm is not None:
-        parts[1] += f", clipped to {step.norm / step.clip_factor:.4g}"
+        parts[1] += f", clipped to {step.clipped_norm:.4g}"
     if (lr := step.metrics.get("train/lr")) is not None:
         parts.append(f"learning rate {lr:.3g}")
     return f"step {step.step:,}: {'; '.join(parts)}; {carriers(step)}."

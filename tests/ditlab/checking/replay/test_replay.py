@@ -42,8 +42,10 @@ def copied(replay: Callable[..., Said], finished: Any, tmp_path: Path, monkeypat
     return tmp_path / "home" / "train" / finished.run_id
 
 
-def test_a_finished_run_replays_to_the_bit_and_stays_as_it_is(replay: Any, finished: Any, tmp_path: Path) -> None:
-    before = files(finished.home / "train" / finished.run_id)
+def test_a_finished_run_replays_to_the_bit_and_stays_as_it_is(
+    replay: Any, finished: Any, tmp_path: Path, blank_pictures: None
+) -> None:
+    before = files(finished.home)  # with the MLflow store, the data and the caches
     said = replay("--step", "1", "--to", "4", "--check", "--json")
     assert said.code == 0, said.err
     found = said.json
@@ -70,7 +72,7 @@ def test_a_finished_run_replays_to_the_bit_and_stays_as_it_is(replay: Any, finis
     assert [Path(file).name for file in said.json["files"]] == ["step-00000003.png", "step-00000003-changed.png"]
     shown = [line for line in said.err.splitlines() if str(tmp_path) not in line]
     assert max(map(len, shown)) <= 80 and "clipped norm" in said.err
-    assert files(finished.home / "train" / finished.run_id) == before
+    assert files(finished.home) == before
 
 
 def test_what_is_off_is_found(replay: Any, copied: Path) -> None:
@@ -116,6 +118,10 @@ def test_wrong_input_is_refused_before_anything_is_trained(
 
     monkeypatch.setattr("ditlab.checking.replay.steps.run_workers", no_process)
     for arguments, words in {
+        ("--step", "0"): "--step 0: run {id} (small) has no such step; it has steps 1 to 4.",
+        ("--step", "-2"): "--step -2: run {id} (small) has no such step; it has steps 1 to 4.",
+        ("--step", "1", "--to", "0"): "--step 1 is behind --to 0; give --to a later step.",
+        ("--step", "1", "--out", "/proc/none"): "--out /proc/none",
         ("--step", "9"): "--step 9: run {id} (small) has no such step; it has steps 1 to 4.",
         ("--step", "2", "--to", "5"): "--to 5: run {id} (small) has no such step; it has steps 1 to 4.",
         ("--step", "3", "--to", "2"): "--step 3 is behind --to 2; give --to a later step.",

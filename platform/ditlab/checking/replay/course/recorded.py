@@ -1,7 +1,7 @@
 """Record of a run's course: its receipts, else its journal and spec."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.replay.course.course import Course, Execution
@@ -26,8 +26,8 @@ class RecordedRun:
     journal: JournalContent
     data: str = ""
     """Fingerprint of the training data; empty where it is not recorded."""
-    code: str = ""
-    """Hash of the code of its last attempt; empty where it is not recorded."""
+    codes: Mapping[int, str] = field(default_factory=dict)
+    """Hash of the code that did its steps, by attempt; {} where it is not recorded."""
 
 
 def read_recorded(run: OpenedRun) -> RecordedRun:
@@ -64,7 +64,7 @@ def read_recorded(run: OpenedRun) -> RecordedRun:
     machines = {number: _machine(attempt) for number, attempt in attempts.items()}
     return RecordedRun(
         Course(executions, default, last, first, note), machines, journal, newest.data if newest else data,
-        newest.code if newest else "",
+        {number: attempt.code for number, attempt in attempts.items()},
     )  # fmt: skip
 
 
