@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ditlab.averages.profiles import PowerProfile, Profile
+from ditlab.averages.profiles import AverageProfile, PowerProfile
 
 EVEN_EDGES = 4096
 """Intervals of a long run on which profiles are compared; a shorter run is compared update by update."""
@@ -34,7 +34,7 @@ class Combination:
     """Distance of the sum's profile from the wanted one, relative to the latter (in L2 over the updates)."""
 
 
-def combine(kept: Sequence[KeptAverage], wanted: Profile, stop: int) -> Combination:
+def combine(kept: Sequence[KeptAverage], wanted: AverageProfile, stop: int) -> Combination:
     """Return the combination of `kept` averages for a profile that ends after `stop` updates, by least squares."""
     edges = _edges([each.updates for each in kept], stop)
     scale = 1 / np.sqrt(np.diff(edges))  # of sums over intervals, to an integral of squares

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 
-class Profile(Protocol):
+class AverageProfile(Protocol):
     """Weight of each update's result in an average."""
 
     @property

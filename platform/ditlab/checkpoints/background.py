@@ -94,10 +94,11 @@ class BackgroundSaver:
         manifest = deepcopy(manifest)  # the step loop goes on changing its metrics
         held_up = time.perf_counter() - began
         # A daemon: a worker that waits for a dead one must not keep the process from ending.
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._run, args=(manifest, began, held_up), name="checkpoint-saver", daemon=True
         )
-        self._thread.start()
+        thread.start()
+        self._thread = thread  # once it can be joined: `settle` may be called in another thread meanwhile
         if self._mode == "blocking":
             self._join()
             self._state.take(())  # or a state that is built anew would find the old one still in memory
@@ -117,7 +118,10 @@ class BackgroundSaver:
         return self._last
 
     def settle(self) -> None:
-        """Wait, in a thread beside the caller of `save`, for the save under way when this is called."""
+        """Wait, in a thread beside the caller of `save`, for the save under way when this is called.
+
+        One that begins meanwhile may be waited for or not.
+        """
         if thread := self._thread:
             thread.join()
 

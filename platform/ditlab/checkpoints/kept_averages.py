@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ditlab.averages.combining import Combination, KeptAverage, combine
 from ditlab.averages.names import START, UPDATES, field_of, length_of
-from ditlab.averages.profiles import PowerProfile, Profile
+from ditlab.averages.profiles import AverageProfile, PowerProfile
 from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.snapshots import average_snapshots
@@ -43,7 +43,7 @@ class AverageSource:
 class RebuiltAverage:
     """Average of the weights that was not kept, as a sum of kept ones."""
 
-    profile: Profile
+    profile: AverageProfile
     combination: Combination
     sources: Sequence[AverageSource]
     checkpoint: CheckpointReader
@@ -100,7 +100,7 @@ class KeptAverages:
         """Number of snapshots, without the checkpoint."""
         return len({source.reader.location for source in self.sources} - {self.checkpoint.location})
 
-    def rebuild(self, profile: Profile) -> RebuiltAverage:
+    def rebuild(self, profile: AverageProfile) -> RebuiltAverage:
         """Return the average of a profile that ends at the checkpoint.
 
         Raises UserError for a length below the shortest that was kept, and where there are too few snapshots.

@@ -50,7 +50,7 @@ def test_a_kept_average_is_rebuilt_from_itself_alone() -> None:
     np.testing.assert_allclose(found.coefficients, [0, 0, 0, 0, 0, 1], atol=1e-9)
 
 
-@pytest.mark.parametrize("total", [60, 2048, 1_000_000])
+@pytest.mark.parametrize("total", [60, 2048, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_about_34_snapshots_rebuild_every_length_of_a_run_of_any_size(total: int) -> None:
     """Of a path that is 1 / sqrt(n) of its end away after n updates: within 1e-3."""
     steps = snapshot_steps(0, total, 24)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from ditlab.checkpoints import background
 from ditlab.checkpoints.background import BackgroundSaver
 from ditlab.checkpoints.manifest import MANIFEST, folder_of
 from ditlab.checkpoints.staging import InPlace
@@ -120,6 +121,22 @@ def test_a_journal_that_cannot_be_synced_keeps_the_checkpoint_from_counting(tmp_
     failed = save(tmp_path, 1, before_commit=broken)
     assert failed.kind == "write" and "No space left on device (/journal.jsonl)" in str(failed.error)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_save_that_is_just_beginning_may_be_waited_for(tmp_path, monkeypatch):
+    """Another saver's thread waits for what is under way, at any moment."""
+    one = saver(tmp_path)
+
+    class Watched(threading.Thread):
+        def start(self):
+            one.settle()
+            super().start()
+            one.settle()
+
+    monkeypatch.setattr(background.threading, "Thread", Watched)
+    for step in (1, 2):
+        one.save(manifest(step), state(step))
+    assert one.wait().error is None and is_step(tmp_path, 2)
 
 
 def test_a_peer_that_falls_silent(tmp_path):

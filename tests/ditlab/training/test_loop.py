@@ -9,28 +9,13 @@ from torch import nn
 from denoisers.processes.flow.objective import VelocityObjective
 from ditlab.engine.engine import Engine
 from ditlab.errors import RunFailed
+from support.planted.faulty_losses import faulty, poison
 from support.trainings.workers import newest, same_state, tiny, train_here
-
-ORIGINAL_LOSS = VelocityObjective.loss
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     return tmp_path_factory.mktemp("home")
-
-
-def faulty(monkeypatch, fault):
-    """`fault(step, start, batch, losses)` looks at every training pass; what it returns takes the losses' place."""
-
-    def loss(self, network, batch, noise):
-        losses = ORIGINAL_LOSS(self, network, batch, noise)
-        return fault(noise.step, noise.start, batch, losses) if noise.stream == "train" else losses
-
-    monkeypatch.setattr(VelocityObjective, "loss", loss)
-
-
-def poison(losses, value=math.nan):
-    return {name: component * value for name, component in losses.items()}
 
 
 def test_a_wish_to_stop_at_the_last_step_changes_nothing(home, tmp_path):

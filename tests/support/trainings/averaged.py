@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ditlab.averages.names import START, UPDATES, field_of
-from ditlab.averages.profiles import Profile
+from ditlab.averages.profiles import AverageProfile
 from ditlab.checkpoints.background import BackgroundSaver
 from ditlab.checkpoints.kept_averages import RebuiltAverage, open_averages
 from ditlab.checkpoints.manifest import CheckpointManifest
@@ -63,7 +63,9 @@ def same_averages(one: Path, two: Path) -> bool:
         )
 
 
-def rebuilt(folder: Path, profile: Profile, warn: Callable[[str], None]) -> tuple[dict[str, Tensor], RebuiltAverage]:
+def rebuilt(
+    folder: Path, profile: AverageProfile, warn: Callable[[str], None]
+) -> tuple[dict[str, Tensor], RebuiltAverage]:
     """Rebuild an average of a run's newest checkpoint."""
     with newest(folder) as checkpoint, open_averages(CheckpointStore.at(folder), checkpoint, warn) as kept:
         average = kept.rebuild(profile)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ditlab.analysis.saved_run import SavedRun
-from ditlab.averages.profiles import ExponentialProfile, PowerProfile, Profile
+from ditlab.averages.profiles import AverageProfile, ExponentialProfile, PowerProfile
 from ditlab.checkpoints.kept_averages import KeptAverages, RebuiltAverage, open_averages
 from ditlab.errors import UserError
 from ditlab.runs.request import checkpoint_store
@@ -21,7 +21,7 @@ ROUGH = 0.05
 within 1e-3 of averages that had been kept."""
 
 
-def requested_profiles(requested: Sequence[str | float]) -> list[Profile]:
+def requested_profiles(requested: Sequence[str | float]) -> list[AverageProfile]:
     """Return the profiles of texts such as `0.1` (a relative length) and `decay=0.999`, or of numbers.
 
     Raises UserError for a text that is neither, a length or decay out of range, and for none at all.
@@ -32,7 +32,7 @@ def requested_profiles(requested: Sequence[str | float]) -> list[Profile]:
     return list(dict.fromkeys(found))
 
 
-def _profile(text: str) -> Profile:
+def _profile(text: str) -> AverageProfile:
     is_decay = text.startswith(_DECAY)
     low, high = (0.0, 1.0) if is_decay else (SHORTEST, LONGEST)
     try:

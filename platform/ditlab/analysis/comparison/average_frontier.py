@@ -16,7 +16,7 @@ from ditlab.analysis.comparison.frontier_table import AverageColumn, FrontierTab
 from ditlab.analysis.evaluation import CheckpointEvaluation, evaluate_run
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.saved_run import SavedRun
-from ditlab.averages.profiles import ExponentialProfile, PowerProfile, Profile
+from ditlab.averages.profiles import AverageProfile, ExponentialProfile, PowerProfile
 from ditlab.home import writable_folder
 
 MOST_PANELS = 12
@@ -29,7 +29,7 @@ EXACT = 1e-9
 class AveragedPoint:
     """Metrics under one average."""
 
-    profile: Profile
+    profile: AverageProfile
     profile_error: float
     """Distance of the rebuilt profile from the wanted one, relative; 0 but for rounding where it was kept."""
     evaluation: CheckpointEvaluation

@@ -1,0 +1,29 @@
+"""Faults in the training passes of the velocity loss."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from denoisers.processes.flow.objective import VelocityObjective
+
+ORIGINAL_LOSS = VelocityObjective.loss
+
+Losses = dict[str, Tensor]
+
+
+def faulty(monkeypatch: pytest.MonkeyPatch, fault: Callable[[int, int, Mapping[str, Tensor], Losses], Losses]) -> None:
+    """Let `fault(step, start, batch, losses)` look at every training pass; what it returns takes the losses' place."""
+
+    def loss(self: Any, network: Any, batch: Any, noise: Any) -> Losses:
+        losses = ORIGINAL_LOSS(self, network, batch, noise)
+        return fault(noise.step, noise.start, batch, losses) if noise.stream == "train" else losses
+
+    monkeypatch.setattr(VelocityObjective, "loss", loss)
+
+
+def poison(losses: Losses, value: float = math.nan) -> Losses:
+    """Return losses times `value`."""
+    return {name: component * value for name, component in losses.items()}
