@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.replay.course.course import Course, Execution
 from ditlab.checking.replay.course.machine import MachineKind
@@ -56,9 +58,10 @@ def read_recorded(run: OpenedRun) -> RecordedRun:
     attempts = receipts.attempts
     executions = _executions(receipts)
     executions = with_unwritten(executions, attempts, journal)
-    note = (
-        f"Damaged receipts: {receipts.damage}; steps without one are replayed by the spec." if receipts.damage else ""
-    )
+    problems = [receipts.damage] if receipts.damage else []
+    if num_lost := int((~np.isin(receipts.rows["attempt"], list(attempts))).sum()):
+        problems.append(f"{num_lost:,} rows are of attempts whose line in {run.folder.receipt_attempts} is missing")
+    note = f"Damaged receipts: {'; '.join(problems)}; steps without one are replayed by the spec." if problems else ""
     last = max([last, *(execution.step for execution in executions)])
     newest = attempts[max(attempts)] if attempts else None
     machines = {number: _machine(attempt) for number, attempt in attempts.items()}
