@@ -22,7 +22,7 @@ from ditlab.home import writable_folder
 MOST_PANELS = 12
 """Metrics that are drawn."""
 EXACT = 1e-9
-"""Distance of profiles, relative, below which an average was kept as it is: what is left is rounding."""
+"""Distance of profiles, relative, which is rounding alone: of lengths that were kept."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class AverageFrontier:
         columns = [
             AverageColumn(
                 point.profile.label,
-                ("kept" if point.profile_error < EXACT else f"{point.profile_error:.1e}", point.nearness),
+                ("exact" if point.profile_error < EXACT else f"{point.profile_error:.1e}", point.nearness),
                 ["" if (value := point.evaluation.metrics.get(name)) is None else f"{value:.5f}" for name in names],
             )
             for point in self.points

@@ -1,0 +1,142 @@
+"""`evaluate`, `sample`, `export` with `--ema`, and what `plan`, `runs show` and `runs rm` say of kept averages."""
+
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+import ditlab as package
+from ditlab.analysis.comparison.frontier_table import AverageColumn, FrontierTable
+from support.command import run_inside
+from support.damaged.home import copied_home
+from support.trainings.averaged import keep_averages
+
+LENGTHS = ("0.05", "0.1", "0.15", "0.2", "0.25")
+
+
+@pytest.fixture(scope="module")
+def averaged_home(finished, tmp_path_factory):
+    """A home whose run keeps averages. Read it only."""
+    home = copied_home(finished.home, tmp_path_factory.mktemp("averages") / "home")
+    keep_averages(home.run(finished.run_id).checkpoints)
+    return home
+
+
+@pytest.fixture
+def ema(averaged_home, monkeypatch):
+    """`ema(*arguments)` in that home."""
+    monkeypatch.setenv("DITLAB_HOME", str(averaged_home.root))
+    return lambda *arguments: run_inside(*arguments, home=averaged_home.root)
+
+
+def test_the_frontier_of_a_run(averaged_home, finished, ema, monkeypatch):
+    """A table that fits into 80 columns, JSON, a figure; weights that are at rest are rebuilt exactly."""
+    monkeypatch.setenv("COLUMNS", "80")
+    journal = averaged_home.run(finished.run_id).journal
+    before = journal.read_bytes()
+    said = ema("evaluate", "small", "--rows", "32", "--ema", ",".join((*LENGTHS, "decay=0.9")), "--json")
+    assert said.code == 0, said.err
+    assert journal.read_bytes() == before
+    assert (said.json["run_id"], said.json["step"], said.json["snapshots"]) == (finished.run_id, 4, 3)
+    assert [each["profile"] for each in said.json["averages"]] == [*LENGTHS, "decay=0.9"]
+    errors = {each["profile"]: each["profile_error"] for each in said.json["averages"]}
+    assert errors["0.05"] < 1e-9 and errors["0.1"] < 1e-9
+    first, *rest = (each["metrics"] for each in said.json["averages"])
+    assert {"held_out/velocity", "held_out/direction"} <= first.keys()
+    assert all(each == pytest.approx(first, rel=1e-4) for each in rest)
+    (figure,) = said.json["files"]
+    assert Path(figure).read_bytes().startswith(b"\x89PNG")
+    lines = [line for line in said.err.splitlines() if line != figure]
+    assert max(map(len, lines)) <= 80
+    assert sum("held_out/velocity_t0" in line for line in lines) == 2  # six averages take two tables
+    assert sum("exact" in line for line in lines) == 2 and sum("approximate" in line for line in lines) == 1
+
+
+def test_one_average_for_samples_and_exports(averaged_home, finished, ema, tmp_path):
+    for name, arguments in (("own", ("--raw",)), ("rebuilt", ("--ema", "0.15"))):
+        said = ema("export", "small", *arguments, "--out", tmp_path / name)
+        assert said.code == 0, said.err
+    assert "average 0.15 is rebuilt from 3 snapshots and the checkpoint of step 4, with a profile error" in said.err
+    own, rebuilt = (load_file(tmp_path / name / "weights.safetensors") for name in ("own", "rebuilt"))
+    for name, value in own.items():
+        torch.testing.assert_close(rebuilt[name], value, rtol=1e-5, atol=1e-6)
+    with safe_open(tmp_path / "rebuilt" / "weights.safetensors", "pt") as file:
+        assert file.metadata()["average"] == "0.15"
+    said = ema("sample", "small", "--num", "2", "--ema", "0.15", "--out", tmp_path / "drawn", "--json")
+    assert said.code == 0, said.err
+    drawn = load_file(tmp_path / "drawn" / "samples.safetensors")["values"]
+    trained = package.load_export(tmp_path / "own", device="cpu").sample(2).values
+    torch.testing.assert_close(drawn, trained, rtol=1e-3, atol=1e-3)
+    found = package.evaluate_averages("small", 0.1, rows=32)
+    assert [point.profile.label for point in found.points] == ["0.1"] and found.files == [] and found.plot is None
+
+
+def test_bad_input_is_one_sentence(ema, with_run, tmp_path):
+    for text in ("0.3", "0.019", "abc", "", "nan", "inf", "-1", "0.1,abc", "0.1,", "decay=1", "decay=x"):
+        said = ema("evaluate", "small", "--ema", text)
+        wrong = text.split(",")[-1]
+        assert (said.code, said.out) == (2, ""), text
+        assert f"--ema {wrong!r} is no average that can be rebuilt; name a relative length such as 0.1" in said.err
+        assert said.err.count("\n") == 1 and "Traceback" not in said.err
+    for arguments, message in (
+        (("evaluate", "small", "--ema", "0.03"), "--ema 0.03 is shorter than the shortest average that the run keeps"),
+        (("sample", "small", "--ema", "0.1,0.2"), "--ema 0.1,0.2 names 2 averages, and one is used here; name one."),
+        (("export", "small", "--ema", "0.1", "--raw", "--out", tmp_path), "--raw and --ema 0.1 exclude each other"),
+    ):
+        said = ema(*arguments)
+        assert said.code == 2 and message in said.err and said.err.count("\n") == 1
+    for arguments in (("evaluate", "small"), ("sample", "small"), ("export", "small", "--out", tmp_path)):
+        said = with_run(*arguments, "--ema", "0.1")
+        assert said.code == 2 and said.err.count("\n") == 1
+        assert "the checkpoint of step 4 keeps no averages" in said.err and "set training.averages" in said.err
+
+
+def test_a_step_without_snapshots(averaged_home, finished, tmp_path):
+    """What the checkpoint itself has kept can be had; others not."""
+    home = copied_home(averaged_home.root, tmp_path / "home")
+    shutil.rmtree(home.run(finished.run_id).checkpoints / "averages")
+    said = run_inside("export", "small", "--ema", "0.25", "--out", tmp_path / "out", home=home.root)
+    assert said.code == 2 and said.err.count("\n") == 1
+    assert "--ema 0.25 cannot be rebuilt from 0 snapshots and the checkpoint of step 4" in said.err
+    assert run_inside("export", "small", "--ema", "0.1", "--out", tmp_path / "out", home=home.root).code == 0
+
+
+def test_snapshots_are_counted_and_deleted_with_their_run(averaged_home, finished, tmp_path):
+    home = copied_home(averaged_home.root, tmp_path / "home")
+    folder = home.run(finished.run_id).checkpoints / "averages"
+    taken = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    shown = run_inside("runs", "show", "small", "--json", home=home.root).json["bytes"]
+    assert shown["snapshots of averages"] == taken and shown["total"] > taken + shown["checkpoints"]
+    assert "snapshots of averages" in " ".join(run_inside("runs", "show", "small", home=home.root).out.split())
+    listed = run_inside("runs", "rm", "small", "--dry-run", "--json", home=home.root)
+    assert listed.code == 0 and folder.exists()
+    assert run_inside("runs", "rm", "small", "--yes", home=home.root).code == 0
+    assert not folder.exists()
+
+
+def test_a_plan_counts_memory_and_disk(finished):
+    averages = ("--set", "training.averages={}", "--set", "training.steps=2000", "--set", "engine.zero.stage=0")
+    said = run_inside("plan", finished.spec, *averages, "--json", home=finished.home)
+    one = 4 * said.json["parameters"]  # master, two moments, the moving average, and two averages of other lengths
+    assert (said.json["snapshots"], said.json["snapshot_bytes"]) == (33, 2 * one)
+    assert said.json["checkpoint_bytes"] == 6 * one
+    assert said.json["own"]["update"]["average"] == 3 * one
+    assert said.json["own"]["checkpoint_copy_bytes"] == 8 * one
+    assert "snapshots of averages 33 of" in " ".join(said.err.split())
+
+
+def test_columns_that_do_not_fit_follow_in_further_tables():
+    columns = [AverageColumn(f"0.{number}", ("1e-3", ""), ("0.12345", "")) for number in range(9)]
+    for width in (20, 40, 80, 200):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(FrontierTable(("profile error", ""), ("held_out/velocity_t0", "a"), columns))
+        text = console.export_text()
+        tables = text.count("profile")
+        assert tables == {20: 9, 40: 9, 80: 2, 200: 1}[width], (width, text)
+        if width >= 40:
+            assert text.count("held_out/velocity_t0") == tables and text.count("0.12345") == 9
