@@ -43,19 +43,18 @@ engine: {zero: {stage: 1}}
 evaluation: {samples: 0, limit: 16}
 sampling: {solver: euler, steps: 4}
 """
-PIXELHDM = """\
+DLM = """\
 name: planted-mask
-model: {family: pixelhdm, width: 16, pixel_width: 4, patch_size: 8, patch_depth: 1, pixel_depth: 1, num_heads: 2,
-  num_kv_heads: 1, mrope_widths: [2, 2, 4], bottleneck_width: 8, time_width: 8, max_resolution: 64,
-  text_length: 16, text_depth: 1, text_encoder: learned}
-objective: {weights: {velocity: 1.0, frequency: 0.0, alignment: 0.0}}
-data: {kind: captioned_digits}
+model: {family: dlm, length: 16, block_size: 4, vocabulary: 256, width: 16, depth: 1, num_heads: 2, condition_width: 8,
+  time_width: 8}
+data: {kind: text, length: 16}
 batch: {size: 16}
 training: {steps: 20}
+engine: {compile: true}
 evaluation: {samples: 0, limit: 16}
-sampling: {steps: 2, height: 16, width: 16}
+sampling: {steps: 2}
 """
-SPECS = {"dit": DIT, "pixelhdm": PIXELHDM}
+SPECS = {"dit": DIT, "dlm": DLM}
 """Specs under which faults are looked for, by name."""
 
 
@@ -66,9 +65,15 @@ def _one(file: str, old: str, new: str) -> tuple[Replacement, ...]:
 FAULTS = (
     Fault(
         "detached branch",
+        _one("models/denoisers/dit/network.py", "x + self.attention(self.attention_norm(x, condition))",
+             "x + self.attention(self.attention_norm(x, condition)).detach()"),
+        "gradient.*attention",
+    ),
+    Fault(
+        "detached branch behind a gate",
         _one("models/denoisers/layers/adaln_block.py", "self.attention(normed, queries, attend_to(key_mask))",
              "self.attention(normed, queries, attend_to(key_mask)).detach()"),
-        "gradient.*attention",
+        "gradient.*attention", ("model.adaln=zero",),
     ),
     Fault(
         "detached loss component",
@@ -130,7 +135,7 @@ FAULTS = (
         "weight decay on what has none",
         _one(ENGINE + "optimisers/building.py", '"weight_decay": rates.weight_decay',
              '"weight_decay": spec.weight_decay'),
-        "update|weights",
+        "update|weights", ("optimizer.no_decay=[bias, norm]",),
     ),
     Fault(
         "bias correction off by one",
@@ -268,6 +273,6 @@ FAULTS = (
         "a compiled graph that ignores a mask",
         _one("models/denoisers/layers/masked_attention.py", "attn_mask=mask",
              "attn_mask=None if torch.compiler.is_compiling() else mask"),
-        "gradient|loss", ("engine.compile=true",), "pixelhdm",
+        "gradient|loss", (), "dlm",
     ),
 )  # fmt: skip

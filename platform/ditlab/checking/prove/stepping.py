@@ -48,12 +48,15 @@ def compare_clipping(whole: WholeStep, experiment: Experiment) -> Iterator[Compa
 
 
 def compare_update(
-    whole: WholeStep, experiment: Experiment, plan: RunPlan, kinds: Mapping[str, ParameterKind], on_gpu: bool
-) -> Iterator[Comparison]:
-    """Yield the comparisons of each module's update and moments, and of where weights are stored."""
+    whole: WholeStep, experiment: Experiment, plan: RunPlan, kinds: Mapping[str, ParameterKind], number: int,
+    on_gpu: bool,
+) -> Iterator[Comparison]:  # fmt: skip
+    """Yield the comparisons of each module's update and moments, and of where weights are stored.
+
+    `number`: the update's, from 1.
+    """
     spec, step = experiment.optimizer, f"step {whole.step + 1}"
     lr = float(closed_form(experiment, plan, np.array([whole.step]))[0])
-    number = int(whole.first.scalars["adam_step"]) + 1
     updates: dict[str, PlainUpdate] = {}
     enlarged: dict[str, float] = {}
     """What Muon's iterations make of roundings, by parameter."""
@@ -128,6 +131,10 @@ def compare_averages(whole: WholeStep, experiment: Experiment) -> Iterator[Compa
         field = next(name for name in whole.before if length_of(name) == length)
         decays[field] = power_decay(length, max(1, int(updates)))
     for field, decay in decays.items():
+        what = "exponential" if field == "ema" else f"power-function, {length_of(field):g}"
+        if field not in whole.before:
+            yield Comparison("average", what, 1.0, 0.0, f"step {whole.step + 1}: the engine's state holds none")
+            continue
         for module, names in by_module(whole.before["master"]).items():
             distances, scales, moves = [], [], []
             for name in names:
@@ -136,7 +143,6 @@ def compare_averages(whole: WholeStep, experiment: Experiment) -> Iterator[Compa
                 distances.append(whole.after[field][name].double() - plain)
                 scales.append(plain.abs() + (1 - decay) * (weights - old).abs())
                 moves.append((1 - decay) * (weights - old))
-            what = "exponential" if field == "ema" else f"power-function, {length_of(field):g}"
             yield Comparison(
                 "average", what, joint_norm(distances), MARGIN * FLOAT32 * joint_norm(scales),
                 f"step {whole.step + 1}, decay {decay:.6g}", module, joint_norm(moves),

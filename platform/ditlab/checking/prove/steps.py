@@ -13,7 +13,7 @@ from ditlab.checking.prove.feeding import compare_epoch, compare_feeding
 from ditlab.checking.prove.findings import Comparison
 from ditlab.checking.prove.gradients import compare_gradients, compare_losses, compare_norm
 from ditlab.checking.prove.life.plain_model import PRECISIONS
-from ditlab.checking.prove.observing import observe_steps, observed_experiment
+from ditlab.checking.prove.observing import observe_steps, observed_experiment, observed_spans
 from ditlab.checking.prove.reading import PlainReader
 from ditlab.checking.prove.records import WholeStep, join_steps
 from ditlab.checking.prove.stepping import (
@@ -59,14 +59,22 @@ class _StepChecker:
         self._experiment = observed_experiment(run.experiment)
         self._dtype = PRECISIONS[run.experiment.training.precision]
         self._reader = PlainReader(run, rank)
+        self._starts = {span.first for span in observed_spans(run.experiment, run.plan)}
+        self._num_updates = 0
+        """Updates before the step that is compared, counted here: a counter of the engine's may be off."""
         module = _fresh_module(run)
         roles = parameter_roles(module)
         self._kinds = {name: ParameterKind(roles[name], each.shape) for name, each in module.named_parameters()}
         self._fresh = {name: each.detach().reshape(-1) for name, each in module.named_parameters()}
 
     def compare(self, whole: WholeStep) -> Iterator[Comparison]:
-        """Yield all comparisons of one step."""
+        """Yield all comparisons of one step; those of a span come in its order."""
         experiment, plan = self._experiment, self._run.plan
+        if whole.step in self._starts:
+            self._num_updates = whole.step
+        own = whole.first.scalars["adam_step"]
+        detail = f"step {whole.step + 1}: {own:g} in place of {self._num_updates}"
+        yield Comparison("moments", "updates so far", abs(own - self._num_updates), 0.0, detail)
         micro_batches = self._reader.micro_batches(whole.step)
         yield from compare_feeding(whole, micro_batches)
         if plan.epoch_steps and plan.epoch_steps * experiment.batch.size <= MOST_OF_AN_EPOCH:
@@ -83,7 +91,9 @@ class _StepChecker:
         yield from compare_norm(whole)
         yield from compare_clipping(whole, experiment)
         yield from compare_rates(whole, experiment, plan, self._kinds)
-        yield from compare_update(whole, experiment, plan, self._kinds, self._rank.device.type == "cuda")
+        self._num_updates += 1
+        on_gpu = self._rank.device.type == "cuda"
+        yield from compare_update(whole, experiment, plan, self._kinds, self._num_updates, on_gpu)
         yield from compare_averages(whole, experiment)
 
     def compare_slope(self, whole: WholeStep) -> Iterator[Comparison]:

@@ -21,7 +21,7 @@ from ditlab.training.plan import TrainingRun
 
 DROPOUT = "dropout of conditions"
 """Phase of these comparisons."""
-ROWS, PASSES = 16, 32
+ROWS, PASSES = 32, 16
 """Samples of a pass, and passes: 512 decisions."""
 DEVIATIONS = 5.0
 """Standard deviations of a count by which chance may move it: one run in two million is further out."""

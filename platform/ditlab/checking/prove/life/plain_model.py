@@ -28,7 +28,7 @@ class PlainModel:
 def build_plain(run: TrainingRun, rank: Rank, weights: dict[str, Tensor], dtype: torch.dtype) -> PlainModel:
     """Build a run's network and objective anew, in evaluation mode, with weights by name in `dtype`.
 
-    `weights`: whole tensors, float32, named `network.path` and `objective.path`, buffers among them.
+    `weights`: whole tensors, float32 or float64, named `network.path` and `objective.path`, buffers among them.
     """
     experiment = run.experiment
     with torch.random.fork_rng(devices=[]):
@@ -37,9 +37,9 @@ def build_plain(run: TrainingRun, rank: Rank, weights: dict[str, Tensor], dtype:
     owners = {"network": network, "objective": objective.modules or nn.Module()}
     with torch.no_grad():
         for prefix, owner in owners.items():
+            owner.to(rank.device, dtype).eval()
             for name, value in owner.state_dict(keep_vars=True).items():
                 value.copy_(weights[f"{prefix}.{name}"].view(value.shape))
-            owner.to(rank.device, dtype).eval()
     return PlainModel(network, objective)
 
 

@@ -1,0 +1,76 @@
+"""`ditlab prove` finds nothing off where nothing is: every family under every engine that a spec accepts."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from ditlab.errors import UserError
+from ditlab.spec.experiment import Experiment
+from support.trainings.family_specs import FAMILIES, smallest
+from support.trainings.proven import off, prove_all, prove_here
+
+ENGINES = [
+    {"engine__zero__stage": stage, "training__precision": precision, "engine__activation_checkpointing": checkpointing}
+    for stage, precision, checkpointing in product((0, 1, 2, 3), ("fp32", "bf16"), (False, True))
+]
+OTHERS: list[dict[str, Any]] = [
+    {"training__clip": {"kind": "none"}},
+    {"training__clip": {"kind": "zclip", "warmup": 1, "max_norm": None}},
+    {"training__clip": {"kind": "zclip_ratio", "ratio": 1.0}},
+    {"training__ema": None},
+    {"training__averages": {"lengths": [0.05, 0.1]}},
+    {"training__precision": "fp16"},
+    {"optimizer": {"kind": "muon", "lr": 1e-3}},
+    {"optimizer": {"kind": "muon", "lr": 1e-2, "scale": "spectral", "nesterov": False, "adamw_lr": 1e-3}},
+    {"optimizer": {"kind": "adamw", "no_decay": ["bias", "norm"], "lr_factors": {"matrix": 0.5}, "betas": [0.5, 0.7]}},
+    {"engine__zero__stage": 2, "engine__zero__offload": "cpu"},
+    {"engine__zero__stage": 3, "engine__zero__offload": "cpu", "engine__zero__offload_parameters": "cpu"},
+    {"engine__activation_offload": "cpu"},
+    {"batch__micro": None},
+    {"batch__micro": 1},
+    {"schedule": {"kind": "stepped_cosine_restart", "cycle": 5}},
+]
+"""What else a spec may set, with ZeRO-1 where it says nothing of the stage."""
+
+
+def accepted(family: str, changes: dict[str, Any], workers: int) -> Experiment | None:
+    """Return the smallest experiment of a family with changes; None where no spec may say so."""
+    try:
+        return smallest(family, workers, **changes)
+    except UserError:
+        return None
+
+
+def assert_all_hold(family: str, cells: list[dict[str, Any]], workers: int, home: Any, monkeypatch: Any) -> None:
+    tried = [(cell, experiment) for cell in cells if (experiment := accepted(family, cell, workers)) is not None]
+    assert len(tried) > len(cells) / 2
+    found = prove_all([experiment for _, experiment in tried], home, monkeypatch)
+    alarms = [f"{cell}\n  {line}" for (cell, _), each in zip(tried, found, strict=True) for line in off(each)[:8]]
+    assert not alarms, "\n".join(alarms)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_smallest_experiment_proves(family, home):
+    assert not off(prove_here(smallest(family), home))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_engine_raises_an_alarm(family, workers, home, monkeypatch):
+    assert_all_hold(family, ENGINES, workers, home, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_other_setting_raises_an_alarm(family, workers, home, monkeypatch):
+    assert_all_hold(family, OTHERS, workers, home, monkeypatch)

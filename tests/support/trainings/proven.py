@@ -1,0 +1,76 @@
+"""Proofs of many experiments in one group of worker processes, as a start of each would take longer than its proof."""
+
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ditlab.checking import process_group
+from ditlab.checking.process_group import run_workers
+from ditlab.checking.prove.findings import Comparison
+from ditlab.checking.prove.proving import prove_run
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.data.splits import open_data
+from ditlab.engine.distributed import Rank, single_process
+from ditlab.home import Home
+from ditlab.spec.experiment import Experiment, class_for
+from ditlab.training.plan import TrainingRun, plan_run
+from support.garbage import exempt_imports
+from support.trainings.groups import warm_processes
+
+
+def prove_here(experiment: Experiment, home: Path) -> list[Comparison]:
+    """Prove an experiment of one worker in this process."""
+    with tempfile.TemporaryDirectory() as folder, single_process(use_gpu=False) as rank:
+        found = _prove(experiment, rank, home, Path(folder))
+    exempt_imports()
+    return found
+
+
+def prove_all(experiments: Sequence[Experiment], home: Path, monkeypatch: Any) -> list[list[Comparison]]:
+    """Prove experiments of equally many workers one after the other on the same processes; each one's comparisons."""
+    num = experiments[0].resources.max_workers
+    for experiment in experiments:
+        open_data(experiment.data, Home(home))  # prepared once, not by two workers at a time
+    monkeypatch.setattr(process_group, "_context", warm_processes)
+    with tempfile.TemporaryDirectory() as folder:
+        specs = [experiment.to_dict() for experiment in experiments]
+        workers = run_workers(_body, (specs, str(home), folder), num, threads=1, timeout=120)
+    return [[each for part in parts for each in part] for parts in zip(*workers, strict=True)]
+
+
+def off(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return a line for each comparison that does not hold, or one that says that there are none at all."""
+    lines = [
+        f"{each.phase}: {each.module} {each.what}: {each.distance:.3g} > {each.bound:.3g} ({each.detail})"
+        for each in comparisons
+        if not each.holds
+    ]
+    return lines if comparisons else ["nothing was compared"]
+
+
+def _body(rank: Rank, specs: Sequence[dict[str, Any]], home: str, folder: str) -> list[list[Comparison]]:
+    torch.set_num_threads(1)
+    found = []
+    for number, spec in enumerate(specs):
+        experiment = class_for(spec).model_validate(spec)
+        place = Path(folder, str(number))
+        place.mkdir(exist_ok=True)
+        try:
+            found.append(_prove(experiment, rank, Path(home), place))
+        except Exception as error:
+            if rank.world_size > 1:
+                raise  # the other worker waits in a collective
+            where = "".join(traceback.format_exception(error)[-4:])
+            found.append([Comparison("loss", "a proof to its end", 1.0, 0.0, where)])
+    return found
+
+
+def _prove(experiment: Experiment, rank: Rank, home: Path, folder: Path) -> list[Comparison]:
+    data = open_data(experiment.data, Home(home))
+    store = CheckpointStore.at(folder / "own")
+    run = TrainingRun(experiment, data, plan_run(experiment, data), store, Home(home), folder / "swap")
+    return prove_run(run, rank, folder)
