@@ -1,6 +1,7 @@
 """Averages over kills, resumes, roll-backs, halved micro-batches, other workers and forks."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ import torch
 from ditlab.averages.names import START
 from ditlab.averages.profiles import PowerProfile
 from ditlab.averages.snapshot_steps import snapshot_steps
+from ditlab.checkpoints.kept_averages import open_averages
+from ditlab.checkpoints.snapshots import average_snapshots
 from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.distributed import single_process
@@ -113,9 +116,9 @@ def test_averages_of_a_fork_begin_with_its_own_first_step(home, tmp_path, state)
     experiment = averaged(begin + 10, start=start.model_dump(mode="json"))
     run = training_run(experiment, home, tmp_path / "fork")
     point = StartPoint(start, lambda: CheckpointStore.at(tmp_path / "parent"), "fork")
+    recorder = Recorder()
     with single_process(False) as rank:
-        recorder = Recorder()
-        train(type(run)(**{**vars(run), "start": point}), rank, recorder)
+        train(replace(run, start=point), rank, recorder)
     assert recorder.warnings == []
     assert snapshots_of(tmp_path / "fork").steps() == snapshot_steps(begin, begin + 10, 24)
     with newest(tmp_path / "fork") as checkpoint:
@@ -124,6 +127,20 @@ def test_averages_of_a_fork_begin_with_its_own_first_step(home, tmp_path, state)
     _, average = rebuilt(tmp_path / "fork", PowerProfile(0.2), pytest.fail)
     assert average.combination.profile_error < 0.05
     assert before.keys() == all_snapshots(tmp_path / "parent").keys()
+
+
+def test_snapshots_behind_a_uri(home, tmp_path):
+    """They are saved, deleted after a kill and read there as on a disk."""
+    store = CheckpointStore.at("memory://averages/run")
+    run = replace(training_run(averaged(8, checkpoint={"every": 3, "keep": 1}), home, tmp_path), checkpoints=store)
+    for stop_after in (5, None):
+        with single_process(False) as rank:
+            train(run, rank, Recorder(stop_after))
+        if stop_after:
+            store.delete_after(3)
+    assert store.steps() == [8] and average_snapshots(store).steps() == [1, 2, 3, 4, 5, 6, 7]
+    with store.open(8) as checkpoint, open_averages(store, checkpoint, pytest.fail) as kept:
+        assert kept.num_snapshots == 7 and kept.rebuild(PowerProfile(0.25)).combination.profile_error < 1e-3
 
 
 @pytest.mark.slow
