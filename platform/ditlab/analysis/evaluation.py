@@ -25,9 +25,16 @@ from ditlab.errors import UserError
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.quality.eligibility import quality_ineligibility, size_remedy
 from ditlab.quality.evaluator import QualityEvaluator
-from ditlab.quality.measurement import family_measurement, held_out_measurement, weights_digest
+from ditlab.quality.measurement import FLOAT, family_measurement, held_out_measurement, weights_digest
 from ditlab.quality.names import QUALITY_NOTE
-from ditlab.receipts.measurement import EVALUATION_TAG, SHOWN, Measurement, evaluation_digest, measurement_tags
+from ditlab.receipts.measurement import (
+    EVALUATED_STEP_TAG,
+    EVALUATION_TAG,
+    SHOWN,
+    Measurement,
+    evaluation_digest,
+    measurement_tags,
+)
 from ditlab.spec.reading.overrides import Assignment
 from ditlab.tracking.review import renew_review
 from ditlab.training.evaluation import metrics_by_part, part_objectives
@@ -120,7 +127,7 @@ def evaluate_run(
     measurements = {}
     if not resampled:
         of_all = experiment, data, num
-        measurements["held_out"] = held_out_measurement(*of_all, device.type, saved.home)
+        measurements["held_out"] = held_out_measurement(*of_all, FLOAT, device.type, saved.home)
         if any(name.startswith("assessed/") for name in parts[0].metrics):
             measurements["assessed"] = family_measurement(*of_all, batch_size, device.type, saved.home)
     if quality:
@@ -128,9 +135,9 @@ def evaluate_run(
             experiment, data, saved.home, device, saved.warn, progress=saved.progress, inputs=inputs
         )
         parts.append(quality_evaluation(evaluator, network, quality, batch_size))
-        measurements["quality"] = evaluator.measurement(quality, batch_size)
+        measurements["quality"] = evaluator.measurement(quality, batch_size, FLOAT)
     found = merged(parts)
-    spec_hash, weights = saved.experiment().content_hash(), _weights_digest(saved, network)
+    spec_hash, weights = saved.experiment().content_hash(), measured_weights(saved, network)
     evaluation = replace(
         _evaluation(saved, num, found, changes, quality),
         measurements=measurements,
@@ -145,8 +152,8 @@ def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: Checkpoint
     saved.progress("sending the metrics to MLflow", 0, None, "")
     with logged_records(saved.tracker()) as records:
         records.tracker.journal.log_metrics(saved.step, found.metrics)
-        tags = measurement_tags(evaluation.measurements) | {EVALUATION_TAG: evaluation.evaluation}
-        records.tracker.set_tags(tags)
+        of_all = {EVALUATION_TAG: evaluation.evaluation, EVALUATED_STEP_TAG: str(saved.step)}
+        records.tracker.set_tags(measurement_tags(evaluation.measurements) | of_all)
         for file in files:
             records.tracker.log_artifact(file, FOLDER)
         renew_review(records.tracker, saved.step)
@@ -172,8 +179,8 @@ def _evaluation(
     )
 
 
-def _weights_digest(saved: SavedRun, network: nn.Module) -> str:
-    """Return a digest of the weights that are measured: of the network, and of the objective's own modules."""
+def measured_weights(saved: SavedRun, network: nn.Module) -> str:
+    """Return a digest of the weights that an evaluation measures: of the network, and of the objective's modules."""
     of_objective = {f"objective.{name}": value for name, value in saved.weights("objective.").items()}
     return weights_digest(dict(network.state_dict()) | of_objective)
 

@@ -22,7 +22,7 @@ from ditlab.quality.basis import QualityBasis
 from ditlab.quality.drawing import draw_reported
 from ditlab.quality.eligibility import quality_basis, quality_sampler
 from ditlab.quality.measure import QualityReference, ignore
-from ditlab.quality.measurement import quality_measurement
+from ditlab.quality.measurement import SampleDrawing, quality_measurement
 from ditlab.receipts.measurement import Measurement
 from ditlab.spec.experiment import Experiment
 
@@ -74,7 +74,7 @@ class QualityEvaluator:
         where they could not be measured.
         """
         self.basis.check()
-        generator = torch.Generator(self.device).manual_seed(derived_seed(self.experiment.seed, "quality"))
+        generator = torch.Generator(self.device).manual_seed(self.noise_seed)
         conditions = self.conditions(num)
         drawn = draw_reported(
             self.progress, self.sampler, network, conditions.tensors, conditions.num, generator, batch_size
@@ -99,15 +99,20 @@ class QualityEvaluator:
         """Return the metrics of `QualityBasis.metrics`. Raises UserError as `quality` does."""
         return self._open_reference(drawn).measure(drawn.images, drawn.expected)
 
-    def measurement(self, num: int, batch_size: int, seed: int | None = None) -> Measurement:
+    def measurement(self, num: int, batch_size: int, precision: str, noise_seed: int | None = None) -> Measurement:
         """Return what `measure` has measured `num` samples with, drawn `batch_size` at a time.
 
-        `seed` None: the experiment's.
+        `precision` is the network's. `noise_seed` None: that of `draw`.
         """
         assert self._reference is not None, "nothing was measured yet"
-        seed = self.experiment.seed if seed is None else seed
+        drawing = SampleDrawing(num, batch_size, self.noise_seed if noise_seed is None else noise_seed, precision)
         features = self._reference.features
-        return quality_measurement(self.experiment, self.basis.data, num, batch_size, seed, self.device.type, features)
+        return quality_measurement(self.experiment, self.basis.data, drawing, self.device.type, features)
+
+    @property
+    def noise_seed(self) -> int:
+        """Seed of the generator that `draw` draws with."""
+        return derived_seed(self.experiment.seed, "quality")
 
     def confusion(self, drawn: DrawnSamples) -> Figure | None:
         """Draw the confusion matrix of caption agreement; None without captions, or where a sample holds NaN."""

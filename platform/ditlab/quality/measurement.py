@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,40 +17,66 @@ from ditlab.receipts.measurement import Measurement
 from ditlab.spec.experiment import Experiment
 
 
+@dataclass(frozen=True)
+class SampleDrawing:
+    """Settings that samples are drawn with, beside the sampler's own."""
+
+    num: int
+    """Number of samples."""
+    batch_size: int
+    """Samples drawn at a time: samplers that draw on their way draw for a whole batch."""
+    seed: int
+    """Seed of the generator itself (`derived_seed`): uses of one experiment's seed draw other noise."""
+    precision: str
+    """Precision of the network: `fp32`, `bf16`, `fp16`."""
+
+
+FLOAT = "fp32"
+"""Precision of a saved run's network; in training it is that of `training.precision`."""
+
+
 def held_out_measurement(
-    experiment: Experiment, data: DataSplits, num: int | None, device_type: str, home: Home
+    experiment: Experiment, data: DataSplits, num: int | None, precision: str, device_type: str, home: Home
 ) -> Measurement:
-    """Return what the metrics of the first `num` held-out samples (None: all) are measured with."""
-    return Measurement.of(_held_out_parts(experiment, data, num, device_type, home))
+    """Return what the metrics of the first `num` held-out samples (None: all) are measured with.
+
+    The kind of device counts, as its generator draws times and noise; which device, batches and workers do not.
+    """
+    return Measurement.of(_held_out_parts(experiment, data, num, precision, device_type, home))
 
 
 def family_measurement(
     experiment: Experiment, data: DataSplits, num: int | None, batch_size: int, device_type: str, home: Home
 ) -> Measurement:
     """Return what a family's own evaluation is measured with: baselines are fitted on the training samples."""
-    parts = _held_out_parts(experiment, data, num, device_type, home)
+    parts = _held_out_parts(experiment, data, num, FLOAT, device_type, home)
     own = {"family": experiment.model.family, "training samples": _rows(data.train), "batch": batch_size}
     return Measurement.of(parts | own)
 
 
 def quality_measurement(
-    experiment: Experiment, data: DataSplits, num: int, batch_size: int, seed: int, device_type: str, features: str
+    experiment: Experiment, data: DataSplits, drawing: SampleDrawing, device_type: str, features: str
 ) -> Measurement:
-    """Return what the quality of `num` samples is measured with; `features` is a digest of the networks of features.
-
-    The batch counts, as samplers that draw on their way draw for a whole batch at a time.
-    """
+    """Return what the quality of drawn samples is measured with; `features` is a digest of the networks of features."""
     return Measurement.of({
+        **quality_parts(experiment, data),
+        "number": drawing.num,
+        "batch": min(drawing.batch_size, drawing.num),
+        "seed": drawing.seed,
+        "precision": drawing.precision,
+        "device": device_type,
+        "features": features,
+    })  # fmt: skip
+
+
+def quality_parts(experiment: Experiment, data: DataSplits) -> dict[str, Any]:
+    """Return the parts of a measurement of quality that spec and data alone decide."""
+    return {
         "held-out samples": _rows(data.held_out),
         "training samples": _rows(data.train),
         "sampler": experiment.to_dict()["sampling"],
-        "number": num,
-        "batch": min(batch_size, num),
-        "seed": seed,
-        "device": device_type,
         "numerics": NUMERICS_VERSION,
-        "features": features,
-    })  # fmt: skip
+    }
 
 
 def weights_digest(tensors: Mapping[str, Tensor]) -> str:
@@ -62,7 +89,7 @@ def weights_digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _held_out_parts(
-    experiment: Experiment, data: DataSplits, num: int | None, device_type: str, home: Home
+    experiment: Experiment, data: DataSplits, num: int | None, precision: str, device_type: str, home: Home
 ) -> dict[str, Any]:
     encoders, downloads = experiment.encoders, home.caches / "encoders"
     return {
@@ -71,6 +98,7 @@ def _held_out_parts(
         "text encoder": encoder_digest(encoders.text, encoders.precision, downloads),
         "image encoder": encoder_digest(encoders.image, encoders.precision, downloads),
         "packing": data.text.packing if data.text else "",
+        "precision": precision,
         "device": device_type,
         "numerics": NUMERICS_VERSION,
     }

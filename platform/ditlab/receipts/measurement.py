@@ -12,6 +12,8 @@ TAG_PREFIX = "ditlab.measurement."
 """Tag of the measurement behind a group of figures: `ditlab.measurement.eval`."""
 EVALUATION_TAG = "ditlab.evaluation"
 """Tag with the digest of the last evaluation: of its measurements, the spec and the weights."""
+EVALUATED_STEP_TAG = "ditlab.evaluation.step"
+"""Tag with the step of the weights that the last evaluation measured."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from ditlab.home import RunFolder
 from ditlab.receipts.attempt import RecordedAttempt, parse_attempt
 from ditlab.receipts.chain import ORIGIN, next_head
 from ditlab.receipts.rows import ROW, intact_rows
-from ditlab.storage.files import read_json_lines
+from ditlab.storage.files import MAX_LINES_BYTES, parse_json_lines
 from ditlab.storage.plain_files import MIB, read_plain
 
 MAX_BYTES = 4096 * MIB
@@ -79,14 +79,14 @@ def read_receipts(folder: RunFolder) -> Receipts:
     """Read a run's receipts, up to the first row that is damaged. Raises UserError where there are none."""
     try:
         content = read_plain(folder.receipt_rows, MAX_BYTES)
-        lines = read_json_lines(folder.receipt_attempts)
+        attempts = read_plain(folder.receipt_attempts, MAX_LINES_BYTES)
     except FileNotFoundError:
         raise UserError(
             f"run {folder.run_id} has no receipts: an earlier version trained it, or {folder.receipts} was deleted."
         ) from None
     except OSError as error:
         raise UserError(f"the receipts of run {folder.run_id} cannot be read ({first_line(error)}).") from None
-    rows = intact_rows(content)
+    rows, lines = intact_rows(content), parse_json_lines(attempts)
     parsed = [parse_attempt(record) for record in lines.records]
     damaged = lines.num_damaged + parsed.count(None)
     problems = []
@@ -94,5 +94,7 @@ def read_receipts(folder: RunFolder) -> Receipts:
         problems.append(f"{folder.receipt_rows} is damaged from row {len(rows) + 1} on")
     if damaged:
         problems.append(f"{folder.receipt_attempts} has {damaged} damaged line{'s' if damaged > 1 else ''}")
-    attempts = {each.attempt: each for each in parsed if each is not None}
-    return Receipts(rows, attempts, "; ".join(problems))
+    elif not attempts.endswith(b"\n"):
+        problems.append(f"{folder.receipt_attempts} ends within a line")
+    by_number = {each.attempt: each for each in parsed if each is not None}
+    return Receipts(rows, by_number, "; ".join(problems))

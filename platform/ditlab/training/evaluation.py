@@ -32,7 +32,7 @@ class RunEvaluation:
     ) -> None:
         self._experiment, self._data, self._rank = run.experiment, run.data, rank
         self._channel, self._inputs, self._reporter = channel, inputs, reporter
-        self._home = run.home
+        self._home, self._precision = run.home, run.experiment.training.precision
         self._measurements: dict[str, str] = {}
         """Tags of the measurements that were recorded last."""
         self._part_objectives = part_objectives(run.experiment, run.data)
@@ -64,15 +64,18 @@ class RunEvaluation:
             self._reporter.marker.begin(state.step, "measuring samples")
             values |= self._quality.measure(drawn) if rank.is_first else {}
         if rank.is_first:
-            of_quality = self._quality.measurement(evaluation.quality, at_once) if evaluation.quality else None
+            of_quality = (
+                self._quality.measurement(evaluation.quality, at_once, self._precision) if evaluation.quality else None
+            )
             self._record_measurements(of_quality)
         return values
 
     def _record_measurements(self, quality: Measurement | None) -> None:
         """Tag the run with what its figures are measured with, where that is new."""
         held_out = held_out_measurement(
-            self._experiment, self._data, self._experiment.evaluation.limit, self._rank.device.type, self._home
-        )
+            self._experiment, self._data, self._experiment.evaluation.limit, self._precision, self._rank.device.type,
+            self._home,
+        )  # fmt: skip
         tags = measurement_tags({"eval": held_out} | ({"quality": quality} if quality else {}))
         if tags != self._measurements:
             self._reporter.tags(tags)

@@ -20,6 +20,7 @@ from ditlab.progress import Progress
 from ditlab.quality.drawing import draw_reported
 from ditlab.quality.eligibility import quality_ineligibility
 from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator
+from ditlab.quality.measurement import FLOAT
 from ditlab.reports.comparison.records import ComparedRun, RunSamples
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.parameters import flatten
@@ -87,7 +88,7 @@ def draw(saved: SavedRun, settings: SampleSettings) -> RunSamples | None:
         saved.progress("measuring the quality of samples", 0, None, "")
         try:
             metrics = evaluator.measure(DrawnSamples(samples.values, evaluator.expected(num)))
-            measurement = evaluator.measurement(num, settings.batch, settings.seed)
+            measurement = evaluator.measurement(num, settings.batch, FLOAT, noise_seed(settings))
         except UserError as error:
             reason = _reason(error)
     return RunSamples(
@@ -139,9 +140,14 @@ def _draw(
     sampler: Any, network: nn.Module, conditions: SampleConditions, settings: SampleSettings, progress: Progress
 ) -> Samples:
     """Draw samples in batches; the first ones are those of `ditlab sample` with the same seed."""
-    generator = torch.Generator(settings.device).manual_seed(derived_seed(settings.seed, "samples"))
+    generator = torch.Generator(settings.device).manual_seed(noise_seed(settings))
     tensors, num = conditions.tensors, conditions.num
     return draw_reported(progress, sampler, network, tensors, num, generator, settings.batch)
+
+
+def noise_seed(settings: SampleSettings) -> int:
+    """Return the seed of the generator that samples are drawn with."""
+    return derived_seed(settings.seed, "samples")
 
 
 def _first(samples: Samples, num: int) -> Samples:

@@ -1,6 +1,5 @@
-"""Checkpoints of a run: each shard hashed, each manifest's chain against the receipts, its spec against the run's."""
+"""Checkpoints of a run: each shard hashed, each manifest's spec against the run's."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -8,8 +7,10 @@ from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.verify.findings import VerifiedPart
 from ditlab.checkpoints.manifest import CheckpointManifest, DamagedCheckpoint
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.errors import UserError
-from ditlab.receipts.reader import Receipts
+from ditlab.errors import first_line
+from ditlab.spec.reading.yaml_text import MAX_BYTES
+from ditlab.storage.checksums import is_as_stamped, is_edited
+from ditlab.storage.plain_files import read_plain
 
 
 @dataclass
@@ -31,7 +32,8 @@ def read_checkpoints(run: OpenedRun, store: CheckpointStore) -> KeptCheckpoints:
             with store.open(step) as reader:
                 found.manifests[step] = reader.manifest
         except DamagedCheckpoint as error:
-            found.damaged.append(str(error))
+            if step in store.steps():  # or a run in training has pruned it meanwhile
+                found.damaged.append(str(error))
     return found
 
 
@@ -50,54 +52,20 @@ def check_checkpoints(kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
         yield VerifiedPart("checkpoints", "not checked", "none is kept.")
 
 
-def check_chain(receipts: Receipts, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
-    """Compute the chain of receipts anew, and compare its head at each checkpoint with the manifest's."""
-    if receipts.damage:
-        yield VerifiedPart("receipts", "off", f"{receipts.damage}; bring the file back from a copy.")
-    by_since: dict[int, dict[int, str]] = defaultdict(dict)
-    without = []
-    for step, manifest in kept.manifests.items():
-        if "chain" in manifest.receipt:
-            by_since[int(manifest.receipt.get("since", 0))][step] = manifest.receipt["chain"]
-        else:
-            without.append(step)
-    compared, is_off = 0, bool(receipts.damage)
-    for since, heads in sorted(by_since.items()):
-        for step, head in heads.items():
-            try:
-                found = receipts.chain(step, since)
-            except UserError as error:
-                is_off = True
-                yield VerifiedPart("receipts", "off", f"checkpoint {step:,}: {error}")
-                continue
-            compared += 1
-            if found != head:
-                is_off = True
-                yield VerifiedPart(
-                    "receipts", "off",
-                    f"checkpoint {step:,} has the chain {head[:12]}, and the receipts up to there give {found[:12]}: "
-                    "one of the two was altered.",
-                )  # fmt: skip
-    if compared and not is_off:
-        first = min(by_since)
-        begin = f" They begin after step {first:,}: nothing vouches for what came before." if first else ""
-        num = len(receipts.attempts)
-        yield VerifiedPart(
-            "receipts", "holds",
-            f"{len(receipts.steps):,} steps in {num} attempt{'s' if num > 1 else ''}, {len(receipts.rows):,} rows: the "
-            f"chain leads to {compared} checkpoint{'s' if compared > 1 else ''}.{begin}",
-        )  # fmt: skip
-    elif not compared and not is_off:
-        yield VerifiedPart("receipts", "not checked", "no kept checkpoint names a chain that they would lead to.")
-    if without:
-        yield VerifiedPart(
-            "receipts", "not checked", f"checkpoint {without[0]:,} was written without receipts, by an earlier version."
-        )
+def check_spec(run: OpenedRun, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
+    """Compare the run's spec with its stamp, byte by byte, and with those in the checkpoints.
 
-
-def check_spec(run: OpenedRun, kept: KeptCheckpoints, is_edited: bool) -> Iterator[VerifiedPart]:
-    """Compare the run's spec with those in its checkpoints."""
-    if is_edited:
+    A spec without any stamp is of an earlier version, which wrote no receipts either.
+    """
+    try:
+        content = read_plain(run.folder.spec, MAX_BYTES)
+    except OSError as error:
+        yield VerifiedPart("spec", "off", f"{run.folder.spec} cannot be read ({first_line(error)}); bring it back.")
+        return
+    is_whole = is_as_stamped(content) and content.endswith(b"\n") and not content.endswith(b"\n\n")
+    needs_stamp = any(manifest.receipt for manifest in kept.manifests.values())
+    is_changed = not is_whole if needs_stamp else is_edited(content)
+    if is_changed:
         yield VerifiedPart("spec", "off", f"{run.folder.spec} was edited after the run wrote it; bring it back.")
     own = run.experiment.content_hash()
     others = [step for step, manifest in kept.manifests.items() if manifest.spec_hash != own]
@@ -107,6 +75,6 @@ def check_spec(run: OpenedRun, kept: KeptCheckpoints, is_edited: bool) -> Iterat
             f"checkpoint {step:,} was trained by a spec of hash {kept.manifests[step].spec_hash}, and "
             f"{run.folder.spec} has {own}.",
         )  # fmt: skip
-    if not is_edited and not others:
+    if not is_changed and not others:
         of = f", that of {len(kept.manifests)} checkpoints" if kept.manifests else ""
         yield VerifiedPart("spec", "holds", f"hash {own}{of}.")

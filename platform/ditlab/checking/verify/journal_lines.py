@@ -1,72 +1,147 @@
 """Journal of a run against its receipts."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ditlab.analysis.opened_run import OpenedRun
+from ditlab.checking.verify.checkpoint_files import KeptCheckpoints
 from ditlab.checking.verify.findings import VerifiedPart
 from ditlab.errors import first_line
 from ditlab.receipts.reader import Receipts
 from ditlab.receipts.rows import LEFT_OUT
 from ditlab.storage.plain_files import open_plain
-from ditlab.tracking.journal.format import all_metrics
+from ditlab.tracking.journal.format import JournalRecord, all_metrics
 from ditlab.tracking.journal.reader import LARGEST_JOURNAL, read_journal
 
+PART = "journal"
 COMPARED = {"train/loss": "loss", "train/grad_norm": "norm", "train/lr": "lr"}
 """Column of the receipts by metric."""
 NAMED = 3
 """Faults that are named one by one."""
 
 
-def check_journal(run: OpenedRun, receipts: Receipts | None) -> Iterator[VerifiedPart]:
-    """Check every line's checksum, and each step's loss, gradient norm and learning rate against its receipts."""
-    damaged, logged, num_lines = [], [], 0
+@dataclass
+class JournalLines:
+    """Content of a run's journal, as far as verification compares it."""
+
+    num: int = 0
+    """Number of lines."""
+    damaged: list[str] = field(default_factory=list)
+    """Place of each line that is altered, torn, or has lost its checksum."""
+    points: list[tuple[float, ...]] = field(default_factory=list)
+    """Step, then the metrics of `COMPARED`, NaN for one that is not there."""
+    has_end: bool = False
+    """True if the end of the run is recorded."""
+    tags: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    """Tags as they were set, each with the number of its line."""
+
+
+def read_lines(run: OpenedRun, is_checked: bool, may_be_torn: bool) -> JournalLines:
+    """Read a run's journal, bounded in memory by its logged steps. Raises OSError where that fails.
+
+    Args:
+        run: the run.
+        is_checked: every line must have a checksum; else those after the first that has one.
+        may_be_torn: the last line may be in writing, or was when a process was killed.
+    """
+    found = JournalLines()
+    with open_plain(run.folder.journal, LARGEST_JOURNAL) as file:
+        for number, line in enumerate(read_journal(file), 1):
+            found.num = number
+            if number % 20_000 == 0:
+                run.progress("reading the journal", number, None, "lines")
+            is_lacking = is_checked and not line.is_checked
+            is_checked = is_checked or (line.is_checked and line.record is not None)
+            if (line.record is None and line.is_whole) or is_lacking or (not line.is_whole and not may_be_torn):
+                found.damaged.append(f"line {number:,}, byte {line.begin:,}")
+            elif line.record is not None:
+                _take(found, number, line.record)
+    return found
+
+
+def _take(found: JournalLines, number: int, record: JournalRecord) -> None:
+    if record["kind"] == "metrics":
+        values = dict(all_metrics(record))
+        if "train/loss" in values:
+            found.points.append((record["step"], *(values.get(name, np.nan) for name in COMPARED)))
+    elif record["kind"] == "tags":
+        found.tags.append((number, record["values"]))
+    found.has_end = found.has_end or record["kind"] == "end"
+
+
+def check_journal(
+    run: OpenedRun, receipts: Receipts | None, kept: KeptCheckpoints
+) -> tuple[JournalLines | None, list[VerifiedPart]]:
+    """Check every line's checksum, each step's loss, gradient norm and learning rate, and that none is missing.
+
+    Returns the lines, None where they cannot be read, and the findings.
+    """
+    may_be_torn = run.record.status == "running"  # or it was killed
+    began_with_receipts = receipts is not None and any(
+        attempt.step == 0 or run.record.start for attempt in receipts.attempts.values()
+    )
     try:
-        with open_plain(run.folder.journal, LARGEST_JOURNAL) as file:
-            for number, line in enumerate(read_journal(file), 1):
-                num_lines = number
-                if number % 20_000 == 0:
-                    run.progress("reading the journal", number, None, "lines")
-                if line.record is None:
-                    if line.is_whole:
-                        damaged.append(f"line {number:,}, byte {line.begin:,}")
-                elif line.record["kind"] == "metrics":
-                    values = dict(all_metrics(line.record))
-                    if "train/loss" in values:
-                        logged.append((line.record["step"], *(values.get(name, np.nan) for name in COMPARED)))
+        lines = read_lines(run, began_with_receipts, may_be_torn)
     except FileNotFoundError:
-        yield VerifiedPart("journal", "off", f"{run.folder.journal} is gone; bring it back from a copy.")
-        return
+        return None, [VerifiedPart(PART, "off", f"{run.folder.journal} is gone; bring it back from a copy.")]
     except OSError as error:
-        yield VerifiedPart("journal", "off", f"{run.folder.journal} cannot be read ({first_line(error)}).")
-        return
-    if damaged:
+        return None, [VerifiedPart(PART, "off", f"{run.folder.journal} cannot be read ({first_line(error)}).")]
+    return lines, list(_findings(run, lines, receipts, kept))
+
+
+def _findings(
+    run: OpenedRun, lines: JournalLines, receipts: Receipts | None, kept: KeptCheckpoints
+) -> Iterator[VerifiedPart]:
+    faults = []
+    if damaged := lines.damaged:
         more = f" and {len(damaged) - NAMED} more" if len(damaged) > NAMED else ""
-        yield VerifiedPart(
-            "journal", "off",
-            f"{run.folder.journal}: altered or torn at {'; '.join(damaged[:NAMED])}{more}; bring it back from a copy.",
-        )  # fmt: skip
-    if receipts is None:
-        if not damaged:
-            yield VerifiedPart("journal", "holds", f"{num_lines:,} lines have their checksums; no receipts to compare.")
+        faults.append(f"altered or torn at {'; '.join(damaged[:NAMED])}{more}; bring it back from a copy.")
+    if run.record.status == "finished" and not lines.has_end:
+        faults.append("the run has finished, and its end is not there: lines are missing; bring it back from a copy.")
+    points = np.array(lines.points, np.float64).reshape(-1, 1 + len(COMPARED))
+    compared = rest = 0
+    if receipts is not None:
+        off, compared, rest = _differing(points, receipts)
+        faults += [
+            f"step {step:,}: {metric} is {value:.9g} in the journal, and {recorded} in the receipts: one was altered."
+            for step, metric, value, recorded in off[:NAMED]
+        ]
+        if len(off) > NAMED:
+            faults.append(f"{len(off) - NAMED:,} more steps differ from the receipts.")
+        if missing := _missing(run, lines, receipts, max(kept.manifests, default=0)):
+            faults.append(
+                f"{len(missing):,} steps that were logged are not there, the first one {missing[0]:,}: lines are "
+                "missing; bring it back from a copy."
+            )
+    for fault in faults:
+        yield VerifiedPart(PART, "off", f"{run.folder.journal}: {fault}")
+    if faults:
         return
-    points = np.array(logged, np.float64).reshape(-1, 1 + len(COMPARED))
-    off, compared, rest = _differing(points, receipts)
-    for step, metric, value, recorded in off[:NAMED]:
-        yield VerifiedPart(
-            "journal", "off",
-            f"step {step:,}: {metric} is {value:.9g} in the journal, and {recorded} in the receipts: one was altered.",
-        )  # fmt: skip
-    if len(off) > NAMED:
-        yield VerifiedPart("journal", "off", f"{len(off) - NAMED:,} more steps differ from the receipts.")
-    if not damaged and not off:
-        beyond = f" {rest:,} logged steps have no receipt." if rest else ""
-        yield VerifiedPart(
-            "journal", "holds",
-            f"{num_lines:,} lines have their checksums; loss, gradient norm and learning rate of {compared:,} steps "
-            f"are the receipts'.{beyond}",
-        )  # fmt: skip
+    if receipts is None:
+        yield VerifiedPart(PART, "holds", f"{lines.num:,} lines have their checksums; no receipts to compare.")
+        return
+    beyond = f" {rest:,} logged steps have no receipt." if rest else ""
+    yield VerifiedPart(
+        PART, "holds",
+        f"{lines.num:,} lines have their checksums; loss, gradient norm and learning rate of {compared:,} steps are "
+        f"the receipts'.{beyond}",
+    )  # fmt: skip
+
+
+def _missing(run: OpenedRun, lines: JournalLines, receipts: Receipts, last: int) -> list[int]:
+    """Return the steps up to the checkpoint of `last` that a run logs before it saves, and whose lines are missing.
+
+    Which steps those are, a resume may change.
+    """
+    if any("ditlab.resume.tracking.every" in tags for _, tags in lines.tags):
+        return []
+    logged = np.array([step for step, *_ in lines.points], np.int64)
+    steps = receipts.steps
+    done = steps["step"][((steps["flags"] & LEFT_OUT) == 0) & (steps["step"] <= last)].astype(np.int64)
+    due = done[(done % run.experiment.tracking.every == 0) | (done == 1)]
+    return np.setdiff1d(due, logged).tolist()
 
 
 def _differing(points: np.ndarray, receipts: Receipts) -> tuple[list[tuple[int, str, float, str]], int, int]:

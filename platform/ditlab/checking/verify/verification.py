@@ -7,23 +7,23 @@ from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.verify.average_snapshots import check_averages
 from ditlab.checking.verify.checkpoint_files import (
     KeptCheckpoints,
-    check_chain,
     check_checkpoints,
     check_spec,
     read_checkpoints,
 )
+from ditlab.checking.verify.evaluations import check_evaluations
 from ditlab.checking.verify.fed_samples import check_samples
 from ditlab.checking.verify.findings import RunVerification, VerifiedPart
 from ditlab.checking.verify.journal_lines import check_journal
+from ditlab.checking.verify.logged_points import check_tracking
 from ditlab.checking.verify.random_replays import check_random_steps
+from ditlab.checking.verify.receipt_chain import check_chain
 from ditlab.checking.verify.stored_data import open_verified
 from ditlab.errors import UserError
 from ditlab.receipts.reader import Receipts, read_receipts
+from ditlab.runs.locks import is_locked
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.plugin_packages import plugin_packages
-from ditlab.spec.reading.yaml_text import MAX_BYTES
-from ditlab.storage.checksums import is_edited
-from ditlab.storage.plain_files import read_plain
 from ditlab.training.receipts.attempt_facts import code_digest, library_versions
 
 GIB = 2**30
@@ -66,26 +66,42 @@ def _parts(
     kept = read_checkpoints(run, store)
     receipts: Receipts | None = None
     try:
-        receipts = read_receipts(run.folder)
-        yield from check_chain(receipts, kept)
+        receipts = _read_receipts(run)
+        yield from check_chain(run, receipts, kept)
     except UserError as error:
         names_chain = any("chain" in manifest.receipt for manifest in kept.manifests.values())
         yield VerifiedPart("receipts", "off" if names_chain else "not checked", str(error))
     yield from check_checkpoints(kept)
     yield from check_averages(run, store, kept)
-    yield from check_journal(run, receipts)
-    yield from check_spec(run, kept, is_edited(read_plain(run.folder.spec, MAX_BYTES)))
+    lines, found = check_journal(run, receipts, kept)
+    yield from found
+    yield from check_spec(run, kept)
     yield from _check_code(run, receipts, kept)
     data, found = open_verified(run, _fingerprints(receipts, kept), data_limit)
     yield from found
     is_off = any(part.verdict == "off" for part in found)
     if receipts is not None and data is not None:
         yield from check_samples(run, receipts, data, kept.manifests, seed)
+    if lines is not None and data is not None:
+        yield from check_evaluations(run, store, data, lines)
+    if lines is not None:
+        yield check_tracking(run, lines)
     if steps and not is_off:
         yield from check_random_steps(run, steps, seed, seconds, anyway, begin)
     else:
         why = "the data are not the run's" if is_off else "--steps 0"
         yield VerifiedPart("replay", "not checked", f"{why}: no step was done again.")
+
+
+def _read_receipts(run: OpenedRun) -> Receipts:
+    """Read the receipts; those of a run in training once more where their end was in writing."""
+    found = read_receipts(run.folder)
+    for _ in range(10):
+        if not found.damage or not is_locked(run.folder):
+            break
+        time.sleep(0.05)
+        found = read_receipts(run.folder)
+    return found
 
 
 def _fingerprints(receipts: Receipts | None, kept: KeptCheckpoints) -> set[str]:

@@ -181,13 +181,19 @@ class Comparison:
 
         `group` is `eval` for held-out metrics, `quality` for those of samples.
         """
-        known = [run.measurement if group == "eval" else run.drawn and run.drawn.measurement for run in self.runs]
-        measured = [each for each in known if each]
-        if len({each.digest for each in measured}) < 2:
-            return ""
-        ways = len({each.digest for each in measured})
-        parts = ", ".join(differing_parts(measured))
-        return f"{group}/... is measured in {ways} ways, which differ in: {parts}."
+        if group == "eval":
+            known = {self.label(run): run.measurement for run in self.evaluated}
+        else:
+            known = {self.label(run): run.drawn.measurement for run in self.runs if run.drawn and run.drawn.quality}
+        measured = [each for each in known.values() if each]
+        unknown = [label for label, each in known.items() if each is None]
+        ways, sentences = len({each.digest for each in measured}), []
+        if ways > 1:
+            parts = ", ".join(differing_parts(measured))
+            sentences.append(f"{group}/... is measured in {ways} ways, which differ in: {parts}.")
+        if measured and unknown:
+            sentences.append(f"What {group}/... of {', '.join(unknown)} is measured with is not recorded.")
+        return " ".join(sentences)
 
     @cached_property
     def has_one_objective(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from ditlab.storage.checksums import has_checksum
 from ditlab.storage.plain_files import MIB, open_plain
 from ditlab.tracking.journal.format import JournalRecord, parse_record
 
@@ -26,6 +27,8 @@ class JournalLine(NamedTuple):
     """None for a damaged line."""
     is_whole: bool = True
     """False for a last line without a newline, which may be in writing."""
+    is_checked: bool = True
+    """False for a line without a checksum, as an earlier version wrote it."""
 
 
 def read_journal(file: BinaryIO, begin: int = 0) -> Iterator[JournalLine]:
@@ -34,7 +37,7 @@ def read_journal(file: BinaryIO, begin: int = 0) -> Iterator[JournalLine]:
     while line := file.readline(LONGEST_LINE):
         end = begin + len(line)
         if line.endswith(b"\n"):
-            yield JournalLine(begin, end, parse_record(line))
+            yield JournalLine(begin, end, parse_record(line), is_checked=has_checksum(line[:-1]))
         elif len(line) < LONGEST_LINE:
             yield JournalLine(begin, end, parse_record(line), is_whole=False)
         else:

@@ -1,0 +1,118 @@
+"""Evaluations that a run records: their digests, computed anew from spec, data and weights, without measuring again."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ditlab.analysis.evaluation import measured_weights
+from ditlab.analysis.opened_run import OpenedRun
+from ditlab.analysis.saved_run import SavedRun
+from ditlab.checking.verify.findings import VerifiedPart
+from ditlab.checking.verify.journal_lines import JournalLines
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.data.splits import DataSplits
+from ditlab.errors import UserError
+from ditlab.quality.eligibility import quality_basis
+from ditlab.quality.measurement import FLOAT, held_out_measurement, quality_parts
+from ditlab.receipts.measurement import (
+    EVALUATED_STEP_TAG,
+    EVALUATION_TAG,
+    SHOWN,
+    TAG_PREFIX,
+    Measurement,
+    differing_parts,
+    evaluation_digest,
+)
+
+PART = "evaluations"
+OWN = {"held-out samples", "training samples", "objective", "packing", "sampler"}
+"""Parts of a measurement that the run's spec and data decide; others are of this machine: encoders, device, version."""
+
+
+def check_evaluations(
+    run: OpenedRun, store: CheckpointStore, data: DataSplits, lines: JournalLines
+) -> Iterator[VerifiedPart]:
+    """Compare the run's last measurements with those of its spec and data, and its last evaluation with its weights.
+
+    Nothing is said of a run without any. Figures themselves are not measured again: `ditlab evaluate` does.
+    """
+    last: dict[str, str] = {}
+    for _, tags in lines.tags:
+        last |= {name: value for name, value in tags.items() if name.startswith(TAG_PREFIX)}
+    for name, value in sorted(last.items()):
+        group, recorded = name.removeprefix(TAG_PREFIX), Measurement.parse(value)
+        if recorded is None:
+            yield VerifiedPart(PART, "off", f"{run.folder.journal}: the tag {name} holds no measurement.")
+        else:
+            yield from _check_measurement(run, data, group, recorded)
+    whole = [(number, tags) for number, tags in lines.tags if EVALUATION_TAG in tags]
+    if whole:
+        yield _check_evaluation(run, store, *whole[-1])
+
+
+def _check_measurement(run: OpenedRun, data: DataSplits, group: str, recorded: Measurement) -> Iterator[VerifiedPart]:
+    """Compare the parts of a measurement that spec and data decide."""
+    try:
+        known = _known_parts(run, data, group)
+    except UserError as error:
+        yield VerifiedPart(PART, "not checked", f"{group}/...: {error}")
+        return
+    compared = {name: recorded.parts.get(name, "") for name in known}
+    differing = set(differing_parts([Measurement("", known), Measurement("", compared)]))
+    of = f"{group}/... was measured ({recorded.shown})"
+    if wrong := sorted(differing & OWN):
+        yield VerifiedPart(PART, "off", f"{of} with other {', '.join(wrong)} than those of the run's spec and data.")
+    elif differing:
+        yield VerifiedPart(PART, "not checked", f"{of} with other {', '.join(sorted(differing))} than those here.")
+    elif known:
+        yield VerifiedPart(PART, "holds", f"{of} with the run's own {', '.join(sorted(OWN & set(known)))}.")
+
+
+def _known_parts(run: OpenedRun, data: DataSplits, group: str) -> Mapping[str, str]:
+    """Return the digests of a group's parts that are known here. Raises UserError where encoders cannot be read."""
+    experiment = run.experiment
+    found: dict[str, Any] = {}
+    if group == "quality":
+        basis = quality_basis(experiment, data)
+        if not isinstance(basis, str):
+            found = dict(Measurement.of(quality_parts(experiment, basis.data)).parts)
+    else:
+        is_training = group == "eval"
+        num = experiment.evaluation.limit if is_training else len(data.held_out)
+        precision = experiment.training.precision if is_training else FLOAT
+        found = dict(held_out_measurement(experiment, data, num, precision, "", run.home).parts)
+        del found["device"]
+    return found
+
+
+def _check_evaluation(run: OpenedRun, store: CheckpointStore, line: int, tags: Mapping[str, str]) -> VerifiedPart:
+    """Compute the digest of an evaluation from its measurements, the spec, and the weights of its checkpoint."""
+    recorded, step = tags[EVALUATION_TAG], tags.get(EVALUATED_STEP_TAG, "")
+    name = f"evaluation {recorded[:SHOWN]} (line {line:,} of the journal)"
+    parsed = {
+        name.removeprefix(TAG_PREFIX): Measurement.parse(value)
+        for name, value in tags.items() if name.startswith(TAG_PREFIX)
+    }  # fmt: skip
+    measurements = {group: each for group, each in parsed.items() if each is not None}
+    if not step.isascii() or not step.isdigit() or len(step) > 15:
+        return VerifiedPart(PART, "off", f"{name} names no step of a checkpoint.")
+    if int(step) not in store.steps():
+        return VerifiedPart(PART, "not checked", f"{name} is of checkpoint {int(step):,}, which is not kept.")
+    run.progress("hashing the weights that were evaluated", 0, None, "")
+    try:
+        with store.open(int(step)) as reader:
+            saved = SavedRun(run.home, run.folder, run.experiment.to_dict(), reader, run.warn)
+            weights = measured_weights(saved, saved.network(torch.device("cpu")))
+    except UserError as error:
+        return VerifiedPart(PART, "not checked", f"{name}: {error}")
+    if evaluation_digest(measurements, run.experiment.content_hash(), weights) != recorded:
+        return VerifiedPart(
+            PART, "off",
+            f"{name} is not of the weights of checkpoint {int(step):,}, the run's spec and the measurements beside it.",
+        )  # fmt: skip
+    return VerifiedPart(
+        PART,
+        "holds",
+        f"{name} is of the weights of checkpoint {int(step):,} and of the run's spec, as its digest says.",
+    )

@@ -1,0 +1,32 @@
+"""A small run with receipts, averages and three checkpoints, and copies of it to damage."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ditlab import train
+from support.trainings.forks import small
+
+STEPS = 12
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory) -> Path:
+    """A home with one run, resumed once."""
+    home = tmp_path_factory.mktemp("verified") / "home"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("DITLAB_HOME", str(home))
+        experiment = small(training={"steps": STEPS, "averages": {}}, checkpoint={"every": 4, "keep": 9},
+                           name="checked")  # fmt: skip
+        train(experiment, local=True)
+    return home
+
+
+@pytest.fixture
+def home(made, tmp_path, monkeypatch) -> Path:
+    """A copy of that home."""
+    copied = tmp_path / "home"
+    shutil.copytree(made, copied, symlinks=True)
+    monkeypatch.setenv("DITLAB_HOME", str(copied))
+    return copied

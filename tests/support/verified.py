@@ -1,0 +1,68 @@
+"""Verification of the small run of `tests/ditlab/checking/verify`, whole or of one kind of file."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ditlab.analysis.opened_run import OpenedRun, open_training_run
+from ditlab.checking.verify.checkpoint_files import check_checkpoints, check_spec, read_checkpoints
+from ditlab.checking.verify.findings import RunVerification, VerifiedPart
+from ditlab.checking.verify.journal_lines import check_journal
+from ditlab.checking.verify.receipt_chain import check_chain
+from ditlab.checking.verify.stored_data import open_verified
+from ditlab.checking.verify.verification import GIB, verify_run
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.receipts.reader import read_receipts
+from ditlab.runs.request import checkpoint_store
+
+
+def opened(home: Path) -> OpenedRun:
+    """Open the run `checked`."""
+    return open_training_run("checked", Home(home), lambda text: None)
+
+
+def verified(home: Path, **options) -> RunVerification:
+    """Verify it, without steps done again unless `options` say so."""
+    return verify_run(opened(home), **{"steps": 0, **options})
+
+
+def off(home: Path, **options) -> dict[str, str]:
+    """Return a sentence of each part that is off."""
+    return {part.part: part.sentence for part in verified(home, **options).parts if part.verdict == "off"}
+
+
+def flip(path: Path, place: int, mask: int = 1) -> None:
+    """Change some bits of one byte of a file."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= mask
+    path.write_bytes(content)
+
+
+class FileChecks:
+    """Checks of one kind of file of a run that was whole when this was made."""
+
+    def __init__(self, home: Path) -> None:
+        self.run = opened(home)
+        self.store = checkpoint_store(self.run.folder, None)
+        self.kept = read_checkpoints(self.run, self.store)
+        self.receipts = read_receipts(self.run.folder)
+        self.recorded = {attempt.data for attempt in self.receipts.attempts.values()}
+
+    def is_off(self, part: str) -> bool:
+        """Check one part; True if something is found."""
+        return any(each.verdict == "off" for each in self._parts(part))
+
+    def _parts(self, part: str) -> Iterable[VerifiedPart]:
+        if part == "receipts":
+            try:
+                yield from check_chain(self.run, read_receipts(self.run.folder), self.kept)
+            except UserError as error:  # `verify_run` calls that off where a manifest names a chain
+                yield VerifiedPart(part, "off", str(error))
+        elif part == "checkpoints":
+            yield from check_checkpoints(read_checkpoints(self.run, self.store))
+        elif part == "journal":
+            yield from check_journal(self.run, self.receipts, self.kept)[1]
+        elif part == "spec":
+            yield from check_spec(self.run, self.kept)
+        else:
+            yield from open_verified(self.run, self.recorded, GIB)[1]
