@@ -29,6 +29,7 @@ EXAMPLES = {
         "ditlab evaluate digits-dit",
         "ditlab evaluate 1a2b3c4d --quality 2000",
         "ditlab evaluate 1a2b3c4d --quality 500 --set sampling.steps=10",
+        "ditlab evaluate 1a2b3c4d --ema 0.05,0.1,0.15,0.2,0.25",
     ),
     "prove": (
         "ditlab prove experiments/digits/dit.yaml",
