@@ -52,7 +52,7 @@ batch: {size: 16}
 training: {steps: 20}
 engine: {compile: true}
 evaluation: {samples: 0, limit: 16}
-sampling: {steps: 2}
+sampling: {steps: 2, block: {}}
 """
 SPECS = {"dit": DIT, "dlm": DLM}
 """Specs under which faults are looked for, by name."""

@@ -23,6 +23,7 @@ class RecordingStepper(Stepper):
         """Train one step, and record it."""
         state = self._state
         record = RecordedStep(state.step, _copied(state), state.engine.scalars())
+        record.wrong_before = _wrong_weights(state, record.before)
         fields = self._inputs.names_read
         with _watching(state, record, fields, [part.counts for part in self._share.passes]):
             super().step(micro_batches, is_logged)

@@ -53,8 +53,10 @@ class RecordedStep:
     """Number that clipping divides the gradient by."""
     after: dict[SliceKey, Tensor] = field(default_factory=dict)
     scalars_after: dict[str, float] = field(default_factory=dict)
+    wrong_before: list[str] = field(default_factory=list)
+    """Parameters that the network computes with before the step and that are not this worker's master weights, cast."""
     wrong_weights: list[str] = field(default_factory=list)
-    """Parameters that the network computes with and that are not this worker's master weights, cast."""
+    """And after it."""
     computed: dict[str, str] = field(default_factory=dict)
     """Digest of each whole parameter as the network computes with it; empty with ZeRO-3, which shards them."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -82,8 +84,10 @@ class WholeStep:
     """The first worker's own record."""
     passes: list[RecordedPass]
     """Of all workers, in the order of their ranks."""
+    wrong_before: list[str]
+    """Parameters that some worker computes with and that are not the master weights, cast, before the step."""
     wrong_weights: list[str]
-    """Parameters that some worker computes with and that are not the master weights, cast."""
+    """And after it."""
     disagreeing: list[str]
     """Parameters of which two workers hold the same slice with other gradients."""
 
@@ -95,10 +99,12 @@ def join_steps(parts: list[RecordedStep]) -> WholeStep:
     before, _ = _joined(part.before for part in parts)
     after, _ = _joined(part.after for part in parts)
     wrong = {name for part in parts for name in [*part.wrong_weights, *_unlike(part.computed, first.computed)]}
+    wrong_before = {name for part in parts for name in part.wrong_before}
     passes = [each for part in parts for each in part.passes]
     return WholeStep(
-        first.step, before, after, gradients.get("gradient", {}), first, passes, sorted(wrong), disagreeing
-    )
+        first.step, before, after, gradients.get("gradient", {}), first, passes, sorted(wrong_before), sorted(wrong),
+        disagreeing,
+    )  # fmt: skip
 
 
 def _unlike(one: Mapping[str, str], two: Mapping[str, str]) -> list[str]:

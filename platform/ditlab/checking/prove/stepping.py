@@ -115,11 +115,12 @@ def _is_coarse(before: Tensor, after: Tensor, change: Tensor) -> bool:
 
 
 def compare_weights(whole: WholeStep) -> Iterator[Comparison]:
-    """Yield the comparison of the weights that workers compute with after the step with the masters."""
-    wrong = whole.wrong_weights
-    detail = f"step {whole.step + 1}: first {wrong[0]}" if wrong else ""
-    module = wrong[0].rpartition(".")[0] if wrong else ""
-    yield Comparison("master weights", "weights computed with", float(len(wrong)), 0.0, detail, module)
+    """Yield the comparisons of the weights that workers compute with with the masters, before the step and after."""
+    for when, wrong in (("before", whole.wrong_before), ("after", whole.wrong_weights)):
+        detail = f"{when} step {whole.step + 1}: first {wrong[0]}" if wrong else ""
+        modules = list(by_module(wrong))
+        module = modules[0] if len(modules) == 1 else ""
+        yield Comparison("master weights", "weights computed with", float(len(wrong)), 0.0, detail, module)
 
 
 def compare_averages(whole: WholeStep, experiment: Experiment) -> Iterator[Comparison]:
