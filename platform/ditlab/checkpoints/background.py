@@ -52,7 +52,7 @@ class BackgroundSaver:
     `gather` returns all workers' objects in the order of their ranks. It is called in the saver's thread, at the same
     time as the step loop's own communication, so it needs a channel of its own. `before_commit` is called on the first
     worker, in the same thread, when all shards are on disk and the manifest is not. `keep` is the number of checkpoints
-    to keep.
+    to keep, beside the first one of each stretch of `keep_every` steps.
     """
 
     def __init__(
@@ -64,9 +64,11 @@ class BackgroundSaver:
         keep: int,
         before_commit: Callable[[], object] | None = None,
         mode: Literal["background", "blocking"] = "background",
+        keep_every: int | None = None,
     ) -> None:
         self.store, self.rank, self.world_size = store, rank, world_size
         self._gather, self._keep, self._before_commit, self._mode = gather, keep, before_commit, mode
+        self._keep_every = keep_every
         self._state: HostCopy | InPlace = HostCopy() if mode == "background" else InPlace()
         self._thread: threading.Thread | None = None
         self._finished: SimpleQueue[SaveOutcome] = SimpleQueue()
@@ -138,7 +140,9 @@ class BackgroundSaver:
                 self._thread = None
 
     def _run(self, manifest: CheckpointManifest, began: float, held_up: float) -> None:
-        result = self._save(SaveTransaction(self.store, self.rank, self.world_size, self._keep, manifest))
+        result = self._save(
+            SaveTransaction(self.store, self.rank, self.world_size, self._keep, manifest, self._keep_every)
+        )
         seconds = time.perf_counter() - began
         if self._mode == "blocking":
             held_up = seconds

@@ -1,7 +1,7 @@
 """A run's checkpoints: their location, the committed ones among them, and pruning."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,15 +102,18 @@ class CheckpointStore:
                     warn(f"{error} {fallback}")
         return None
 
-    def prune(self, keep: int, newest_step: int) -> list[int]:
+    def prune(self, keep: int, newest_step: int, keep_every: int | None = None) -> list[int]:
         """Delete all but the `keep` committed checkpoints up to `newest_step`, and unfinished ones before those.
 
-        Checkpoints that forks hold stay, beside the `keep` others.
+        Checkpoints that forks hold stay, beside the `keep` others, and so does the first one of each stretch of
+        `keep_every` steps but the first stretch.
         Checkpoints later than `newest_step`, which has just been written, were passed over as damaged by a resume:
         they do not count, or they would displace whole ones. Returns the steps whose folders are gone.
         """
         listing = self._listing()
         held = {step for step in committed(listing) if holders(listing[folder_of(step)])}
+        if keep_every:
+            held |= _first_of_stretches(committed(listing), keep_every)
         kept = [step for step in committed(listing) if step <= newest_step][-keep:]
         gone = [step for step in sorted(map(step_of, filter(is_step, listing))) if kept and step < kept[0]]
         gone = [step for step in gone if step not in held and not holders(self.files.sizes(folder_of(step)))]
@@ -189,3 +192,14 @@ def open_checkpoint(location: str | Path) -> CheckpointReader:
     if not is_step(name):
         raise UserError(f"{text} is no checkpoint; name a folder such as {folder_of(200)}.")
     return CheckpointStore.at(above).open(step_of(name))
+
+
+def _first_of_stretches(steps: Iterable[int], length: int) -> set[int]:
+    """Return the first step, of an ascending list, of each stretch of `length` steps but the first stretch.
+
+    Deleting others changes nothing of it: the first of a stretch stays the first.
+    """
+    found: dict[int, int] = {}
+    for step in steps:
+        found.setdefault(step // length, step)
+    return {step for stretch, step in found.items() if stretch}

@@ -61,9 +61,16 @@ class SaveTransaction:
     """One worker's part in saving one checkpoint, run in the saver's thread."""
 
     def __init__(
-        self, store: CheckpointStore, rank: int, world_size: int, keep: int, manifest: CheckpointManifest
+        self,
+        store: CheckpointStore,
+        rank: int,
+        world_size: int,
+        keep: int,
+        manifest: CheckpointManifest,
+        keep_every: int | None = None,
     ) -> None:
         self.store, self.rank, self.world_size, self.keep, self.manifest = store, rank, world_size, keep, manifest
+        self._keep_every = keep_every
         self.folder = folder_of(manifest.step)
         self.shard = shard_name(rank, world_size, secrets.token_hex(4))
 
@@ -160,7 +167,7 @@ class SaveTransaction:
             for name in self.store.files.sizes(self.folder):
                 if name not in names and name != MANIFEST and name.startswith(("shard-", MANIFEST)):
                     self.store.files.delete(self.folder, name)
-            self.store.prune(self.keep, self.manifest.step)
+            self.store.prune(self.keep, self.manifest.step, self._keep_every)
         except Exception as error:
             return f"older checkpoints in {self.store.location} could not be deleted ({_reason(error)})."
         return None

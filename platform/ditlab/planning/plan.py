@@ -74,8 +74,10 @@ def make_plan(planner: Planner, experiment: Experiment, machine: Machine, steps:
     own, settings = planner.own(), tuple(planner.settings())
     averages = experiment.training.averages
     snapshots = len(snapshot_steps(0, steps, averages.snapshots)) if averages and steps else None
+    keep_every = experiment.checkpoint.keep_every
+    num_kept = experiment.checkpoint.keep + ((steps or 0) // keep_every if keep_every else 0)
     size = RunSize(
-        steps, data, checkpoint_bytes(experiment, planner.sizes), experiment.checkpoint.keep,
+        steps, data, checkpoint_bytes(experiment, planner.sizes), num_kept,
         snapshot_bytes(experiment, planner.sizes), snapshots if averages else 0,
     )  # fmt: skip
     recommended, why = choose(own, settings, planner, machine)

@@ -104,6 +104,9 @@ class Checkpoint(Spec):
     """Steps between checkpoints; the last step is saved always. Null: the last step only."""
     keep: Count = 3
     """Newest checkpoints kept."""
+    keep_every: Count | None = None
+    """Beside the newest, the first checkpoint of every stretch of so many steps is kept for good, from which `ditlab
+    replay` rebuilds the steps after it: with 10000 that of step 10000, of 20000, and so on. Null: none."""
     storage: Annotated[str, Field(min_length=1)] | None = None
     """Folder or store of checkpoints, with a folder for each run; null is the run's own folder. A folder's path, which
     all nodes must share, or a URI: s3://bucket/prefix?region=eu-west-1 (another server with

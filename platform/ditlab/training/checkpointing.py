@@ -41,6 +41,7 @@ class CheckpointManager:
             run.experiment.checkpoint.keep,
             self.snapshots.settled(reporter.before_checkpoint) if rank.is_first else None,
             run.experiment.checkpoint.write,
+            run.experiment.checkpoint.keep_every,
         )
         self.last: str | None = None
         """Path or URI of the last complete checkpoint."""

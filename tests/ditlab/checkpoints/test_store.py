@@ -176,6 +176,16 @@ def test_prune_keeps_the_newest(tmp_path):
     assert store.steps() == [3, 4] and store.prune(2, 4) == []
 
 
+def test_prune_keeps_the_first_of_each_stretch(tmp_path):
+    """Whatever the distance of the checkpoints, and however often it is asked for."""
+    store = CheckpointStore.at(tmp_path)
+    gone = []
+    for step in (3, 6, 9, 12, 15, 18, 21, 24, 30):
+        save(tmp_path, step)
+        gone += store.prune(2, step, 10)
+    assert store.steps() == [12, 21, 24, 30] and sorted(gone) == [3, 6, 9, 15, 18]
+
+
 def test_prune_leaves_what_is_being_written(tmp_path):
     save(tmp_path, 1)
     (tmp_path / folder_of(2)).mkdir()

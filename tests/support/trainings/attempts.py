@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from denoisers.parameter_counts import count_parameters
@@ -19,6 +19,7 @@ from ditlab.runs.prepare import check_run, prepare_run
 from ditlab.runs.reporter import TrackedReporter
 from ditlab.runs.request import PreparedRun, RunRequest
 from ditlab.spec.experiment import Experiment
+from ditlab.training.memory import MemoryPlan
 from ditlab.training.plan import plan_run
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter
@@ -32,6 +33,8 @@ class LocalAttempt:
     workers: int
     killed_at: int | None = None
     """Step whose journaled metrics are followed by kill -9 of the first worker; None: it ends by itself."""
+    memory: MemoryPlan = field(default_factory=MemoryPlan)
+    """Halvings, and steps that it leaves out."""
 
 
 def train_attempts(experiment: Experiment, attempts: Sequence[LocalAttempt]) -> RunFolder:
@@ -45,11 +48,11 @@ def train_attempts(experiment: Experiment, attempts: Sequence[LocalAttempt]) -> 
         lifecycle = RunLifecycle(run.request.folder, run.request.experiment, run.request.home, run.request.resumed)
         lifecycle.start(run.plan.total_steps)
         with suppress(RunFailed) if attempt.killed_at else ExitStack():
-            run_workers(_train, (run.request.to_dict(), attempt.killed_at), attempt.workers, threads=1)
+            run_workers(_train, (run.request.to_dict(), attempt.killed_at, attempt.memory), attempt.workers, threads=1)
     return run.request.folder
 
 
-def _train(rank: Rank, request_values: Mapping[str, Any], killed_at: int | None) -> None:
+def _train(rank: Rank, request_values: Mapping[str, Any], killed_at: int | None, memory: MemoryPlan) -> None:
     request = RunRequest.from_dict(request_values)
     data = open_data(request.experiment.data, request.home, verify=False)
     plan = plan_run(request.experiment, data)
@@ -64,7 +67,7 @@ def _train(rank: Rank, request_values: Mapping[str, Any], killed_at: int | None)
             stack.enter_context(reporter)
             if killed_at is not None:
                 _kill_after(reporter, killed_at)
-        outcome = train(request.training_run(data, plan), rank, reporter)
+        outcome = train(replace(request.training_run(data, plan), memory=memory), rank, reporter)
         if rank.is_first:
             reporter.finish(outcome)
 

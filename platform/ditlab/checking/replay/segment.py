@@ -96,7 +96,7 @@ def replayed_experiment(spec: Mapping[str, Any]) -> Experiment:
     spec["evaluation"] = {**spec["evaluation"], "every": None, "samples": 0, "quality": 0}
     spec["tracking"] = {**spec["tracking"], "every": 1}
     spec["training"] = {**spec["training"], "averages": None, "non_finite": {"policy": "skip", "limit": ALWAYS}}
-    spec["checkpoint"] = {**spec["checkpoint"], "storage": None, "keep": 1}
+    spec["checkpoint"] = {**spec["checkpoint"], "storage": None, "keep": 1, "keep_every": None}
     return class_for(spec).model_validate(spec)
 
 
