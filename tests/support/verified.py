@@ -1,7 +1,9 @@
 """Verification of the small run of `tests/ditlab/checking/verify`, whole or of one kind of file."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from ditlab.analysis.opened_run import OpenedRun, open_training_run
 from ditlab.checking.verify.checkpoint_files import check_checkpoints, check_spec, read_checkpoints
@@ -14,6 +16,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.receipts.reader import read_receipts
 from ditlab.runs.request import checkpoint_store
+from ditlab.storage.checksums import add_checksum, without_checksum
 
 
 def opened(home: Path) -> OpenedRun:
@@ -27,8 +30,12 @@ def verified(home: Path, **options) -> RunVerification:
 
 
 def off(home: Path, **options) -> dict[str, str]:
-    """Return a sentence of each part that is off."""
-    return {part.part: part.sentence for part in verified(home, **options).parts if part.verdict == "off"}
+    """Return the sentences of each part that is off."""
+    found: dict[str, str] = {}
+    for part in verified(home, **options).parts:
+        if part.verdict == "off":
+            found[part.part] = f"{found.get(part.part, '')} {part.sentence}".strip()
+    return found
 
 
 def flip(path: Path, place: int, mask: int = 1) -> None:
@@ -36,6 +43,16 @@ def flip(path: Path, place: int, mask: int = 1) -> None:
     content = bytearray(path.read_bytes())
     content[place] ^= mask
     path.write_bytes(content)
+
+
+def rewrite_lines(path: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """Write a journal anew, each record as `change` leaves it (None: without it), with right checksums."""
+    lines = []
+    for line in path.read_bytes().splitlines():
+        record = change(json.loads(without_checksum(line)))
+        if record is not None:
+            lines.append(add_checksum(json.dumps(record, separators=(",", ":")).encode()) + b"\n")
+    path.write_bytes(b"".join(lines))
 
 
 class FileChecks:

@@ -98,7 +98,7 @@ def _findings(
     if damaged := lines.damaged:
         more = f" and {len(damaged) - NAMED} more" if len(damaged) > NAMED else ""
         faults.append(f"altered or torn at {'; '.join(damaged[:NAMED])}{more}; bring it back from a copy.")
-    if run.record.status == "finished" and not lines.has_end:
+    elif run.record.status == "finished" and not lines.has_end:
         faults.append("the run has finished, and its end is not there: lines are missing; bring it back from a copy.")
     points = np.array(lines.points, np.float64).reshape(-1, 1 + len(COMPARED))
     compared = rest = 0
