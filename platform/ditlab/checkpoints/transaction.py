@@ -32,8 +32,13 @@ class SaveFailed(Exception):
         super().__init__(kind, step, reason)
         self.kind, self.step, self.reason = kind, step, reason
 
+    @property
+    def remedy(self) -> str:
+        """End of a sentence on what to do."""
+        return _REMEDY[self.kind]
+
     def __str__(self) -> str:
-        return f"the checkpoint of step {self.step} was not saved ({self.reason}); {_REMEDY[self.kind]}."
+        return f"the checkpoint of step {self.step} was not saved ({self.reason}); {self.remedy}."
 
 
 @dataclass(frozen=True)

@@ -94,10 +94,10 @@ class AverageSnapshots:
         for outcome in self._saver.poll() if self._saver else ():
             if not self._rank.is_first:
                 continue
-            if outcome.error:
+            if error := outcome.error:
                 self._reporter.warn(
-                    f"the snapshot of averages of step {outcome.step} was not saved ({outcome.error.reason}); training "
-                    "goes on, and other lengths are rebuilt from the rest."
+                    f"the snapshot of averages of step {outcome.step} was not saved ({error.reason}); {error.remedy}. "
+                    "Training goes on, and other lengths are rebuilt from the rest."
                 )
             elif outcome.note:
                 self._reporter.warn(outcome.note)

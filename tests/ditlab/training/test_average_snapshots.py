@@ -155,7 +155,7 @@ def test_a_snapshot_that_cannot_be_written_costs_no_step(home, tmp_path, monkeyp
     outcome, recorder = train_here(averaged(6), home, tmp_path / "run")
     assert outcome.status == "finished"
     assert len(recorder.warnings) == 1, recorder.warnings
-    refused = "the snapshot of averages of step 3 was not saved (worker 0: No space left on device); "
+    refused = "the snapshot of averages of step 3 was not saved (worker 0: No space left on device); make room"
     assert recorder.warnings[0].startswith(refused)
     assert snapshots_of(tmp_path / "run").steps() == [1, 2, 4, 5]
 
