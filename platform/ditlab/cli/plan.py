@@ -52,6 +52,8 @@ def plan(
     for option, file in (("--apply", target), ("--out", out)):
         if file is not None and not file.name:
             raise UserError(f"{option} {file} names no file; give a file's path.")
+    if out is not None and out.suffix.lower() != ".png":
+        raise UserError(f"--out {out} is not the name of a PNG; give one that ends in .png.")
     sweeps = is_sweep(spec)
     if sweeps and (target or out):
         given = "--apply" if target else "--out"

@@ -102,6 +102,7 @@ def test_a_sweep_is_told_in_sum(spec, tmp_path):
         (("--gpu", "H1000"), "--gpu=H1000 is no known GPU; did you mean H100?"),
         (("--gpu", ""), "--gpu= is no known GPU; known: A10, "),
         (("--out", ""), "--out . names no file; give a file's path."),
+        (("--out", "memory.svg"), "--out memory.svg is not the name of a PNG; give one that ends in .png."),
         (("--apply", ""), "--apply . names no file; give a file's path."),
         (("--gpu", "zzz"), "--gpu=zzz is no known GPU; known: A10, "),
         (("--gpus", "0"), "--gpus=0 leaves nothing to plan for; give 1 or more."),
