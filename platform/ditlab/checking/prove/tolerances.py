@@ -19,7 +19,13 @@ itself, so that the bound is MARGIN * u * (the terms' sizes, by norm over the mo
 relative to the weights. A norm of n values in float32 is off by sqrt(n) roundings. Muon's iterations enlarge roundings
 as a network does, so that two readings give their bound as above.
 
-Draws, samples, weights that workers compute with, and settings of the optimiser are compared to the bit.
+Losses, held-out metrics and a sample are single numbers or one tensor, bounded by MARGIN * max(d, u * a) in the same
+way; two readings of one metric may agree by luck, and then d / a is taken from the metric where they agree least, but
+no more than u of it. A slope of the loss, from differences over widths h and h / 2, is off by a third of what the two
+differ in, and by the rounding of the loss over h (`differences.py`).
+
+Draws, samples, weights that workers compute with, and settings of the optimiser are compared to the bit, and so is a
+run that was stopped and resumed with the same run never stopped.
 """
 
 from collections.abc import Iterable

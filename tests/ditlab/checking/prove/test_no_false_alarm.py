@@ -31,7 +31,18 @@ OTHERS: list[dict[str, Any]] = [
     {"batch__micro": 1},
     {"schedule": {"kind": "stepped_cosine_restart", "cycle": 5}},
 ]
-"""What else a spec may set, with ZeRO-1 where it says nothing of the stage."""
+"""What else a spec of any family may set, with ZeRO-1 where it says nothing of the stage."""
+_MIXTURE = {
+    "kind": "mixture", "weights": {"a": 2.0, "b": 1.0},
+    "parts": {"a": {"kind": "digits"}, "b": {"kind": "digits", "hold_out": 0.2}},
+}  # fmt: skip
+OF_ONE_FAMILY: list[tuple[str, dict[str, Any]]] = [
+    ("dit", {"data": _MIXTURE}),
+    ("unet", {"data": {**_MIXTURE, "draw": "batch"}}),
+    ("dit", {"model__adaln": "zero"}),
+    ("dit", {"training__steps": 1, "schedule": {"kind": "constant"}}),
+    ("dlm", {"model__block_size": 4, "sampling__block": {}}),
+]
 
 
 def accepted(family: str, changes: dict[str, Any], workers: int) -> Experiment | None:
@@ -42,8 +53,9 @@ def accepted(family: str, changes: dict[str, Any], workers: int) -> Experiment |
         return None
 
 
-def assert_all_hold(family: str, cells: list[dict[str, Any]], workers: int, home: Any, monkeypatch: Any) -> None:
-    tried = [(cell, experiment) for cell in cells if (experiment := accepted(family, cell, workers)) is not None]
+def assert_all_hold(cells: list[tuple[str, dict[str, Any]]], workers: int, home: Any, monkeypatch: Any) -> None:
+    """Prove each cell, a family and its changes, that a spec accepts; at least half of them."""
+    tried = [(cell, experiment) for cell in cells if (experiment := accepted(*cell, workers)) is not None]
     assert len(tried) > len(cells) / 2
     found = prove_all([experiment for _, experiment in tried], home, monkeypatch)
     alarms = [f"{cell}\n  {line}" for (cell, _), each in zip(tried, found, strict=True) for line in off(each)[:8]]
@@ -64,13 +76,20 @@ def test_the_smallest_experiment_proves(family, home):
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_engine_raises_an_alarm(family, workers, home, monkeypatch):
-    assert_all_hold(family, ENGINES, workers, home, monkeypatch)
+def test_no_engine_and_no_other_setting_raises_an_alarm(family, workers, home, monkeypatch):
+    assert_all_hold([(family, changes) for changes in (*ENGINES, *OTHERS)], workers, home, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("workers", [1, 2])
+def test_no_setting_of_one_family_raises_an_alarm(workers, home, monkeypatch):
+    assert_all_hold(OF_ONE_FAMILY, workers, home, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_other_setting_raises_an_alarm(family, workers, home, monkeypatch):
-    assert_all_hold(family, OTHERS, workers, home, monkeypatch)
+def test_no_compiled_network_raises_an_alarm(family, home, monkeypatch):
+    compiled = {"engine__compile": True}
+    assert_all_hold([(family, compiled), (family, {**compiled, "training__precision": "bf16"})], 1, home, monkeypatch)

@@ -12,6 +12,7 @@ from ditlab.checking.prove.findings import Comparison
 from ditlab.checking.prove.life.comparing import bounded, equal_values, exact
 from ditlab.checking.prove.life.observed_steps import CopiedState
 from ditlab.checking.prove.life.plain_model import PRECISIONS, PlainModel, build_plain, set_apart, whole_weights
+from ditlab.checking.prove.tolerances import FLOAT32, MARGIN, UNITS
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.inputs.conditions import rows_for_samples, sample_conditions
@@ -26,10 +27,6 @@ EVALUATION = "evaluation"
 """Phase of the comparisons of held-out metrics and weights."""
 SAMPLE = "sample"
 """Phase of the comparison of a sample."""
-MARGIN = 4.0
-"""Factor on the distance of two plain readings that the engine's may have: its sums have another order."""
-UNITS = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11}
-"""Rounding of a number in a precision, relative."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +187,7 @@ def _compare_metrics(
         plain, reading = plain_ones.get(name, math.nan), own.metrics.get(name, math.nan)
         value, others = found.get(name, math.nan), trained.get(name, math.nan)
         # Two readings of one figure may agree by chance; no more than a rounding is granted for that.
-        bound = MARGIN * max(abs(reading - plain), min(relative, UNITS[precision]) * abs(plain))
+        bound = MARGIN * max(abs(reading - plain), min(relative, UNITS[PRECISIONS[precision]]) * abs(plain))
         away, note = abs(value - reading), ""
         if not away <= bound and abs(value - others) <= bound:
             note = "the figure is that of the weights in training, not of their average"
@@ -207,4 +204,4 @@ def _compare_sample(found: Tensor, own: PlainReading, exact_one: PlainReading) -
         return bounded(SAMPLE, "tokens of one sample", differing, min(by_chance, found.numel() / 2))
     scale = exact_one.sample.double().norm()
     away, between = (float((one.double() - own.sample.double()).norm() / scale) for one in (found, exact_one.sample))
-    return bounded(SAMPLE, "one sample", away, MARGIN * max(between, UNITS["fp32"]))
+    return bounded(SAMPLE, "one sample", away, MARGIN * max(between, FLOAT32))
