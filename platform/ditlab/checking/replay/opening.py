@@ -28,8 +28,8 @@ class ReplaySource:
     run: OpenedRun
     recorded: RecordedRun
     checkpoints: CheckpointStore
-    whole: Sequence[int]
-    """Steps of checkpoints with an undamaged manifest."""
+    whole: list[int]
+    """Steps of checkpoints with an undamaged manifest, without those that were found damaged since."""
     data: DataSplits
     num_gpus: int
     """GPUs that the steps are done on; 0: on the CPU."""

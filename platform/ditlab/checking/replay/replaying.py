@@ -57,11 +57,23 @@ def replay_executions(
     change: PlanChange = lambda plan: plan,
 ) -> ReplayedSteps:
     """Do some executions of a run's steps again; `change` alters each plan. Raises as `replay_steps` does."""
+    while True:
+        plans = [change(plan) for plan in _plans(source, targets)]
+        way = [execution for plan in plans for execution in plan.way]
+        check_gpus(source, plans)
+        check_code(source, way)
+        try:
+            return _replayed(source, plans, way, shown)
+        except DamagedCheckpoint:
+            there = source.checkpoints.steps()
+            if all(plan.origin in there for plan in plans if plan.is_checkpoint):
+                raise  # else a run in training has pruned it meanwhile
+
+
+def _replayed(
+    source: ReplaySource, plans: Sequence[ReplayPlan], way: Sequence[Execution], shown: Collection[int]
+) -> ReplayedSteps:
     run, found, origins = source.run, [], []
-    plans = [change(plan) for plan in _plans(source, targets)]
-    way = [execution for plan in plans for execution in plan.way]
-    check_gpus(source, plans)
-    check_code(source, way)
     for plan in plans:
         origins.append(describe_origin(source, plan))
         run.progress(origins[-1], 0, None, "")
@@ -74,19 +86,18 @@ def replay_executions(
 
 def _plans(source: ReplaySource, targets: Sequence[Execution]) -> list[ReplayPlan]:
     """Plan the replay from checkpoints that are whole, each hashed first; damaged ones are remarked on."""
-    whole = list(source.whole)
     while True:
-        plans = plan_replay(source.course, targets, whole, source.spec_of)
+        plans = plan_replay(source.course, targets, source.whole, source.spec_of)
         for step in {plan.origin for plan in plans if plan.is_checkpoint}:
             try:
                 source.checkpoints.open(step).close()
             except DamagedCheckpoint as error:
                 source.remarks.append(f"{error} The replay begins before it.")
-                whole.remove(step)
+                source.whole.remove(step)
                 break
         else:
             for plan in plans:
-                check_origin(source, plan, whole)
+                check_origin(source, plan)
             return plans
 
 
@@ -114,7 +125,7 @@ def check_code(source: ReplaySource, way: Sequence[Execution]) -> None:
             source.remarks.append(f"{text[0].upper()}{text[1:]}.")
 
 
-def check_origin(source: ReplaySource, plan: ReplayPlan, whole: Sequence[int]) -> None:
+def check_origin(source: ReplaySource, plan: ReplayPlan) -> None:
     """Raise UserError where the parent's checkpoint that a fork's replay begins from is gone."""
     run = source.run
     point = None if plan.is_checkpoint else start_point(run.experiment, run.home, run.folder.run_id)
@@ -123,7 +134,7 @@ def check_origin(source: ReplaySource, plan: ReplayPlan, whole: Sequence[int]) -
     try:
         point.open(verify=False).close()
     except UserError as error:
-        usable = next((step for step in whole if step < source.course.last), None)
+        usable = next((step for step in source.whole if step < source.course.last), None)
         remedy = "bring it back"
         if usable is not None:
             remedy += f", or replay step {usable + 1:,} or a later one, from checkpoint {usable:,} of its own (1 step)"

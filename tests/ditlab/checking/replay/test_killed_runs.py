@@ -69,7 +69,7 @@ def test_every_step_of_a_run_killed_three_times_replays(warm: None, home: Path, 
     assert [each for each in kept.comparisons if not each.holds] == []
     single = check_replay(open_source(opened(folder, home)), 14, 14)
     assert single.holds and any("checkpoint 12" in origin for origin in single.replayed.origins)
-    from_start = replace(open_source(opened(folder, home)), whole=())
+    from_start = replace(open_source(opened(folder, home)), whole=[])
     again = check_replay(from_start, 1, STEPS)
     assert again.holds and len(again.comparisons) == len(kept.comparisons)
     assert all("from step 0" in origin for origin in again.replayed.origins)
