@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ditlab.errors import RunFailed, UserError
     from ditlab.interface.analysis import compare, evaluate_averages, figures, load_export
+    from ditlab.interface.proving import prove
     from ditlab.interface.removal import remove_runs
     from ditlab.interface.replaying import replay
     from ditlab.interface.run import Run, find_runs, open_run
     from ditlab.interface.specs import count_parameters, load, load_sweep, quick, trace_shapes
     from ditlab.interface.sweeps import plan_sweep, tune
     from ditlab.interface.training import TrainingResult, plan_training, train
+    from ditlab.interface.verifying import verify
     from ditlab.spec.experiment import Experiment
     from ditlab.spec.sweep.spec import Sweep
 
@@ -41,12 +43,14 @@ __all__ = [
     "open_run",
     "plan_sweep",
     "plan_training",
+    "prove",
     "quick",
     "remove_runs",
     "replay",
     "trace_shapes",
     "train",
     "tune",
+    "verify",
 ]
 
 _MODULES = {
@@ -67,12 +71,14 @@ _MODULES = {
     "open_run": "ditlab.interface.run",
     "plan_sweep": "ditlab.interface.sweeps",
     "plan_training": "ditlab.interface.training",
+    "prove": "ditlab.interface.proving",
     "quick": "ditlab.interface.specs",
     "remove_runs": "ditlab.interface.removal",
     "replay": "ditlab.interface.replaying",
     "trace_shapes": "ditlab.interface.specs",
     "train": "ditlab.interface.training",
     "tune": "ditlab.interface.sweeps",
+    "verify": "ditlab.interface.verifying",
 }
 """Module of each name."""
 

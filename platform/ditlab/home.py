@@ -185,6 +185,16 @@ class RunFolder:
         return [0, *sorted(int(match[1]) for match in found if match)]
 
     @property
+    def proof(self) -> Path:
+        """Every comparison of the proof that `ditlab train --prove` made before the run began (JSON)."""
+        return self.path / "proof.json"
+
+    @property
+    def proof_table(self) -> Path:
+        """The same proof as a table for people."""
+        return self.path / "proof.txt"
+
+    @property
     def receipts(self) -> Path:
         """Folder of the receipts: what was fed into each step and what came out."""
         return self.path / "receipts"

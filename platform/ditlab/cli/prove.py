@@ -22,11 +22,11 @@ def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
     explains. Exit code 1 where something is off; the first phase and module are named. Nothing is kept.
     """
     from ditlab.cli.progress_bars import ProgressBars
-    from ditlab.cli.proof_table import proof_lines
     from ditlab.spec.loading import load_experiment
 
     experiment = load_experiment(spec, overrides)  # before torch is imported: a mistake shows at once
     with ProgressBars("loading PyTorch") as progress:
+        from ditlab.checking.prove.table import proof_lines
         from ditlab.interface.proving import prove as prove_spec
 
         progress.stage("reading the spec's data")

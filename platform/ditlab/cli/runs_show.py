@@ -114,6 +114,7 @@ def _facts(found: RunDescription) -> dict[str, str]:
         "created": _moment(record.created),
         "updated": _moment(record.updated),
         "spec": "\n".join(f"{name}: {shown_line(value)}" for name, value in found.spec.items()),
+        "proof": found.proof,
         "checkpoints": "" if record.trials else checkpoints,
         "folder": str(found.folder.path),
         "size": f"{size_text(found.sizes['total'])} ({parts})" if parts else size_text(found.sizes["total"]),

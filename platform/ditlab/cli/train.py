@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     metavar="PORT",
     help="Serve the run's metrics to scrapers such as Prometheus: http://127.0.0.1:PORT/metrics.",
 )
+@click.option(
+    "--prove",
+    is_flag=True,
+    help="First compare the engine with plain readings (`ditlab prove`); train only if all holds.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the resolved spec, parameters, steps and devices; start nothing.")
 @json_option
 def train(
@@ -54,6 +59,7 @@ def train(
     weights_only: bool,
     figures: bool,
     metrics_port: int | None,
+    prove: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -61,6 +67,8 @@ def train(
     overrides = (*start_overrides(start_from, weights_only, resume), *overrides)
     experiment, changes = _load(spec, overrides, quick)  # before torch and Ray are imported: a mistake shows at once
     if dry_run:
+        if prove:
+            raise click.UsageError("--dry-run starts nothing, and --prove trains a few steps; leave one out.")
         _show_plan(experiment, changes, address, local, resume, as_json)
         return 0
     from ditlab.cli.progress_line import ProgressLine
@@ -68,11 +76,20 @@ def train(
     with ProgressLine("loading PyTorch") as line:
         from ditlab.interface import training
 
-        line.stage("preparing the run" if local else "preparing the run and its workers")
-        result = training.train(
-            experiment, local=local, address=address, resume=resume, metrics_port=metrics_port,
-            on_progress=line.update, say=line.say, warn=line.warn,
-        )  # fmt: skip
+        proving = "proving the engine, then " if prove else ""
+        line.stage(f"{proving}preparing the run{'' if local else ' and its workers'}")
+        try:
+            result = training.train(
+                experiment, local=local, address=address, resume=resume, metrics_port=metrics_port, prove=prove,
+                on_progress=line.update, say=line.say, warn=line.warn,
+            )  # fmt: skip
+        except training.ProofFailed as error:
+            from ditlab.checking.prove.table import proof_lines
+
+            for text in proof_lines(error.proof):
+                line.say(text)
+            emit(error.proof.to_dict(), as_json)
+            raise
         if figures and result.status == "finished":
             from ditlab.interface.final_figures import draw_final_figures
 

@@ -1,5 +1,6 @@
 """Training of an experiment, as a function: what `ditlab train` calls, for notebooks and scripts."""
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ditlab.cluster.session import cluster_address, is_connected
-from ditlab.errors import UserError
+from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.interface.run import Run, open_run
 from ditlab.notebook_html import never_failing
@@ -17,7 +18,7 @@ from ditlab.runs.forks.starting import requested_start
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
 from ditlab.runs.prepare import CheckedRun, check_run, prepare_run, startup_lines
-from ditlab.runs.request import PreparedRun
+from ditlab.runs.request import PreparedRun, RecordedProof
 from ditlab.spec.composition.start import Start
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
@@ -25,6 +26,7 @@ from ditlab.tracking.address import redact
 from ditlab.training.reporting import RunOutcome, TrainingProgress
 
 if TYPE_CHECKING:
+    from ditlab.checking.prove.findings import Proof
     from ditlab.runs.metrics_server import MetricsServer
 
 _log = logging.getLogger("ditlab")
@@ -76,6 +78,14 @@ class TrainingPlan:
     """Lines that describe the run and its data."""
 
 
+class ProofFailed(RunFailed):
+    """A proof of the engine found something off, so nothing was trained; `proof` says what."""
+
+    def __init__(self, proof: "Proof") -> None:
+        super().__init__(f"nothing was trained: {proof.verdict}", kind="proof")
+        self.proof = proof
+
+
 def train(
     experiment: Experiment | str | Path,
     overrides: Sequence[str] = (),
@@ -86,6 +96,7 @@ def train(
     start_from: str | None = None,
     weights_only: bool = False,
     metrics_port: int | None = None,
+    prove: bool = False,
     on_progress: Callable[[TrainingProgress], None] | None = None,
     say: Callable[[str], None] | None = None,
     warn: Callable[[str], None] | None = None,
@@ -104,21 +115,28 @@ def train(
         start_from: `RUN@STEP`, a checkpoint of another run that this one goes on from (a fork); `RUN`: its newest one.
         weights_only: True to take over its weights alone, averaged ones where it keeps an average, from step 0.
         metrics_port: port of 127.0.0.1 that serves the run's metrics to scrapers (`/metrics`, OpenMetrics); None: none.
+        prove: True to prove the engine on this machine first (`ditlab.prove`), and to keep the proof with the run.
         on_progress: receives step, metrics and speed, a few times a second.
         say: receives lines that describe the run at its start.
         warn: receives warnings; None: the logger `ditlab`.
 
     Raises:
         UserError: the input is wrong; the message names the field, its value and the remedy.
-        RunFailed: the run started and failed.
+        RunFailed: the run started and failed; `ProofFailed`, with nothing started, where the proof found something off.
     """
     start = requested_start(start_from, weights_only, resume, Home.from_environment())
     experiment = _validated(experiment, overrides, start)
     address = _cluster(local, address)
+    if prove and address:
+        raise UserError(
+            f"--prove compares on this machine, and the workers train on {address}; run `ditlab prove` on one of "
+            "its nodes first (ray job submit --entrypoint-num-gpus 1 ... -- python -m ditlab prove SPEC), and leave "
+            "--prove out."
+        )
     say, warn = say or _ignore, warn or _log.warning
     with _metrics_server(metrics_port) as server, _connection(experiment, address, say):
         checked = check_run(experiment, resume, local=local, remote=address is not None)
-        run = prepare_run(checked)
+        run = prepare_run(checked, _proved(experiment, say) if prove else None)
         if server:
             server.follow(run.request.folder.openmetrics)
         for line in startup_lines(checked, run.request.run_id):
@@ -158,6 +176,21 @@ def _cluster(local: bool, address: str | None) -> str | None:
     if local and address:
         raise UserError(f"--local and --address {address} exclude each other; leave one out.")
     return None if local else cluster_address(address)
+
+
+def _proved(experiment: Experiment, say: Callable[[str], None]) -> RecordedProof:
+    """Prove the engine; what the run keeps of it. Raises ProofFailed where something is off."""
+    from ditlab.checking.prove.table import proof_lines
+    from ditlab.interface.proving import prove
+
+    say("proving the engine on a few steps before the run begins")
+    proof = prove(experiment)
+    if not proof.holds:
+        raise ProofFailed(proof)
+    say(f"proof: {proof.verdict}")
+    return RecordedProof(
+        proof.summary, json.dumps(proof.to_dict(), indent=1) + "\n", "\n".join(proof_lines(proof)) + "\n"
+    )
 
 
 def _metrics_server(port: int | None) -> "AbstractContextManager[MetricsServer | None]":

@@ -22,7 +22,7 @@ from ditlab.storage.plain_files import read_plain
 from ditlab.storage.sizes import folder_size
 from ditlab.tracking.address import redact, resolve_tracking_uri
 from ditlab.tracking.journal.content import JournalContent
-from ditlab.tracking.journal.facts import STRAGGLER_TAG
+from ditlab.tracking.journal.facts import PROOF_TAG, STRAGGLER_TAG
 from ditlab.tracking.journal.history import series_of
 from ditlab.tracking.journal.side_index import damaged_lines, read_content
 from ditlab.tracking.parameters import flatten
@@ -78,6 +78,8 @@ class RunDescription:
     """Sentences on files that cannot be read."""
     time: TimeSummary | None = None
     """Where the time of its steps went; None for a sweep, and for a run that has logged no times."""
+    proof: str = ""
+    """What `ditlab train --prove` showed before it began; empty for a run that was not proved."""
     lineage: LineageRun | None = None
     """Tree of the runs that it goes on from and of those that go on from it; None where there are neither."""
 
@@ -94,7 +96,8 @@ class RunDescription:
             "checkpoints": {"place": self.checkpoints.place, "steps": self.checkpoints.steps},
             "bytes": self.sizes, "trials": self.trials, "notes": self.notes,
             "time": self.time.to_dict() if self.time else None,
-            "start": record.start or None, "lineage": self.lineage.to_dict() if self.lineage else None,
+            "start": record.start or None, "proof": self.proof or None,
+            "lineage": self.lineage.to_dict() if self.lineage else None,
         }  # fmt: skip
 
 
@@ -104,7 +107,7 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     spec = _flat_spec(folder.path / ("sweep.yaml" if record.trials else "spec.yaml"), notes)
     address = resolve_tracking_uri(record.tracking_uri or None, home)
     metrics: dict[str, tuple[int, float]] = {}
-    unsent, time = None, None
+    unsent, time, proof = None, None, ""
     try:
         check_place(home)
     except UserError as error:
@@ -113,6 +116,7 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
         content = read_content(folder.journal)
         metrics = {name: (content.steps[p.rows[-1]], p.values[-1]) for name, p in content.metrics.items()}
         time = run_time(content)
+        proof = _latest_tag(content, PROOF_TAG)
         if content.num_damaged:
             notes.append(f"{folder.journal}: {damaged_lines(content.num_damaged)}")
         unsent = num_unsent(folder, address, home)
@@ -138,6 +142,7 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
         trials=trials,
         notes=notes,
         time=time,
+        proof=hide(proof),
         lineage=lineage(records, record.run_id),
     )
 
@@ -152,11 +157,15 @@ def recorded_time(folder: RunFolder) -> TimeSummary | None:
 
 def run_time(content: JournalContent) -> TimeSummary | None:
     """Sum up where the time of a run went, from its journal; None where it holds no times."""
-    slow = ""
+    return time_summary(series_of(content, TIMED), hide(_latest_tag(content, STRAGGLER_TAG)))
+
+
+def _latest_tag(content: JournalContent, name: str) -> str:
+    found = ""
     for record in content.events:
         if record["kind"] == "tags":
-            slow = record["values"].get(STRAGGLER_TAG, slow)
-    return time_summary(series_of(content, TIMED), hide(slow))
+            found = record["values"].get(name, found)
+    return found
 
 
 def _essentials(spec: dict[str, str]) -> list[str]:

@@ -24,7 +24,7 @@ from ditlab.runs.preflight import (
     tracked_at,
 )
 from ditlab.runs.relocation import check_run_place
-from ditlab.runs.request import PreparedRun, RunRequest
+from ditlab.runs.request import PreparedRun, RecordedProof, RunRequest
 from ditlab.spec.compiling import CompileDecision, compile_decision
 from ditlab.spec.composition.start import first_step
 from ditlab.spec.experiment import Experiment
@@ -34,6 +34,7 @@ from ditlab.storage.files import write_durably
 from ditlab.tracking.access import check_access, check_reachable
 from ditlab.tracking.address import launch_address, redact, resolve_tracking_uri
 from ditlab.tracking.environment import source_tags
+from ditlab.tracking.journal.facts import PROOF_TAG
 from ditlab.tracking.records import create_run, find_training_run, find_unfinished, list_runs, read_record
 from ditlab.tracking.relocation.places import check_place, record_place
 from ditlab.training.plan import RunPlan, plan_run
@@ -100,20 +101,27 @@ def check_run(experiment: Experiment, resume: str | None, *, local: bool, remote
     return CheckedRun(experiment, data, plan, counts, home, tracking_uri, resumed, start)
 
 
-def prepare_run(checked: CheckedRun) -> PreparedRun:
-    """Make the run's folder and record, or take those of the run that goes on.
+def prepare_run(checked: CheckedRun, proof: RecordedProof | None = None) -> PreparedRun:
+    """Make the run's folder and record, or take those of the run that goes on; a proof of it is kept there.
 
     Raises UserError where DITLAB_HOME cannot be written, and where the checkpoint of a fork's parent is gone by now.
     """
     record_place(checked.home)
-    folder = checked.resumed or _create_folder(checked)
+    folder = checked.resumed or _create_folder(checked, proof)
     if checked.resumed:
+        try:
+            if proof:
+                proof.write(folder)
+        except OSError as error:
+            raise home_write_error(checked.home, error) from error
         with suppress(UserError):  # its parent may be gone once it has checkpoints of its own
             hold_start(checked.experiment, checked.home, folder.run_id)
     tags = {**source_tags(), **plugin_tags(checked.experiment.to_dict())}
     if start := checked.experiment.start:
         tags |= lineage_tags(start.point, list_runs(checked.home))
     tags["ditlab.compile"] = str(_compile_decision(checked.experiment))
+    if proof:
+        tags[PROOF_TAG] = proof.summary
     request = RunRequest(
         checked.experiment, folder.run_id, checked.home, resumed=checked.resumed is not None, tags=tags
     )
@@ -141,7 +149,7 @@ def _tracking_warnings(uri: str) -> list[str]:
     return [f"warning: {refusal}; {later}"] if (refusal := check_access(uri)) else []
 
 
-def _create_folder(checked: CheckedRun) -> RunFolder:
+def _create_folder(checked: CheckedRun, proof: RecordedProof | None) -> RunFolder:
     """Folder of a new run, with its record and spec. Raises UserError where the disk refuses, and leaves nothing."""
     experiment, folder = checked.experiment, None
     try:
@@ -153,6 +161,8 @@ def _create_folder(checked: CheckedRun) -> RunFolder:
             start=experiment.start.point if experiment.start else "",
         )  # fmt: skip
         write_durably(folder.spec, encode_recorded(experiment.to_dict()))
+        if proof:
+            proof.write(folder)
         hold_start(experiment, checked.home, folder.run_id)
     except (OSError, UserError) as error:
         if folder is not None:

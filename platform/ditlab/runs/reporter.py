@@ -14,7 +14,7 @@ from ditlab.reports.text_file import save_captions, save_text
 from ditlab.runs.request import PreparedRun
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
-from ditlab.tracking.journal.facts import MAIN_TAG
+from ditlab.tracking.journal.facts import MAIN_TAG, PROOF_TAG
 from ditlab.tracking.journal.results import RESULT_PREFIXES
 from ditlab.tracking.openmetrics import OpenMetricsFile
 from ditlab.tracking.parameters import flatten
@@ -98,6 +98,9 @@ class TrackedReporter(SilentReporter):
         tracker.start(experiment.name, experiment.tracking.experiment, experiment.model.family, parameters, tags)
         if not request.resumed:
             self._log_inputs()
+        if PROOF_TAG in request.tags:
+            tracker.log_artifact(self._folder.proof)
+            tracker.log_artifact(self._folder.proof_table)
         self._renew_note()
         if experiment.tracking.system_metrics:
             tracker.watch_system(num_nodes=max_nodes(experiment, self._nodes))

@@ -14,6 +14,7 @@ from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
+from ditlab.storage.files import write_durably
 from ditlab.storage.plain_files import read_plain
 from ditlab.training.memory import MemoryPlan
 from ditlab.training.plan import RunPlan, TrainingRun
@@ -82,6 +83,21 @@ class RunRequest:
             self.experiment, data, plan, self.checkpoints(), self.home, self.folder.path / "swap", self.memory,
             start_point(self.experiment, self.home, self.run_id),
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RecordedProof:
+    """A proof that a run keeps: what `ditlab prove` showed before it began."""
+
+    summary: str
+    """Clause for the tag `ditlab.proof`."""
+    json: str
+    table: str
+
+    def write(self, folder: RunFolder) -> None:
+        """Write the proof into the run's folder. Raises OSError where the disk refuses."""
+        write_durably(folder.proof, self.json.encode())
+        write_durably(folder.proof_table, self.table.encode())
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Findings of a proof: each comparison with its bound, and the verdict over all of them."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 PHASES = (
@@ -83,6 +83,8 @@ class Proof:
     """What was made smaller than the spec has it, in words; empty where the spec itself was proved."""
     seconds: float
     """Wall time."""
+    made_by: Mapping[str, str] = field(default_factory=dict)
+    """Facts of the code that was proved: `date`, `spec_hash`, `code`, and versions of libraries by name."""
 
     @property
     def holds(self) -> bool:
@@ -126,6 +128,15 @@ class Proof:
             return f"All {num:,} comparisons hold: the engine computes what the spec says."
         return f"{len(self.off):,} of {num:,} comparisons are off. {self.first_off}"
 
+    @property
+    def summary(self) -> str:
+        """Clause on the whole for a tag: verdict, engine, code and date."""
+        num, facts = len(self.comparisons), self.made_by
+        verdict = f"holds, {num:,} comparisons" if self.holds else f"{len(self.off):,} of {num:,} comparisons are off"
+        parts = [verdict, self.engine, self.twin.rstrip(".")]
+        code = f"code {facts['code'][:12]}, torch {facts['torch']}, {facts['date']}" if facts else ""
+        return "; ".join(filter(None, [*parts, code]))
+
     def rows(self) -> list[ProofRow]:
         """Return one line for each quantity, in the order of `PHASES`."""
         groups: dict[tuple[str, str], list[Comparison]] = {}
@@ -141,7 +152,7 @@ class Proof:
         """Return the proof as JSON takes it: numbers that are not finite become words."""
         return {
             "holds": self.holds, "verdict": self.verdict, "spec": self.spec, "engine": self.engine, "twin": self.twin,
-            "seconds": round(self.seconds, 3),
+            "seconds": round(self.seconds, 3), "made_by": dict(self.made_by),
             "comparisons": [
                 {name: _plain(value) for name, value in asdict(each).items()} | {"holds": each.holds}
                 for each in self.comparisons

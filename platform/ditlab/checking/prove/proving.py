@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.plugin_packages import plugin_packages
 from ditlab.training.memory import OutOfMemory
 from ditlab.training.plan import TrainingRun, plan_run
+from ditlab.training.receipts.attempt_facts import code_digest, library_versions
 
 LEAST_PROCESSES = 4
 """Worker processes that a machine of fewer cores starts too."""
@@ -46,7 +49,7 @@ def prove_experiment(experiment: Experiment, home: Home, progress: Progress = ig
     own = twin.experiment
     data = open_data(own.data, home, verify=False)  # a mistake shows before processes start
     plan_run(own, data)
-    progress(f"{workers} worker{'s' if workers > 1 else ''}", 0, None, "")
+    progress(f"training a few steps on {_num(workers, 'worker')}, and reading them plainly", 0, None, "")
     with tempfile.TemporaryDirectory(prefix="ditlab-prove-") as folder:
         threads = None if use_gpu else max(1, torch.get_num_threads() // workers)
         try:
@@ -61,8 +64,9 @@ def prove_experiment(experiment: Experiment, home: Home, progress: Progress = ig
     comparisons = tuple(each for part in parts for each in part)
     missing = "" if use_gpu or not experiment.resources.gpus_per_worker else _missing(devices, workers)
     return Proof(
-        comparisons, experiment.name, describe_engine(own, use_gpu) + missing, twin.describe(), time.monotonic() - begun
-    )
+        comparisons, experiment.name, describe_engine(own, use_gpu) + missing, twin.describe(),
+        time.monotonic() - begun, _made_by(experiment),
+    )  # fmt: skip
 
 
 def prove_worker(rank: Rank, spec: Mapping[str, Any], root: str, folder: str, use_gpu: bool) -> list[Comparison]:
@@ -103,14 +107,24 @@ def describe_engine(experiment: Experiment, use_gpu: bool) -> str:
     spec, training, workers = experiment.engine, experiment.training, experiment.resources.max_workers
     device = torch.cuda.get_device_name() if use_gpu else "CPU"
     parts = [
-        f"{workers} worker{'s' if workers > 1 else ''} on {device}", f"ZeRO {spec.zero.stage}", training.precision,
-        f"{experiment.accumulation} passes a step",
+        f"{_num(workers, 'worker')} on {device}", f"ZeRO {spec.zero.stage}", training.precision,
+        f"{experiment.accumulation} pass{'es' if experiment.accumulation > 1 else ''} a step",
     ]  # fmt: skip
     parts += [f"offload to {spec.zero.offload}"] if spec.zero.offload != "none" else []
     parts += ["activation checkpointing"] if spec.activation_checkpointing else []
     parts += ["activation offload"] if spec.activation_offload != "none" else []
     parts += ["compiled"] if spec.compile is True else ["compile: auto"] if spec.compile == "auto" else []
     return ", ".join([*parts, f"clipping: {training.clip.kind}", experiment.optimizer.kind])
+
+
+def _made_by(experiment: Experiment) -> dict[str, str]:
+    date = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    code = code_digest(tuple(plugin_packages(experiment.to_dict())))
+    return {"date": date, "spec_hash": experiment.content_hash(), "code": code, **library_versions()}
+
+
+def _num(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number > 1 else ''}"
 
 
 def _on_device(experiment: Experiment, use_gpu: bool) -> Experiment:
@@ -122,4 +136,5 @@ def _has_gpus(experiment: Experiment) -> bool:
 
 
 def _missing(devices: int, workers: int) -> str:
-    return f"; the spec's {workers} GPU{'s' if workers > 1 else ''} are not here ({devices} are): proved on the CPU"
+    are = "is" if workers == 1 else "are"
+    return f"; the spec's {_num(workers, 'GPU')} {are} not here ({devices} found), so this is a proof on the CPU"

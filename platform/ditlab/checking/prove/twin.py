@@ -1,6 +1,6 @@
 """Shrunken twin of a large experiment: the same structure, engine and precision, of less width, depth and batch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,12 @@ from ditlab.spec.experiment import Experiment
 
 MOST_PARAMETERS = 6_000_000
 """Parameters up to which an experiment is proved as it is: all that is compared of them takes about a gigabyte."""
-MOST_FLOPS = 2e11
+MOST_FLOPS = 2.5e11
 """Floating-point operations of a step up to which it is: some ten such steps, seconds to a minute on a CPU."""
 LEAST_WIDTH, LEAST_DEPTH = 16, 2
 """Below which no width and no depth of a twin goes."""
-MOST_PASSES, MOST_SAMPLES = 2, 4
-"""Micro-batches of a worker, and samples of each, that the batch of a twin goes down to."""
+MOST_PASSES, SAMPLES = 2, (4, 2, 1)
+"""Micro-batches of a worker that the batch of a twin goes down to, and samples of each, until the twin is small."""
 
 
 @dataclass(frozen=True)
@@ -46,69 +46,70 @@ def twin_of(experiment: Experiment) -> Twin:
     parameters = count_parameters(experiment.model, experiment.objective).total
     if is_small(experiment):
         return Twin(experiment, {}, parameters)
-    changes: dict[str, Any] = {}
-    for names, least in ((_WIDTHS, LEAST_WIDTH), (_DEPTHS, LEAST_DEPTH)):
-        changes |= _halved(experiment, changes, names, least)
-    found = _changed(experiment, changes) or experiment
-    if not is_small(found):
-        changes |= _small_batch(found)
-        found = _changed(experiment, changes) or found
+    found, changes = experiment, dict[str, Any]()
+    for fits in (has_few_parameters, is_small):  # a count of operations takes a second or two
+        if not fits(found):
+            for names, least in ((_WIDTHS, LEAST_WIDTH), (_DEPTHS, LEAST_DEPTH)):
+                changes |= _halved(experiment, changes, names, least, fits)
+            found = _changed(experiment, changes) or experiment
+        if not is_small(found):
+            changes |= _small_batch(experiment, changes)
+            found = _changed(experiment, changes) or found
     return Twin(found, changes, parameters)
+
+
+def has_few_parameters(experiment: Experiment) -> bool:
+    """Return True if an experiment has few enough parameters to be proved as it is."""
+    return count_parameters(experiment.model, experiment.objective).total <= MOST_PARAMETERS
 
 
 def is_small(experiment: Experiment) -> bool:
     """Return True if an experiment is proved as it is, by its parameters and the operations of its step."""
-    parameters = count_parameters(experiment.model, experiment.objective).total
-    return parameters <= MOST_PARAMETERS and step_flops(experiment).model <= MOST_FLOPS
+    return has_few_parameters(experiment) and step_flops(experiment).model <= MOST_FLOPS
 
 
-_WIDTHS, _DEPTHS = ("width", "widths"), ("depth",)
+_WIDTHS, _DEPTHS = ("width", "heads"), ("depth", "block")
+"""Last words of the fields that are halved; `objective.alignment_block` is the number of one of `model.patch_depth`."""
+_DOWN_TO_ONE = ("heads", "block")
 
 
-def _halved(experiment: Experiment, changes: Mapping[str, Any], names: tuple[str, ...], least: int) -> dict[str, Any]:
-    """Return the model's fields of such names, halved as often as the spec accepts, until the experiment is small.
+def _halved(
+    experiment: Experiment, changes: Mapping[str, Any], names: tuple[str, ...], least: int,
+    fits: Callable[[Experiment], bool],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the model's fields of such names, halved as often as the spec accepts, until the experiment `fits`.
 
-    All together first, as widths depend on one another; then each alone, as far as it goes.
+    All together first, as the width of a network depends on its heads, a block's number on the depth; then each alone.
     """
-    fields = {
-        path: value
-        for path, value in _numbers(experiment)
-        if path.rpartition(".")[2].rpartition("_")[2] in names and max(_values(value)) > least
-    }
+    fields = dict(_numbers(experiment, names))
+    current = {path: changes.get(path, value) for path, value in fields.items()}
     found: dict[str, Any] = {}
-    current = dict(fields)
     for group in (list(fields), *([path] for path in fields)):
         while True:
-            tried = {path: _half(current[path]) for path in group}
-            if any(max(_values(value)) < least for value in tried.values()) and len(group) == 1:
-                break
-            tried = {path: value for path, value in tried.items() if max(_values(value)) >= least or len(group) > 1}
-            proposal = {**changes, **found, **tried}
-            smaller = _changed(experiment, proposal)
-            if smaller is None or tried == {path: current[path] for path in tried}:
+            tried = {path: _half(path, current[path], least) for path in group}
+            smaller = _changed(experiment, {**changes, **found, **tried})
+            if smaller is None or all(value == current[path] for path, value in tried.items()):
                 break
             current |= tried
-            found |= tried
-            if is_small(smaller):
+            found |= {path: value for path, value in tried.items() if value != fields[path]}
+            if fits(smaller):
                 return found
     return found
 
 
-def _numbers(experiment: Experiment) -> Iterator[tuple[str, Any]]:
-    """Yield the model's fields of whole numbers, and of tuples of them."""
-    for name, value in experiment.to_dict()["model"].items():
-        values = value if isinstance(value, list) else [value]
-        if values and all(isinstance(each, int) and not isinstance(each, bool) for each in values):
-            yield f"model.{name}", value
+def _numbers(experiment: Experiment, names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    """Yield whole numbers of the model and the objective with such names, `width` and all that end in `_width`."""
+    spec = experiment.to_dict()
+    for section in ("model", "objective"):
+        for name, value in spec[section].items():
+            if isinstance(value, int) and not isinstance(value, bool) and name.rpartition("_")[2] in names:
+                yield f"{section}.{name}", value
 
 
-def _values(value: Any) -> list[int]:
-    return value if isinstance(value, list) else [value]
-
-
-def _half(value: Any) -> Any:
-    halves = [max(1, each // 2) for each in _values(value)]
-    return halves if isinstance(value, list) else halves[0]
+def _half(path: str, value: int, least: int) -> int:
+    """Halve a number that does not go below `least` by it; heads and numbers of blocks go down to one."""
+    half = max(1, value // 2)
+    return half if half >= least or path.endswith(_DOWN_TO_ONE) else value
 
 
 def _changed(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment | None:
@@ -123,9 +124,14 @@ def _changed(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment |
     return found if found.batch_fields() == experiment.batch_fields() else None
 
 
-def _small_batch(experiment: Experiment) -> dict[str, Any]:
+def _small_batch(experiment: Experiment, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a batch of few samples with as many workers, that still accumulates where the experiment does."""
-    passes = min(MOST_PASSES, experiment.accumulation)
-    size = min(MOST_SAMPLES, experiment.micro_size)
-    changes = {"batch.size": passes * size * experiment.resources.max_workers}
-    return changes | ({"batch.micro": size} if experiment.batch.micro else {})
+    passes, found = min(MOST_PASSES, experiment.accumulation), dict[str, Any]()
+    for size in SAMPLES:
+        size = min(size, experiment.micro_size)
+        found = {"batch.size": passes * size * experiment.resources.max_workers}
+        found |= {"batch.micro": size} if experiment.batch.micro else {}
+        smaller = _changed(experiment, {**changes, **found})
+        if smaller is not None and is_small(smaller):
+            break
+    return found

@@ -12,6 +12,9 @@ PAGE_NAME = "report.html"
 MAIN_TAG = "ditlab.main_metric"
 """Tag with the held-out metric by which a run is read first; lower is better."""
 
+PROOF_TAG = "ditlab.proof"
+"""Tag of a run that was proved before it began: verdict, engine, code, date."""
+
 STRAGGLER_TAG = "ditlab.straggler"
 """Tag that names the worker that was slow last, and how slow."""
 

@@ -1,15 +1,11 @@
 """Table of a proof's comparisons, in 80 columns."""
 
-from __future__ import annotations
-
 from textwrap import wrap
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ditlab.checking.prove.findings import Proof, ProofRow
+from ditlab.checking.prove.findings import Proof, ProofRow
 
 MOST_COLUMNS = 80
-_PHASE, _WHAT = 22, 31
+_PHASE, _WHAT = 21, 30
 
 
 def proof_lines(proof: Proof) -> list[str]:

@@ -1,0 +1,48 @@
+"""Twins of large experiments: less width, depth and batch, and everything else as it was."""
+
+import pytest
+
+from ditlab.checking.prove.twin import MOST_FLOPS, MOST_PARAMETERS, Twin, twin_of
+from ditlab.planning.flops import step_flops
+from ditlab.spec.loading import load_experiment
+from ditlab.spec.reading.files import is_sweep
+from support.documents import CHECKOUT
+
+EXPERIMENTS = CHECKOUT / "experiments"
+
+
+def twin(name: str, *changes: str) -> Twin:
+    return twin_of(load_experiment(EXPERIMENTS / name, changes))
+
+
+def test_a_small_experiment_is_its_own_twin():
+    found = twin("digits/dit.yaml")
+    assert found.experiment == load_experiment(EXPERIMENTS / "digits/dit.yaml")
+    assert (found.changes, found.describe()) == ({}, "")
+
+
+def test_a_twin_differs_in_what_it_says_alone():
+    settings = ("engine.zero.stage=3", "training.precision=bf16", "resources.workers=2", "batch.micro=8")
+    own, found = load_experiment(EXPERIMENTS / "mnist/dit.yaml", settings), twin("mnist/dit.yaml", *settings)
+    assert found.experiment == own.replace_all(found.changes)
+    assert {path.partition(".")[0] for path in found.changes} <= {"model", "objective", "batch"}
+    assert found.experiment.batch_fields() == own.batch_fields()
+    assert found.describe().startswith("12,351,760 parameters are many: proved on a twin of ")
+    assert all(f"{path}={value}" in found.describe() for path, value in found.changes.items())
+    model = found.experiment.to_dict()["model"]
+    assert (model["width"], model["depth"], model["patch_size"]) == (128, 3, own.to_dict()["model"]["patch_size"])
+
+
+@pytest.mark.slow
+def test_every_shipped_experiment_has_a_twin_of_few_parameters():
+    for path in sorted(EXPERIMENTS.rglob("*.yaml")):
+        if is_sweep(path):
+            continue
+        own = load_experiment(path)
+        found = twin_of(own)
+        bounds = (MOST_PARAMETERS, MOST_FLOPS)
+        if path.name == "base.yaml":  # as wide as the text encoder, whose features the data hold
+            bounds = (40_000_000, 2 * MOST_FLOPS)
+        count = sum(each.numel() for each in found.experiment.family.build_network(found.experiment.model).parameters())
+        assert count <= bounds[0] and step_flops(found.experiment).model <= bounds[1], path
+        assert found.experiment.accumulation > 1 or own.accumulation == 1, path
