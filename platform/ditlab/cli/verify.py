@@ -13,7 +13,10 @@ from ditlab.spec.sizes import num_bytes
     "--steps", metavar="K", type=click.IntRange(0, 1000), default=3, show_default=True,
     help="Steps, chosen at random, that are done again.",
 )  # fmt: skip
-@click.option("--seed", metavar="S", type=int, default=0, show_default=True, help="Seed of the choice of steps.")
+@click.option(
+    "--seed", metavar="S", type=click.IntRange(0, (1 << 63) - 1), default=0, show_default=True,
+    help="Seed of the choice of steps.",
+)  # fmt: skip
 @click.option(
     "--time", "seconds", metavar="SECONDS", type=click.FloatRange(min=1), default=300, show_default=True,
     help="Time after which no further step is done again.",

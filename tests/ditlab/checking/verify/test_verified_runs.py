@@ -2,18 +2,25 @@
 
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import ditlab
 from ditlab.averages.names import START
 from ditlab.checking.verify.verification import verify_run
 from ditlab.checkpoints.manifest import CheckpointManifest
+from ditlab.errors import UserError
 from ditlab.receipts.rows import ROW
 from support.command import run_inside
+from support.trainings.forks import small
 from support.verified import flip, off, opened, verified
 
 
@@ -142,9 +149,60 @@ def test_the_command(home):
     assert said.code == 0 and json.loads(said.out.splitlines()[-1])["holds"]
     flip(opened(home).folder.receipt_rows, 3)
     assert run_inside("verify", "checked", "--steps", "0", home=home).code == 1
-    wrong = run_inside("verify", "checked", "--data-limit", "much", home=home)
-    assert wrong.code == 2 and "--data-limit much" in wrong.err and "Traceback" not in wrong.err
-    assert run_inside("verify", "nobody", home=home).code == 2
+
+
+def test_wrong_options(home):
+    """One sentence that names the option and its value, and exit code 2."""
+    for option, value in (
+        ("--data-limit", "much"), ("--steps", "-1"), ("--steps", "1001"), ("--steps", "x"), ("--time", "0"),
+        ("--seed", "-1"), ("--seed", str(1 << 70)),
+    ):  # fmt: skip
+        wrong = run_inside("verify", "checked", option, value, home=home)
+        assert wrong.code == 2 and option in wrong.err and value in wrong.err and "Traceback" not in wrong.err
+    unknown = run_inside("verify", "nobody", home=home)
+    assert unknown.code == 2 and "nobody" in unknown.err
+    for name in ("steps", "seed", "seconds", "data_limit"):
+        with pytest.raises(UserError, match=f"{name}=-1 is below"):
+            ditlab.verify("checked", **{name: -1})
+
+
+def test_data_that_are_gone(home):
+    """Built-in data are built again; a store that lies nowhere is off, and nothing is done again from others."""
+    shutil.rmtree(home / "stores")
+    assert verified(home).holds
+    run = opened(home)
+    gone = run.experiment.replace("data", {"kind": "arrow", "path": str(home / "nowhere")})
+    object.__setattr__(run, "experiment", gone)
+    found = {part.part: part for part in verify_run(run).parts}
+    assert found["data"].verdict == "off" and "nowhere" in found["data"].sentence
+    assert found["replay"].verdict == "not checked" and "no step was done again" in found["replay"].sentence
+
+
+@pytest.mark.slow
+def test_a_run_in_training(tmp_path):
+    """Verified again and again from its first second to its end, while checkpoints are written and pruned."""
+    home = tmp_path / "home"
+    spec = small(training={"steps": 500}, checkpoint={"every": 10, "keep": 3}, name="checked")
+    (tmp_path / "spec.yaml").write_text(json.dumps(spec.to_dict()))
+    command = [sys.executable, "-m", "ditlab", "train", str(tmp_path / "spec.yaml"), "--local"]
+    environment = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    with (tmp_path / "said").open("wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said, env=environment)
+    verifications, running = 0, True
+    try:
+        while running:
+            running = process.poll() is None
+            if not list(home.glob("train/*/receipts/steps.bin")):
+                time.sleep(0.2)
+                continue
+            found = verified(home)
+            assert found.holds, [part for part in found.parts if part.verdict == "off"]
+            verifications += running
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, (tmp_path / "said").read_text()
+    assert verifications > 2 and verified(home).holds
 
 
 @pytest.mark.slow
