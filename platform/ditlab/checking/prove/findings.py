@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 PHASES = (
-    "draws", "loss", "gradient", "norm", "clipping", "update", "moments", "master weights", "average",
-    "learning rate", "resume", "evaluation", "sample", "dropout of conditions",
+    "draws", "loss", "gradient", "norm", "clipping", "learning rate", "moments", "update", "master weights", "average",
+    "resume", "evaluation", "sample", "dropout of conditions",
 )  # fmt: skip
 """Phases in the order in which a step goes through them, then those of a run's life."""
 
