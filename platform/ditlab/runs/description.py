@@ -79,7 +79,7 @@ class RunDescription:
     time: TimeSummary | None = None
     """Where the time of its steps went; None for a sweep, and for a run that has logged no times."""
     proof: str = ""
-    """What `ditlab train --prove` showed before it began; empty for a run that was not proved."""
+    """Verdict of `ditlab train --prove` before it began; empty for a run that was not proved."""
     lineage: LineageRun | None = None
     """Tree of the runs that it goes on from and of those that go on from it; None where there are neither."""
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ditlab.checking.prove.findings import Comparison
-from ditlab.checking.prove.reading import MicroBatch, PlainReader
+from ditlab.checking.prove.findings import Compared
+from ditlab.checking.prove.reading import PlainMicroBatch, PlainReader
 from ditlab.checking.prove.records import by_module
 from ditlab.checking.prove.tolerances import MARGIN
 from ditlab.inputs.noise import derived_seed
@@ -30,8 +30,8 @@ ROUNDINGS = 100.0
 
 
 def compare_differences(
-    reader: PlainReader, micro_batches: Sequence[MicroBatch], weights: Mapping[str, Tensor], seed: int
-) -> Iterator[Comparison]:
+    reader: PlainReader, micro_batches: Sequence[PlainMicroBatch], weights: Mapping[str, Tensor], seed: int
+) -> Iterator[Compared]:
     """Yield the comparison of the plain gradient with differences of the loss, by module where the whole is off."""
     micro = micro_batches[:1]
     base = reader.gradient(micro, weights, torch.float64)
@@ -45,9 +45,9 @@ def compare_differences(
 
 
 def _compared(
-    reader: PlainReader, micro: Sequence[MicroBatch], weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor],
-    names: Sequence[str], seed: int, module: str,
-) -> Comparison:  # fmt: skip
+    reader: PlainReader, micro: Sequence[PlainMicroBatch], weights: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor], names: Sequence[str], seed: int, module: str,
+) -> Compared:  # fmt: skip
     """Compare the slope of the loss along a random direction over the named weights."""
     directions = {}
     for name in names:
@@ -67,4 +67,4 @@ def _compared(
     detail = f"slope {plain:.6g} by autograd, {slopes[1]:.6g} by the loss"
     # Relative to what autograd has, so that modules without any gradient, behind which the branch was cut, come first.
     size = max(abs(plain), bound)
-    return Comparison("gradient", "against differences of the loss", distance, bound, detail, module, size)
+    return Compared("gradient", "against differences of the loss", distance, bound, detail, module, size)

@@ -13,7 +13,7 @@ PHASES = (
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Compared:
     """One quantity of the engine against its plain reading."""
 
     phase: str
@@ -25,7 +25,7 @@ class Comparison:
     bound: float
     """Largest distance that rounding explains; 0 for what is compared to the bit."""
     detail: str = ""
-    """What else a reader wants to know, a clause; empty for nothing."""
+    """Clause with what else a reader wants to know; empty for nothing."""
     module: str = ""
     """Path of the module that it is about, `network.blocks.0.mlp`; empty for the whole."""
     size: float = 0.0
@@ -59,7 +59,7 @@ class ProofRow:
 
     phase: str
     what: str
-    worst: Comparison
+    worst: Compared
     """The comparison with the largest distance against its bound."""
     num: int
     num_off: int
@@ -74,13 +74,13 @@ class ProofRow:
 class Proof:
     """All comparisons of a spec's engine with its plain readings."""
 
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[Compared, ...]
     spec: str
     """Name of the experiment."""
     engine: str
     """The engine as configured, in words: device, workers, ZeRO stage, precision."""
     twin: str
-    """What was made smaller than the spec has it, in words; empty where the spec itself was proved."""
+    """Sentence on what was made smaller than the spec has it; empty where the spec itself was proved."""
     seconds: float
     """Wall time."""
     made_by: Mapping[str, str] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Proof:
         return bool(self.comparisons) and all(each.holds for each in self.comparisons)
 
     @property
-    def off(self) -> list[Comparison]:
+    def off(self) -> list[Compared]:
         """Comparisons that do not hold, in the order of `PHASES`; within a phase the furthest off first."""
         found = [each for each in self.comparisons if not each.holds]
         return sorted(found, key=lambda each: (_place(each.phase), -each.relative))
@@ -139,7 +139,7 @@ class Proof:
 
     def rows(self) -> list[ProofRow]:
         """Return one line for each quantity, in the order of `PHASES`."""
-        groups: dict[tuple[str, str], list[Comparison]] = {}
+        groups: dict[tuple[str, str], list[Compared]] = {}
         for each in self.comparisons:
             groups.setdefault((each.phase, each.what), []).append(each)
         rows = [
@@ -160,7 +160,7 @@ class Proof:
         }  # fmt: skip
 
 
-def worst_of(comparisons: Sequence[Comparison]) -> Comparison:
+def worst_of(comparisons: Sequence[Compared]) -> Compared:
     """Return the comparison that is furthest off, or closest to its bound where all hold."""
     return max(comparisons, key=lambda each: (not each.holds, each.excess, each.relative))
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ditlab.checking.prove.findings import Comparison
+from ditlab.checking.prove.findings import Compared
 from ditlab.checking.prove.reading import PlainGradient
 from ditlab.checking.prove.records import DrawKey, WholeStep, by_module
 from ditlab.checking.prove.tolerances import FLOAT32, MARGIN, UNITS, joint_norm
@@ -13,7 +13,7 @@ from ditlab.checking.prove.tolerances import FLOAT32, MARGIN, UNITS, joint_norm
 
 def compare_losses(
     whole: WholeStep, keys: list[DrawKey], exact: PlainGradient, low: PlainGradient, dtype: torch.dtype
-) -> Iterator[Comparison]:
+) -> Iterator[Compared]:
     """Yield the comparisons of each component over micro-batches, and of the mean that the run reports.
 
     `keys`: draw keys of the readings' micro-batches, in order.
@@ -26,16 +26,16 @@ def compare_losses(
         plain, other = ([each.components[place][name] for place in places] for each in (exact, low))
         size = math.hypot(*plain)
         bound = MARGIN * max(math.dist(plain, other), 2 * unit * size)
-        yield Comparison("loss", name, math.dist(found, plain), bound, step, size=size)
+        yield Compared("loss", name, math.dist(found, plain), bound, step, size=size)
     reported = whole.first.metrics.get("train/loss", math.nan)
     mean = sum(each.total for each in whole.passes) / max(1, len(whole.passes))
     bound = MARGIN * FLOAT32 * (abs(mean) + sum(abs(each.total) for each in whole.passes) / max(1, len(whole.passes)))
-    yield Comparison("loss", "mean that is reported", abs(reported - mean), bound, step, size=abs(mean))
+    yield Compared("loss", "mean that is reported", abs(reported - mean), bound, step, size=abs(mean))
 
 
 def compare_gradients(
     whole: WholeStep, exact: PlainGradient, low: PlainGradient, dtype: torch.dtype
-) -> Iterator[Comparison]:
+) -> Iterator[Compared]:
     """Yield the comparison of each module's gradient, in the network's order; then of the workers with each other."""
     modules = by_module(exact.gradients)
     apart = {
@@ -51,17 +51,17 @@ def compare_gradients(
         bound = MARGIN * max(apart[module], max(common, UNITS[dtype]) * sizes[module])
         size, own = joint_norm(plain.values()), joint_norm(found.values())
         detail = f"step {whole.step + 1}; norm {own:.3g} in place of {size:.3g}"
-        yield Comparison("gradient", "by module", distance, bound, detail, module, size)
+        yield Compared("gradient", "by module", distance, bound, detail, module, size)
     differing = whole.disagreeing
     detail = f"step {whole.step + 1}: first {differing[0]}" if differing else ""
-    yield Comparison("gradient", "alike on all workers", float(len(differing)), 0.0, detail)
+    yield Compared("gradient", "alike on all workers", float(len(differing)), 0.0, detail)
 
 
-def compare_norm(whole: WholeStep) -> Iterator[Comparison]:
+def compare_norm(whole: WholeStep) -> Iterator[Compared]:
     """Yield the comparison of the reported norm with that of the engine's own gradient, and its phase is `norm`."""
     norm, num = joint_norm(whole.gradients.values()), sum(each.numel() for each in whole.gradients.values())
     reported = whole.first.metrics.get("train/grad_norm", math.nan)
-    yield Comparison("norm", "before clipping", abs(reported - norm), norm_bound(norm, num), f"step {whole.step + 1}",
+    yield Compared("norm", "before clipping", abs(reported - norm), norm_bound(norm, num), f"step {whole.step + 1}",
                      size=norm)  # fmt: skip
 
 

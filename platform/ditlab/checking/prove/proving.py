@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ditlab.checking.process_group import run_workers
-from ditlab.checking.prove.findings import Comparison, Proof
+from ditlab.checking.prove.findings import Compared, Proof
 from ditlab.checking.prove.life.checks import check_life
 from ditlab.checking.prove.steps import check_steps
 from ditlab.checking.prove.twin import twin_of
@@ -69,7 +69,7 @@ def prove_experiment(experiment: Experiment, home: Home, progress: Progress = ig
     )  # fmt: skip
 
 
-def prove_worker(rank: Rank, spec: Mapping[str, Any], root: str, folder: str, use_gpu: bool) -> list[Comparison]:
+def prove_worker(rank: Rank, spec: Mapping[str, Any], root: str, folder: str, use_gpu: bool) -> list[Compared]:
     """Compare on one worker; the body of its process."""
     home = Home(Path(root))
     for name, value in home.cache_variables().items():
@@ -84,7 +84,7 @@ def prove_worker(rank: Rank, spec: Mapping[str, Any], root: str, folder: str, us
     return prove_run(run, rank, place)
 
 
-def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> list[Comparison]:
+def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> list[Compared]:
     """Compare a run's steps and its life with plain readings; on every worker of its group, in an empty folder.
 
     The workers' comparisons together are the proof. Raises what training raises.

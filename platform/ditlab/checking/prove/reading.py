@@ -21,7 +21,7 @@ from ditlab.training.plan import TrainingRun
 
 
 @dataclass(frozen=True)
-class MicroBatch:
+class PlainMicroBatch:
     """Samples of one forward pass, as spec, order and store have them, and the key of its draws."""
 
     raw: dict[str, Tensor]
@@ -40,13 +40,13 @@ class PlainGradient:
     """Loss and gradient of one step in one precision."""
 
     gradients: dict[str, Tensor]
-    """By parameter, flat, float64, on the host: mean over the step's samples."""
+    """Mean over the step's samples, by parameter: flat, float64, on the host."""
     sizes: dict[str, float]
-    """By parameter: mean over micro-batches of the norm of their own gradients, which may cancel in the mean."""
+    """Mean over micro-batches of the norm of their own gradients, which may cancel in the mean; by parameter."""
     totals: list[float]
     """Weighted sum of the components, by micro-batch."""
     components: list[dict[str, float]]
-    """By micro-batch."""
+    """Loss components of each micro-batch."""
 
 
 class DoubleNoise:
@@ -74,7 +74,7 @@ class PlainReader:
         self._run, self._rank = run, rank
         self._inputs = ModelInputs.from_experiment(run.experiment, run.data.train.columns, rank.device, home=run.home)
 
-    def micro_batches(self, step: int) -> list[MicroBatch]:
+    def micro_batches(self, step: int) -> list[PlainMicroBatch]:
         """Return what step `step` (from 0) is to be fed with: consecutive samples of the order, and their keys.
 
         Numbers are drawn for a micro-batch of `batch.micro` samples, or for the whole batch where that is not set.
@@ -90,7 +90,7 @@ class PlainReader:
             raw = {field.name: view.gather(field.name, rows) for field in self._inputs.fields}
             key = DrawKey(experiment.seed, "train", step, first // unit, unit, first % unit)
             digests = sample_digests(self._batch(raw), self._inputs.names_read)
-            found.append(MicroBatch(raw, key, digests))
+            found.append(PlainMicroBatch(raw, key, digests))
         return found
 
     def epoch(self, step: int) -> np.ndarray:
@@ -101,7 +101,11 @@ class PlainReader:
         return order.batches(first, step + 1 - first).reshape(-1)
 
     def gradient(
-        self, micro_batches: Sequence[MicroBatch], weights: Mapping[str, Tensor], dtype: torch.dtype, scale: float = 1.0
+        self,
+        micro_batches: Sequence[PlainMicroBatch],
+        weights: Mapping[str, Tensor],
+        dtype: torch.dtype,
+        scale: float = 1.0,
     ) -> PlainGradient:
         """Compute the mean gradient over all samples at whole `weights` by name, all arithmetic in `dtype`.
 

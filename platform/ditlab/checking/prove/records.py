@@ -48,7 +48,7 @@ class RecordedStep:
     gradients: dict[SliceKey, Tensor] = field(default_factory=dict)
     """After reduction, unscaled, before clipping; empty where the optimiser took no step."""
     rates: dict[str, "GroupSetting"] = field(default_factory=dict)
-    """By parameter."""
+    """Settings of the optimiser, by parameter."""
     clip_factor: float = 1.0
     """Number that clipping divides the gradient by."""
     after: dict[SliceKey, Tensor] = field(default_factory=dict)
@@ -77,13 +77,13 @@ class WholeStep:
 
     step: int
     before: dict[str, dict[str, Tensor]]
-    """By field and parameter."""
+    """State before the step, by field and parameter."""
     after: dict[str, dict[str, Tensor]]
     gradients: dict[str, Tensor]
     first: RecordedStep
     """The first worker's own record."""
     passes: list[RecordedPass]
-    """Of all workers, in the order of their ranks."""
+    """Passes of all workers, in the order of their ranks."""
     wrong_before: list[str]
     """Parameters that some worker computes with and that are not the master weights, cast, before the step."""
     wrong_weights: list[str]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from denoisers.parameter_roles import ParameterRole
 from ditlab.averages.names import START, length_of
-from ditlab.checking.prove.findings import Comparison
+from ditlab.checking.prove.findings import Compared
 from ditlab.checking.prove.gradients import norm_bound
 from ditlab.checking.prove.life.schedule import UNITS as SCHEDULE_UNITS
 from ditlab.checking.prove.life.schedule import closed_form
@@ -30,7 +30,7 @@ class ParameterKind:
     shape: torch.Size
 
 
-def compare_clipping(whole: WholeStep, experiment: Experiment) -> Iterator[Comparison]:
+def compare_clipping(whole: WholeStep, experiment: Experiment) -> Iterator[Compared]:
     """Yield the comparisons of the factor and the statistics of clipping."""
     spec, before = experiment.training.clip, whole.first.scalars
     norm = joint_norm(whole.gradients.values())
@@ -40,17 +40,17 @@ def compare_clipping(whole: WholeStep, experiment: Experiment) -> Iterator[Compa
     bound = max(abs(each.factor - plain.factor) for each in near) + MARGIN * FLOAT32 * plain.factor
     found = whole.first.clip_factor
     detail = f"step {whole.step + 1}: divided by {found:.4g}"
-    yield Comparison("clipping", "factor", abs(found - plain.factor), bound, detail, size=plain.factor)
+    yield Compared("clipping", "factor", abs(found - plain.factor), bound, detail, size=plain.factor)
     for name, value in plain.statistics.items():
         own = whole.first.scalars_after.get(name, math.nan)
         room = max(abs(each.statistics[name] - value) for each in near) + MARGIN * FLOAT32 * abs(value)
-        yield Comparison("clipping", name.replace("clip.", "statistics: "), abs(own - value), room, size=abs(value))
+        yield Compared("clipping", name.replace("clip.", "statistics: "), abs(own - value), room, size=abs(value))
 
 
 def compare_update(
     whole: WholeStep, experiment: Experiment, plan: RunPlan, kinds: Mapping[str, ParameterKind], number: int,
     on_gpu: bool,
-) -> Iterator[Comparison]:  # fmt: skip
+) -> Iterator[Compared]:  # fmt: skip
     """Yield the comparisons of each module's update and moments, and of where weights are stored.
 
     `number`: the update's, from 1.
@@ -59,7 +59,7 @@ def compare_update(
     lr = float(closed_form(experiment, plan, np.array([whole.step]))[0])
     updates: dict[str, PlainUpdate] = {}
     enlarged: dict[str, float] = {}
-    """What Muon's iterations make of roundings, by parameter."""
+    """Roundings as Muon's iterations enlarge them, by parameter."""
     for name, kind in kinds.items():
         rates = spec.rates(kind.role.role)
         weights = whole.before["master"][name].double()
@@ -78,12 +78,12 @@ def compare_update(
     for module, names in by_module(kinds).items():
         yield from _compare_module(whole, module, {name: updates[name] for name in names}, enlarged, step)
     count = whole.first.scalars_after["adam_step"] - whole.first.scalars["adam_step"]
-    yield Comparison("moments", "count of updates", abs(count - 1), 0.0, step)
+    yield Compared("moments", "count of updates", abs(count - 1), 0.0, step)
 
 
 def _compare_module(
     whole: WholeStep, module: str, updates: Mapping[str, PlainUpdate], enlarged: Mapping[str, float], step: str
-) -> Iterator[Comparison]:
+) -> Iterator[Compared]:
     before, after = whole.before["master"], whole.after["master"]
     plain = {name: update.change for name, update in updates.items()}
     found = {name: after[name].double() - before[name].double() for name in updates}
@@ -93,16 +93,16 @@ def _compare_module(
     scale = joint_norm(update.change_scale for update in updates.values())
     bound = MARGIN * (FLOAT32 * scale + unit * joint_norm(after[name] for name in updates))
     bound += MARGIN * math.hypot(*(enlarged.get(name, 0.0) for name in updates))
-    yield Comparison("update", "by module", distance, bound, step, module, joint_norm(plain.values()))
+    yield Compared("update", "by module", distance, bound, step, module, joint_norm(plain.values()))
     coarse = [name for name in updates if _is_coarse(before[name], after[name], plain[name])]
     detail = f"{step}: {coarse[0]} holds {str(stored_dtype(after[coarse[0]])).removeprefix('torch.')}" if coarse else ""
-    yield Comparison("master weights", "held in float32", float(len(coarse)), 0.0, detail, module)
+    yield Compared("master weights", "held in float32", float(len(coarse)), 0.0, detail, module)
     for moment in dict.fromkeys(moment for update in updates.values() for moment in update.moments):
         own = {name: update for name, update in updates.items() if moment in update.moments}
         away = joint_norm(whole.after[moment][name].double() - update.moments[moment] for name, update in own.items())
         room = MARGIN * FLOAT32 * joint_norm(update.moment_scales[moment] for update in own.values())
         size = joint_norm(update.moments[moment] for update in own.values())
-        yield Comparison("moments", MOMENTS[moment], away, room, step, module, size)
+        yield Compared("moments", MOMENTS[moment], away, room, step, module, size)
 
 
 MOMENTS = {"exp_avg": "first moment", "exp_avg_sq": "second moment", "momentum": "momentum"}
@@ -114,16 +114,16 @@ def _is_coarse(before: Tensor, after: Tensor, change: Tensor) -> bool:
     return stored_dtype(after) != torch.float32 and stored_dtype(expected) == torch.float32 and after.numel() > 1
 
 
-def compare_weights(whole: WholeStep) -> Iterator[Comparison]:
+def compare_weights(whole: WholeStep) -> Iterator[Compared]:
     """Yield the comparisons of the weights that workers compute with with the masters, before the step and after."""
     for when, wrong in (("before", whole.wrong_before), ("after", whole.wrong_weights)):
         detail = f"{when} step {whole.step + 1}: first {wrong[0]}" if wrong else ""
         modules = list(by_module(wrong))
         module = modules[0] if len(modules) == 1 else ""
-        yield Comparison("master weights", "weights computed with", float(len(wrong)), 0.0, detail, module)
+        yield Compared("master weights", "weights computed with", float(len(wrong)), 0.0, detail, module)
 
 
-def compare_averages(whole: WholeStep, experiment: Experiment) -> Iterator[Comparison]:
+def compare_averages(whole: WholeStep, experiment: Experiment) -> Iterator[Compared]:
     """Yield the comparison of each module's averages, read from the engine's own weights after the step."""
     ema = experiment.training.ema
     decays: dict[str, float] = {"ema": ema_decay(ema.decay, whole.step)} if ema else {}
@@ -134,7 +134,7 @@ def compare_averages(whole: WholeStep, experiment: Experiment) -> Iterator[Compa
     for field, decay in decays.items():
         what = "exponential" if field == "ema" else f"power-function, {length_of(field):g}"
         if field not in whole.before:
-            yield Comparison("average", what, 1.0, 0.0, f"step {whole.step + 1}: the engine's state holds none")
+            yield Compared("average", what, 1.0, 0.0, f"step {whole.step + 1}: the engine's state holds none")
             continue
         for module, names in by_module(whole.before["master"]).items():
             distances, scales, moves = [], [], []
@@ -144,7 +144,7 @@ def compare_averages(whole: WholeStep, experiment: Experiment) -> Iterator[Compa
                 distances.append(whole.after[field][name].double() - plain)
                 scales.append(plain.abs() + (1 - decay) * (weights - old).abs())
                 moves.append((1 - decay) * (weights - old))
-            yield Comparison(
+            yield Compared(
                 "average", what, joint_norm(distances), MARGIN * FLOAT32 * joint_norm(scales),
                 f"step {whole.step + 1}, decay {decay:.6g}", module, joint_norm(moves),
             )  # fmt: skip
@@ -152,7 +152,7 @@ def compare_averages(whole: WholeStep, experiment: Experiment) -> Iterator[Compa
 
 def compare_rates(
     whole: WholeStep, experiment: Experiment, plan: RunPlan, kinds: Mapping[str, ParameterKind]
-) -> Iterator[Comparison]:
+) -> Iterator[Compared]:
     """Yield the comparisons of what the optimiser stepped each parameter with: weight decay and learning rate."""
     lr, step = float(closed_form(experiment, plan, np.array([whole.step]))[0]), f"step {whole.step + 1}"
     decays, rates, largest = [], [], 0.0
@@ -164,6 +164,6 @@ def compare_rates(
         if away > SCHEDULE_UNITS * float(np.finfo(np.float64).eps):
             rates.append(f"{step}: {name} has {own.lr if own else math.nan:.6g}, not {lr * due.lr_factor:.6g}")
         largest = max(largest, away)
-    yield Comparison("update", "weight decay of each parameter", float(len(decays)), 0.0, "".join(decays[:1]))
+    yield Compared("update", "weight decay of each parameter", float(len(decays)), 0.0, "".join(decays[:1]))
     bound = SCHEDULE_UNITS * float(np.finfo(np.float64).eps)
-    yield Comparison("learning rate", "of each parameter", largest, bound, "".join(rates[:1]))
+    yield Compared("learning rate", "of each parameter", largest, bound, "".join(rates[:1]))

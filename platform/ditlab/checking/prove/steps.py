@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from denoisers.parameter_roles import parameter_roles
 from ditlab.checking.prove.differences import compare_differences
 from ditlab.checking.prove.feeding import compare_epoch, compare_feeding
-from ditlab.checking.prove.findings import Comparison
+from ditlab.checking.prove.findings import Compared
 from ditlab.checking.prove.gradients import compare_gradients, compare_losses, compare_norm
 from ditlab.checking.prove.life.plain_model import PRECISIONS
 from ditlab.checking.prove.observing import observe_steps, observed_experiment, observed_spans
-from ditlab.checking.prove.reading import MicroBatch, PlainGradient, PlainReader
+from ditlab.checking.prove.reading import PlainGradient, PlainMicroBatch, PlainReader
 from ditlab.checking.prove.records import WholeStep, join_steps
 from ditlab.checking.prove.stepping import (
     ParameterKind,
@@ -33,7 +33,7 @@ MOST_OF_AN_EPOCH = 2_000_000
 """Samples of an epoch that are compared with one another; a longer epoch is left to the order's own tests."""
 
 
-def check_steps(run: TrainingRun, rank: Rank, folder: Path) -> list[Comparison]:
+def check_steps(run: TrainingRun, rank: Rank, folder: Path) -> list[Compared]:
     """Train a few steps of a run by its own loop, and compare each with plain readings; on every worker of its group.
 
     The first worker returns the comparisons, the others none. `folder`: an empty one that all workers see. Raises what
@@ -67,14 +67,14 @@ class _StepChecker:
         self._kinds = {name: ParameterKind(roles[name], each.shape) for name, each in module.named_parameters()}
         self._fresh = {name: each.detach().reshape(-1) for name, each in module.named_parameters()}
 
-    def compare(self, whole: WholeStep) -> Iterator[Comparison]:
+    def compare(self, whole: WholeStep) -> Iterator[Compared]:
         """Yield all comparisons of one step; those of a span come in its order."""
         experiment, plan = self._experiment, self._run.plan
         if whole.step in self._starts:
             self._num_updates = whole.step
         own = whole.first.scalars["adam_step"]
         detail = f"step {whole.step + 1}: {own:g} in place of {self._num_updates}"
-        yield Comparison("moments", "updates so far", abs(own - self._num_updates), 0.0, detail)
+        yield Compared("moments", "updates so far", abs(own - self._num_updates), 0.0, detail)
         micro_batches = self._reader.micro_batches(whole.step)
         yield from compare_feeding(whole, micro_batches)
         if plan.epoch_steps and plan.epoch_steps * experiment.batch.size <= MOST_OF_AN_EPOCH:
@@ -96,20 +96,20 @@ class _StepChecker:
         yield from compare_update(whole, experiment, plan, self._kinds, self._num_updates, on_gpu)
         yield from compare_averages(whole, experiment)
 
-    def _readings(self, whole: WholeStep, micro_batches: list[MicroBatch]) -> tuple[PlainGradient, PlainGradient]:
+    def _readings(self, whole: WholeStep, micro_batches: list[PlainMicroBatch]) -> tuple[PlainGradient, PlainGradient]:
         """Return loss and gradient of a step in float64 and in the run's own precision."""
         weights: dict[str, Tensor] = {**whole.before["master"], **whole.before.get("buffer", {})}
         scale = whole.first.scalars.get("loss_scale.cur_scale", 1.0)
         exact = self._reader.gradient(micro_batches, weights, torch.float64)
         return exact, self._reader.gradient(micro_batches, weights, self._dtype, scale)
 
-    def compare_slope(self, whole: WholeStep) -> Iterator[Comparison]:
+    def compare_slope(self, whole: WholeStep) -> Iterator[Compared]:
         """Yield the comparison of the plain gradient of one step with differences of the loss."""
         weights = {**whole.before["master"], **whole.before.get("buffer", {})}
         micro_batches = self._reader.micro_batches(whole.step)
         yield from compare_differences(self._reader, micro_batches, weights, self._experiment.seed)
 
-    def compare_start(self, whole: WholeStep) -> Iterator[Comparison]:
+    def compare_start(self, whole: WholeStep) -> Iterator[Compared]:
         """Yield the comparison of the weights that training begins with and those that the seed gives."""
         held = whole.before["master"]
         wrong = [
@@ -118,7 +118,7 @@ class _StepChecker:
             if not torch.equal(held[name], values.to(self._dtype).float())  # as the network computes with them
         ]
         detail = f"first {wrong[0]}" if wrong else ""
-        yield Comparison("master weights", "those of the seed at the start", float(len(wrong)), 0.0, detail)
+        yield Compared("master weights", "those of the seed at the start", float(len(wrong)), 0.0, detail)
 
 
 def _fresh_module(run: TrainingRun) -> nn.Module:

@@ -21,7 +21,7 @@ CLIP_TINY = 1e-6
 
 @dataclass(frozen=True)
 class Clipped:
-    """What a step's gradient is divided by, and the statistics of norms after it."""
+    """Divisor of a step's gradient, and the statistics of norms after it."""
 
     factor: float
     statistics: dict[str, float]
@@ -66,7 +66,7 @@ class PlainUpdate:
     """One parameter's step, flat, float64; scales are what roundings of a quantity are relative to, elementwise."""
 
     change: Tensor
-    """What is added to the weights."""
+    """Amount that is added to the weights."""
     moments: dict[str, Tensor]
     moment_scales: dict[str, Tensor]
     change_scale: Tensor

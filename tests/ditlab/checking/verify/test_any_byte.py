@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.verified import FileChecks
+from support.damaged.verified import FileChecks
 
 FILES = {
     "receipts/steps.bin": "receipts",

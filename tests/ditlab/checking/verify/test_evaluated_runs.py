@@ -15,7 +15,7 @@ from ditlab.home import Home
 from ditlab.receipts.measurement import EVALUATED_STEP_TAG, EVALUATION_TAG
 from support import special_files
 from support.command import run_inside
-from support.verified import rewrite_lines
+from support.damaged.verified import rewrite_lines
 
 
 @pytest.fixture(scope="module")

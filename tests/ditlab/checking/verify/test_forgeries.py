@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.storage.checksums import without_checksum
-from support.verified import off, opened, rewrite_lines, verified
+from support.damaged.verified import off, opened, rewrite_lines, verified
 
 
 def test_a_journal_s_loss_with_its_checksum(home):

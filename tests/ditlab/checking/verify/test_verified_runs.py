@@ -20,8 +20,8 @@ from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.errors import UserError
 from ditlab.receipts.rows import ROW
 from support.command import run_inside
+from support.damaged.verified import flip, off, opened, verified
 from support.trainings.forks import small
-from support.verified import flip, off, opened, verified
 
 
 def listed(folder: Path) -> dict[str, tuple[int, str]]:

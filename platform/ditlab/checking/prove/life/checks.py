@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from ditlab.checking.prove.findings import Comparison
+from ditlab.checking.prove.findings import Compared
 from ditlab.checking.prove.life.comparing import exact
 from ditlab.checking.prove.life.dropout import compare_dropout, dropout_rate
 from ditlab.checking.prove.life.evaluation import (
@@ -41,7 +41,7 @@ MOST_SAMPLING_STEPS = 4
 """Steps of the sampler for the one sample."""
 
 
-def check_life(run: TrainingRun, rank: Rank, folder: Path) -> list[Comparison]:
+def check_life(run: TrainingRun, rank: Rank, folder: Path) -> list[Compared]:
     """Train a few steps of a run in an empty folder by its own loop, and compare; on every worker of its group.
 
     A comparison of one worker may fail where another's holds. `folder` is one that all workers see. Raises what

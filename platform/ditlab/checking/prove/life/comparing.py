@@ -3,15 +3,15 @@
 import torch
 from torch import Tensor
 
-from ditlab.checking.prove.findings import Comparison
+from ditlab.checking.prove.findings import Compared
 
 
-def bounded(phase: str, what: str, distance: float, bound: float, note: str = "") -> Comparison:
+def bounded(phase: str, what: str, distance: float, bound: float, note: str = "") -> Compared:
     """Return a comparison that holds where a distance is at most its bound; NaN is not."""
-    return Comparison(phase, what, distance, bound, note)
+    return Compared(phase, what, distance, bound, note)
 
 
-def exact(phase: str, what: str, num_differing: int, num: int, unit: str, where: str = "") -> Comparison:
+def exact(phase: str, what: str, num_differing: int, num: int, unit: str, where: str = "") -> Compared:
     """Return a comparison that holds where none of `num` things differ; `where` names the first that does."""
     return bounded(phase, what, float(num_differing), 0.0, where or f"{num:,} {unit} to the bit")
 

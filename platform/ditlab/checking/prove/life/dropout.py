@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ditlab.checking.prove.findings import Comparison
+from ditlab.checking.prove.findings import Compared
 from ditlab.checking.prove.life.comparing import bounded
 from ditlab.checking.prove.life.plain_model import PlainModel
 from ditlab.inputs.model_inputs import ModelInputs
@@ -35,7 +35,7 @@ def dropout_rate(run: TrainingRun) -> float:
     return max(rates, default=0.0) if has_condition else 0.0
 
 
-def compare_dropout(run: TrainingRun, inputs: ModelInputs, model: PlainModel) -> Iterator[Comparison]:
+def compare_dropout(run: TrainingRun, inputs: ModelInputs, model: PlainModel) -> Iterator[Compared]:
     """Yield the comparisons of who lost its condition, in passes of training's own loss under fresh draws."""
     rate = dropout_rate(run)
     if not rate:
@@ -44,7 +44,7 @@ def compare_dropout(run: TrainingRun, inputs: ModelInputs, model: PlainModel) ->
     yield from compare_decisions(dropped, rate)
 
 
-def compare_decisions(dropped: Tensor, rate: float) -> Iterator[Comparison]:
+def compare_decisions(dropped: Tensor, rate: float) -> Iterator[Compared]:
     """Yield the comparisons of decisions (passes, samples) float, 1 where a sample lost its condition, with a rate.
 
     Decided sample by sample, the number dropped is binomial, and so is the number of passes whose samples all agree.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ditlab.checking.prove.findings import Comparison
+from ditlab.checking.prove.findings import Compared
 from ditlab.checking.prove.life.comparing import bounded, equal_values, exact
 from ditlab.checking.prove.life.observed_steps import CopiedState
 from ditlab.checking.prove.life.plain_model import PRECISIONS, PlainModel, build_plain, set_apart, whole_weights
@@ -31,7 +31,7 @@ SAMPLE = "sample"
 
 @dataclass(frozen=True)
 class EvaluatedState:
-    """What an engine gave under its averaged weights, and what it trained with before and after."""
+    """Metrics and sample of an engine under its averaged weights, and its training weights before and after."""
 
     metrics: dict[str, float]
     sample: Tensor
@@ -42,7 +42,7 @@ class EvaluatedState:
 
 @dataclass(frozen=True)
 class PlainReading:
-    """What a network without an engine gives."""
+    """Metrics and sample of a network without an engine."""
 
     metrics: dict[str, float]
     sample: Tensor | None
@@ -67,7 +67,7 @@ def evaluate_engine(
 
 def compare_evaluation(
     run: TrainingRun, rank: Rank, channel: ControlChannel, inputs: ModelInputs, found: EvaluatedState, pass_size: int
-) -> Iterator[Comparison]:
+) -> Iterator[Compared]:
     """Yield the comparisons of an evaluation and a sample with plain networks. All workers call."""
     has_average = run.experiment.training.ema is not None
     precision = run.experiment.training.precision
@@ -88,7 +88,7 @@ def compare_evaluation(
 
 def compare_saved_weights(
     run: TrainingRun, rank: Rank, channel: ControlChannel, ended: CopiedState
-) -> Iterator[Comparison]:
+) -> Iterator[Compared]:
     """Yield the comparison of the weights that sampling opens with those of the state's average. All workers call."""
     kind = "ema" if run.experiment.training.ema is not None else "master"
     weights = whole_weights(ended, channel, kind)
@@ -176,7 +176,7 @@ def _with_own_weights(state: TrainingState) -> CopiedState:
 
 def _compare_metrics(
     found: dict[str, float], own: PlainReading, exact_one: PlainReading, trained: dict[str, float], precision: str
-) -> Iterator[Comparison]:
+) -> Iterator[Compared]:
     """Yield a comparison for each metric with that of plain networks of the same weights, in two precisions.
 
     `trained`: metrics of the weights in training, which an evaluation under an average must not give.
@@ -196,7 +196,7 @@ def _compare_metrics(
         yield bounded(EVALUATION, name, away, bound, note)
 
 
-def _compare_sample(found: Tensor, own: PlainReading, exact_one: PlainReading) -> Comparison:
+def _compare_sample(found: Tensor, own: PlainReading, exact_one: PlainReading) -> Compared:
     """Compare the engine's sample with the plain network's of its precision, by the distance of two precisions."""
     assert own.sample is not None and exact_one.sample is not None
     if not found.is_floating_point():

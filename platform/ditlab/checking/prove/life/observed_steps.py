@@ -1,4 +1,4 @@
-"""What a training's steps took and gave on one worker, by the run's own loop."""
+"""Record of what a training's steps took and gave on one worker, by the run's own loop."""
 
 import hashlib
 import random

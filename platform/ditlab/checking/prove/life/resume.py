@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ditlab.checking.prove.findings import Comparison
+from ditlab.checking.prove.findings import Compared
 from ditlab.checking.prove.life.comparing import equal_values, exact
 from ditlab.checking.prove.life.observed_steps import (
     BEFOREHAND,
@@ -74,7 +74,7 @@ def train_resumed(run: TrainingRun, rank: Rank, folder: Path, whole: ObservedTra
     return ResumedRun(whole, stopped, resumed)
 
 
-def compare_resume(runs: ResumedRun) -> Iterator[Comparison]:
+def compare_resume(runs: ResumedRun) -> Iterator[Compared]:
     """Yield the comparisons of one worker: what was loaded, then the steps, then the state at the end."""
     yield from compare_states(runs.stopped.ended, runs.resumed.begun, "after loading")
     yield from _compare_steps(runs)
@@ -83,7 +83,7 @@ def compare_resume(runs: ResumedRun) -> Iterator[Comparison]:
     yield from compare_states(runs.whole.ended, runs.resumed.ended, f"after step {runs.whole.ended.step}")
 
 
-def compare_states(one: CopiedState, two: CopiedState, when: str) -> Iterator[Comparison]:
+def compare_states(one: CopiedState, two: CopiedState, when: str) -> Iterator[Compared]:
     """Yield one comparison for each field of two states, naming the first tensor that differs; then the scalars."""
     every = {**one.tensors, **two.tensors}
     for field in dict.fromkeys(key[0] for key in every):
@@ -97,7 +97,7 @@ def compare_states(one: CopiedState, two: CopiedState, when: str) -> Iterator[Co
     yield exact(RESUME, f"counters {when}", len(wrong), len(places | scalars), "numbers", "; ".join(wrong))
 
 
-def compare_draws(steps: Mapping[int, StepRecord]) -> Comparison:
+def compare_draws(steps: Mapping[int, StepRecord]) -> Compared:
     """Compare the draws of a training's steps and passes with one another: none may come again."""
     seen: dict[str, str] = {}
     again = []
@@ -110,7 +110,7 @@ def compare_draws(steps: Mapping[int, StepRecord]) -> Comparison:
     return exact(DRAWS, "draws that came before", len(again), num, "draws", *again[:1])
 
 
-def compare_fields(run: TrainingRun, state: CopiedState) -> Comparison:
+def compare_fields(run: TrainingRun, state: CopiedState) -> Compared:
     """Compare the fields that a worker's part of a state holds with those that the spec asks for."""
     moments = ["momentum"] if run.experiment.optimizer.kind == "muon" else ["exp_avg", "exp_avg_sq"]
     wanted = ["master", *moments, *(["ema"] if run.experiment.training.ema else [])]
@@ -122,7 +122,7 @@ def _same(one: Tensor | None, two: Tensor | None) -> bool:
     return one is not None and two is not None and equal_values(one, two)
 
 
-def _compare_steps(runs: ResumedRun) -> Iterator[Comparison]:
+def _compare_steps(runs: ResumedRun) -> Iterator[Compared]:
     """Yield the comparisons of what the steps after the resume took and gave."""
     steps = range(runs.stopped.ended.step + 1, runs.whole.ended.step + 1)
     parts = [(number, runs.whole.steps.get(number), runs.resumed.steps.get(number)) for number in steps]

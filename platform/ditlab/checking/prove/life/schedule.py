@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from ditlab.checking.prove.findings import Comparison
+from ditlab.checking.prove.findings import Compared
 from ditlab.checking.prove.life.comparing import bounded
 from ditlab.checking.prove.life.observed_steps import StepRecord
 from ditlab.spec.experiment import Experiment
@@ -43,7 +43,7 @@ def closed_form(experiment: Experiment, plan: RunPlan, steps: np.ndarray) -> np.
     return base * np.where(steps < warmup, rise, fall)
 
 
-def compare_schedule(experiment: Experiment, plan: RunPlan, used: Mapping[int, StepRecord]) -> Iterator[Comparison]:
+def compare_schedule(experiment: Experiment, plan: RunPlan, used: Mapping[int, StepRecord]) -> Iterator[Compared]:
     """Yield the comparison of the loop's own function over the plan, and that of the rates it stepped with.
 
     `used`: records of a training by step (from 1).
@@ -77,7 +77,7 @@ def compared_steps(experiment: Experiment, plan: RunPlan) -> np.ndarray:
     return steps[(steps >= 0) & (steps < total)]
 
 
-def _compared(what: str, steps: np.ndarray, rates: np.ndarray, forms: np.ndarray) -> Comparison:
+def _compared(what: str, steps: np.ndarray, rates: np.ndarray, forms: np.ndarray) -> Compared:
     """Compare rates with their closed form; the distance is the largest, relative to the largest rate."""
     largest = max(float(np.abs(forms).max(initial=0.0)), float(np.finfo(np.float64).tiny))
     away = np.abs(rates - forms) / largest
