@@ -13,11 +13,11 @@ LEFT_OUT = 2
 """Step of the script whose update is not applied."""
 CASES = [
     {"engine__zero": {"stage": 0}},
-    {"engine__zero": {"stage": 1}},
     {"engine__zero": {"stage": 3}},
     *(
         pytest.param(changes, marks=pytest.mark.slow)
         for changes in (
+            {"engine__zero": {"stage": 1}},
             {"engine__zero": {"stage": 2}, "training__precision": "bf16"},
             {"engine__zero": {"stage": 1}, "optimizer": {"kind": "muon"}},
             {"engine__zero": {"stage": 2, "offload": "cpu"}},

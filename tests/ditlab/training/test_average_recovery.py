@@ -89,6 +89,7 @@ def test_halved_micro_batches_go_on_with_the_averages(home, tmp_path, monkeypatc
         torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_that_adds_averages_begins_them_then_and_says_so(home, tmp_path):
     changes = {"model": SMALL, "checkpoint": {"every": None, "keep": 2}}
     plain = tiny(training={"steps": 12, "ema": {"decay": 0.95}}, **changes)
@@ -106,7 +107,8 @@ def test_a_run_that_adds_averages_begins_them_then_and_says_so(home, tmp_path):
     assert snapshots_of(tmp_path / "run").steps() == []  # none could be combined with what comes
 
 
-@pytest.mark.parametrize("state", ["all", pytest.param("averaged", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["all", "averaged"])
 def test_averages_of_a_fork_begin_with_its_own_first_step(home, tmp_path, state):
     """Its own snapshots are then enough to rebuild others, and the parent's are left as they are."""
     train_here(averaged(6, checkpoint={"every": 3, "keep": 5}), home, tmp_path / "parent")
@@ -129,6 +131,7 @@ def test_averages_of_a_fork_begin_with_its_own_first_step(home, tmp_path, state)
     assert before.keys() == all_snapshots(tmp_path / "parent").keys()
 
 
+@pytest.mark.slow
 def test_snapshots_behind_a_uri(home, tmp_path):
     """They are saved, deleted after a kill and read there as on a disk."""
     store = CheckpointStore.at("memory://averages/run")

