@@ -169,7 +169,10 @@ def variant_lines(steps: Sequence[ReplayedStep], changes: Sequence[str]) -> list
     lines = ["", *fold(f"step {own.step:,} as it was, and with {', '.join(changes)}:")]
     lines.append(f"  {'':<20} {'as it was':>15} {'changed':>15} {'ratio':>9}")
     for name, before, after in rows:
-        ratio = f"{after / before:.4g}" if after is not None and before else ""
+        ratio = f"{after / before:.5g}" if after is not None and before else ""
         shown = "none" if after is None else f"{after:.8g}"
         lines.append(f"  {name:<20.20} {before:>15.8g} {shown:>15} {ratio:>9}")
+    if own.digest != other.digest:
+        note = "The changed step drew other times and noise for its samples, which alone makes a difference."
+        lines += fold(note, "  ")
     return lines

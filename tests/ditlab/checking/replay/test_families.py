@@ -117,3 +117,5 @@ def test_another_machine_is_judged_by_a_derived_bound(ditlab: Any, monkeypatch: 
     said = ditlab("replay", folder.run_id, "--step", "2", "--to", "4", "--check", "--json")
     assert said.code == 0 and 0 < said.json["bound"] < 1e-3, said.err
     assert said.json["bound_reason"].startswith("processor another processor (the run's: ")
+    said = ditlab("replay", folder.run_id, "--step", "2", "--set", "batch.micro=1")
+    assert said.code == 0 and "drew other times and noise" in said.out, said.out + said.err

@@ -11,6 +11,7 @@ from ditlab.checking import process_group
 from ditlab.checking.replay.check import EXACT, check_replay
 from ditlab.checking.replay.opening import open_source
 from ditlab.home import Home, RunFolder
+from ditlab.receipts.reader import read_receipts
 from support.trainings.attempts import LocalAttempt, train_attempts
 from support.trainings.forks import small
 from support.trainings.groups import warm_processes
@@ -60,8 +61,12 @@ def test_every_step_of_a_run_killed_three_times_replays(warm: None, home: Path, 
     source = open_source(opened(folder, home))
     assert list(source.whole) == [4, 8, 12, 16, 18]
     assert {each.workers for each in source.course.executions} == {1, 2}
-    unwritten = [(each.attempt, each.step) for each in source.course.executions if each.loss is None]
-    assert unwritten == [(1, 7), (2, 11), (3, 15)], "a kill between journal and receipt costs that step's row, no other"
+    receipts = read_receipts(folder)
+    for number, attempt in enumerate(ATTEMPTS, start=1):
+        written = receipts.rows["step"][receipts.rows["attempt"] == number].tolist()
+        # A kill falls between the journal's line and the row of the step at work; no row before it is lost.
+        end = attempt.killed_at or STEPS + 1
+        assert written == list(range(receipts.attempt(number).step + 1, end)), "a kill costs rows of done steps"
     kept = check_replay(source, 1, STEPS)
     assert kept.tolerance == EXACT and not kept.unchecked
     losses = {each.step: each for each in kept.comparisons if (each.quantity, each.source) == ("loss", "journal")}
