@@ -20,7 +20,7 @@ class Fault:
     name: str
     replacements: tuple[Replacement, ...]
     named: str
-    """Regular expression over what is found off, each as `phase: module what: detail`."""
+    """Regular expression that the verdict's sentence on what is off first begins with: `phase, what of module, ...`."""
     settings: tuple[str, ...] = ()
     """`--set` of the spec, in which the fault shows."""
     spec: str = "dit"
@@ -99,12 +99,12 @@ FAULTS = (
              "            norm = sum(float(each.norm()) ** 2 for each in gradients) ** 0.5\n"
              "            _ = [each.mul_(min(1.0, 0.05 / norm)) for each in gradients]\n"
              "            _point(gradients, engine.unflatten("),
-        "gradient|norm", (*TWO, "engine.zero.stage=0"),
+        "gradient", (*TWO, "engine.zero.stage=0"),
     ),
     Fault(
         "norm of one worker's part",
         _one(ENGINE + "gradients.py", "if self._stage and self._world_size > 1:", "if False:"),
-        "norm|clip", (*TWO, "engine.zero.stage=2"),
+        "norm", (*TWO, "engine.zero.stage=2"),
     ),
     Fault(
         "missed all-reduce of one parameter",
@@ -116,7 +116,7 @@ FAULTS = (
     Fault(
         "clipping left out",
         _one(ENGINE + "update.py", "None if limit is None else", "None if True else"),
-        "clip|update|moment",
+        "clipping",
     ),
     Fault(
         "bf16 master weights",
@@ -124,38 +124,38 @@ FAULTS = (
              "        self._engine.step()\n"
              "        _ = [flat.data.copy_(flat.data.bfloat16()) for flat in self.partitions.flats]\n"
              "        return norm"),
-        "master|update|weights",
+        "master weights",
     ),
     Fault(
         "bf16 arithmetic under fp32",
         _one(ENGINE + "configuration.py", 'if precision == "bf16":', 'if precision in ("bf16", "fp32"):'),
-        "gradient|loss",
+        "loss|gradient",
     ),
     Fault(
         "weight decay on what has none",
         _one(ENGINE + "optimisers/building.py", '"weight_decay": rates.weight_decay',
              '"weight_decay": spec.weight_decay'),
-        "update|weights", ("optimizer.no_decay=[bias, norm]",),
+        "update, weight decay", ("optimizer.no_decay=[bias, norm]",),
     ),
     Fault(
         "bias correction off by one",
         _one(ENGINE + "partitions.py", '"step": torch.zeros(', '"step": torch.ones('),
-        "update|weights",
+        "moments, updates so far",
     ),
     Fault(
         "epsilon as if inside the root",
         _one(ENGINE + "optimisers/building.py", "eps=spec.eps", "eps=spec.eps**0.5"),
-        "update|weights", ("optimizer.eps=1e-6",),
+        "update", ("optimizer.eps=1e-6",),
     ),
     Fault(
         "beta2 used for beta1",
         _one(ENGINE + "optimisers/building.py", "betas=spec.betas", "betas=(spec.betas[1], spec.betas[1])"),
-        "moment",
+        "moments, first moment",
     ),
     Fault(
         "loss weight ignored",
         _one(ENGINE + "engine.py", "sum(self._weights[name] * value for", "sum(value for"),
-        "gradient|loss",
+        "gradient",
     ),
     Fault(
         "mean over uneven micro-batches",
@@ -165,40 +165,40 @@ FAULTS = (
     Fault(
         "EMA of stale weights",
         _one(ENGINE + "average.py", "register_step_post_hook", "register_step_pre_hook"),
-        "average|EMA",
+        "average",
     ),
     Fault(
         "EMA with the wrong decay",
         _one(ENGINE + "average.py", "(1 + step) / (10 + step)", "(1 + step) / (9 + step)"),
-        "average|EMA",
+        "average",
     ),
     Fault(
         "EMA not saved",
         _one(ENGINE + "average.py", '{"ema": self._flats[index]} if self._flats else {}', "{}"),
-        "resume.*average",
+        "resume.*average|average.*state holds none",
     ),
     Fault(
         "EMA not loaded",
         _one(TRAINING + "state.py", 'saved.has("ema"))\n        self._load_buffers',
              "False)\n        self._load_buffers"),
-        "resume.*average",
+        "resume, average",
     ),
     Fault(
         "moments swapped at resume",
         _one(TRAINING + "state.py", "self.engine.load_state(saved.read, ",
              'other = {"exp_avg": "exp_avg_sq", "exp_avg_sq": "exp_avg"}\n'
              "        self.engine.load_state(lambda kind, *place: saved.read(other.get(kind, kind), *place), "),
-        "resume.*moments",
+        "resume, (first|second) moments",
     ),
     Fault(
         "step count of the optimiser lost at resume",
         _one(ENGINE + "engine.py", 'int(scalars["adam_step"])', "0"),
-        "resume.*adam_step",
+        "resume, counters.*adam_step",
     ),
     Fault(
         "network computes with stale weights after resume",
         _one(ENGINE + "partitions.py", "self._optimizer.update_lp_params()", "pass"),
-        "resume.*loss|evaluation", ("engine.zero.stage=1",),
+        "resume, losses|master weights.*before", ("engine.zero.stage=1",),
     ),
     Fault(
         "noise replayed after resume",
@@ -208,13 +208,13 @@ FAULTS = (
             Replacement(TRAINING + "stepping.py", '"train", self._state.step, index',
                         '"train", self._state.step - self._first, index'),
         ),
-        "resume.*drew other numbers.*again",
+        "resume, draws.*again",
     ),
     Fault(
         "a batch skipped after resume",
         _one(TRAINING + "state.py", "self.step, self.position = step, position",
              "self.step, self.position = step, position + 32"),
-        "resume.*sample",
+        "resume, .*(sample|position)",
     ),
     Fault(
         "a sample skipped after resume",
@@ -223,7 +223,7 @@ FAULTS = (
              "        if self._state.step:\n"
              "            whole, size = batches.rows, batches.step_rows\n"
              "            object.__setattr__(batches, 'rows', lambda n, k: whole(n, k + 1)[1 : k * size + 1])\n"),
-        "resume.*fed another sample",
+        "resume, samples fed",
     ),
     Fault(
         "times not keyed by the step",

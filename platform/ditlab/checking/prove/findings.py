@@ -93,9 +93,13 @@ class Proof:
 
     @property
     def off(self) -> list[Compared]:
-        """Comparisons that do not hold, in the order of `PHASES`; within a phase the furthest off first."""
+        """Comparisons that do not hold, in the order of `PHASES`.
+
+        A resume comes before all: two of the three steps that are compared begin from a state that was loaded. Within a
+        phase what is compared to the bit comes first, in the order of its comparisons, then what is furthest off.
+        """
         found = [each for each in self.comparisons if not each.holds]
-        return sorted(found, key=lambda each: (_place(each.phase), -each.relative))
+        return sorted(found, key=lambda each: (each.phase != "resume", _place(each.phase), _rank(each)))
 
     @property
     def first_off(self) -> str:
@@ -163,6 +167,10 @@ class Proof:
 def worst_of(comparisons: Sequence[Compared]) -> Compared:
     """Return the comparison that is furthest off, or closest to its bound where all hold."""
     return max(comparisons, key=lambda each: (not each.holds, each.excess, each.relative))
+
+
+def _rank(compared: Compared) -> float:
+    return -compared.relative if compared.bound else -math.inf
 
 
 def _place(phase: str) -> int:

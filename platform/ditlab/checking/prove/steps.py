@@ -48,7 +48,7 @@ def check_steps(run: TrainingRun, rank: Rank, folder: Path) -> list[Compared]:
     steps = [join_steps(list(each)) for each in zip(*parts, strict=True)]
     checker = _StepChecker(run, rank)
     found = [each for whole in steps for each in checker.compare(whole)]
-    return [*found, *checker.compare_start(steps[0]), *checker.compare_slope(steps[-1])]
+    return [*found, *checker.compare_start(steps[0]), *checker.compare_slope(steps[min(1, len(steps) - 1)])]
 
 
 class _StepChecker:

@@ -88,6 +88,12 @@ def test_no_setting_of_one_family_raises_an_alarm(workers, home, monkeypatch):
 
 
 @pytest.mark.slow
+def test_uneven_micro_batches_raise_no_alarm(home, monkeypatch):
+    uneven = {"resources__workers": {"min": 1, "max": 2}, "batch__size": 6}  # three micro-batches on two workers
+    assert_all_hold([("dit", uneven), ("dit", {**uneven, "engine__zero__stage": 3})], 2, home, monkeypatch)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_compiled_network_raises_an_alarm(family, home, monkeypatch):

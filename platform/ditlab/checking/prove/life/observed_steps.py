@@ -17,6 +17,7 @@ from ditlab.inputs.model_inputs import ignore
 from ditlab.training.plan import TrainingRun
 from ditlab.training.progress_marker import ProgressMarker
 from ditlab.training.reporting import SilentReporter
+from ditlab.training.shares import WorkerShare, worker_share
 from ditlab.training.state import TrainingState
 from ditlab.training.worker import Worker
 
@@ -140,7 +141,7 @@ def observe_training(
         for seed_generator in (torch.manual_seed, np.random.seed, random.seed):
             seed_generator(process_seed)
         worker.resume()
-        watch.begin(worker.state)
+        watch.begin(worker.state, [part.counts for part in _share(run, rank).passes])
         begun, failure = CopiedState.of(worker.state), ""
         try:
             worker.run()
@@ -156,16 +157,23 @@ def observe_training(
     return ObservedTraining(watch.steps, begun, ended, failure)
 
 
+def _share(run: TrainingRun, rank: Rank) -> WorkerShare:
+    experiment, halvings = run.experiment, run.memory.halvings
+    return worker_share(experiment.num_micro, experiment.micro_size, rank.rank, rank.world_size, halvings)
+
+
 class _Watch:
     """Hooks around a state's module and optimiser that keep what passes."""
 
     def __init__(self, stop_after: int, fields: Collection[str]) -> None:
         self.steps: dict[int, StepRecord] = {}
-        self._stop_after, self._fields, self._num_passes = stop_after, fields, 0
+        self._stop_after, self._fields = stop_after, fields
+        self._num_passes = self._num_counted = 0
         self._hooks: list[Any] = []
 
-    def begin(self, state: TrainingState) -> None:
-        self._state = state
+    def begin(self, state: TrainingState, counts: Sequence[bool]) -> None:
+        """Watch a state's passes; `counts`: for each of a step, whether it counts."""
+        self._state, self._counts = state, counts
         self._hooks = [
             state.module.register_forward_pre_hook(self._watch_pass),
             state.engine.partitions.adam.register_step_pre_hook(self._watch_update),
@@ -185,7 +193,8 @@ class _Watch:
     def _record(self) -> StepRecord:
         step = self._state.step + 1
         if step not in self.steps:
-            self.steps[step], self._num_passes = StepRecord(), 0
+            self.steps[step] = StepRecord()
+            self._num_passes = self._num_counted = 0
         return self.steps[step]
 
     def _watch_pass(self, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -195,10 +204,13 @@ class _Watch:
         batch, noise = rest
         record = self._record()
         self._num_passes += 1
+        if not all(self._counts[self._num_passes - 1 : self._num_passes]):
+            return None  # it keeps step with workers of one micro-batch more, and draws what the last one drew
+        self._num_counted += 1
         record.samples += sample_digests(batch, self._fields)
         for name in batch.keys() - self._fields:  # what the loss draws beforehand, in the host's memory
-            record.draws[f"pass {self._num_passes}: {name}"] = WitnessedDraw(BEFOREHAND, tensor_digest(batch[name]))
-        return job, batch, WitnessedNoise(noise, self._num_passes, record.draws)
+            record.draws[f"pass {self._num_counted}: {name}"] = WitnessedDraw(BEFOREHAND, tensor_digest(batch[name]))
+        return job, batch, WitnessedNoise(noise, self._num_counted, record.draws)
 
     def _watch_update(self, optimizer: Any, *_: Any) -> None:
         rates = self._record().rates
