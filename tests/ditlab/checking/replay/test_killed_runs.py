@@ -53,6 +53,7 @@ def opened(folder: RunFolder, home: Path) -> OpenedRun:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("stage", "precision"), [(0, "fp32"), (2, "bf16"), (3, "fp32")])
 def test_every_step_of_a_run_killed_three_times_replays(warm: None, home: Path, stage: int, precision: str) -> None:
     """From step 0 and from kept checkpoints; nothing of the run's folder changes."""
