@@ -95,11 +95,12 @@ class Proof:
     def off(self) -> list[Compared]:
         """Comparisons that do not hold, in the order of `PHASES`.
 
-        A resume comes before all: two of the three steps that are compared begin from a state that was loaded. Within a
-        phase what is compared to the bit comes first, in the order of its comparisons, then what is furthest off.
+        What a resume loads and is fed comes before all: two of the three steps that are compared begin from a state
+        that was loaded. Within a phase what is compared to the bit comes first, in the order of its comparisons, then
+        what is furthest off.
         """
         found = [each for each in self.comparisons if not each.holds]
-        return sorted(found, key=lambda each: (each.phase != "resume", _place(each.phase), _rank(each)))
+        return sorted(found, key=lambda each: (not _is_resumed(each), _place(each.phase), _rank(each)))
 
     @property
     def first_off(self) -> str:
@@ -167,6 +168,12 @@ class Proof:
 def worst_of(comparisons: Sequence[Compared]) -> Compared:
     """Return the comparison that is furthest off, or closest to its bound where all hold."""
     return max(comparisons, key=lambda each: (not each.holds, each.excess, each.relative))
+
+
+def _is_resumed(compared: Compared) -> bool:
+    """Return True for what a resume begins with; its losses and its last state may be off by faults of each step."""
+    what = ("after loading", "samples fed", "draws", "parts of the state saved")
+    return compared.phase == "resume" and compared.what.endswith(what)
 
 
 def _rank(compared: Compared) -> float:
