@@ -86,10 +86,10 @@ def train(
         except training.ProofFailed as error:
             from ditlab.checking.prove.table import proof_lines
 
-            for text in proof_lines(error.proof):
+            for text in [*proof_lines(error.proof), str(error)]:
                 line.say(text)
-            emit(error.proof.to_dict(), as_json)
-            raise
+            emit({"status": "not proved", "proof": error.proof.to_dict()}, as_json)
+            return error.exit_code
         if figures and result.status == "finished":
             from ditlab.interface.final_figures import draw_final_figures
 

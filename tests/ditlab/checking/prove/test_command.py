@@ -124,7 +124,7 @@ def test_nothing_is_trained_where_the_proof_finds_something_off(tmp_path):
     with copies(tmp_path / "copies") as code:
         answer = code.run(fault, DIT, ["train", "spec.yaml", "--prove", "--local", "--json"])
     assert answer.code == 1 and "nothing was trained: " in answer.err, answer.err
-    assert not answer.json["holds"] and "OFF" in answer.err
+    assert not answer.json["proof"]["holds"] and "OFF" in answer.err
     assert not list((tmp_path / "copies").rglob("run.json"))
 
 
