@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from denoisers.parameter_roles import ParameterRole
 from ditlab.data.splits import open_data
-from ditlab.engine import recompute
+from ditlab.engine.memory import recompute
 from ditlab.engine.optimisers.matrices import WholeMatrix
 from ditlab.home import Home
 from ditlab.inputs.data_shape import data_shape
