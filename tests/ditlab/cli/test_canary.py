@@ -35,13 +35,15 @@ BAIT = (
 GROUPS = [
     ("train/*/checkpoints/**/*", "torch"),
     ("train/*/*", "pickle"),
-    ("train/*/spec.yaml", "pickle"),
     ("train/*/spec.yaml", "yaml"),
+    ("stores/*/*.arrow", "npy"),
+]
+LONGER_GROUPS = [
+    ("train/*/spec.yaml", "pickle"),
     ("train/*/spec.yaml", "json"),
     ("train/*/*.cursor.json", "pickle"),
     ("mlflow.db*", "pickle"),
     ("stores/*/store.json", "npz"),
-    ("stores/*/*.arrow", "npy"),
     ("train/*/media/**/* artifacts/**/* caches/**/*", "torch"),
     ("**/*", "torch"),
 ]
@@ -153,7 +155,9 @@ def test_without_canaries_every_command_succeeds(cage, survives):
 
 
 @pytest.mark.usefixtures("blank_pictures")
-@pytest.mark.parametrize(("pattern", "kind"), GROUPS)
+@pytest.mark.parametrize(
+    ("pattern", "kind"), [*GROUPS, *(pytest.param(*group, marks=pytest.mark.slow) for group in LONGER_GROUPS)]
+)
 def test_files_of_a_pattern(pattern, kind, cage, survives):
     place = cage()
     files = place.files(pattern)

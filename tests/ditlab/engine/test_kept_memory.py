@@ -43,6 +43,7 @@ MOST = 200 * 2**20
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="another C library than glibc")
+@pytest.mark.slow
 def test_freed_tensors_stay_while_an_engine_is_open_and_go_when_it_is_closed():
     path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(

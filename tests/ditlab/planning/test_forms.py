@@ -34,6 +34,7 @@ def passes_of(experiment: Experiment, home: Path, on_gpu: bool) -> PassMemory:
     return pass_memory(experiment, shape, experiment.micro_size, on_gpu)
 
 
+@pytest.mark.slow
 def test_compiled_blocks_keep_less():
     """In proportion to the batch, as one graph serves all sizes; and less than blocks as they are."""
     experiment = experiment_of("digits/dit", *TINY, "model.depth=1")

@@ -158,6 +158,7 @@ def test_two_processes_at_once_make_one_copy(server, place, make_store, home, ca
     assert said.count(" copied to ") == 1 and said.count("another process copies it") == 1
 
 
+@pytest.mark.slow
 def test_a_copy_cut_short_is_not_used_and_is_continued(server, place, make_store, home, cache):
     store = make_store(rows=120, rows_per_shard=10)
     upload_store(store, place("s"))

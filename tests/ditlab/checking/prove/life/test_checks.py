@@ -1,5 +1,7 @@
 """All checks of a run's life, on the smallest run."""
 
+import pytest
+
 from ditlab.checking.prove.findings import PHASES
 from ditlab.checking.prove.life.checks import check_life
 from ditlab.engine.distributed import single_process
@@ -7,6 +9,7 @@ from support.garbage import exempt_imports
 from support.trainings.workers import tiny, training_run
 
 
+@pytest.mark.slow
 def test_a_sound_run_holds_in_every_phase(tmp_path):
     experiment = tiny(model__num_classes=10, model__label_dropout=0.2, schedule={"kind": "warmup_cosine", "warmup": 2})
     run = training_run(experiment, tmp_path / "home", tmp_path / "own")
