@@ -51,7 +51,7 @@ def damage(store, step, name=None):
     files.write(folder_of(step), name, [bytes(content)])
 
 
-@pytest.mark.parametrize("mode", ["background", "blocking"])
+@pytest.mark.parametrize("mode", ["background", pytest.param("blocking", marks=pytest.mark.slow)])
 def test_from_beginning_to_end(place, mode):
     store = CheckpointStore.at(place)
     store.check_writable()

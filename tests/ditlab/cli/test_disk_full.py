@@ -68,6 +68,7 @@ def logged_steps(run: Path) -> list[int]:
     return [one["step"] for one in logged if "train/loss" in {**one["values"], **one.get("held", {})}]
 
 
+@pytest.mark.slow
 def test_a_full_checkpoint_storage(ditlab, home, spec, tmp_path, unbroken):
     with small_disk(tmp_path / "disk", "2m") as disk:  # room for two checkpoints
         options = ["--local", "--json", *LONG, "--set", f"checkpoint.storage={disk.path}"]

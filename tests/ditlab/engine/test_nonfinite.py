@@ -56,7 +56,7 @@ def test_a_nan_in_a_batch_changes_nothing(stage, precision):
 
 
 @pytest.mark.parametrize("clip", CLIPS)
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("stage", [0, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 2)), 3])
 def test_an_unhealthy_loss_changes_nothing_whatever_the_clipping(stage, clip):
     """The caller's word: a loss may be infinite where its gradient is not."""
     found = drive_here(Job(experiment_of(stage, "fp32", clip), steps_of(1, healthy=False), kept=(1, 2)))

@@ -102,7 +102,7 @@ def test_state_moves_there_and_back(here, first_step, tmp_path, zero):
     assert found.state.scalars == here.state.scalars
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("zero", PLACES, ids=named)
 def test_a_nan_changes_nothing(tmp_path, zero, precision):
     experiment = experiment_of(zero, precision)

@@ -17,9 +17,15 @@ FILES = [path for path in sorted(FOLDER.glob("*/*.yaml")) if path not in SWEEPS]
 DIGITS = FOLDER / "digits/dit.yaml"
 
 
-def test_every_shipped_experiment_is_made_short():
+@pytest.fixture(scope="module")
+def shortened():
+    """Every shipped spec made short, by its file."""
+    return {path: ditlab.quick(path) for path in [*FILES, *SWEEPS]}
+
+
+def test_every_shipped_experiment_is_made_short(shortened):
     for path in FILES:
-        short = load_quick_experiment(path).spec
+        short = shortened[path].spec
         training, evaluation = short.training, short.evaluation
         assert (training.steps, training.epochs) == (STEPS, None), path
         assert short.batch.size <= BATCH and evaluation.samples <= 4 and evaluation.limit <= 32
@@ -28,9 +34,9 @@ def test_every_shipped_experiment_is_made_short():
         assert short.model == ditlab.load(path).model and short.name.endswith("-quick")
 
 
-def test_every_shipped_sweep_is_made_short():
+def test_every_shipped_sweep_is_made_short(shortened):
     for path in SWEEPS:
-        sweep = load_quick_sweep(path).spec
+        sweep = shortened[path].spec
         check_sweep(sweep, str(path))
         # a grid without a number of trials has those of its combinations
         assert sweep.trials in (2, None) and len(enumerate_trials(sweep) or [0] * (sweep.trials or 0)) == 2, path
@@ -128,10 +134,9 @@ def test_a_population_keeps_its_size_and_its_rhythm():
     assert (short.trials, short.scheduler.interval, experiment_for(short, {}).evaluation.every) == (4, RHYTHM, RHYTHM)
 
 
-def test_every_change_is_a_line_of_a_terminal():
-    for path in [*FILES, *SWEEPS]:
-        found = ditlab.quick(path)
+def test_every_change_is_a_line_of_a_terminal(shortened):
+    for found in shortened.values():
         lines = found.lines()
         assert lines[0] == f"--quick makes {len(found.changes)} changes:" and len(lines) == len(found.changes) + 1
         assert all(line.isprintable() and len(line) <= 90 for line in lines), lines
-    assert f"  training.steps=20 (was {ditlab.load(DIGITS).training.steps})" in ditlab.quick(DIGITS).lines()
+    assert f"  training.steps=20 (was {ditlab.load(DIGITS).training.steps})" in shortened[DIGITS].lines()

@@ -27,6 +27,7 @@ from support.trainings.workers import tiny
 
 FOLDER = Path(__file__).parents[3] / "experiments"
 SHIPPED = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.yaml") if not is_sweep(path))
+ONE_EACH = ("digits/dit_class.yaml", "digits/mixture.yaml", "region/small.yaml", "pixelhdm/small.yaml")
 SHORT = [
     "training={steps: 2, epochs: null}", "batch={size: 4, micro: 2}", "checkpoint.every=null", "evaluation.every=2",
     "evaluation.samples=2", "evaluation.limit=4", "sampling.steps=2",
@@ -95,7 +96,10 @@ def family_alone(name: str, folder: Path) -> Experiment:
     return shortened(path)
 
 
-@pytest.mark.parametrize("name", [*SHIPPED, *families()])
+@pytest.mark.parametrize(
+    "name",
+    [*(name if name in ONE_EACH else pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED), *families()],
+)
 def test_nothing_escapes(name, home, tmp_path, monkeypatch):
     """Every experiment that comes with the project, and every family that does not; operations are counted too."""
     monkeypatch.setattr(phase_log, "COUNTED_AFTER", 0.0)
@@ -162,7 +166,8 @@ def alone(home, tmp_path_factory) -> dict[str, Any]:
     return left
 
 
-@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [2, 4])
 def test_any_number_of_workers_draws_the_same(world_size, alone, home, tmp_path):
     """Bytes of every draw, by step and sample; a worker draws for its own samples and no others."""
     expected: DrawRecord = alone["record"]
