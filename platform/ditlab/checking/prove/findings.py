@@ -11,6 +11,9 @@ PHASES = (
 )  # fmt: skip
 """Phases in the order in which a step goes through them, then those of a run's life."""
 
+ALIKE = "alike on all workers"
+"""What is compared of a gradient between workers."""
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -30,6 +33,8 @@ class Compared:
     """Path of the module that it is about, `network.blocks.0.mlp`; empty for the whole."""
     size: float = 0.0
     """Size of the reading's own value, in the distance's unit; 0 where there is none."""
+    step: int = 0
+    """Number of the step that it was compared in, from 1; 0 for what belongs to no step."""
 
     @property
     def holds(self) -> bool:
@@ -95,12 +100,14 @@ class Proof:
     def off(self) -> list[Compared]:
         """Comparisons that do not hold, in the order of `PHASES`.
 
-        What a resume loads and is fed comes before all: two of the three steps that are compared begin from a state
-        that was loaded. Within a phase what is compared to the bit comes first, in the order of its comparisons, then
-        what is furthest off.
+        What no resume can cause comes before all: the first step, and a gradient that differs from worker to worker;
+        then what a resume loads and is fed, as the other steps begin from a state that was loaded. Within a phase what
+        is compared to the bit comes first, in the order of its comparisons, then what is furthest off.
         """
         found = [each for each in self.comparisons if not each.holds]
-        return sorted(found, key=lambda each: (not _is_resumed(each), _place(each.phase), _rank(each)))
+        return sorted(
+            found, key=lambda each: (not _is_steps_own(each), not _is_resumed(each), _place(each.phase), _rank(each))
+        )
 
     @property
     def first_off(self) -> str:
@@ -168,6 +175,11 @@ class Proof:
 def worst_of(comparisons: Sequence[Compared]) -> Compared:
     """Return the comparison that is furthest off, or closest to its bound where all hold."""
     return max(comparisons, key=lambda each: (not each.holds, each.excess, each.relative))
+
+
+def _is_steps_own(compared: Compared) -> bool:
+    """Return True for what no resume can cause, and what may put every comparison of a resume off."""
+    return compared.step == 1 or compared.what == ALIKE
 
 
 def _is_resumed(compared: Compared) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ditlab.checking.prove.findings import Compared
+from ditlab.checking.prove.findings import ALIKE, Compared
 from ditlab.checking.prove.reading import PlainGradient
 from ditlab.checking.prove.records import DrawKey, WholeStep, by_module
 from ditlab.checking.prove.tolerances import FLOAT32, MARGIN, UNITS, joint_norm
@@ -54,7 +54,7 @@ def compare_gradients(
         yield Compared("gradient", "by module", distance, bound, detail, module, size)
     differing = whole.disagreeing
     detail = f"step {whole.step + 1}: first {differing[0]}" if differing else ""
-    yield Compared("gradient", "alike on all workers", float(len(differing)), 0.0, detail)
+    yield Compared("gradient", ALIKE, float(len(differing)), 0.0, detail)
 
 
 def compare_norm(whole: WholeStep) -> Iterator[Compared]:

@@ -1,6 +1,7 @@
 """All comparisons of observed steps, on one worker of a process group."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,8 @@ def check_steps(run: TrainingRun, rank: Rank, folder: Path) -> list[Compared]:
         return []
     steps = [join_steps(list(each)) for each in zip(*parts, strict=True)]
     checker = _StepChecker(run, rank)
-    found = [each for whole in steps for each in checker.compare(whole)]
-    return [*found, *checker.compare_start(steps[0]), *checker.compare_slope(steps[min(1, len(steps) - 1)])]
+    kinds = [(checker.compare, steps), (checker.compare_start, steps[:1]), (checker.compare_slope, steps[:2][-1:])]
+    return [replace(each, step=whole.step + 1) for compare, some in kinds for whole in some for each in compare(whole)]
 
 
 class _StepChecker:

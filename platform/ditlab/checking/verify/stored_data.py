@@ -7,6 +7,9 @@ from pathlib import Path
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.verify.findings import VerifiedPart
 from ditlab.data.splits import DataSplits, open_data
+from ditlab.data.stores.bucket_manifest import BUCKETS_NAME
+from ditlab.data.stores.manifest import MANIFEST_NAME
+from ditlab.data.stores.manifest_parsing import has_own_layout, read_manifest_bytes
 from ditlab.errors import UserError
 
 
@@ -31,6 +34,14 @@ def open_verified(run: OpenedRun, recorded: set[str], limit: int) -> tuple[DataS
                 "those data back.",
             )
         ]  # fmt: skip
+    if edited := [file for part in data.train.store.parts for file in _edited_manifests(Path(str(part.path)))]:
+        return None, [
+            VerifiedPart(
+                "data", "off",
+                f"{edited[0]} has its values, in another layout than it was written in: it was edited; bring the file "
+                "back.",
+            )
+        ]  # fmt: skip
     hashed = f"all {stored / 2**20:,.1f} MiB of its files have their hashes"
     if not is_whole:
         hashed = (
@@ -38,6 +49,12 @@ def open_verified(run: OpenedRun, recorded: set[str], limit: int) -> tuple[DataS
         )
     known = "that the run recorded" if recorded else "(the run recorded none)"
     return data, [VerifiedPart("data", "holds", f"fingerprint {data.fingerprint[:12]} {known}; {hashed}.")]
+
+
+def _edited_manifests(path: Path) -> Iterator[Path]:
+    """Yield a store's manifests whose bytes are not those that they were written as; opening them checked the rest."""
+    manifests = [*path.rglob(MANIFEST_NAME), *path.rglob(BUCKETS_NAME)] if path.is_dir() else []
+    yield from (file for file in sorted(manifests) if not has_own_layout(read_manifest_bytes(file)))
 
 
 def _sizes(path: Path) -> int:

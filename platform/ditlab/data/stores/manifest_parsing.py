@@ -24,7 +24,12 @@ IMPORT_AGAIN = "import the data again with `ditlab data import`"
 def format_manifest(manifest: StoreManifest | BucketsManifest) -> bytes:
     """Format a manifest as JSON, with a checksum: the SHA-256 (hex) of all other keys, sorted, without spaces."""
     content = manifest.model_dump(mode="json", exclude={"checksum"})
-    return json.dumps({**content, "checksum": _checksum(content)}, indent=1).encode()
+    return _laid_out({**content, "checksum": _checksum(content)})
+
+
+def has_own_layout(content: bytes) -> bool:
+    """Return True if a manifest's bytes are those that its values are written as; its checksum is of values alone."""
+    return content == _laid_out(json.loads(content))
 
 
 def read_record(file: Path, record_type: type[RecordType]) -> RecordType:
@@ -91,6 +96,10 @@ def parse_buckets_manifest(content: bytes, place: str, remedy: str = IMPORT_AGAI
 
 def _altered(place: str, problem: str, remedy: str) -> UserError:
     return UserError(f"{place} was altered: {problem}; {remedy}.")
+
+
+def _laid_out(keys: dict[str, Any]) -> bytes:
+    return json.dumps(keys, indent=1).encode()
 
 
 def _checksum(keys: dict[str, Any]) -> str:

@@ -20,7 +20,6 @@ OTHERS: list[dict[str, Any]] = [
     {"training__clip": {"kind": "zclip_ratio", "ratio": 1.0}},
     {"training__ema": None},
     {"training__averages": {"lengths": [0.05, 0.1]}},
-    {"training__precision": "fp16"},
     {"optimizer": {"kind": "muon", "lr": 1e-3}},
     {"optimizer": {"kind": "muon", "lr": 1e-2, "scale": "spectral", "nesterov": False, "adamw_lr": 1e-3}},
     {"optimizer": {"kind": "adamw", "no_decay": ["bias", "norm"], "lr_factors": {"matrix": 0.5}, "betas": [0.5, 0.7]}},

@@ -43,12 +43,12 @@ def test_every_family_shows_its_samples(ditlab: Any, tmp_path: Path, family: str
     (step,) = said.json["steps"]
     assert said.json["origins"] == ["from step 0, as no checkpoint before step 4 is left (the earliest is of step 6): "
                                     "4 steps to train"]  # fmt: skip
-    assert len(step["samples"]) == 16 and all(sample["text"] for sample in step["samples"])
+    assert len(step["samples"]) == spec.batch.size and all(sample["text"] for sample in step["samples"])
     assert all(sample["time"] is not None and sample["draws"] for sample in step["samples"])
     joined = sum(layer["gradient_norm"] ** 2 for layer in step["layers"]) ** 0.5
     assert joined == pytest.approx(step["metrics"]["train/grad_norm"], rel=1e-4)
     if step["loss_is_mean_of_samples"]:
-        mean = sum(sample["loss"] for sample in step["samples"]) / 16
+        mean = sum(sample["loss"] for sample in step["samples"]) / spec.batch.size
         assert mean == pytest.approx(step["metrics"]["train/loss"], rel=1e-3)
     (picture,) = said.json["files"]
     assert Path(picture).read_bytes().startswith(b"\x89PNG")
