@@ -37,6 +37,9 @@ def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> N
     kinds: Mapping[str, Sequence[nn.Module]] = network.compiled_modules()
     # Or two sizes that are equal at the first call (batch and tokens) would be taken to be equal for good.
     torch.fx.experimental._config.use_duck_shape = False
+    # Numbers of a block, such as a norm's epsilon, are constants. Torch takes them for inputs at first, finds at the
+    # end of a trace that they are none, and traces anew: a fifth of a cold compile of pixelhdm/small.
+    torch._dynamo.config.specialize_float = True
     options: dict[str, Any] = {}
     if device.type == "cpu":
         from ditlab.engine.products import FasterProducts  # imports torch's compiler: 1 s
