@@ -12,7 +12,7 @@ PHASES = (
 """Phases in the order in which a step goes through them, then those of a run's life."""
 
 ALIKE = "alike on all workers"
-"""What is compared of a gradient between workers."""
+"""Quantity of a gradient that is compared between the workers."""
 
 
 @dataclass(frozen=True)
