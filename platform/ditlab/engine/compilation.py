@@ -44,6 +44,10 @@ def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> N
     if device.type == "cpu":
         from ditlab.engine.products import FasterProducts  # imports torch's compiler: 1 s
 
+        # The processor says which vector instructions it has, and every compiler that takes torch's headers (C++20)
+        # knows them; trying each by a compilation of its own takes 6 s where nothing is compiled yet.
+        if torch._inductor.config.cpp.vec_isa_ok is None:
+            torch._inductor.config.cpp.vec_isa_ok = True
         options["post_grad_custom_post_pass"] = FasterProducts()
     for kind, modules in kinds.items():
         if not modules:
