@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.averages.names import START
+from ditlab.averages.snapshot_steps import snapshot_steps
 from ditlab.checking.verify.checkpoint_files import KeptCheckpoints
 from ditlab.checking.verify.findings import VerifiedPart
 from ditlab.checkpoints.manifest import DamagedCheckpoint
@@ -12,11 +13,13 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import UserError
 
 PART = "averages"
+NAMED = 8
+"""Missing snapshots that are named, at most."""
 REMEDY = "bring its folder back from a copy, or delete it: averages of other lengths are then rebuilt from the others"
 
 
 def check_averages(run: OpenedRun, store: CheckpointStore, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
-    """Hash every snapshot of averages; nothing for a run that keeps none.
+    """Hash every snapshot of averages, and name those that are not there; nothing for a run that keeps none.
 
     Snapshots later than the newest checkpoint are hashed as well: a run in training has them.
     """
@@ -52,5 +55,23 @@ def check_averages(run: OpenedRun, store: CheckpointStore, kept: KeptCheckpoints
             f"{whole} snapshots (steps {steps[0]:,} to {steps[-1]:,}), {size / 2**20:,.1f} MiB: every shard has its "
             "hash.",
         )  # fmt: skip
-    elif not steps and starts:
-        yield VerifiedPart(PART, "not checked", "no snapshot is kept.")
+    if missing := sorted(_due(run, kept) - set(steps)):
+        named = ", ".join(f"{step:,}" for step in missing[:NAMED]) + (" ..." if len(missing) > NAMED else "")
+        yield VerifiedPart(
+            PART, "not checked",
+            f"no snapshot of step {named}: deleted, or not saved at the time, of which the run warned; averages of "
+            "other lengths are rebuilt from the others.",
+        )  # fmt: skip
+
+
+def _due(run: OpenedRun, kept: KeptCheckpoints) -> set[int]:
+    """Steps up to the newest kept checkpoint after which a snapshot was saved."""
+    averages = run.experiment.training.averages
+    if not (averages and run.record.total_steps and kept.manifests):
+        return set()
+    newest = max(kept.manifests)
+    start = kept.manifests[newest].scalars.get(START)
+    if start is None:
+        return set()
+    due = snapshot_steps(int(start), run.record.total_steps, averages.snapshots)
+    return {step for step in due if step <= newest}

@@ -113,12 +113,14 @@ def test_a_pruned_history_is_no_fault(home):
 
 
 def test_snapshots_of_averages(home):
-    """One that is altered is named with its remedy; one of other averages is found; a torn one is no snapshot."""
+    """One that is altered is named with its remedy; one of other averages is found; a torn one is missed."""
     folder = opened(home).folder.checkpoints / "averages"
     whole = {part.part: part.sentence for part in verified(home).parts}["averages"]
     assert "11 snapshots (steps 1 to 11)" in whole and "every shard has its hash" in whole
     (folder / "step-00000003" / "manifest.json").unlink()
-    assert "10 snapshots" in {part.part: part.sentence for part in verified(home).parts}["averages"]
+    held, missed = (part for part in verified(home).parts if part.part == "averages")
+    assert "10 snapshots" in held.sentence
+    assert missed.verdict == "not checked" and "no snapshot of step 3:" in missed.sentence
     (shard,) = (folder / "step-00000005").glob("*.safetensors")
     flip(shard, 200)
     sentence = off(home)["averages"]
@@ -129,7 +131,8 @@ def test_snapshots_of_averages(home):
     manifest.write_bytes(replace(changed, scalars={**changed.scalars, START: 2.0}).to_bytes())
     assert "the snapshot of step 6 is of averages that began at another step" in off(home)["averages"]
     shutil.rmtree(folder)
-    assert verified(home).holds
+    found = verified(home)
+    assert found.holds and "averages" in found.conclusion.split("Nothing is said of:")[1]
 
 
 def test_other_code_is_no_fault(home, monkeypatch):
