@@ -85,10 +85,10 @@ def test_trials_survive_the_loss_of_a_node_and_a_stop(tmp_path: Path) -> None:
         job = RayJob(ours.nodes, ["tune", "--resume", sweep.run_id, "--json"])
         assert job.wait(500) == "SUCCEEDED", job.log()
         assert len(json.loads(job.log().splitlines()[-1])["trials"]) == TRIALS
-        check(ours, trials)
+        check(ours, trials, job.log())
 
 
-def check(ours: Lab, trials: Trials) -> None:
+def check(ours: Lab, trials: Trials, log: str) -> None:
     """Check that every trial is whole and tracked below one parent, and that the report exists."""
     assert trials.statuses() == dict.fromkeys(range(TRIALS), "finished")
     sweep, steps = trials.sweep(), list(range(1, STEPS + 1))
@@ -100,7 +100,7 @@ def check(ours: Lab, trials: Trials) -> None:
         tracked = ours.mlflow.run(run_id)
         tags = {tag["key"]: tag["value"] for tag in tracked["data"]["tags"]}
         assert (tags["mlflow.parentRunId"], tags["ditlab.trial"]) == (parent, str(number))
-        assert sorted(ours.mlflow.steps(tracked["info"]["run_id"], "train/loss")) == steps
+        assert sorted(ours.mlflow.steps(tracked["info"]["run_id"], "train/loss")) == steps, log
         assert tags["ditlab.nodes"].rpartition("/")[2] == run.groups[-1].nodes[0]
         carried |= {group.nodes for group in run.groups}
     assert len(carried) >= 2
