@@ -217,6 +217,7 @@ def test_a_broken_artifact_store_delays_no_metric(home: Home, new_run: NewRun, t
     assert len(Stored(tracker).files("images")) == 4
 
 
+@pytest.mark.slow  # `test_a_process_killed_at_random_moments` is of a server; 10 s of imports here
 def test_a_killed_process_loses_nothing(home: Home, new_run: NewRun) -> None:
     folder = new_run()
     code = f"""
