@@ -59,19 +59,18 @@ def check_averages(run: OpenedRun, store: CheckpointStore, kept: KeptCheckpoints
         named = ", ".join(f"{step:,}" for step in missing[:NAMED]) + (" ..." if len(missing) > NAMED else "")
         yield VerifiedPart(
             PART, "not checked",
-            f"no snapshot of step {named}: deleted, or not saved at the time, of which the run warned; averages of "
-            "other lengths are rebuilt from the others.",
+            f"no snapshot of step {named}: deleted, or not saved at the time; averages of other lengths are rebuilt "
+            "from the others.",
         )  # fmt: skip
+    elif not steps and starts:
+        yield VerifiedPart(PART, "not checked", "no snapshot is kept.")
 
 
 def _due(run: OpenedRun, kept: KeptCheckpoints) -> set[int]:
-    """Steps up to the newest kept checkpoint after which a snapshot was saved."""
-    averages = run.experiment.training.averages
-    if not (averages and run.record.total_steps and kept.manifests):
+    """Steps up to the newest kept checkpoint after which a snapshot is to be saved."""
+    averages, total, newest = run.experiment.training.averages, run.record.total_steps, max(kept.manifests, default=0)
+    start = kept.manifests[newest].scalars.get(START) if newest else None
+    if averages is None or start is None or not 0 <= start < total:  # a manifest may be forged, with a start of NaN
         return set()
-    newest = max(kept.manifests)
-    start = kept.manifests[newest].scalars.get(START)
-    if start is None:
-        return set()
-    due = snapshot_steps(int(start), run.record.total_steps, averages.snapshots)
+    due = snapshot_steps(int(start), total, averages.snapshots)
     return {step for step in due if step <= newest}
