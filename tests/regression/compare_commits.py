@@ -1,0 +1,341 @@
+"""Compares what two commits compute: digests of states, losses, receipts and samples, and the keys of `--json` outputs.
+
+    python tests/regression/compare_commits.py BEFORE [--after COMMIT] [--all] [--only WORD] [--list]
+
+Both sides run on this machine in one call, with one thread, each from a git worktree (the later side is this checkout
+itself unless `--after` names a commit). Ten configurations by default. `--all`: the five families in fp32 and bf16,
+under ZeRO 0 to 3, on one worker and on two (Ray), a kill and a resume, a fork, an optimiser with matrices, a sweep of
+three trials, samples of every family, and the keys of each command's `--json`. Prints a line a configuration; ends
+with exit code 1 if any digest differs.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).parents[2]
+FAMILIES = ("dit", "unet", "region", "dlm", "pixelhdm")
+VARYING = ("time/", "perf/", "system/", "train/samples_per_second", "train/data_wait")
+"""Beginnings of names of metrics that measure the machine."""
+TEN = (
+    "dit fp32 zero1 workers1", "dit bf16 zero2 workers1", "unet fp32 zero0 workers1", "region bf16 zero3 workers1",
+    "dlm bf16 zero1 workers1", "pixelhdm fp32 zero2 workers1", "dit fp32 zero3 workers2", "killed and resumed",
+    "forked", "keys",
+)  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("before", nargs="?", help="commit of the earlier side")
+    parser.add_argument("--after", help="commit of the later side; default: this checkout as it is")
+    parser.add_argument("--all", action="store_true", help="every configuration")
+    parser.add_argument("--only", default="", help="configurations whose name holds this word")
+    parser.add_argument("--list", action="store_true", help="print the names of the configurations")
+    parser.add_argument("--side", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.side:
+        return run_side(arguments.side)
+    names = [name for name in configurations() if arguments.only in name and (arguments.all or name in TEN)]
+    if arguments.list:
+        print("\n".join(names))
+        return 0
+    if not arguments.before or not names:
+        parser.error("name a commit to compare with, and at least one configuration")
+    later = worktree(arguments.after) if arguments.after else nullcontext(CHECKOUT)
+    with tempfile.TemporaryDirectory() as folder, worktree(arguments.before) as before, later as after:
+        specs = Path(folder, "specs")
+        write_specs(specs)
+        sides = [Side(root, Path(folder, name), specs, names) for root, name in ((before, "before"), (after, "after"))]
+        return compare(names, *(side.digests() for side in sides))
+
+
+def compare(names: list[str], before: dict[str, Any], after: dict[str, Any]) -> int:
+    """Print a line a configuration, and what differs; return the exit code."""
+    num_different = 0
+    for name in names:
+        first, second = before.get(name, {"error": "no result"}), after.get(name, {"error": "no result"})
+        different = sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key))
+        holds = not different and "error" not in first
+        num_different += not holds
+        print(f"{'same     ' if holds else 'DIFFERENT'}  {name}: {', '.join(sorted(first))}")
+        for key in different or (["error"] if not holds else []):
+            print(f"    {key}: before {str(first.get(key))[:2000]}\n    {key}: after  {str(second.get(key))[:2000]}")
+    print(f"{len(names) - num_different} of {len(names)} configurations are the same")
+    return int(num_different > 0)
+
+
+def configurations() -> Iterator[str]:
+    """Names of all configurations."""
+    for workers in (1, 2):
+        for family in FAMILIES:
+            for precision in ("fp32", "bf16"):
+                for stage in range(4):
+                    yield f"{family} {precision} zero{stage} workers{workers}"
+    yield from ("muon", "killed and resumed", "forked", "sweep of three trials", "keys")
+
+
+def write_specs(folder: Path) -> None:
+    """Write the smallest experiment of each family for both sides, and a sweep."""
+    sys.path[:0] = [str(CHECKOUT / name) for name in ("platform", "models", "tests")]
+    from support.trainings.family_specs import smallest
+
+    folder.mkdir(parents=True)
+    for family in FAMILIES:
+        spec = smallest(family).to_dict()
+        spec |= {"name": family, "evaluation": {"every": 3, "samples": 2}, "checkpoint": {"every": 3}}
+        spec["training"] = {**spec["training"], "steps": 6}
+        (folder / f"{family}.json").write_text(json.dumps(spec))
+    sweep = {
+        "name": "sweep", "base": "dit.json", "search": {"kind": "grid"}, "scheduler": {"kind": "none"},
+        "space": {"optimizer.lr": {"kind": "grid", "values": [1e-2, 1e-3, 1e-4]}},
+        "metric": "eval/velocity", "mode": "min",
+    }  # fmt: skip
+    (folder / "sweep.json").write_text(json.dumps(sweep))
+
+
+class Side:
+    """One of the two commits: its sources, its home, and a process that runs the configurations."""
+
+    def __init__(self, root: Path, folder: Path, specs: Path, names: list[str]) -> None:
+        self._root, self._folder, self._specs, self._names = root, folder, specs, names
+
+    def digests(self) -> dict[str, Any]:
+        """Run every configuration; their digests by name."""
+        self._folder.mkdir()
+        job, out = self._folder / "job.json", self._folder / "digests.jsonl"
+        job.write_text(json.dumps({"names": self._names, "specs": str(self._specs), "out": str(out)}))
+        environment = {
+            **os.environ, "DITLAB_HOME": str(self._folder / "home"), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(str(self._root / name) for name in ("platform", "models")),
+            "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1",
+        }  # fmt: skip
+        begun = time.monotonic()
+        with (self._folder / "log").open("w") as log:
+            command = [sys.executable, __file__, "--side", str(job)]
+            subprocess.run(command, env=environment, cwd=self._folder, stdout=log, stderr=log, check=False)
+        print(f"{self._root.name}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
+        if not out.exists():
+            sys.exit(f"no configuration ran: {(self._folder / 'log').read_text()[-3000:]}")
+        return {row["name"]: row["digests"] for row in map(json.loads, out.read_text().splitlines())}
+
+
+def run_side(job: Path) -> int:
+    """Run configurations in this process, whose PYTHONPATH names the side's sources, and append a line for each."""
+    import torch
+
+    torch.set_num_threads(1)
+    task = json.loads(job.read_text())
+    specs = Path(task["specs"])
+    for name in task["names"]:
+        try:
+            digests = run_configuration(name, specs)
+        except BaseException as error:  # a side that fails is a difference, the others are still compared
+            digests = {"error": f"{type(error).__name__}: {error}"}
+        with Path(task["out"]).open("a") as out:
+            out.write(json.dumps({"name": name, "digests": digests}) + "\n")
+    return 0
+
+
+def run_configuration(name: str, specs: Path) -> dict[str, Any]:
+    """Train what a name says, in the side's own process; its digests."""
+    dit = specs / "dit.json"
+    if name == "keys":
+        return keys_of_commands(specs)
+    if name == "muon":
+        return run_digests(train(dit, "--local", "--set", "optimizer={kind: muon, lr: 0.01}"))
+    if name == "forked":
+        parent = train(dit, "--local", "--set", "name=parent")
+        return run_digests(
+            train(dit, "--local", "--set", "name=fork", "--set", "training.steps=9", "--from", f"{parent['run_id']}@3")
+        )
+    if name == "killed and resumed":
+        digests = run_digests(killed_and_resumed(dit))
+        del digests["receipts"]  # they say at which step the run was killed
+        return digests
+    if name == "sweep of three trials":
+        return sweep_digests(command("tune", str(specs / "sweep.json")))
+    family, precision, stage, workers = name.split()
+    flags = [] if workers == "workers2" else ["--local"]
+    changes = [f"training.precision={precision}", f"engine.zero.stage={stage[-1]}", f"resources.workers={workers[-1]}"]
+    changes.append(f"name={name.replace(' ', '-')}")
+    result = train(specs / f"{family}.json", *flags, *[word for change in changes for word in ("--set", change)])
+    return run_digests(result)
+
+
+def train(spec: Path, *flags: str) -> dict[str, Any]:
+    return command("train", str(spec), "--no-figures", *flags)
+
+
+def killed_and_resumed(spec: Path) -> dict[str, Any]:
+    """Train in a process that is killed after its first checkpoint, and go on here."""
+    changes = ("--set", "name=killed", "--set", "training.steps=60", "--set", "checkpoint.every=20", "--local")
+    child = subprocess.Popen([sys.executable, "-m", "ditlab", "train", str(spec), "--no-figures", *changes])
+    home, limit = Path(os.environ["DITLAB_HOME"]), time.monotonic() + 120
+    while time.monotonic() < limit and child.poll() is None:
+        if any(newest_name(path) == "killed" for path in home.glob("train/*/checkpoints/*/manifest.json")):
+            break
+        time.sleep(0.02)
+    child.kill()
+    child.wait()
+    return train(spec, *changes, "--resume", "auto")
+
+
+def newest_name(manifest: Path) -> str:
+    with suppress(OSError, ValueError, KeyError):
+        return str(json.loads((manifest.parents[2] / "run.json").read_text())["name"])
+    return ""
+
+
+def command(*arguments: str) -> dict[str, Any]:
+    """Run `ditlab ARGUMENTS --json` in this process; the object on its last line."""
+    from ditlab.cli.main import main as ditlab
+
+    out, err, code = StringIO(), StringIO(), 0
+    argv, sys.argv = sys.argv, ["ditlab", *arguments, "--json"]
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            ditlab()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    finally:
+        sys.argv = argv
+    if not out.getvalue().strip():
+        raise RuntimeError(f"{' '.join(arguments)}: exit code {code}, {err.getvalue()[-1500:]}")
+    found = json.loads(out.getvalue().splitlines()[-1])
+    return {**found, "exit code": code}
+
+
+def run_digests(result: dict[str, Any]) -> dict[str, Any]:
+    """Digests of a trained run: its status, last checkpoint, metrics, receipts and samples."""
+    folder = Path(os.environ["DITLAB_HOME"], "train", result["run_id"])
+    samples = Path(os.environ["DITLAB_HOME"]).parent / f"samples-{result['run_id']}"
+    command("sample", result["run_id"], "--num", "2", "--seed", "5", "--out", str(samples))
+    pictures = sorted(path for path in samples.rglob("*") if path.suffix in (".png", ".txt", ".npy", ".bed"))
+    return {
+        "status": [result["status"], result["step"]],
+        "state": state_digest(Path(result["checkpoint"])),
+        "losses": text_digest(losses(folder)),
+        "receipts": [bytes_digest(path.read_bytes()) for path in sorted(folder.rglob("steps.bin"))],
+        "samples": [f"{path.name} {bytes_digest(path.read_bytes())}" for path in pictures],
+    }
+
+
+def sweep_digests(result: dict[str, Any]) -> dict[str, Any]:
+    """Digests of a sweep: the losses of its trials in order of their values, and the best one's values."""
+    trials = sorted(result["trials"], key=lambda trial: json.dumps(trial["values"], sort_keys=True))
+    runs = Path(os.environ["DITLAB_HOME"], "train")
+    found = {json.dumps(trial["values"]): text_digest(losses(runs / trial["run_id"])) for trial in trials}
+    return {**found, "keys": shape(result), "exit code": result["exit code"]}
+
+
+def losses(folder: Path) -> list[Any]:
+    """Logged metrics that do not measure the machine, by step and name."""
+    rows = []
+    for line in (folder / "journal.jsonl").read_text().splitlines():
+        with suppress(ValueError):  # the line that a kill cut short
+            record = json.loads(line)
+            if record["kind"] == "metrics":
+                rows += [
+                    [record["step"], *item] for item in record["values"].items() if not item[0].startswith(VARYING)
+                ]
+    return sorted(rows)
+
+
+def state_digest(checkpoint: Path) -> str:
+    """Digest of every tensor of a checkpoint: weights, moments, averages."""
+    import torch
+    from safetensors import safe_open
+
+    pieces = []
+    for shard in checkpoint.glob("*.safetensors"):
+        with safe_open(shard, framework="pt") as opened:
+            for key in opened.keys():  # noqa: SIM118  it is no mapping
+                tensor = opened.get_tensor(key).contiguous().flatten()
+                kind = str(tensor.dtype)
+                pieces.append(f"{key} {kind} {bytes_digest(tensor.view(torch.uint8).numpy().tobytes())}")
+    return text_digest(sorted(pieces))
+
+
+def keys_of_commands(specs: Path) -> dict[str, Any]:
+    """Keys of each command's `--json`, with the types of their values."""
+    dit, out = str(specs / "dit.json"), Path(os.environ["DITLAB_HOME"]).parent / "keys"
+    first, second = (
+        train(Path(dit), "--local", "--set", "name=keys"),
+        train(Path(dit), "--local", "--set", "name=other"),
+    )
+    run = first["run_id"]
+    commands: dict[str, list[str]] = {
+        "sample": ["sample", run, "--num", "2", "--out", str(out / "sample")], "evaluate": ["evaluate", run],
+        "compare": ["compare", run, second["run_id"], "--samples", "0", "--out", str(out / "compare")],
+        "params": ["params", dit], "plan": ["plan", dit], "validate": ["validate", dit], "show": ["show", dit],
+        "figures": ["figures", run, "--out", str(out / "figures")],
+        "export": ["export", run, "--out", str(out / "export")],
+        "report": ["report", run], "profile": ["profile", dit, "--out", str(out / "profile")],
+        "prove": ["prove", dit], "replay": ["replay", run, "--step", "4"], "verify": ["verify", run, "--steps", "1"],
+        "runs": ["runs"], "runs show": ["runs", "show", run], "runs rename": ["runs", "rename", run, "renamed"],
+        "runs sync": ["runs", "sync"], "data list": ["data", "list"], "doctor": ["doctor"],
+        "tune --dry-run": ["tune", str(specs / "sweep.json"), "--dry-run"],
+        "train --dry-run": ["train", dit, "--local", "--dry-run"],
+    }  # fmt: skip
+    found: dict[str, Any] = {"train": shape(first)}
+    for name, words in commands.items():
+        try:
+            found[name] = shape(command(*words))
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {str(error)[:80]}"
+    from ditlab.cli.main import main as ditlab
+
+    text, argv = StringIO(), sys.argv
+    sys.argv = ["ditlab", "schema"]
+    with redirect_stdout(text), suppress(SystemExit):
+        ditlab()
+    sys.argv = argv
+    return {**found, "schema": bytes_digest(text.getvalue().encode())}
+
+
+def shape(value: Any) -> Any:
+    """The keys of an object, recursively, and the types of what is not one; of a list, the shapes that occur in it."""
+    if isinstance(value, dict):
+        return {plain_key(key): shape(each) for key, each in sorted(value.items())}
+    if isinstance(value, list):
+        return sorted({json.dumps(shape(each), sort_keys=True) for each in value})
+    return type(value).__name__
+
+
+def plain_key(key: str) -> str:
+    """A key, without what differs by run or machine."""
+    return "PATH" if "/" in key and Path(key).is_absolute() else key
+
+
+def text_digest(value: Any) -> str:
+    return bytes_digest(json.dumps(value).encode())
+
+
+def bytes_digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+@contextmanager
+def worktree(commit: str) -> Iterator[Path]:
+    """The sources of a commit, in a folder of their own for the length of the block."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, commit[:12].replace("/", "-"))
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(path), commit], cwd=CHECKOUT, check=True)
+        try:
+            yield path
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(path)], cwd=CHECKOUT, check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
