@@ -13,9 +13,8 @@ from ditlab.reports.comparison.page import write_comparison
 from ditlab.reports.comparison.records import ComparedRun, Comparison
 from ditlab.reports.sweeps.records import AxisInfo, MetricCurve, SweepSummary, Trial
 from ditlab.reports.sweeps.report import write_sweep_report
-from ditlab.runs.live.server import LivePage
-from ditlab.runs.report.collect import report_source
-from ditlab.runs.report.write import write_run_report
+from ditlab.runs.live_page import LivePage
+from ditlab.runs.page import report_source, write_run_report
 from support.chromium import chromium, faults_of, find_chromium, visit
 from support.journaled import JournaledRun, finished_run
 

@@ -26,8 +26,7 @@ from ditlab.reports.rendering.theme import ThemeName
 from ditlab.reports.rendering.vector import PictureFormat, save_formats
 from ditlab.reports.schedules import schedule_figure, schedules_figure
 from ditlab.tracking.journal.history import metric_history
-from ditlab.training.plan import plan_run
-from ditlab.training.schedules import learning_rate
+from ditlab.training.plan import learning_rate, plan_run
 
 Makers = Mapping[str, Callable[[], Figure | None]]
 """Functions that draw a figure, by kind; they return None where the run has nothing to draw it from."""

@@ -88,7 +88,7 @@ def _print(found: RunDescription, as_json: bool) -> None:
 def _facts(found: RunDescription) -> dict[str, str]:
     """Lines of the description by their headings, without empty ones."""
     from ditlab.cli.visible import shown_line
-    from ditlab.runs.forks.lineage import lineage_lines
+    from ditlab.runs.lineage import lineage_lines
 
     record, kept = found.record, found.checkpoints
     kind = f"sweep of {record.trials} trials over {record.family}" if record.trials else record.family

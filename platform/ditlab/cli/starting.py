@@ -29,7 +29,7 @@ def start_overrides(start_from: str | None, weights_only: bool, resume: str | No
     if start_from is None and not weights_only:
         return []
     from ditlab.home import Home
-    from ditlab.runs.forks.starting import requested_start
+    from ditlab.runs.forks import requested_start
 
     start = requested_start(start_from, weights_only, resume, Home.from_environment())
     return [prefix + start.override()] if start else []

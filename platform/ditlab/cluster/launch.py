@@ -10,10 +10,9 @@ from ditlab.cluster.capacity import check_capacity, cpu_share, waiting_message
 from ditlab.cluster.nodes.report import versions
 from ditlab.cluster.session import is_connected, ray_session
 from ditlab.errors import Unreachable
-from ditlab.runs.callbacks import RunCallbacks
 from ditlab.runs.failures import FailureKind, Recovery
-from ditlab.runs.request import RunRequest
-from ditlab.runs.signals import StopRequests, stop_signals
+from ditlab.runs.local import StopRequests, stop_signals
+from ditlab.runs.request import RunCallbacks, RunRequest
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugin_packages import plugin_packages
 from ditlab.training.reporting import RunOutcome

@@ -1,10 +1,6 @@
 """Regional compilation: torch.compile of a network's blocks, one graph for each kind of block.
 
-The blocks of a kind share one compiled function, so a deep network costs no more to compile than a shallow one, and
-everything around the blocks stays eager. Batch and sequence are symbolic from the first call on: a graph that was first
-made for one size and then anew for all would make the bits of a step depend on which sizes a process had seen before,
-and a resumed run has seen others. A size of 1 gets a graph of its own, and so do convolutions of a CPU below 16
-samples, for which torch chooses another implementation by that number: which graph a size takes is fixed all the same.
+Matrix products of compiled graphs on a CPU are oneDNN's, in the place of MKL's.
 """
 
 import os
@@ -14,9 +10,10 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, fx, nn
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
-from ditlab.engine.deepspeed_import import import_deepspeed
+from ditlab.engine.deepspeed_internals import import_deepspeed
 from ditlab.errors import UserError
 
 
@@ -42,8 +39,6 @@ def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> N
     torch._dynamo.config.specialize_float = True
     options: dict[str, Any] = {}
     if device.type == "cpu":
-        from ditlab.engine.products import FasterProducts  # imports torch's compiler: 1 s
-
         # The processor says which vector instructions it has, and every compiler that takes torch's headers (C++20)
         # knows them; trying each by a compilation of its own takes 6 s where nothing is compiled yet.
         if torch._inductor.config.cpp.vec_isa_ok is None:
@@ -78,3 +73,64 @@ def _own_copy(function: Any, name: str) -> FunctionType:
     copy = FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
+
+
+aten = torch.ops.aten
+
+
+_library = torch.library.Library("ditlab", "DEF")
+# Defined so, and not by `custom_op`, whose wrapper costs several times the 10 microseconds of this at every product.
+_library.define("product(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Compute x weight^T + bias: (rows, inputs), (outputs, inputs), (outputs,) -> (rows, outputs), all float32."""
+    found: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
+    return found
+
+
+def _shaped(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0])
+
+
+_library.impl("product", _product, "CPU")
+_library.impl("product", _shaped, "Meta")
+
+
+class FasterProducts(CustomGraphPass):
+    """Pass over a graph that gives oneDNN the float32 products whose left operand is stored by rows."""
+
+    def __call__(self, graph: fx.Graph) -> None:
+        for node in list(graph.nodes):
+            if (found := _operands(node)) is None:
+                continue
+            left, right, bias = found
+            with graph.inserting_before(node):
+                weight = graph.call_function(aten.permute.default, (right, [1, 0]))
+                weight.meta["val"] = right.meta["val"].t()
+                faster = graph.call_function(torch.ops.ditlab.product.default, (left, weight, bias))
+                faster.meta.update(node.meta)
+            node.replace_all_uses_with(faster)
+            graph.erase_node(node)
+
+    def uuid(self) -> Any:
+        """Return a key for torch's cache of compiled graphs."""
+        return get_hash_for_files((__file__,))
+
+
+def _operands(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node | None] | None:
+    """Return the left and right operand and the bias of a product that oneDNN is to compute."""
+    if node.op != "call_function" or node.kwargs:
+        return None
+    bias: Any = None
+    if node.target is aten.mm.default:
+        left, right = node.args
+    elif node.target is aten.addmm.default:
+        bias, left, right = node.args
+        if bias.meta["val"].ndim != 1:
+            return None
+    else:
+        return None
+    value = left.meta["val"]  # type: ignore[union-attr]
+    is_ours = value.dtype == torch.float32 and value.stride()[-1] == 1 and torch.backends.mkldnn.is_available()
+    return (left, right, bias) if is_ours else None  # type: ignore[return-value]

@@ -1,18 +1,19 @@
 """Gradient clipping, and the omission of a non-finite update, decided on the device.
 
-torch's fused AdamW divides gradients by `grad_scale` and, where `found_inf` is 1, touches neither weights, moments nor
-its step count (torch.amp.GradScaler uses them so). Both are tensors, so nothing waits for a GPU.
+ZClip is adaptive clipping by statistics of earlier gradient norms (Kumar et al. 2025, arXiv:2504.02507). The norm of
+the whole gradient is taken wherever ZeRO keeps its parts.
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
-from ditlab.engine.clipping import NormStatistics, statistics
-from ditlab.spec.optimisation.clipping import AdaptiveClip, ClipSpec, NormClip
+from ditlab.spec.optimisation.clipping import AdaptiveClip, ClipSpec, NormClip, RatioZClip, ZClip
 
 TINY = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
@@ -51,3 +52,107 @@ class Update:
         """Load the statistics of adaptive clipping."""
         if self._statistics:
             self._statistics.load(scalars)
+
+
+class GradientNorm:
+    """Norm of the gradient, measured between the last backward pass of a step and its update."""
+
+    def __init__(self, engine: Any, stage: int, offloaded: bool, world_size: int) -> None:
+        self._engine, self._optimizer = engine, engine.optimizer
+        self._stage, self._offloaded, self._world_size = stage, offloaded, world_size
+        if stage == 3:
+            self._norms, unmeasured = self._optimizer._get_norm_groups, lambda: [torch.zeros(())]
+            self._optimizer._get_norm_groups = unmeasured
+        elif offloaded:
+            self._norms = lambda scaled=self._optimizer.scaled_global_norm: [scaled()]
+            self._optimizer.scaled_global_norm = lambda: torch.zeros(())
+
+    def measure(self) -> Tensor:
+        """Return the L2 norm, 0-dim, float32, equal on all workers; NaN or infinite where any part of it is."""
+        scale = self._optimizer.loss_scale if self._engine.fp16_enabled() else 1.0
+        if self._offloaded:
+            # Measured by DeepSpeed on its way to the CPU. It returns -1 for a gradient that is not finite.
+            norms = torch.stack([norm.float().cpu() for norm in self._norms()])
+            return torch.where(norms < 0, math.nan, norms).norm() / scale
+        if self._stage == 0:
+            parts = [each.grad for each in self._engine.module.parameters() if each.grad is not None]
+        else:
+            parts = [part for flat in self._optimizer.averaged_gradients.values() for part in flat]
+        norm = torch.stack(torch._foreach_norm(parts, 2, dtype=torch.float32)).norm()
+        if self._stage and self._world_size > 1:
+            square = norm.square()
+            distributed.all_reduce(square)
+            norm = square.sqrt()
+        return norm / scale if scale != 1.0 else norm
+
+
+PREFIX = "clip."
+
+
+class NormStatistics:
+    """Mean and variance of earlier gradient norms, and the limit that they set for the next one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = 0.0
+        self.variance = 0.0
+
+    def limit(self, norm: float) -> float:
+        """Return the norm to clip a gradient of this finite norm to, infinite for none; then count the norm."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, float]:
+        """Return the numbers that the next limit depends on."""
+        return {f"{PREFIX}{name}": float(value) for name, value in vars(self).items() if not name.startswith("_")}
+
+    def load(self, scalars: Mapping[str, float]) -> None:
+        """Load a saved state; statistics start over where there is none, as after a change of clipping."""
+        self.count = int(scalars.get(f"{PREFIX}count", 0))
+        self.mean = scalars.get(f"{PREFIX}mean", 0.0)
+        self.variance = scalars.get(f"{PREFIX}variance", 0.0)
+
+
+class ZScore(NormStatistics):
+    """Published form of ZClip, with reciprocal clipping: the further out a norm, the closer to the mean its limit."""
+
+    def __init__(self, spec: ZClip) -> None:
+        super().__init__()
+        self._spec = spec
+
+    def limit(self, norm: float) -> float:
+        spec = self._spec
+        bound = math.inf if spec.max_norm is None else spec.max_norm
+        if self.count < spec.warmup:
+            # Running mean and population variance of the warm-up's norms (Welford 1962).
+            self.count += 1
+            away = norm - self.mean
+            self.mean += away / self.count
+            self.variance += (away * (norm - self.mean) - self.variance) / self.count
+            return bound
+        away, limit = norm - self.mean, math.inf
+        if away > spec.z * math.sqrt(self.variance):
+            # mean + z^2 sigma / ((norm - mean) / sigma), without a division by sigma.
+            limit = self.mean + spec.z**2 * self.variance / away
+        seen = min(norm, limit)
+        self.mean += (1 - spec.decay) * (seen - self.mean)
+        self.variance += (1 - spec.decay) * ((seen - self.mean) ** 2 - self.variance)
+        return min(limit, bound)
+
+
+class Ratio(NormStatistics):
+    """Limit at a multiple of the moving average of clipped norms; the first norm starts the average, unclipped."""
+
+    def __init__(self, spec: RatioZClip) -> None:
+        super().__init__()
+        self._spec = spec
+
+    def limit(self, norm: float) -> float:
+        limit = self._spec.ratio * self.mean if self.count else math.inf
+        self.mean += (1 - self._spec.decay) * (min(norm, limit) - self.mean) if self.count else norm
+        self.count = 1
+        return limit
+
+
+def statistics(spec: AdaptiveClip) -> NormStatistics:
+    """Return fresh statistics for a clipping spec."""
+    return ZScore(spec) if isinstance(spec, ZClip) else Ratio(spec)

@@ -12,7 +12,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.tracking.records import FoundRun, find_run
 
 if TYPE_CHECKING:
-    from ditlab.runs.live.server import LivePage
+    from ditlab.runs.live_page import LivePage
 
 
 def write_report(home: Home, folder: RunFolder, path: str | Path | None = None) -> Path:
@@ -20,8 +20,7 @@ def write_report(home: Home, folder: RunFolder, path: str | Path | None = None) 
 
     Raises UserError where the disk refuses, and where the run's record cannot be read.
     """
-    from ditlab.runs.report.collect import report_source
-    from ditlab.runs.report.write import REPORT, write_run_report
+    from ditlab.runs.page import REPORT, report_source, write_run_report
 
     place = folder.path / REPORT if path is None else Path(path)
     if place.is_dir():
@@ -82,7 +81,7 @@ def serve_page(found: FoundRun, home: Home, port: int, warn: Callable[[str], Non
 
     Raises UserError for a sweep, and for a port that cannot be listened on.
     """
-    from ditlab.runs.live.server import LivePage
+    from ditlab.runs.live_page import LivePage
 
     if found.record.trials:
         raise UserError(

@@ -14,7 +14,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
 from ditlab.interface.run_needs import needs
 from ditlab.runs.description import storage_of
-from ditlab.runs.forks.starting import release_start
+from ditlab.runs.forks import release_start
 from ditlab.runs.locks import is_locked, lock_run
 from ditlab.storage.files import sync_folder
 from ditlab.storage.sizes import folder_size

@@ -8,7 +8,7 @@ from typing import Any
 
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.runs.forks.lineage import forks_by_parent
+from ditlab.runs.lineage import forks_by_parent
 from ditlab.spec.composition.start import parse_start
 from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.storage.plain_files import MIB, read_plain

@@ -13,12 +13,11 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.interface.run import Run, open_run
 from ditlab.notebook_html import never_failing
-from ditlab.runs.callbacks import RunCallbacks
-from ditlab.runs.forks.starting import requested_start
+from ditlab.runs.forks import requested_start
+from ditlab.runs.launch import CheckedRun, check_run, prepare_run, startup_lines
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
-from ditlab.runs.prepare import CheckedRun, check_run, prepare_run, startup_lines
-from ditlab.runs.request import PreparedRun, RecordedProof
+from ditlab.runs.request import PreparedRun, RecordedProof, RunCallbacks
 from ditlab.spec.composition.start import Start
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
@@ -27,7 +26,7 @@ from ditlab.training.reporting import RunOutcome, TrainingProgress
 
 if TYPE_CHECKING:
     from ditlab.checking.prove.findings import Proof
-    from ditlab.runs.metrics_server import MetricsServer
+    from ditlab.runs.servers import MetricsServer
 
 _log = logging.getLogger("ditlab")
 
@@ -197,7 +196,7 @@ def _metrics_server(port: int | None) -> "AbstractContextManager[MetricsServer |
     """Server of the run's metrics, which listens at once; None without a port. Raises UserError."""
     if port is None:
         return nullcontext()
-    from ditlab.runs.metrics_server import MetricsServer
+    from ditlab.runs.servers import MetricsServer
 
     return MetricsServer(port)
 
@@ -226,7 +225,7 @@ def _train(
         lifecycle.start(run.plan.total_steps)
         with lifecycle.recording_failure():
             if local:
-                from ditlab.runs.one_process import train_in_process
+                from ditlab.runs.local import train_in_process
 
                 outcome = train_in_process(run, callbacks)
             else:

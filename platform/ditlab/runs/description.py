@@ -12,7 +12,7 @@ from ditlab.checkpoints.manifest import committed
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.reports.time_summary import TIMED, TimeSummary, time_summary
-from ditlab.runs.forks.lineage import LineageRun, lineage
+from ditlab.runs.lineage import LineageRun, lineage
 from ditlab.runs.locks import is_locked
 from ditlab.secrets import hide
 from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml

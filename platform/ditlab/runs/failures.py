@@ -7,7 +7,7 @@ from typing import Any
 
 from ditlab.errors import RunFailed, UserError
 from ditlab.spec.experiment import Experiment
-from ditlab.training.memory import MemoryPlan
+from ditlab.training.recovery import MemoryPlan
 
 
 class FailureKind(StrEnum):

@@ -78,7 +78,7 @@ class RunLifecycle:
     ) -> None:
         """End the tracked run for workers that were killed: MLflow would show it as running for ever."""
         if self.folder.journal.exists():
-            from ditlab.runs.report.write import log_run_report  # imports Jinja and PIL, which a start needs not
+            from ditlab.runs.page import log_run_report  # imports Jinja and PIL, which a start needs not
 
             with RunTracker(self.folder, self.experiment.tracking.uri, self.home) as tracker:
                 tracker.set_tags({"ditlab.error": message[:5000], **(tags or {})})

@@ -30,7 +30,7 @@ from ditlab.tracking.review import (
 )
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 from ditlab.training.export import export_weights
-from ditlab.training.metric_names import metric_names
+from ditlab.training.metrics import metric_names
 from ditlab.training.reporting import RunOutcome, SilentReporter, TrainingProgress
 
 
@@ -180,7 +180,7 @@ class TrackedReporter(SilentReporter):
 
     def finish(self, outcome: RunOutcome) -> None:
         """Log the run's end; a finished run leaves its weights as an artifact."""
-        from ditlab.runs.report.write import log_run_report  # imports Jinja and PIL: not before the first step
+        from ditlab.runs.page import log_run_report  # imports Jinja and PIL: not before the first step
 
         self._finished = True
         if outcome.status == "finished" and outcome.checkpoint:

@@ -1,6 +1,6 @@
 """A run as its processes hand it on: the request that travels to workers, and all that is prepared from it once."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,9 @@ from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.storage.files import write_durably
 from ditlab.storage.plain_files import read_plain
-from ditlab.training.memory import MemoryPlan
 from ditlab.training.plan import RunPlan, TrainingRun
+from ditlab.training.recovery import MemoryPlan
+from ditlab.training.reporting import TrainingProgress
 
 
 @dataclass(frozen=True)
@@ -135,3 +136,15 @@ def recorded_checkpoints(folder: RunFolder) -> CheckpointStore:
     section = spec.get("checkpoint") if isinstance(spec, dict) else None
     storage = section.get("storage") if isinstance(section, dict) else None
     return checkpoint_store(folder, storage if isinstance(storage, str) else None)
+
+
+@dataclass(frozen=True)
+class RunCallbacks:
+    """Functions called in the launching process, from its own thread."""
+
+    on_progress: Callable[[TrainingProgress], None]
+    """Receives progress for display, a few times a second."""
+    warn: Callable[[str], None]
+    """Receives warnings, one sentence each."""
+    on_failure: Callable[[Mapping[str, str]], None]
+    """Receives the tags of each failed attempt, before the run goes on or ends."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.runs.preflight import absolute_paths
+from ditlab.runs.checks import absolute_paths
 from ditlab.spec.reading.overrides import nested, value_at
 from ditlab.spec.sweep.axes import Axis, Choice, Grid
 from ditlab.spec.sweep.space import draw_values, enumerate_trials, experiment_for

@@ -12,8 +12,8 @@ from ditlab.errors import UserError, nearest
 from ditlab.home import Home
 from ditlab.inputs.checks import check_inputs
 from ditlab.quality import check_quality
-from ditlab.runs.forks.checks import check_start
-from ditlab.runs.preflight import check_devices, check_network, check_storage, count_and_build
+from ditlab.runs.checks import check_devices, check_network, check_storage, count_and_build
+from ditlab.runs.forks import check_start
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.sweep.space import check_sweep, enumerate_trials, written
 from ditlab.spec.sweep.spec import Sweep
@@ -21,7 +21,7 @@ from ditlab.sweeps.concurrency import Concurrency, plan_concurrency
 from ditlab.sweeps.portable import portable_sweep, typical_values
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment
 from ditlab.tracking.relocation.places import check_place
-from ditlab.training.metric_names import metric_names, pace_names
+from ditlab.training.metrics import metric_names, pace_names
 from ditlab.training.plan import plan_run
 
 # Sections of a spec that the checks depend on.

@@ -8,8 +8,8 @@ from contextlib import suppress
 from ditlab.cluster.workers.channel import CHANNEL_ERRORS, INTERRUPTED, KeyValueChannel
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.reports.sweeps.records import ENDED, Trial
+from ditlab.runs.local import StopRequests, stop_signals
 from ditlab.runs.locks import lock_run
-from ditlab.runs.signals import StopRequests, stop_signals
 from ditlab.sweeps.finish import SweepResult, count_ended, finish_sweep
 from ditlab.sweeps.folder import find_record
 from ditlab.sweeps.parent import ParentRun

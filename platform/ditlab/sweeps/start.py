@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.runs.forks.starting import hold_start
+from ditlab.runs.forks import hold_start
 from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.locks import lock_run
 from ditlab.spec.recorded import encode_recorded

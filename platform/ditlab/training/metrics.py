@@ -3,19 +3,22 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
+from ditlab.data.splits import DataSplits
 from ditlab.engine.distributed import Rank
 from ditlab.engine.phase_clock import PHASES, PhaseClock
+from ditlab.quality import quality_names
+from ditlab.spec.experiment import Experiment
 from ditlab.tracking.openmetrics import RunGauges
-from ditlab.training.nonfinite import NonFiniteMonitor
 from ditlab.training.plan import TrainingRun
-from ditlab.training.receipts.step_receipts import StepReceipts
+from ditlab.training.receipts import StepReceipts
+from ditlab.training.recovery import NonFiniteMonitor
 from ditlab.training.reporting import Phase, Reporter, TrainingProgress
-from ditlab.training.timing.phase_log import PhaseLog
-from ditlab.training.timing.speed import ThroughputMeter
+from ditlab.training.timing import PhaseLog, ThroughputMeter
 
 
 @dataclass(frozen=True)
@@ -186,3 +189,24 @@ class MetricLog:
         elif self._is_first:
             self._reporter.warn(f"step {step} was left out: its loss or gradient was NaN or infinite.")
             self._reporter.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": str(self.monitor.num_skipped)})
+
+
+def metric_names(experiment: Experiment, data: DataSplits) -> list[str]:
+    """Return the MLflow names of the metrics of every step, then of every evaluation."""
+    objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
+    trained = [name for name, weight in objective.weights.items() if weight]
+    names = [f"train/{name}" for name in ("loss", *trained, "grad_norm", "lr", "samples_per_second", "data_wait")]
+    if experiment.evaluation.every is not None and len(data.held_out):
+        parts = data.mixture.measured(experiment.evaluation.limit) if data.mixture else ()
+        names += [
+            f"eval/{part}{name}" for part in ("", *(f"{part}/" for part in parts)) for name in objective.metric_names()
+        ]
+        names += quality_names(experiment, data) if experiment.evaluation.quality else ()
+    return names
+
+
+def pace_names(experiment: Experiment) -> list[str]:
+    """Return the MLflow names of the metrics of a run's speed, logged about once a second."""
+    tokens = ["tokens_per_second"] if any(field.name == "tokens" for field in experiment.batch_fields()) else []
+    names = ("mfu", "hfu", "samples_per_second", *tokens, "memory")
+    return [*(f"time/{phase}" for phase in PHASES), *(f"perf/{name}" for name in names)]

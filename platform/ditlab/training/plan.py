@@ -1,5 +1,9 @@
-"""Plan of a training run, computed from spec and data before anything starts."""
+"""Plan of a training run, computed from spec and data before anything starts: steps, learning rates, shares of workers.
 
+A global batch's micro-batches are distributed over any number of workers, cut where memory asks for it.
+"""
+
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,8 +16,13 @@ from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.optimisation.schedules import SteppedCosineRestartSchedule
-from ditlab.training.memory import MemoryPlan
+from ditlab.spec.optimisation.schedules import (
+    ConstantSchedule,
+    ScheduleSpec,
+    SteppedCosineRestartSchedule,
+    WarmupCosineSchedule,
+)
+from ditlab.training.recovery import MemoryPlan
 
 
 @dataclass(frozen=True)
@@ -104,3 +113,82 @@ def _never_trained(view: View, batch_size: int) -> str:
         f"{view.origin}: image sizes with fewer training samples than batch.size={batch_size} are never trained on: "
         f"{listed}; lower batch.size, or import the images again with fewer sizes."
     )
+
+
+def learning_rate(schedule: ScheduleSpec, base: float, step: int, total: int, epoch_steps: int) -> float:
+    """Return the learning rate of optimiser step `step` (from 0) of `total`; an epoch has `epoch_steps` steps."""
+    match schedule:
+        case ConstantSchedule():
+            return base * warmup(step, schedule.warmup_steps(epoch_steps))
+        case WarmupCosineSchedule():
+            return base * warmup_cosine(step, total, schedule.warmup_steps(epoch_steps), schedule.final)
+        case SteppedCosineRestartSchedule():
+            cycle = schedule.cycle or epoch_steps
+            return base * stepped_cosine_restart(step, cycle, schedule.valley, schedule.decay, schedule.floor)
+
+
+def warmup(step: int, length: int) -> float:
+    """Linear rise: 1/length at step 0, 1 from step length - 1 on."""
+    return min(1.0, (step + 1) / length) if length else 1.0
+
+
+def warmup_cosine(step: int, total: int, length: int, final: float) -> float:
+    """Linear warm-up over `length` steps, then half a cosine that reaches `final` at the last step."""
+    if step < length:
+        return warmup(step, length)
+    progress = (step - length) / max(1, total - 1 - length)
+    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+
+
+def stepped_cosine_restart(step: int, cycle: int, valley: float, decay: float, floor: float) -> float:
+    """Half a cosine from peak to valley in each cycle (SGDR, Loshchilov & Hutter 2017, arXiv:1608.03983), with peak 1
+    and `valley` both multiplied by `decay` from one cycle to the next and never below `floor`."""
+    number, place = divmod(step, cycle)
+    peak, low = max(floor, decay**number), max(floor, valley * decay**number)
+    return low + (peak - low) * 0.5 * (1 + math.cos(math.pi * place / cycle))
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """One forward pass of a worker: rows `start` to `stop` of its `number`-th micro-batch."""
+
+    number: int
+    start: int
+    stop: int
+    counts: bool
+    """True for a pass of this worker's own; a filler keeps step with workers that have one micro-batch more."""
+
+
+@dataclass(frozen=True)
+class WorkerShare:
+    """Micro-batches and forward passes of one worker in every step."""
+
+    micro_indices: range
+    """Its micro-batches by global index: contiguous, no two workers' counts more than one apart."""
+    passes: tuple[ForwardPass, ...]
+    """Its forward passes, as many on every worker."""
+    pass_size: int
+    """Samples of a forward pass."""
+    total_passes: int
+    """Forward passes that count, over all workers: each holds 1 / total_passes of the mean."""
+    weight: float
+    """Factor on the loss of a pass that counts, so that a mean over passes and workers is the mean over samples."""
+
+
+def worker_share(num: int, size: int, rank: int, world_size: int, halvings: int = 0) -> WorkerShare:
+    """Return a worker's share of `num` micro-batches of `size` samples, each cut in two `halvings` times.
+
+    Every worker needs at least one micro-batch.
+    """
+    assert num >= world_size, f"{num} micro-batches leave some of {world_size} workers without one"
+    parts = 2**halvings
+    assert size % parts == 0, f"{size} samples cannot be halved {halvings} times"
+    mine = range(rank * num // world_size, (rank + 1) * num // world_size)
+    slots = -(-num // world_size)
+    cut = size // parts
+    passes = tuple(
+        ForwardPass(min(number, len(mine) - 1), part * cut, (part + 1) * cut, number < len(mine))
+        for number in range(slots)
+        for part in range(parts)
+    )
+    return WorkerShare(mine, passes, cut, num * parts, slots * world_size / num)

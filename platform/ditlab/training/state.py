@@ -1,6 +1,8 @@
 """Training state that a checkpoint holds: weights, moments, average, clipping statistics, buffers and position."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Literal, Protocol
 
@@ -14,10 +16,8 @@ from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.engine.phase_clock import PhaseClock
 from ditlab.errors import UserError
 from ditlab.inputs.noise import derived_seed
-from ditlab.training.networks import RootedNetwork, named_parameters, persistent_buffers, whole_shape
-from ditlab.training.plan import TrainingRun
-from ditlab.training.progress_marker import ProgressMarker
-from ditlab.training.shares import WorkerShare
+from ditlab.training.plan import TrainingRun, WorkerShare
+from ditlab.training.reporting import ProgressMarker
 
 
 class SavedState(Protocol):
@@ -101,7 +101,7 @@ class TrainingState:
         for name, buffer in self.buffers.items():
             buffer.copy_(saved.read("buffer", name, 0, buffer.numel()).reshape(buffer.shape))
 
-    def offload_to_host(self) -> "HostState":
+    def offload_to_host(self) -> HostState:
         """Copy the whole state into host memory; for a single worker, which holds the whole."""
         assert self._rank.world_size == 1
         held = {key: values.detach().to("cpu", copy=True) for key, values in self.tensors()}
@@ -126,3 +126,44 @@ class HostState:
     def has(self, kind: str) -> bool:
         """Return True if any slice of a field is there."""
         return any(key[0] == kind for key in self._held)
+
+
+class RootedNetwork(nn.Module):
+    """Network that samplers and objectives call, entered through the engine's root module."""
+
+    _engine: Engine
+    _network: nn.Module
+
+    def __init__(self, engine: Engine, network: nn.Module, tick: Callable[[], None]) -> None:
+        super().__init__()
+        # Past nn.Module's registry: the parameters belong to the engine's module.
+        self.__dict__["_engine"], self.__dict__["_network"] = engine, network
+        self._tick = tick
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        self._tick()  # a sample grid may take longer than a worker may be silent
+        return self._engine.network(*inputs, **named)
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        return self._network.parameters(recurse)
+
+
+def named_parameters(owners: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    """Yield `owner.path` and parameter, for every parameter of every owner."""
+    for prefix, owner in owners.items():
+        for name, parameter in owner.named_parameters():
+            yield f"{prefix}.{name}", parameter
+
+
+def persistent_buffers(owners: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    """Yield `owner.path` and buffer, for every buffer that belongs into a checkpoint."""
+    for prefix, owner in owners.items():
+        parameters = {name for name, _ in owner.named_parameters()}
+        for name, value in owner.state_dict(keep_vars=True).items():
+            if name not in parameters:
+                yield f"{prefix}.{name}", value
+
+
+def whole_shape(tensor: Any) -> torch.Size:
+    """Return the shape of the whole tensor, whose local part ZeRO-3 leaves empty."""
+    return getattr(tensor, "ds_shape", tensor.shape)

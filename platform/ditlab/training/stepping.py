@@ -10,12 +10,10 @@ from ditlab.engine.phase_clock import PhaseClock
 from ditlab.inputs.host_preparation import prepare_on_host
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
-from ditlab.training.memory import OutOfMemory, is_out_of_memory
 from ditlab.training.metrics import StepMetrics
-from ditlab.training.plan import TrainingRun
-from ditlab.training.receipts.step_digest import FedPass, StepDigester
-from ditlab.training.schedules import learning_rate
-from ditlab.training.shares import ForwardPass, WorkerShare
+from ditlab.training.plan import ForwardPass, TrainingRun, WorkerShare, learning_rate
+from ditlab.training.receipts import FedPass, StepDigester
+from ditlab.training.recovery import OutOfMemory, is_out_of_memory
 from ditlab.training.state import TrainingState
 
 

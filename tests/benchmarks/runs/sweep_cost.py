@@ -29,9 +29,8 @@ from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.spec.sweep.loading import build_sweep
 from ditlab.spec.sweep.space import enumerate_trials, experiment_for
 from ditlab.tracking.journal.history import metric_history
-from ditlab.training.progress_marker import ProgressMarker
-from ditlab.training.reporting import SilentReporter
-from ditlab.training.worker import train
+from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.trainer import train
 from support.trainings.workers import training_run
 
 IMPORTS = "import torch, deepspeed, ray.train"

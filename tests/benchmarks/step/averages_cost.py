@@ -21,14 +21,13 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
 from ditlab.engine import engine
+from ditlab.engine.averages import PowerAverages
 from ditlab.engine.distributed import single_process
-from ditlab.engine.power_averages import PowerAverages
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
-from ditlab.training import checkpointing, worker
-from ditlab.training.average_snapshots import AverageSnapshots
-from ditlab.training.progress_marker import ProgressMarker
-from ditlab.training.reporting import SilentReporter
+from ditlab.training import checkpointing, trainer
+from ditlab.training.checkpointing import AverageSnapshots
+from ditlab.training.reporting import ProgressMarker, SilentReporter
 from ditlab.training.state import TrainingState
 from support.trainings.workers import training_run
 
@@ -104,7 +103,7 @@ def measure(experiment: Experiment, rounds: int, block: int) -> None:
     with tempfile.TemporaryDirectory() as folder, single_process(use_gpu=False) as rank:
         home = Path(folder)
         blocks = Blocks(rounds, block)
-        worker.train(training_run(experiment, home, home / "checkpoints"), rank, blocks)
+        trainer.train(training_run(experiment, home, home / "checkpoints"), rank, blocks)
         shards = [path.stat().st_size for path in (home / "checkpoints" / "averages").glob("step-*/shard-*")]
     ratios = [on / off for on, off in zip(blocks.times[True], blocks.times[False], strict=True)]
     step, held_up = statistics.median(blocks.times[False]), statistics.median(TimedSnapshots.held_up)

@@ -41,7 +41,7 @@ from benchmarks.plain.networks import plain_loss, plain_network
 from benchmarks.plain.training import PlainTraining
 from benchmarks.rounds import Measured, report
 from ditlab.engine.compilation import compile_blocks
-from ditlab.engine.memory.kept_memory import kept_memory
+from ditlab.engine.memory import kept_memory
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.planning.flops import ALSO_COUNTED, step_flops
 from ditlab.spec.experiment import Experiment

@@ -41,7 +41,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.families import CASES, QUICK, generated_batch
 from benchmarks.rounds import Measured, report
 from benchmarks.step.family_step import Training, build_training, plain_flops, product_rate, timed
-from ditlab.engine.memory.kept_memory import kept_memory
+from ditlab.engine.memory import kept_memory
 
 GROUPS = {
     "products": r"aten::(mm|addmm|addmm_|bmm|baddbmm)|mkldnn::_linear_pointwise|aten::mkldnn_linear",

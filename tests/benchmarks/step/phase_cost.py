@@ -21,9 +21,8 @@ from benchmarks.rounds import Measured, report
 from ditlab.engine.distributed import single_process
 from ditlab.engine.phase_clock import PhaseClock
 from ditlab.spec.loading import load_experiment
-from ditlab.training import worker
-from ditlab.training.progress_marker import ProgressMarker
-from ditlab.training.reporting import SilentReporter
+from ditlab.training import trainer
+from ditlab.training.reporting import ProgressMarker, SilentReporter
 from support.trainings.timings import phase_log
 from support.trainings.workers import training_run
 
@@ -94,12 +93,12 @@ def main() -> None:
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     options = parser.parse_args()
     clock = SwitchedClock()
-    worker.phase_clock = lambda _: clock  # type: ignore[assignment]
+    trainer.phase_clock = lambda _: clock  # type: ignore[assignment]
     blocks = Blocks(clock, options.rounds, options.block)
     length = ["training.epochs=null", "training.steps=100000", "evaluation.every=null", "checkpoint.every=null"]
     experiment = load_experiment(options.spec, [*length, *options.overrides])
     with tempfile.TemporaryDirectory() as folder, single_process(use_gpu=False) as rank:
-        worker.train(training_run(experiment, Path(folder), Path(folder, "checkpoints")), rank, blocks)
+        trainer.train(training_run(experiment, Path(folder), Path(folder, "checkpoints")), rank, blocks)
     ratios = [on / off for on, off in zip(blocks.times[True], blocks.times[False], strict=True)]
     step, calls = statistics.median(blocks.times[False]), calls_of_a_step()
     print(f"{experiment.name}: {step * 1e3:.1f} ms a step without the clock; calls of a step {calls * 1e6:.1f} us, "

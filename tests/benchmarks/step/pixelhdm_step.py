@@ -32,7 +32,7 @@ from benchmarks.rounds import Measured, report
 from ditlab.data.images.captions import caption_column, encode_captions
 from ditlab.data.images.feature_columns import FeatureColumns
 from ditlab.data.stores.manifest import Column
-from ditlab.engine.memory.recompute import checkpoint_activations
+from ditlab.engine.memory import checkpoint_activations
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment, class_for

@@ -26,13 +26,11 @@ from ditlab.home import RunFolder
 from ditlab.receipts.writer import ReceiptWriter, StepReceipt
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
-from ditlab.training import stepping, worker
-from ditlab.training.memory import MemoryPlan
+from ditlab.training import stepping, trainer
 from ditlab.training.plan import TrainingRun
-from ditlab.training.progress_marker import ProgressMarker
-from ditlab.training.receipts.attempt_facts import attempt_facts
-from ditlab.training.receipts.step_digest import FedPass, StepDigester
-from ditlab.training.reporting import SilentReporter
+from ditlab.training.receipts import FedPass, StepDigester, attempt_facts
+from ditlab.training.recovery import MemoryPlan
+from ditlab.training.reporting import ProgressMarker, SilentReporter
 from support.trainings.workers import tiny, training_run
 
 WARM_UP = 4
@@ -105,7 +103,7 @@ def measure(experiment: Experiment, rounds: int, block: int) -> None:
         home = Path(folder)
         run = training_run(experiment, home, home / "checkpoints")
         blocks = Blocks(home / "run", rounds, block)
-        worker.train(run, rank, blocks)
+        trainer.train(run, rank, blocks)
         blocks.receipts.close()
         calls = calls_of_a_step(run, rank, home / "calls")
     ratios = [on / off for on, off in zip(blocks.times[True], blocks.times[False], strict=True)]

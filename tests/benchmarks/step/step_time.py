@@ -31,9 +31,8 @@ from ditlab.data.stores.writer import StoreWriter
 from ditlab.engine.distributed import single_process
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
-from ditlab.training.progress_marker import ProgressMarker
-from ditlab.training.reporting import SilentReporter
-from ditlab.training.worker import train
+from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.trainer import train
 from support.trainings.workers import training_run
 
 NUM_IMAGES = 8192

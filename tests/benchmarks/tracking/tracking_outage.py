@@ -28,9 +28,8 @@ from ditlab.spec.loading import load_experiment
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.tracking.upload.connection import load_mlflow
-from ditlab.training.progress_marker import ProgressMarker
-from ditlab.training.reporting import SilentReporter
-from ditlab.training.worker import train
+from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.trainer import train
 from support.trainings.workers import training_run
 
 WARM_UP = 20

@@ -79,7 +79,7 @@ def test_a_training_without_a_page(ditlab, spec, home):
 
 
 def test_a_page_that_cannot_be_made_costs_no_run(ditlab, spec, home, monkeypatch):
-    monkeypatch.setattr("ditlab.runs.report.write.render_html", lambda page: 1 // 0)
+    monkeypatch.setattr("ditlab.runs.page.render_html", lambda page: 1 // 0)
     said = ditlab("train", spec, "--local", "--set", "training.steps=2")
     assert said.code == 0 and "the run's page could not be written (ZeroDivisionError" in said.err
     assert ditlab("runs", "--json").json["runs"][0]["status"] == "finished"

@@ -7,8 +7,8 @@ import statistics as plain
 import pytest
 import torch
 
-from ditlab.engine.clipping import Ratio, ZScore, statistics
 from ditlab.engine.distributed import single_process
+from ditlab.engine.update import Ratio, ZScore, statistics
 from ditlab.spec.optimisation.clipping import RatioZClip, ZClip
 from support.trainings.engines import Job, Pass, Step, drive_here, engine_for, pieces_of, put_together, run_step
 from support.trainings.workers import tiny

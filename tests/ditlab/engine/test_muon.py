@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from denoisers.parameter_roles import parameter_roles
-from ditlab.engine.optimisers.newton_schulz import orthogonalise
+from ditlab.engine.optimizers import orthogonalise
 from ditlab.errors import UserError
 from support.trainings.engines import Job, Pass, Step, drive_here, module_for
 from support.trainings.plain_muon import SCRIPT, assert_close, muon, plain_training, small

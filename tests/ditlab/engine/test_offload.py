@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ditlab.engine.configuration import configuration
 from ditlab.engine.distributed import single_process
+from ditlab.engine.engine import configuration
 from ditlab.errors import UserError
 from support.trainings.engines import (
     Job,

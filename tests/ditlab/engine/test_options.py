@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ditlab.engine.distributed import single_process
-from ditlab.engine.memory.recompute import checkpoint_activations
+from ditlab.engine.memory import checkpoint_activations
 from ditlab.errors import UserError
 from support.trainings.engines import Pass, batch_of, engine_for, noise_of, run_step
 from support.trainings.workers import newest, tiny, train_here

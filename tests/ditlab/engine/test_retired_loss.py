@@ -10,7 +10,7 @@ from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSpec
 from ditlab.engine.distributed import single_process
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.inputs.noise import KeyedNoise
-from ditlab.training.networks import RootedNetwork
+from ditlab.training.state import RootedNetwork
 from support.trainings.workers import tiny
 
 STEPS, ALIGNED = 6, 3

@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from denoisers.parameter_roles import ParameterRole
 from ditlab.data.splits import open_data
-from ditlab.engine.memory import recompute
-from ditlab.engine.optimisers.matrices import WholeMatrix
+from ditlab.engine import memory
+from ditlab.engine.optimizers import WholeMatrix
 from ditlab.home import Home
 from ditlab.inputs.data_shape import data_shape
 from ditlab.planning.data_shape import DataShape
@@ -58,7 +58,7 @@ def test_compiled_passes_take_what_is_predicted(tmp_path):
 
 def check_offloaded(experiment: Experiment, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare what stays on the device with a tracker's count of real steps whose saved tensors are elsewhere."""
-    monkeypatch.setattr(recompute, "save_on_cpu", SavedElsewhere)
+    monkeypatch.setattr(memory, "save_on_cpu", SavedElsewhere)
     experiment = experiment.replace("engine.activation_offload", "cpu")
     tracked, predicted = track_step(experiment, home), passes_of(experiment, home, on_gpu=True)
     assert predicted.peak == pytest.approx(tracked.passes - tracked.state, rel=0.1), experiment.name

@@ -25,7 +25,7 @@ from ditlab.quality.images import image_batches
 from ditlab.quality.measure import QualityReference
 from ditlab.quality.network import SmallClassifier
 from ditlab.spec.data import ArrowData, CaptionedDigitsData
-from ditlab.training.metric_names import metric_names
+from ditlab.training.metrics import metric_names
 from support.command import run_here
 from support.trainings.workers import tiny
 

@@ -340,7 +340,7 @@ def test_the_training_of_the_classifier_counts_as_progress(few_steps, tmp_path, 
     """Or the worker would be taken for one that hangs."""
     activities = []
     monkeypatch.setattr(
-        "ditlab.training.progress_marker.ProgressMarker.tick", lambda marker: activities.append(marker.activity)
+        "ditlab.training.reporting.ProgressMarker.tick", lambda marker: activities.append(marker.activity)
     )
     run(tmp_path / "home", tmp_path / "checkpoints", quality=100, every=10)
     assert activities.count("measuring samples") >= 20

@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import ditlab
 from ditlab.errors import UserError
-from ditlab.runs.metrics_server import MetricsServer
+from ditlab.runs.servers import MetricsServer
 from ditlab.tracking.openmetrics import CONTENT_TYPE
 from support.command import run_here
 from support.trainings.workers import tiny

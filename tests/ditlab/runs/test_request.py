@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ditlab.home import Home
 from ditlab.runs.request import RunRequest
-from ditlab.training.memory import MemoryPlan
+from ditlab.training.recovery import MemoryPlan
 from support.trainings.workers import tiny
 
 

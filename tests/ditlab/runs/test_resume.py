@@ -10,7 +10,7 @@ from ditlab.runs.locks import lock_run
 from ditlab.spec.reading.yaml_text import parse_yaml
 from ditlab.tracking.journal.reader import read_records
 from ditlab.tracking.records import list_runs, read_record
-from ditlab.training.loop import StepLoop
+from ditlab.training.trainer import StepLoop
 from support.trainings.workers import newest, tiny
 
 
@@ -69,7 +69,7 @@ def test_a_bug_in_one_process_is_a_failure_and_not_an_interruption(run_home, mon
     def broken(*_):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("ditlab.training.worker.Worker.resume", broken)
+    monkeypatch.setattr("ditlab.training.trainer.Worker.resume", broken)
     with pytest.raises(OSError, match="no space left"):
         go(tiny(name="broken", training__steps=2))
     (record,) = [record for record in list_runs(run_home) if record.name == "broken"]

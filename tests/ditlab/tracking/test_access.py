@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from ditlab.cli.runs import runs
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.runs.prepare import check_run, startup_lines
+from ditlab.runs.launch import check_run, startup_lines
 from ditlab.spec.loading import load_experiment
 from ditlab.tracking.access import check_access
 from ditlab.tracking.tracker import RunTracker

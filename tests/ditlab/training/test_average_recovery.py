@@ -15,7 +15,7 @@ from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.distributed import single_process
 from ditlab.spec.composition.start import Start
-from ditlab.training.worker import train
+from ditlab.training.trainer import train
 from support.planted.faulty_losses import faulty, poison
 from support.trainings.averaged import (
     SMALL,

@@ -128,7 +128,7 @@ def test_slices_of_the_average_give_the_same_figures(home, tmp_path, monkeypatch
     """Weights and average change places a slice at a time, there and back."""
     spec = tiny(evaluation={"every": 2, "samples": 0, "limit": 40})
     _, whole = train_here(spec, home, tmp_path / "whole")
-    monkeypatch.setattr("ditlab.engine.average.SLICE", 1000)
+    monkeypatch.setattr("ditlab.engine.averages.SLICE", 1000)
     _, sliced = train_here(spec, home, tmp_path / "sliced")
     assert sliced.values.keys() == whole.values.keys() and sliced.losses == whole.losses
     assert all(sliced.values[step]["eval/velocity"] == whole.values[step]["eval/velocity"] for step in (0, 2, 4, 6))

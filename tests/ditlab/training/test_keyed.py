@@ -20,7 +20,7 @@ from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading.files import is_sweep
 from ditlab.spec.reading.yaml_text import dump_yaml
-from ditlab.training.timing import phase_log
+from ditlab.training import timing
 from support.trainings.draws import DrawRecord, train_recorded_draws, train_watched
 from support.trainings.timings import TIMINGS
 from support.trainings.workers import tiny
@@ -102,7 +102,7 @@ def family_alone(name: str, folder: Path) -> Experiment:
 )
 def test_nothing_escapes(name, home, tmp_path, monkeypatch):
     """Every experiment that comes with the project, and every family that does not; operations are counted too."""
-    monkeypatch.setattr(phase_log, "COUNTED_AFTER", 0.0)
+    monkeypatch.setattr(timing, "COUNTED_AFTER", 0.0)
     experiment = family_alone(name, tmp_path) if name in families() else shortened(FOLDER / name)
     recorder, escaped = train_watched(with_data(experiment, tmp_path / "store"), home, tmp_path / "run")
     assert sorted(recorder.losses) == [1, 2] and recorder.pictures == [0, 2]  # it trained, evaluated and sampled

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ditlab.errors import RunFailed
-from ditlab.training.memory import MemoryPlan, is_out_of_memory
+from ditlab.training.recovery import MemoryPlan, is_out_of_memory
 from support.trainings.workers import tiny
 
 

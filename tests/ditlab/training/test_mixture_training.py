@@ -11,9 +11,9 @@ from ditlab.data.splits import open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.checks import check_inputs
-from ditlab.runs.preflight import portable
+from ditlab.runs.checks import portable
 from ditlab.spec.experiment import validate_experiment
-from ditlab.training.metric_names import metric_names
+from ditlab.training.metrics import metric_names
 from ditlab.training.plan import plan_run
 from support.datasets.bucketed import bucketed
 from support.trainings.workers import newest, same_state, tiny, train_here, train_workers

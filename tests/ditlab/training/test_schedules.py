@@ -5,7 +5,7 @@ import math
 import pytest
 
 from ditlab.spec.optimisation.schedules import ConstantSchedule, SteppedCosineRestartSchedule, WarmupCosineSchedule
-from ditlab.training.schedules import learning_rate
+from ditlab.training.plan import learning_rate
 
 TOTAL, EPOCH = 1000, 100
 

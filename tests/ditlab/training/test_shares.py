@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.training.shares import worker_share
+from ditlab.training.plan import worker_share
 
 
 @pytest.mark.parametrize("world", range(1, 9))

@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, ByteTokenizer
 from ditlab.errors import UserError
-from ditlab.training.export import export_weights, load_export
-from ditlab.training.weights_file import read_facts, write_weights
+from ditlab.training.export import export_weights, load_export, read_facts, write_weights
 from support.trainings.workers import tiny, train_here
 
 CPU = torch.device("cpu")

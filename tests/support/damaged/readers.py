@@ -22,7 +22,7 @@ from ditlab.home import RunFolder
 from ditlab.interface.run_needs import needs
 from ditlab.quality.classifier_cache import _load
 from ditlab.runs.description import describe_run
-from ditlab.runs.report.pictures import load_picture
+from ditlab.runs.page_pictures import load_picture
 from ditlab.runs.request import recorded_checkpoints
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading import edits

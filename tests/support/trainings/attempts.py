@@ -13,17 +13,16 @@ from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed
 from ditlab.home import RunFolder
+from ditlab.runs.launch import check_run, prepare_run
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import lock_journal
-from ditlab.runs.prepare import check_run, prepare_run
 from ditlab.runs.reporter import TrackedReporter
 from ditlab.runs.request import PreparedRun, RunRequest
 from ditlab.spec.experiment import Experiment
-from ditlab.training.memory import MemoryPlan
 from ditlab.training.plan import plan_run
-from ditlab.training.progress_marker import ProgressMarker
-from ditlab.training.reporting import SilentReporter
-from ditlab.training.worker import train
+from ditlab.training.recovery import MemoryPlan
+from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.trainer import train
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ditlab.home import RunFolder
 from ditlab.receipts.reader import read_receipts
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.training.worker import train
+from ditlab.training.trainer import train
 from support.garbage import exempt_imports
 from support.trainings.groups import run_group
 from support.trainings.workers import Recorder, training_run

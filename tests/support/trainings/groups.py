@@ -9,7 +9,7 @@ import torch
 
 # Dynamo and Muon: the first optimiser and the first ZeRO engine import them, for 4 s in each process of a group.
 IMPORTED = [
-    "torch", "deepspeed", "ditlab.engine.engine", "ditlab.training.worker", "torch._dynamo",
+    "torch", "deepspeed", "ditlab.engine.engine", "ditlab.training.trainer", "torch._dynamo",
     "deepspeed.runtime.zero.muon.muon_optimizer",
 ]  # fmt: skip
 # For single processes of `support.forked`, at two seconds once a session.

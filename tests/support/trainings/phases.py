@@ -14,7 +14,7 @@ from ditlab.engine.engine import Engine
 from ditlab.engine.phase_clock import PHASES, PhaseClock
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.training.worker import train
+from ditlab.training.trainer import train
 from support.trainings.engines import Pass, module_for, run_step
 from support.trainings.groups import run_group
 from support.trainings.workers import Recorder, tiny, training_run

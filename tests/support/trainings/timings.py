@@ -8,7 +8,7 @@ import torch
 
 from ditlab.engine.distributed import Rank
 from ditlab.engine.phase_clock import HostMarks, PhaseClock
-from ditlab.training.timing.phase_log import PhaseLog
+from ditlab.training.timing import PhaseLog
 from support.trainings.workers import Recorder, tiny
 
 TIMINGS = ("train/samples_per_second", "train/data_wait", "time/", "perf/", "run/speed", "system/")

@@ -18,9 +18,8 @@ from ditlab.receipts.writer import ReceiptWriter
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.tracking.openmetrics import RunGauges
 from ditlab.training.plan import TrainingRun, plan_run
-from ditlab.training.progress_marker import ProgressMarker
-from ditlab.training.reporting import RunOutcome
-from ditlab.training.worker import train
+from ditlab.training.reporting import ProgressMarker, RunOutcome
+from ditlab.training.trainer import train
 from support.garbage import exempt_imports
 from support.trainings.groups import run_group
 

@@ -17,7 +17,7 @@ from ditlab.progress import Progress, ignore_progress
 from ditlab.receipts.measurement import TAG_PREFIX, Measurement
 from ditlab.reports.comparison.curves import run_curve, training_clock
 from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, ComparedRun, ForkPoint
-from ditlab.runs.forks.lineage import ancestors
+from ditlab.runs.lineage import ancestors
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.journal.content import JournalContent
 from ditlab.tracking.journal.history import Series, series_of

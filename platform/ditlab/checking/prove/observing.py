@@ -21,13 +21,10 @@ from ditlab.inputs.noise import derived_seed
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.optimisation.clipping import RatioZClip, ZClip
 from ditlab.spec.optimisation.schedules import SteppedCosineRestartSchedule
-from ditlab.training.loop import StepLoop, WorkerParts
-from ditlab.training.plan import RunPlan, TrainingRun
-from ditlab.training.progress_marker import ProgressMarker
-from ditlab.training.reporting import SilentReporter
-from ditlab.training.shares import WorkerShare
+from ditlab.training.plan import RunPlan, TrainingRun, WorkerShare
+from ditlab.training.reporting import ProgressMarker, SilentReporter
 from ditlab.training.state import TrainingState
-from ditlab.training.worker import Worker
+from ditlab.training.trainer import StepLoop, Worker, WorkerParts
 
 ALWAYS = 2**31 - 1
 """Steps in a row without a finite loss that a proof passes over."""

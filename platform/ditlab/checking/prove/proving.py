@@ -24,9 +24,9 @@ from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.plugin_packages import plugin_packages
-from ditlab.training.memory import OutOfMemory
 from ditlab.training.plan import TrainingRun, plan_run
-from ditlab.training.receipts.attempt_facts import code_digest, library_versions
+from ditlab.training.receipts import code_digest, library_versions
+from ditlab.training.recovery import OutOfMemory
 
 LEAST_PROCESSES = 4
 """Worker processes that a machine of fewer cores starts too."""

@@ -13,7 +13,7 @@ from ditlab.checking.replay.recorded_noise import Draw, RecordedNoise
 from ditlab.data.loading.transfer import MicroBatch
 from ditlab.engine.update_norms import ParameterNorms
 from ditlab.inputs.host_preparation import prepare_on_host
-from ditlab.training.shares import ForwardPass
+from ditlab.training.plan import ForwardPass
 from ditlab.training.stepping import Stepper
 
 TIME_NAMES = ("t", "time", "timestep", "sigma")

@@ -18,7 +18,7 @@ from ditlab.data.splits import DataSplits, open_data
 from ditlab.errors import UserError
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.plugin_packages import plugin_packages
-from ditlab.training.receipts.attempt_facts import code_digest
+from ditlab.training.receipts import code_digest
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,10 @@ from ditlab.engine.distributed import Rank
 from ditlab.home import Home
 from ditlab.runs.request import start_point
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.training.loop import StepLoop
-from ditlab.training.memory import MemoryPlan
 from ditlab.training.plan import TrainingRun, plan_run
-from ditlab.training.progress_marker import ProgressMarker
-from ditlab.training.reporting import SilentReporter
-from ditlab.training.worker import Worker
+from ditlab.training.recovery import MemoryPlan
+from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.trainer import StepLoop, Worker
 
 ALWAYS = 2**31 - 1
 """Steps without a finite loss that a replay passes over, as the run has gone on from them."""

@@ -19,7 +19,7 @@ from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
 from ditlab.receipts.rows import joined_digest
-from ditlab.training.memory import OutOfMemory
+from ditlab.training.recovery import OutOfMemory
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from ditlab.checking.replay.plan import ReplayPlan
 from ditlab.checking.replay.replaying import ReplayedSteps, replay_executions
 from ditlab.checkpoints.start_point import order_changes
 from ditlab.errors import UserError
-from ditlab.runs.forks.checks import shape_differences, tensor_shapes
+from ditlab.runs.forks import shape_differences, tensor_shapes
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.loading import build_experiment
 from ditlab.spec.reading.overrides import assign, parse_overrides

@@ -24,7 +24,7 @@ from ditlab.receipts.reader import Receipts, read_receipts
 from ditlab.runs.locks import is_locked
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.plugin_packages import plugin_packages
-from ditlab.training.receipts.attempt_facts import code_digest, library_versions
+from ditlab.training.receipts import code_digest, library_versions
 
 GIB = 2**30
 

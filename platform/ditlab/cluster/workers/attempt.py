@@ -9,10 +9,9 @@ from ditlab.cluster.workers.channel import CHANNEL_ERRORS, PREEMPTED, KeyValueCh
 from ditlab.cluster.workers.diagnosis import GroupState, diagnose
 from ditlab.cluster.workers.group import WorkerGroup
 from ditlab.cluster.workers.heartbeat import HangDetector, Heartbeat, heartbeat_interval, read_heartbeats
-from ditlab.runs.callbacks import RunCallbacks
 from ditlab.runs.failures import Failure, FailureKind, failure_from_record
-from ditlab.runs.request import RunRequest
-from ditlab.runs.signals import StopRequests
+from ditlab.runs.local import StopRequests
+from ditlab.runs.request import RunCallbacks, RunRequest
 from ditlab.training.reporting import RunOutcome, TrainingProgress
 
 POLL_INTERVAL = 0.1  # seconds between looks at the channel

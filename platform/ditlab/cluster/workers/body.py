@@ -21,8 +21,8 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.runs.request import RunRequest
 from ditlab.secrets import raise_hidden
 from ditlab.spec.plugin_packages import plugin_packages
-from ditlab.training.memory import is_out_of_memory
-from ditlab.training.progress_marker import ProgressMarker
+from ditlab.training.recovery import is_out_of_memory
+from ditlab.training.reporting import ProgressMarker
 
 POLL_INTERVAL = 0.05  # seconds between looks for the next assignment
 ASSIGNMENT_TIMEOUT = 60.0  # seconds after which the other workers get an empty broadcast: gloo gives up on silent ones

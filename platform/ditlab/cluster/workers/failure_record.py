@@ -7,7 +7,7 @@ from ditlab.cluster.workers.channel import KeyValueChannel
 from ditlab.engine.distributed import is_peer_loss
 from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError
 from ditlab.secrets import hide
-from ditlab.training.memory import OutOfMemory
+from ditlab.training.recovery import OutOfMemory
 
 
 def record_failure(error: Exception, rank: int, resumed: bool, group: KeyValueChannel) -> None:

@@ -11,7 +11,7 @@ import psutil
 import ray
 
 from ditlab.cluster.workers.channel import CHANNEL_ERRORS, KeyValueChannel
-from ditlab.training.progress_marker import ProgressMarker
+from ditlab.training.reporting import ProgressMarker
 
 MAX_INTERVAL = 2.0  # seconds between heartbeats: the last one says where a lost worker was
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from ditlab.cluster.workers.channel import CHANNEL_ERRORS, KeyValueChannel
-from ditlab.training.progress_marker import ProgressMarker
+from ditlab.training.reporting import ProgressMarker
 
 POLL_INTERVAL = 0.05  # seconds
 

@@ -20,9 +20,8 @@ from ditlab.runs.request import PreparedRun, RunRequest
 from ditlab.secrets import hide
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.plan import plan_run
-from ditlab.training.progress_marker import ProgressMarker
-from ditlab.training.reporting import SilentReporter
-from ditlab.training.worker import train
+from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.trainer import train
 
 GATE_TIMEOUT = 60.0  # seconds of one wait for a sweep's scheduler: the other workers wait in a collective meanwhile
 

@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ditlab.cluster.workers.channel import CHANNEL_ERRORS, INTERRUPTED, STOPPED, KeyValueChannel
-from ditlab.runs.signals import StopRequests
+from ditlab.runs.local import StopRequests
 
 
 @dataclass(frozen=True)

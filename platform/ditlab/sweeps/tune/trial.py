@@ -16,12 +16,11 @@ from ditlab.cluster.workers.group import GroupSpec, WorkerPool
 from ditlab.data.splits import open_data
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
-from ditlab.runs.callbacks import RunCallbacks
-from ditlab.runs.forks.lineage import lineage_tags
-from ditlab.runs.forks.starting import hold_start
+from ditlab.runs.forks import hold_start
 from ditlab.runs.lifecycle import RunLifecycle
+from ditlab.runs.lineage import lineage_tags
 from ditlab.runs.locks import lock_run
-from ditlab.runs.request import RunRequest, checkpoint_store
+from ditlab.runs.request import RunCallbacks, RunRequest, checkpoint_store
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugin_packages import plugin_packages, plugin_tags

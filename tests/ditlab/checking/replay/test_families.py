@@ -12,7 +12,7 @@ from ditlab.checking import process_group
 from ditlab.checking.replay.check import check_replay
 from ditlab.checking.replay.opening import open_source
 from ditlab.home import Home
-from ditlab.training.memory import MemoryPlan
+from ditlab.training.recovery import MemoryPlan
 from support.command import Said, run_here
 from support.trainings.attempts import LocalAttempt, train_attempts
 from support.trainings.family_specs import FAMILIES, smallest

@@ -7,7 +7,7 @@ from ditlab.cluster.workers.failure_record import record_failure
 from ditlab.engine.distributed import PeerLost
 from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError
 from ditlab.runs.failures import FailureKind, Recovery, failure_from_record
-from ditlab.training.memory import OutOfMemory
+from ditlab.training.recovery import OutOfMemory
 from support.trainings.workers import tiny
 
 

@@ -13,7 +13,7 @@ from ditlab.data.loading.loader import Loader
 from ditlab.data.loading.transfer import CudaCopyStream, StartedCopy, TransferredSteps
 from ditlab.data.loading.worker_batches import WorkerBatches
 from ditlab.data.stores.view import View
-from ditlab.training import loop
+from ditlab.training import trainer
 from support.trainings.workers import newest, same_state, tiny, train_here
 
 
@@ -158,8 +158,8 @@ def test_a_run_that_copies_ahead_has_the_numbers_of_one_that_does_not(tmp_path, 
     )
     for name in ("plain", "ahead"):
         train_here(spec, tmp_path / "home", tmp_path / name)
-        monkeypatch.setattr(loop, "copy_stream", lambda device: stream)
-        monkeypatch.setattr(loop, "Loader", lambda *of, pin, **named: Loader(*of, pin=False, **named))
+        monkeypatch.setattr(trainer, "copy_stream", lambda device: stream)
+        monkeypatch.setattr(trainer, "Loader", lambda *of, pin, **named: Loader(*of, pin=False, **named))
     assert len(stream.events) == 6
     assert same_state(newest(tmp_path / "plain"), newest(tmp_path / "ahead"))
 

@@ -12,8 +12,8 @@ from ditlab.reports.comparison.records import Comparison
 from ditlab.reports.comparison.summary import summary_text
 from ditlab.reports.parts import Table
 from ditlab.runs.description import describe_run
-from ditlab.runs.forks.lineage import lineage, lineage_lines
-from ditlab.runs.report.changes import spec_changes
+from ditlab.runs.lineage import lineage, lineage_lines
+from ditlab.runs.page import spec_changes
 from ditlab.runs.request import recorded_checkpoints
 from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.tracking.records import create_run, find_run, list_runs, read_record, update_record

@@ -7,7 +7,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.interface.training import plan_training
-from ditlab.runs.forks.checks import check_start
+from ditlab.runs.forks import check_start
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.tracking.records import create_run, update_record
 from support.trainings.checkpoints import edit_bytes, shard_of
@@ -129,7 +129,7 @@ def test_a_circle_of_forks(home, parent):
 
 def test_a_parent_that_cannot_be_marked_leaves_no_fork(home, parent, run, monkeypatch):
     """Its checkpoint is pruned between the check and the start."""
-    import ditlab.runs.prepare as prepare
+    import ditlab.runs.launch as prepare
 
     def gone(experiment, home_, run_id, hold=prepare.hold_start):
         shutil.rmtree(home.run(parent).checkpoints / "step-00000003")

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.runs.live import server
-from ditlab.runs.live.followed_run import FollowedRun
-from ditlab.runs.live.server import LivePage
+from ditlab.runs import live_page
+from ditlab.runs.live_page import FollowedRun, LivePage
 from ditlab.runs.locks import lock_run
-from ditlab.runs.loopback import is_own_name
+from ditlab.runs.servers import is_own_name
 from support.journaled import JournaledRun
 
 TIMED = {"result", "top", "timeline"}
@@ -23,8 +22,8 @@ TIMED = {"result", "top", "timeline"}
 @pytest.fixture
 def run(home, monkeypatch) -> JournaledRun:
     """A run that has begun, whose page is made anew at every question."""
-    monkeypatch.setattr(server, "_LEAST_AGE", 0.0)
-    monkeypatch.setattr(server, "_SHARE", 0.0)
+    monkeypatch.setattr(live_page, "_LEAST_AGE", 0.0)
+    monkeypatch.setattr(live_page, "_SHARE", 0.0)
     run = JournaledRun(home)
     run.start()
     run.evaluate(0)
@@ -160,7 +159,7 @@ def test_a_record_that_is_damaged_meanwhile_leaves_the_page_as_it_was(run):
 def test_a_journal_is_read_on_where_it_ended(run, monkeypatch):
     followed = FollowedRun(run.home, run.folder)
     followed.page()
-    monkeypatch.setattr("ditlab.runs.live.followed_run.read_content", lambda path: pytest.fail("read anew"))
+    monkeypatch.setattr("ditlab.runs.live_page.read_content", lambda path: pytest.fail("read anew"))
     run.train(range(11, 13))
     with run.folder.journal.open("ab") as file:
         file.write(b"".join(run.lines[-2:]) + b'{"kind":"met')  # in writing

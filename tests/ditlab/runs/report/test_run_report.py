@@ -13,8 +13,7 @@ from PIL import Image
 
 from ditlab.home import Home, RunFolder
 from ditlab.runs.locks import lock_run
-from ditlab.runs.report.collect import report_source
-from ditlab.runs.report.write import MOST_BYTES, write_run_report
+from ditlab.runs.page import MOST_BYTES, report_source, write_run_report
 from ditlab.storage.checksums import add_checksum
 from support.journaled import CHECKOUT, JournaledRun, family_spec, finished_run
 
@@ -230,7 +229,7 @@ def test_runs_that_were_killed_that_train_and_that_end_now(run):
 
 
 def test_many_and_large_pictures_keep_the_page_small(run, monkeypatch):
-    monkeypatch.setattr("ditlab.runs.report.pictures.BUDGET", 200_000)
+    monkeypatch.setattr("ditlab.runs.page_pictures.BUDGET", 200_000)
     run.start()
     noise = Image.frombytes("RGB", (200, 200), os.urandom(120_000))
     for step in range(0, 200, 2):

@@ -12,9 +12,9 @@ from ditlab.home import RunFolder
 from ditlab.receipts.reader import Receipts, read_receipts
 from ditlab.receipts.rows import LEFT_OUT, draw_places, samples_digest
 from ditlab.receipts.writer import ReceiptWriter
-from ditlab.training.memory import MemoryPlan
-from ditlab.training.receipts.attempt_facts import code_digest, processor_name
-from ditlab.training.worker import train
+from ditlab.training.receipts import code_digest, processor_name
+from ditlab.training.recovery import MemoryPlan
+from ditlab.training.trainer import train
 from support.garbage import exempt_imports
 from support.trainings.workers import Recorder, newest, tiny, training_run
 

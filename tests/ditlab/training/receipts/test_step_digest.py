@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ditlab.receipts.rows import draw_places, joined_digest, samples_digest
-from ditlab.training.receipts.step_digest import FedPass, StepDigester
+from ditlab.training.receipts import FedPass, StepDigester
 
 UNIT = 8
 

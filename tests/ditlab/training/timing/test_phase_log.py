@@ -3,8 +3,7 @@
 import pytest
 
 from ditlab.engine.phase_clock import PHASES
-from ditlab.training.timing.phase_log import COUNTED_AFTER, INTERVAL
-from ditlab.training.timing.utilisation import StepWork
+from ditlab.training.timing import COUNTED_AFTER, INTERVAL, StepWork
 from support.trainings.timings import phase_log
 from support.trainings.workers import tiny, train_here
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.training.timing.speed import MEMORY, ThroughputMeter
+from ditlab.training.timing import MEMORY, ThroughputMeter
 
 
 class Clock:

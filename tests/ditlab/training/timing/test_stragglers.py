@@ -3,14 +3,7 @@
 import pytest
 
 from ditlab.engine.phase_clock import PHASES
-from ditlab.training.timing.stragglers import (
-    FACTOR,
-    LEAST_LOSS,
-    LEAST_STEPS,
-    SlowStretch,
-    follow_slowest,
-    slowest_share,
-)
+from ditlab.training.timing import FACTOR, LEAST_LOSS, LEAST_STEPS, SlowStretch, follow_slowest, slowest_share
 from support.trainings.phases import train_with_slow_worker
 from support.trainings.timings import phase_log
 from support.trainings.workers import tiny

@@ -29,11 +29,9 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.spec.experiment import Experiment
-from ditlab.training.plan import TrainingRun
-from ditlab.training.progress_marker import ProgressMarker
-from ditlab.training.reporting import SilentReporter
-from ditlab.training.shares import worker_share
-from ditlab.training.worker import Worker
+from ditlab.training.plan import TrainingRun, worker_share
+from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.trainer import Worker
 
 MOST_HELD_OUT = 16
 """Held-out samples that are evaluated."""

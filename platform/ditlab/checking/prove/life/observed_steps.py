@@ -14,12 +14,10 @@ from ditlab.checkpoints.shard import TensorKey
 from ditlab.engine.distributed import PeerLost, Rank
 from ditlab.errors import RunFailed
 from ditlab.inputs.model_inputs import ignore
-from ditlab.training.plan import TrainingRun
-from ditlab.training.progress_marker import ProgressMarker
-from ditlab.training.reporting import SilentReporter
-from ditlab.training.shares import WorkerShare, worker_share
+from ditlab.training.plan import TrainingRun, WorkerShare, worker_share
+from ditlab.training.reporting import ProgressMarker, SilentReporter
 from ditlab.training.state import TrainingState
-from ditlab.training.worker import Worker
+from ditlab.training.trainer import Worker
 
 BEFOREHAND = "drawn beforehand, in the host's memory"
 """Key of tensors that the loss prepares from draws: small whole numbers may be equal by chance."""

@@ -9,8 +9,7 @@ from ditlab.checking.prove.life.comparing import bounded
 from ditlab.checking.prove.life.observed_steps import StepRecord
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.optimisation.schedules import SteppedCosineRestartSchedule, WarmupCosineSchedule
-from ditlab.training.plan import RunPlan
-from ditlab.training.schedules import learning_rate
+from ditlab.training.plan import RunPlan, learning_rate
 
 SCHEDULE = "learning rate"
 """Phase of these comparisons."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ditlab.training.receipts.attempt_facts import LIBRARIES, device_name, library_versions, processor_name
+from ditlab.training.receipts import LIBRARIES, device_name, library_versions, processor_name
 
 
 @dataclass(frozen=True)

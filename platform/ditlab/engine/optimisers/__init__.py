@@ -1,1 +1,0 @@
-"""Optimisers as torch and DeepSpeed take them."""

@@ -1,0 +1,226 @@
+"""Forks: runs that go on from another run's checkpoint. Their start, and the checks of it before the fork exists."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import nn
+
+from ditlab.checkpoints.manifest import CheckpointManifest
+from ditlab.checkpoints.reader import CheckpointReader
+from ditlab.checkpoints.start_point import order_changes
+from ditlab.errors import UserError
+from ditlab.home import Home, RunFolder
+from ditlab.runs.lineage import ancestors
+from ditlab.runs.request import checkpoint_store, recorded_checkpoints, start_point
+from ditlab.spec.composition.start import Start, StartState, parse_start
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
+from ditlab.spec.recorded import load_recorded_experiment
+from ditlab.storage.plain_files import read_plain
+from ditlab.tracking.records import FoundRun, find_training_run, list_runs, read_record
+from ditlab.tracking.run_record import RunRecord
+from ditlab.training.state import named_parameters, persistent_buffers
+
+
+def resolve_start(text: str, weights_only: bool, home: Home) -> Start:
+    """Return the start that `--from RUN[@STEP]` names: by the run's id, and its newest checkpoint without a step.
+
+    With `weights_only`, the averaged weights are taken where the run keeps an average. Raises UserError for a text that
+    names no run or checkpoint.
+    """
+    named = parse_start(text)
+    try:
+        found = find_training_run(home, named.run)
+        step = named.step if named.step is not None else _newest_step(found)
+        return Start(run=found.folder.run_id, step=step, state=_weights(found) if weights_only else "all")
+    except UserError as error:
+        raise UserError(f"--from {text}: {error}") from None
+
+
+def requested_start(text: str | None, weights_only: bool, resume: str | None, home: Home) -> Start | None:
+    """Return the start that `--from` and `--weights-only` ask for beside `--resume`; None without `--from`.
+
+    Raises UserError for options that exclude each other, and as `resolve_start` does.
+    """
+    if text is None:
+        if weights_only:
+            raise UserError("--weights-only says what --from takes over, and --from is not given; add --from RUN@STEP.")
+        return None
+    if resume not in (None, "auto"):
+        raise UserError(
+            f"--from {text} and --resume {resume} exclude each other: a fork goes on from its own checkpoints; leave "
+            f"--from out, and give the spec.yaml in the folder of run {resume}."
+        )
+    if resume and parse_start(text).step is None:
+        raise UserError(
+            f"--from {text} with --resume auto would be another fork whenever that run saves; name the step, as in "
+            f"--from {text}@400."
+        )
+    return resolve_start(text, weights_only, home)
+
+
+def hold_start(experiment: Experiment, home: Home, run_id: str) -> None:
+    """Keep the parent's checkpoint for a fork. Raises UserError where the checkpoint is gone, or cannot be marked."""
+    if start := experiment.start:
+        recorded_checkpoints(home.run(start.run)).hold(start.step, run_id)
+
+
+def release_start(home: Home, fork: RunRecord) -> None:
+    """Take back the hold of a fork, and of its sweep, on its parent's checkpoint; for forks that were deleted."""
+    if fork.start:
+        with suppress(UserError):  # a parent that is gone, or cannot be reached: the mark costs a checkpoint's room
+            named = parse_start(fork.start)
+            store = recorded_checkpoints(home.run(named.run))
+            for run_id in filter(None, (fork.run_id, fork.parent)):
+                store.release(named.step or 0, run_id)
+
+
+def _newest_step(found: FoundRun) -> int:
+    """Step of a run's newest committed checkpoint."""
+    store = recorded_checkpoints(found.folder)
+    steps = store.steps()
+    if not steps:
+        raise UserError(
+            f"run {found.folder.run_id} ({found.record.status}) has no checkpoint at {store.location} yet; wait for "
+            "its first one, or name another run."
+        )
+    return steps[-1]
+
+
+def _weights(found: FoundRun) -> StartState:
+    return "averaged" if load_recorded_experiment(found.folder.spec).training.ema else "trained"
+
+
+MOST_LISTED = 12
+"""Tensors of other shapes that a message lists."""
+
+
+def check_start(experiment: Experiment, home: Home, total_steps: int, resumed: RunFolder | None = None) -> str:
+    """Check that a run can begin where `start` says; return a line for people, empty for a run that is no fork.
+
+    The shards of a checkpoint on this machine's disks are hashed. A resumed fork with a checkpoint of its own needs
+    its parent no more. Raises UserError.
+    """
+    start = experiment.start
+    if start is None:
+        return ""
+    name = _check_parent(start, home, resumed)
+    if total_steps <= start.first_step:
+        raise UserError(
+            f"start.step={start.step} leaves nothing of the run's {total_steps} steps; raise training.epochs, or set "
+            "start.state to averaged or trained, which begin at step 0."
+        )
+    if resumed and checkpoint_store(resumed, experiment.checkpoint.storage).steps():
+        return f"fork of run {start.run} ({name}) at step {start.step:,}"
+    point = start_point(experiment, home, resumed.run_id if resumed else "")
+    assert point
+    store = point.find_checkpoints()
+    with point.open(verify=store.is_local) as reader:
+        check_state(experiment, start, reader)
+        return _describe(experiment, start, name, reader.manifest)
+
+
+def check_state(experiment: Experiment, start: Start, reader: CheckpointReader) -> None:
+    """Raise UserError where the parent's checkpoint does not hold what the fork takes over."""
+    parent, wanted = reader.manifest.spec, f"run {start.run}"
+    if (family := parent["model"]["family"]) != experiment.model.family:
+        raise UserError(
+            f"model.family={experiment.model.family} cannot go on from {wanted}, a {family}; name a run of the same "
+            "family."
+        )
+    if differences := shape_differences(experiment, reader.manifest.shapes):
+        more = f" and {len(differences) - MOST_LISTED} more" if len(differences) > MOST_LISTED else ""
+        raise UserError(
+            f"{wanted} has other parameters than this network and loss in {len(differences)} tensors: "
+            f"{', '.join(differences[:MOST_LISTED])}{more}; give model and objective as that run has them."
+        )
+    if start.state == "averaged" and not reader.has("ema"):
+        raise UserError(f"start.state=averaged: {wanted} keeps no average of its weights; set start.state to trained.")
+    if start.state != "all":
+        return
+    before, now = parent["optimizer"].get("kind", "adamw"), experiment.optimizer.kind
+    if before != now:
+        raise UserError(
+            f"optimizer.kind={now} cannot go on with the moments of {wanted}, which optimizer.kind={before} wrote; set "
+            f"optimizer.kind to {before}, or take its weights alone (--weights-only, start.state)."
+        )
+    if experiment.training.ema and not reader.has("ema"):
+        raise UserError(
+            f"training.ema is set, and {wanted} keeps no average to go on with; set training.ema to null, or take its "
+            "weights alone (--weights-only, start.state)."
+        )
+
+
+def shape_differences(experiment: Experiment, parent: Mapping[str, list[int]]) -> list[str]:
+    """Return what differs between the tensors of an experiment, traced on the meta device, and those of a parent."""
+    own = tensor_shapes(experiment)
+    return [
+        f"{name} {_shape(own.get(name))} here, {_shape(parent.get(name))} there"
+        for name in dict.fromkeys([*own, *parent])
+        if own.get(name) != parent.get(name)
+    ]
+
+
+def tensor_shapes(experiment: Experiment) -> dict[str, list[int]]:
+    """Return the shape of each parameter and buffer of an experiment, traced on the meta device."""
+    with torch.device("meta"):
+        network: Any = experiment.family.build_network(experiment.model)
+        objective: Any = experiment.family.build_objective(experiment.objective, experiment.model)
+    owners = {"network": network, "objective": objective.modules or nn.Module()}
+    return {name: list(value.shape) for name, value in (*named_parameters(owners), *persistent_buffers(owners))}
+
+
+def _check_parent(start: Start, home: Home, resumed: RunFolder | None) -> str:
+    """Return the parent's name; `gone` for one that a resumed fork has outlived.
+
+    Raises UserError for a name in the place of an id, a circle of forks, and a parent that may lose its checkpoints.
+    """
+    records = {record.run_id: record for record in list_runs(home)}
+    own = resumed.run_id if resumed else ""
+    if resumed and start.run not in records:
+        return "gone"
+    try:
+        found = find_training_run(home, start.run)
+    except UserError as error:
+        raise UserError(f"start.run={start.run}: {error}") from None
+    if found.folder.run_id != start.run:
+        raise UserError(
+            f"start.run={start.run} names run {found.folder.run_id}; write that id, which no other run has."
+        )
+    line = [start.run, *(point.run for point in ancestors(records, start.run))]
+    if own in line or len(set(line)) < len(line):
+        names = " from ".join([own, *line] if own else line)
+        raise UserError(
+            f"start.run={start.run} makes a circle of forks ({names}); correct start.run in their spec.yaml."
+        )
+    if found.record.parent and _is_open_population(home.run(found.record.parent)):
+        raise UserError(
+            f"start.run={start.run} is a trial of sweep {found.record.parent}, whose trials take over each other's "
+            "checkpoints until its end; finish the sweep first."
+        )
+    return found.record.name
+
+
+def _is_open_population(sweep: RunFolder) -> bool:
+    """Return True for a population-based sweep that has not finished."""
+    try:
+        spec = parse_yaml(read_plain(sweep.path / "sweep.yaml", MAX_BYTES).decode(), "sweep.yaml")
+        return spec["scheduler"]["kind"] == "pbt" and read_record(sweep).status != "finished"
+    except (OSError, ValueError, UserError, KeyError, TypeError):
+        return False  # gone, or no sweep any more
+
+
+def _describe(experiment: Experiment, start: Start, name: str, parent: CheckpointManifest) -> str:
+    """One line about a fork: what it takes over, and what begins anew."""
+    point = f"fork of run {start.run} ({name}) at step {start.step:,}"
+    if start.state != "all":
+        return f"{point}: its {start.state} weights; optimiser, schedules and order of samples begin anew"
+    changed = order_changes(parent.spec, experiment)
+    order = f"the order of samples begins anew, by {', '.join(changed)}" if changed else "the order of samples goes on"
+    return f"{point}: all of its state; schedules and noise go on at that step, {order}"
+
+
+def _shape(shape: list[int] | None) -> str:
+    return "none" if shape is None else "x".join(map(str, shape)) or "1"

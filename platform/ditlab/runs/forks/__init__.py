@@ -1,1 +1,0 @@
-"""Forks: runs that go on from another run's checkpoint. Their start, their checks, their lineage."""

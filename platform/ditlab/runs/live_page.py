@@ -1,0 +1,202 @@
+"""A run's page served live on loopback, read only, from the journal, of which each look reads only the new lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from ditlab.errors import UserError, first_line
+from ditlab.home import Home, RunFolder
+from ditlab.reports.page import Page, digest_of, live_policy, render_live_html, render_sections
+from ditlab.reports.run.page import run_page
+from ditlab.runs.page import collect, report_source
+from ditlab.runs.page_pictures import LinkedPictures, load_picture
+from ditlab.runs.servers import HEADERS, HOST, Answer, LoopbackServer
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.recorded import load_recorded_experiment
+from ditlab.storage.plain_files import open_plain
+from ditlab.tracking.journal.content import JournalContent
+from ditlab.tracking.journal.reader import LARGEST_JOURNAL, read_journal
+from ditlab.tracking.journal.side_index import read_content
+
+
+class FollowedRun:
+    """The page of one run as it is now. Not thread-safe."""
+
+    def __init__(self, home: Home, folder: RunFolder) -> None:
+        self.home, self.folder = home, folder
+        self.pictures = LinkedPictures()
+        """Files of the pictures that pages made so far refer to."""
+        self._content: JournalContent | None = None
+        self._inode = 0
+        self._experiment: Experiment | None = None
+
+    def page(self) -> Page:
+        """The page as it is now. Raises UserError where the run's record cannot be read."""
+        content = self._read()
+        if self._experiment is None:
+            self._experiment = self._load()
+        source = report_source(self.home, self.folder, content=content, experiment=self._experiment)
+        return run_page(collect(source, self.pictures))
+
+    def _load(self) -> Experiment | None:
+        try:
+            return load_recorded_experiment(self.folder.spec)
+        except UserError:
+            return None  # the page says why
+
+    def _read(self) -> JournalContent | None:
+        """The journal's content, with the lines since the last call; None where it cannot be read, as the page says."""
+        try:
+            state = self.folder.journal.lstat()
+            known = self._content
+            if known is None or state.st_ino != self._inode or state.st_size < known.end:
+                known = read_content(self.folder.journal)
+                # A last line that was in writing is read again, with all others.
+                self._content = known if self._ends_whole(known.end) else None
+                self._inode = state.st_ino
+            else:
+                self._read_new(known)
+            return known
+        except OSError:
+            self._content = None
+            return None
+
+    def _ends_whole(self, end: int) -> bool:
+        with open_plain(self.folder.journal, LARGEST_JOURNAL) as file:
+            return end == 0 or os.pread(file.fileno(), 1, end - 1) == b"\n"
+
+    def _read_new(self, known: JournalContent) -> None:
+        with open_plain(self.folder.journal, LARGEST_JOURNAL) as file:
+            for line in read_journal(file, known.end):
+                if not line.is_whole:
+                    return
+                known.add(line)
+
+
+def page_fault(error: Exception) -> str:
+    """Sentence on a page that cannot be made."""
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
+
+
+INTERVAL = 2.0
+"""Seconds between a browser's questions for changes."""
+_TYPES = {".png": "image/png", ".gif": "image/gif", ".jpg": "image/jpeg", ".webp": "image/webp"}
+_LEAST_AGE = 1.0
+"""Seconds for which a page is not made again, however many browsers ask."""
+_SHARE = 5.0
+"""A page is not made again for this many times what it took: at most a sixth of one core."""
+
+
+class LivePage:
+    """Server of a run's page. `serve` answers until it is interrupted; closing it frees the port."""
+
+    def __init__(self, home: Home, folder: RunFolder, port: int, warn: Callable[[str], None]) -> None:
+        """Listen on `port` of loopback; 0 takes a free one. Raises UserError for a port that cannot be listened on."""
+        self._run, self._warn = FollowedRun(home, folder), warn
+        self._lock = threading.Lock()
+        self._page: Page | None = None
+        self._rendered: dict[str, str] = {}
+        self._made, self._cost, self._fault = 0.0, 0.0, ""
+        try:
+            headers = {**HEADERS, "Content-Security-Policy": live_policy() + "; frame-ancestors 'none'"}
+            self._server = LoopbackServer(port, self.respond, page_fault, headers)
+        except OSError as error:
+            raise UserError(
+                f"--port {port} on {HOST} cannot be listened on ({error.strerror}); give another --port, or 0 for a "
+                "free one."
+            ) from error
+
+    @property
+    def port(self) -> int:
+        """Port that it listens on."""
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """Its address on this machine."""
+        return f"http://{HOST}:{self.port}/"
+
+    def __enter__(self) -> LivePage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.server_close()
+
+    def serve(self) -> None:
+        """Answer requests until `stop` or an exception such as KeyboardInterrupt."""
+        self._server.serve_forever(poll_interval=0.2)
+
+    def stop(self) -> None:
+        """End `serve`, from another thread."""
+        self._server.shutdown()
+
+    def respond(self, path: str) -> Answer:
+        """Answer with the page, its changes or a picture. Raises UserError and OSError where they cannot be read."""
+        address = urlsplit(path)
+        if address.path == "/":
+            return Answer(self.document().encode(), "text/html; charset=utf-8")
+        if address.path == "/update":
+            pairs = parse_qs(address.query).get("have", [""])[0].split(",")
+            have = dict(pair.split(":", 1) for pair in pairs if ":" in pair)
+            return Answer(json.dumps(self.changes(have), allow_nan=False).encode(), "application/json")
+        return self.picture(address.path.lstrip("/")) or Answer(b"there is nothing here\n", status=HTTPStatus.NOT_FOUND)
+
+    def document(self) -> str:
+        """The whole page, as it is now."""
+        with self._lock:
+            self._refresh()
+            if self._page is None:
+                raise UserError(self._fault)
+            return render_live_html(self._page, INTERVAL)
+
+    def changes(self, have: Mapping[str, str]) -> dict[str, Any]:
+        """Sections that are not as a browser has them, by their digests in `have`; and all keys in order."""
+        with self._lock:
+            self._refresh()
+            if self._page is None:
+                raise UserError(self._fault)
+            digests = {key: digest_of(html) for key, html in self._rendered.items()}
+            sections = [
+                {"key": key, "html": html, "digest": digests[key]}
+                for key, html in self._rendered.items()
+                if have.get(key) != digests[key]
+            ]
+            now = time.strftime("%H:%M:%S")
+            state = f"live: training, as of {now}" if self._page.status == "running" else f"as of {now}: not training"
+            if self._fault:
+                state = f"as it was before: {self._fault}"
+            return {
+                "title": self._page.title, "order": self._page.keys(), "sections": sections, "state": state,
+                "kind": "lost" if self._fault else self._page.status,
+            }  # fmt: skip
+
+    def picture(self, name: str) -> Answer | None:
+        """Picture that the page names; None for anything else. Raises OSError."""
+        with self._lock:
+            path = self._run.pictures.paths.get(name)
+        if path is None:
+            return None
+        content, kind = load_picture(path)
+        return Answer(content, _TYPES[kind])
+
+    def _refresh(self) -> None:
+        """Make the page anew unless it is recent; a fault leaves the one before."""
+        if time.monotonic() - self._made < max(_LEAST_AGE, _SHARE * self._cost) and self._page is not None:
+            return
+        begun = time.monotonic()
+        try:
+            page = self._run.page()
+            self._rendered, self._page, self._fault = render_sections(page), page, ""
+        except Exception as error:  # the next look may find the files whole again
+            if self._fault != (fault := page_fault(error)):
+                self._fault = fault
+                self._warn(fault)
+        self._made = time.monotonic()
+        self._cost = self._made - begun

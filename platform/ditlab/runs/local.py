@@ -1,0 +1,88 @@
+"""Training in this process, without Ray. The first SIGINT or SIGTERM ends it after a final checkpoint."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from ditlab.engine.distributed import single_process
+from ditlab.runs.reporter import TrackedReporter
+from ditlab.runs.request import PreparedRun, RunCallbacks
+from ditlab.training.reporting import ProgressMarker, RunOutcome
+from ditlab.training.trainer import train
+
+
+def train_in_process(run: PreparedRun, callbacks: RunCallbacks) -> RunOutcome:
+    """Train a run to its end, or until the first SIGINT or SIGTERM, after a final checkpoint.
+
+    Raises:
+        UserError: the input is wrong.
+        RunFailed: the run failed.
+    """
+    request, resources = run.request, run.request.experiment.resources
+    for name, value in request.home.cache_variables().items():
+        os.environ.setdefault(name, value)
+    os.environ.update(resources.network.environment())  # before the process group exists: NCCL reads them once
+    rank_of = single_process(resources.gpus_per_worker > 0, resources.collective_timeout)
+    with stop_signals() as stop, _threads(resources.cpus_per_worker, callbacks.warn), rank_of as rank:
+        reporter = TrackedReporter(
+            run, callbacks.on_progress, should_stop=lambda: stop.count > 0, warn=callbacks.warn, marker=ProgressMarker()
+        )
+        with reporter:
+            outcome = train(request.training_run(run.data, run.plan), rank, reporter)
+            reporter.finish(outcome)
+        return outcome
+
+
+@contextmanager
+def _threads(wanted: int | None, warn: Callable[[str], None]) -> Iterator[None]:
+    """Compute with as many threads as a worker on Ray would, at most one a core; None: torch's number."""
+    before, cores = torch.get_num_threads(), os.cpu_count() or 1
+    if wanted is not None:
+        if wanted > cores:
+            warn(
+                f"resources.cpus_per_worker={wanted}, and this machine has {cores} cores: the run computes with "
+                f"{cores} threads, and sums in another order."
+            )
+        torch.set_num_threads(min(wanted, cores))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class StopRequests:
+    """Number of requests to stop a run, and their reason."""
+
+    count = 0
+    reason = "interrupted"
+    """Value of the topic `stop` that workers read."""
+    message = "stopping after a final checkpoint; once more ends at once."
+    """Warning that answers the first request; empty for none."""
+
+
+@contextmanager
+def stop_signals() -> Iterator[StopRequests]:
+    """Count SIGINT and SIGTERM, and raise KeyboardInterrupt from the second on.
+
+    Changes nothing outside the main thread, where Python delivers no signals.
+    """
+    requests = StopRequests()
+    if threading.current_thread() is not threading.main_thread():
+        yield requests
+        return
+
+    def count(*_: object) -> None:
+        requests.count += 1
+        if requests.count > 1:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, count) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield requests
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,167 @@
+"""HTTP servers on this machine's loopback: answers to GET and HEAD, the names that they answer to, a run's metrics.
+
+`MetricsServer` serves a run's metrics to scrapers (`ditlab train --metrics-port`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from ditlab.errors import UserError, first_line
+from ditlab.storage.plain_files import MIB, read_plain
+from ditlab.tracking.openmetrics import CONTENT_TYPE
+from ditlab.tracking.server.hosts import is_loopback
+
+HOST = "127.0.0.1"
+REQUEST_TIMEOUT = 30.0
+"""Seconds that a connection may say nothing."""
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer to a request."""
+
+    content: bytes
+    kind: str = TEXT
+    """Its Content-Type."""
+    status: HTTPStatus = HTTPStatus.OK
+
+
+FOREIGN_NAME = Answer(b"this server answers to names of loopback alone\n", status=HTTPStatus.FORBIDDEN)
+
+
+class LoopbackServer(ThreadingHTTPServer):
+    """HTTP server with a thread for each request, of which none keeps the process alive."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(
+        self,
+        port: int,
+        respond: Callable[[str], Answer],
+        fault: Callable[[Exception], str],
+        headers: Mapping[str, str] = HEADERS,
+    ) -> None:
+        """Listen on a port of loopback at once; 0 takes a free one.
+
+        `respond` answers a path with its query; where it raises UserError or OSError, the answer is 503 with what
+        `fault` says of that. Raises OSError for a port that cannot be listened on.
+        """
+        self.respond, self.fault, self.headers = respond, fault, headers
+        super().__init__((HOST, port), _LoopbackHandler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away."""
+
+
+class _LoopbackHandler(BaseHTTPRequestHandler):
+    """Handler of GET and HEAD for a `LoopbackServer`."""
+
+    server: LoopbackServer
+    server_version, sys_version = "ditlab", ""
+    timeout = REQUEST_TIMEOUT
+
+    def do_GET(self) -> None:
+        answer = self._answer() if is_own_name(self.headers.get_all("Host") or []) else FOREIGN_NAME
+        self.send_response(answer.status)
+        own = {"Content-Type": answer.kind, "Content-Length": str(len(answer.content))}
+        for name, value in {**self.server.headers, **own}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.content)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _answer(self) -> Answer:
+        try:
+            return self.server.respond(self.path)
+        except (UserError, OSError) as error:
+            text = f"{self.server.fault(error)}\n"
+            return Answer(text.encode(errors="replace"), status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing for a request."""
+
+
+def is_own_name(hosts: list[str]) -> bool:
+    """Return True for a request's only Host header if it names loopback, at any port: a tunnel may end on another.
+
+    A page of another site that makes its name lead to 127.0.0.1 (DNS rebinding) is refused by its name.
+    """
+    if len(hosts) != 1:
+        return False
+    host = hosts[0].strip()
+    name, bracket, port = host.rpartition("]") if host.startswith("[") else (host.partition(":")[0], "", "")
+    if bracket:
+        name, port = name[1:], port.lstrip(":")
+    else:
+        port = host.partition(":")[2]
+    return is_loopback(name.lower()) and (not port or (port.isascii() and port.isdigit()))
+
+
+LARGEST_PORT = 65535
+_LARGEST_FILE = 16 * MIB
+_PATH = "/metrics"
+_NOTHING_YET = b"# EOF\n"
+"""No metric, in the same format: before the run has written any."""
+
+
+class MetricsServer:
+    """Server of `/metrics`: the file that a run renews (`tracking.openmetrics`). Use as a context manager."""
+
+    def __init__(self, port: int) -> None:
+        """Listen on a port of loopback at once. Raises UserError where that is impossible."""
+        if not 1 <= port <= LARGEST_PORT:
+            raise UserError(f"metrics_port={port} is no port; give one from 1 to {LARGEST_PORT}.")
+        self._file: Path | None = None
+        try:
+            self._server = LoopbackServer(port, self.respond, _fault)
+        except OSError as error:
+            raise UserError(
+                f"--metrics-port {port} on {HOST} cannot be listened on ({error.strerror}); give another port."
+            ) from error
+        self._thread = threading.Thread(target=self._server.serve_forever, name="ditlab-metrics", daemon=True)
+
+    def follow(self, file: Path) -> None:
+        """Serve a run's file from now on."""
+        self._file = file
+
+    def respond(self, path: str) -> Answer:
+        """Answer with the metrics as they are now. Raises OSError where the file cannot be read."""
+        if path.partition("?")[0] != _PATH:
+            return Answer(b"the metrics are at /metrics\n", status=HTTPStatus.NOT_FOUND)
+        try:
+            content = read_plain(self._file, _LARGEST_FILE) if self._file else _NOTHING_YET
+        except FileNotFoundError:
+            content = _NOTHING_YET
+        return Answer(content, CONTENT_TYPE)
+
+    def __enter__(self) -> MetricsServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def _fault(error: Exception) -> str:
+    return f"the metrics cannot be read ({first_line(error)})"

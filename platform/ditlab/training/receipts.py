@@ -1,0 +1,249 @@
+"""Receipts of a run in training: digests of the samples that its steps consume, and facts of its attempts."""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import math
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ditlab.engine.distributed import Rank
+from ditlab.numerics import NUMERICS_VERSION
+from ditlab.receipts.attempt import RecordedAttempt
+from ditlab.receipts.rows import (
+    LEFT_OUT,
+    NOT_APPLIED,
+    SAMPLES_MASK,
+    draw_places,
+    joined_digest,
+    mix_in_place,
+    samples_digest,
+    step_key,
+)
+from ditlab.receipts.writer import ReceiptWriter, StepReceipt, describe_attempt
+from ditlab.spec.compiling import compile_decision
+from ditlab.spec.plugin_packages import plugin_packages
+from ditlab.storage.plain_files import MIB, read_plain
+from ditlab.training.plan import TrainingRun
+from ditlab.training.recovery import MemoryPlan
+
+
+class StepReceipts:
+    """Receipts of one worker's steps; the first worker writes those of all.
+
+    A step is written once all workers' digests of its samples and its metrics are there; metrics of a GPU come later.
+    """
+
+    def __init__(self, run: TrainingRun, rank: Rank, writer: ReceiptWriter | None) -> None:
+        """`writer` None: digests are exchanged, and nothing is written."""
+        self._run, self._rank, self._writer = run, rank, writer
+        self._digests: dict[int, int] = {}
+        """Digest of the samples of a step, of all workers."""
+        self._values: dict[int, tuple[float, float, float]] = {}
+        """Loss, gradient norm and learning rate of a step."""
+        self._left_out: set[int] = set()
+        self._next = 0
+        self._is_begun = False
+
+    def begin(self, step: int, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
+        """Begin an attempt from `step` steps on; `saved` is the receipt of the checkpoint that it goes on from.
+
+        An attempt that goes on with the state as it is, in this process, has the receipts so far as `saved`.
+        """
+        self._digests.clear()
+        self._values.clear()
+        self._left_out = {number + 1 for number in memory.skipped_steps}
+        self._next, self._is_begun = step + 1, True
+        if self._writer is not None:
+            self._writer.begin(attempt_facts(self._run, self._rank, memory, step), saved)
+
+    def row(self, digest: int) -> list[int]:
+        """Return this worker's digest of a step's samples in its place among those of all workers, zeros in others'."""
+        numbers = [0] * self._rank.world_size
+        numbers[self._rank.rank] = digest
+        return numbers
+
+    def take(self, step: int, digests: Sequence[int]) -> None:
+        """Take in the digests of all workers for a step."""
+        if self._writer is not None and self._is_begun:
+            self._digests[step] = joined_digest(list(digests))
+            self._write()
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Take in the `loss`, `grad_norm` and `lr` of a step."""
+        if self._writer is not None and step >= self._next:
+            self._values[step] = (values["loss"], values["grad_norm"], values["lr"])
+            self._write()
+
+    def receipt(self) -> dict[str, str]:
+        """Return what a checkpoint of now holds of the receipts; {} where none are written."""
+        if self._writer is None:
+            return {}
+        assert not self._values, "a step is saved before its workers' digests are there"
+        return self._writer.receipt()
+
+    def _write(self) -> None:
+        assert self._writer is not None
+        while self._next in self._digests and (self._next in self._values or self._next in self._left_out):
+            step = self._next
+            digest = self._digests.pop(step)
+            if step in self._left_out:
+                self._writer.add(StepReceipt(step, digest, flags=LEFT_OUT))
+            else:
+                loss, norm, lr = self._values.pop(step)
+                flags = 0 if math.isfinite(loss) and math.isfinite(norm) else NOT_APPLIED
+                self._writer.add(StepReceipt(step, digest, loss, norm, lr, flags))
+            self._next += 1
+
+
+@dataclass(frozen=True, slots=True)
+class FedPass:
+    """Samples of a forward pass, and the key that their random numbers were drawn with."""
+
+    row_ids: np.ndarray
+    """Rows of the store, int64 (samples,)."""
+    place: int
+    """Place of the first one in the global batch."""
+    micro_index: int
+    start: int
+    """Micro-batch and place within it that the random numbers of the first one belong to."""
+    step: int
+    """From 0, as random numbers are keyed."""
+    seed: int
+
+
+class StepDigester:
+    """Digests of steps, whose passes mostly lie as in the step before: places, keys and memory are kept between them.
+
+    A step of 64 samples takes 12 us of a core, a fifth of what `samples_digest` takes for each of its passes.
+    """
+
+    def __init__(self) -> None:
+        self._lying: list[tuple[int, int, int, int]] = []
+        """Place, micro-batch, start and number of samples of each pass of the step before."""
+        self._places = self._draws = self._mixed = self._spare = np.empty(0, np.uint64)
+
+    def digest(self, passes: Sequence[FedPass]) -> int:
+        """Return the digest of a step's passes; 0 for none."""
+        if not passes:
+            return 0
+        step, seed = passes[0].step, passes[0].seed
+        if any(each.step != step or each.seed != seed for each in passes):
+            return joined_digest([_alone(each) for each in passes])
+        lying = [(each.place, each.micro_index, each.start, len(each.row_ids)) for each in passes]
+        if lying != self._lying:
+            self._lying = lying
+            self._places = np.concatenate([_range(place, num) for place, _, _, num in lying])
+            self._draws = np.concatenate([draw_places(index, start, num) for _, index, start, num in lying])
+            self._mixed, self._spare = np.empty_like(self._places), np.empty_like(self._places)
+        mixed, spare = self._mixed, self._spare
+        np.bitwise_xor(self._draws, step_key(step, seed), mixed)
+        mix_in_place(mixed, spare)
+        np.bitwise_xor(mixed, self._places, mixed)
+        mix_in_place(mixed, spare)
+        rows = passes[0].row_ids if len(passes) == 1 else np.concatenate([each.row_ids for each in passes])
+        np.bitwise_xor(mixed, rows.view(np.uint64), mixed)
+        mix_in_place(mixed, spare)
+        return int(mixed.sum()) & SAMPLES_MASK
+
+
+def _alone(fed: FedPass) -> int:
+    num = len(fed.row_ids)
+    draws = draw_places(fed.micro_index, fed.start, num)
+    return samples_digest(fed.row_ids, _range(fed.place, num), draws, fed.step, fed.seed)
+
+
+def _range(first: int, num: int) -> np.ndarray:
+    return np.arange(first, first + num, dtype=np.uint64)
+
+
+LIBRARIES = ("torch", "deepspeed", "numpy")
+"""Libraries that a step's numbers come from."""
+OWN_PACKAGES = ("ditlab", "denoisers")
+
+
+def attempt_facts(run: TrainingRun, rank: Rank, memory: MemoryPlan, step: int) -> RecordedAttempt:
+    """Return what an attempt trains with, from `step` steps on."""
+    experiment, device = run.experiment, rank.device
+    spec = experiment.to_dict()
+    return describe_attempt(
+        step=step,
+        workers=rank.world_size,
+        halvings=memory.halvings,
+        left_out=[number + 1 for number in memory.skipped_steps],
+        device=device_name(device),
+        processor=processor_name(),
+        threads=torch.get_num_threads(),
+        versions=library_versions(),
+        code=code_digest(tuple(plugin_packages(spec))),
+        data=run.data.fingerprint,
+        spec_hash=experiment.content_hash(),
+        numerics=NUMERICS_VERSION,
+        blocks=compile_decision(experiment, device.type).numbers,
+    )
+
+
+def device_name(device: torch.device) -> str:
+    """Return `cpu`, or a GPU's name."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+@cache
+def processor_name() -> str:
+    """Return the model of this machine's CPU."""
+    try:
+        text = Path("/proc/cpuinfo").read_bytes()[: 64 * 1024].decode("utf-8", "replace")
+    except OSError:
+        text = ""
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of Python, DiTLab and the libraries that a step's numbers come from."""
+    found = {"python": platform.python_version(), "ditlab": _version("ditlab")}
+    return found | {name: _version(name) for name in LIBRARIES}
+
+
+@cache
+def code_digest(packages: tuple[str, ...] = ()) -> str:
+    """Return a SHA-256 over the Python sources of ditlab and denoisers, and of other packages by their names.
+
+    Comments count, as a digest of the text cannot tell them from code.
+    """
+    digest = hashlib.sha256()
+    for name in (*OWN_PACKAGES, *packages):
+        for label, path in _sources(name):
+            digest.update(f"{name}/{label}\n".encode())
+            digest.update(hashlib.sha256(read_plain(path, 16 * MIB, follow=True)).digest())
+    return digest.hexdigest()
+
+
+def _sources(name: str) -> Iterable[tuple[str, Path]]:
+    """Yield the Python files of an import package or of an installed distribution, by path within it, sorted."""
+    if name in OWN_PACKAGES or name.startswith("denoisers/"):
+        spec = importlib.util.find_spec(name.replace("/", "."))
+        folders = list(spec.submodule_search_locations or []) if spec else []
+        found = [
+            (path.relative_to(folder).as_posix(), path) for folder in folders for path in Path(folder).rglob("*.py")
+        ]
+    else:
+        try:
+            files = importlib.metadata.files(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            files = []
+        found = [(str(file), Path(str(file.locate()))) for file in files if str(file).endswith(".py")]
+    yield from sorted((label, path) for label, path in found if path.is_file())
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -1,1 +1,0 @@
-"""Receipts of a run in training: digests of what its steps are fed, and facts of its attempts."""

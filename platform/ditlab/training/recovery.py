@@ -1,0 +1,125 @@
+"""Policies of recovery: what follows a step that does not fit into memory, and one that is not finite.
+
+Out of memory: empty the caches, halve the micro-batch, halve it again, leave the batch out. Not finite: stop, skip the
+update, or roll back to the last checkpoint.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from ditlab.errors import RunFailed
+from ditlab.spec.experiment import Experiment
+
+# A CUDA device raises an exception of its own; torch's CPU allocator and NCCL a RuntimeError with one of these in it.
+_MESSAGES = ("can't allocate memory", "not enough memory", "Cannot allocate memory", "out of memory")
+
+
+class OutOfMemory(Exception):
+    """A forward or backward pass of step `step` (from 0) did not fit into memory."""
+
+    def __init__(self, step: int, message: str) -> None:
+        super().__init__(step, message)
+        self.step, self.message = step, message
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if an exception means that memory, of the device or the host, is used up."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(message in str(error) for message in _MESSAGES)
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Measures that a run takes to fit into memory; the global batch and its random draws stay what they are."""
+
+    halvings: int = 0
+    """Number of times the micro-batch was halved: each halving doubles the accumulation."""
+    skipped_steps: tuple[int, ...] = ()
+    """Steps (from 0) whose batch is taken from the order but not trained on."""
+    step: int = -1
+    """The latest step that did not fit."""
+    attempts: int = 0
+    """Number of times that step was tried again."""
+
+    def next_attempt(self, step: int, experiment: Experiment) -> "MemoryPlan":
+        """Return the plan with the next measure for a step that did not fit.
+
+        Raises:
+            RunFailed: every measure is used up, at the first step or for four steps in a row.
+        """
+        attempts = self.attempts + 1 if step == self.step else 1
+        tried = replace(self, step=step, attempts=attempts)
+        if attempts == 1:
+            return tried  # the next attempt has empty caches: fragments of earlier shapes may have been the cause
+        if attempts <= 3 and experiment.micro_size % 2 ** (self.halvings + 1) == 0:
+            return replace(tried, halvings=self.halvings + 1)
+        if self.skipped_steps[-3:] == (step - 3, step - 2, step - 1) or step == 0:
+            raise RunFailed(
+                f"out of memory at step {step + 1}, with micro-batches of {experiment.micro_size >> self.halvings} "
+                "too: lower batch.micro or the model's size, raise engine.zero.stage, or set "
+                "engine.activation_checkpointing=true.",
+                kind="out_of_memory",
+            )
+        return replace(tried, skipped_steps=(*self.skipped_steps, step))
+
+    def describe(self, step: int, experiment: Experiment) -> str:
+        """Return a sentence for people on the measure taken for a step."""
+        if step in self.skipped_steps:
+            return f"out of memory at step {step + 1}: its batch is left out."
+        if self.attempts == 1:
+            return f"out of memory at step {step + 1}: trying again with emptied caches."
+        size = experiment.micro_size >> self.halvings
+        return f"out of memory at step {step + 1}: going on with micro-batches of {size}, the batch stays the same."
+
+
+@dataclass
+class NonFiniteMonitor:
+    """Counter of non-finite steps; the engine has left their updates out by itself, this decides what follows.
+
+    All workers see the same numbers in the same order, so they decide alike.
+    """
+
+    experiment: Experiment
+    num_skipped: int = 0
+    """Steps left out by this process."""
+    num_consecutive: int = 0
+    """Non-finite steps since the last finite one."""
+    _num_rollbacks: int = 0
+    _rollback_step: int = -1
+
+    def record(self, step: int, loss: float, norm: float) -> None:
+        """Count a step (from 1) whose loss or gradient norm is not finite.
+
+        Raises:
+            RunFailed: the policy is to stop, or its limit of steps in a row is exceeded.
+        """
+        policy = self.experiment.training.non_finite
+        self.num_skipped += 1
+        self.num_consecutive += 1
+        what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
+        if policy.policy == "stop":
+            raise self._diverged(f"{what} at step {step}")
+        if policy.policy == "skip" and self.num_consecutive > policy.limit:
+            raise self._diverged(f"{what} at step {step}, as in the {policy.limit} steps before it")
+
+    def record_rollback(self, step: int, to: int) -> None:
+        """Count a return to step `to` because of the non-finite step `step`.
+
+        Raises:
+            RunFailed: the run has gone back there too often.
+        """
+        limit = self.experiment.training.non_finite.limit
+        self._num_rollbacks = self._num_rollbacks + 1 if to <= self._rollback_step else 1
+        self._rollback_step = to
+        if self._num_rollbacks > limit:
+            raise self._diverged(f"step {step} had a NaN or infinite loss, after {limit} roll-backs to step {to}")
+
+    def _diverged(self, what: str) -> RunFailed:
+        return RunFailed(
+            f"{what}: training diverged; lower optimizer.lr (now {self.experiment.optimizer.lr}) or "
+            "training.clip.max_norm, or use training.precision=fp32.",
+            kind="diverged",
+        )

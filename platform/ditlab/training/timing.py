@@ -1,0 +1,338 @@
+"""Where the time of training goes: phases of all workers, slow workers, throughput, utilisation.
+
+The phases of a step are exchanged once a step with the requests to stop, and logged about once a second. The rule by
+which a slow worker is named is pure: it decides from the phases' times alone.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ditlab.engine.distributed import Rank
+from ditlab.engine.phase_clock import PHASES, PhaseClock
+from ditlab.tracking.journal.facts import STRAGGLER_TAG
+from ditlab.training.plan import TrainingRun
+from ditlab.training.reporting import Reporter
+
+PROGRESS_INTERVAL = 0.25  # seconds between progress reports
+MEMORY = 30.0
+"""Seconds of training after which a stretch counts for a third in the time left; a busy machine's differ tenfold."""
+
+
+class ThroughputMeter:
+    """Samples per second over the latest stretch of steps, without evaluations and saves."""
+
+    def __init__(self, batch_size: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._batch_size, self._clock = batch_size, clock
+        self._since, self._steps, self._reported = clock(), 0, 0.0
+        self.samples_per_second = 0.0
+        self.seconds_per_sample = 0.0
+        """Average of which stretches fade within `MEMORY`: what the time left is told from."""
+
+    def restart(self) -> None:
+        """Begin a new stretch: the time since the last step was spent on something else."""
+        self._since, self._steps = self._clock(), 0
+
+    def count_step(self) -> None:
+        """Count a finished step."""
+        self._steps += 1
+        elapsed = self._clock() - self._since
+        if elapsed > 0 and (elapsed > 1.0 or not self.samples_per_second):
+            samples = self._steps * self._batch_size
+            share = 1 - math.exp(-elapsed / MEMORY) if self.seconds_per_sample else 1.0
+            self.seconds_per_sample += share * (elapsed / samples - self.seconds_per_sample)
+            self.samples_per_second = samples / elapsed
+            self._since, self._steps = self._clock(), 0
+
+    def is_report_due(self, force: bool) -> bool:
+        """Return True if the latest progress report is older than PROGRESS_INTERVAL, or with `force`."""
+        if force or self._clock() - self._reported > PROGRESS_INTERVAL:
+            self._reported = self._clock()
+            return True
+        return False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Exclude the time inside from the throughput."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._since += self._clock() - start
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the peak in bytes: of torch's tensors on a GPU, of the whole process's resident memory on a CPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+FACTOR = 1.5
+"""Times the median of the other workers that a slow worker's own work takes."""
+LEAST_STEPS = 5
+"""Steps in a row."""
+LEAST_LOSS = 1.0
+"""Seconds that it has cost in these steps: short steps of a busy machine differ by more than the factor."""
+
+
+@dataclass(frozen=True)
+class SlowStretch:
+    """Steps in a row in which one worker was slow."""
+
+    worker: int
+    """Its rank."""
+    num_steps: int
+    own: float
+    """Seconds of its forward and backward passes in these steps."""
+    others: float
+    """Median of the other workers' seconds in forward and backward passes."""
+
+    @property
+    def ratio(self) -> float:
+        """Times that its own work takes longer."""
+        return self.own / self.others if self.others else float("inf")
+
+    @property
+    def is_straggler(self) -> bool:
+        """Return True if the stretch is long enough, and has cost enough, to name the worker."""
+        return self.num_steps >= LEAST_STEPS and self.own - self.others >= LEAST_LOSS
+
+    def describe(self, name: str) -> str:
+        """Describe the stretch in one sentence's end: `worker 1 takes 2.1 times ...`."""
+        return (
+            f"{name} takes {self.ratio:.1f} times as long for its forward and backward passes as the others, for "
+            f"{self.num_steps:,} steps in a row"
+        )
+
+
+def follow_slowest(before: SlowStretch | None, work: Sequence[float], num_steps: int) -> SlowStretch | None:
+    """Return the stretch after further steps, from each worker's seconds of forward and backward passes in them.
+
+    The slowest worker is slow where it takes more than `FACTOR` times the median of the others. None where no worker
+    is; another slow worker begins a stretch of its own.
+    """
+    if len(work) < 2 or not num_steps:
+        return before
+    worker = _slowest(work)
+    own, others = work[worker], _median_of_others(work, worker)
+    if own <= FACTOR * others:
+        return None
+    if before is not None and before.worker == worker:
+        return SlowStretch(worker, before.num_steps + num_steps, before.own + own, before.others + others)
+    return SlowStretch(worker, num_steps, own, others)
+
+
+def slowest_share(work: Sequence[float]) -> float:
+    """Return how many times the median of the others the slowest of several workers takes; 1 where all are alike."""
+    worker = _slowest(work)
+    others = _median_of_others(work, worker)
+    return work[worker] / others if others else 1.0
+
+
+def _slowest(work: Sequence[float]) -> int:
+    return max(range(len(work)), key=lambda rank: work[rank])
+
+
+def _median_of_others(work: Sequence[float], worker: int) -> float:
+    return statistics.median([*work[:worker], *work[worker + 1 :]])
+
+
+_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """Operations of one step, and the rate that they are compared with."""
+
+    model: float
+    """Operations of the forward and backward passes of the global batch, without recomputation."""
+    hardware: float
+    """Operations including those that activation checkpointing computes a second time."""
+    rate: float
+    """Operations a second of a matrix product, of all workers together."""
+
+    def utilisation(self, step_seconds: float) -> dict[str, float]:
+        """Return `perf/mfu` (Chowdhery et al. 2022, arXiv:2204.02311, appendix B) and `perf/hfu` of a step's time."""
+        done = self.rate * step_seconds
+        return {"perf/mfu": self.model / done, "perf/hfu": self.hardware / done} if done > 0 else {}
+
+
+def step_work(run: TrainingRun, rank: Rank, warn: Callable[[str], None]) -> StepWork | None:
+    """Count a step's operations and measure the rate of a matrix product: about half a second, once a run.
+
+    None, and a warning, for a network whose operations cannot be counted.
+    """
+    from ditlab.inputs.data_shape import data_shape
+    from ditlab.planning.flops import step_flops
+    from ditlab.planning.matrix_rate import matrix_rate
+
+    experiment = run.experiment
+    try:
+        flops = step_flops(experiment, data_shape(experiment, run.data))
+    except Exception as error:  # a family of another package may do on the meta device what it does not bear
+        warn(f"perf/mfu is left out: the operations of {experiment.model.family} cannot be counted ({error}).")
+        return None
+    rate = matrix_rate(rank.device, _TYPES[experiment.training.precision])
+    return StepWork(flops.model, flops.hardware, rate * rank.world_size)
+
+
+INTERVAL = 1.0
+"""Least seconds between two logged points: short steps would fill the journal with their times."""
+SHARE = 1e-4
+"""Least time between two points as a share of that since the start: a month's take 30 MB, not 40 MB a day."""
+COUNTED_AFTER = 2.0
+"""Seconds of steps before their operations are counted: a shorter run, as of a test, has no utilisation."""
+_OWN_WORK = [PHASES.index("forward"), PHASES.index("backward")]
+_BETWEEN_STEPS = [PHASES.index("checkpoint"), PHASES.index("evaluation")]
+_DATA = PHASES.index("data")
+_NUM_PHASES = len(PHASES)
+_ROW = _NUM_PHASES + 2  # numbers that a worker sends: nanoseconds by phase, steps, bytes of its peak memory
+_SECOND = 1_000_000_000  # nanoseconds
+
+
+class PhaseLog:
+    """Where the time of a run goes, as each worker knows it from all; the first one logs it and names stragglers."""
+
+    def __init__(
+        self,
+        run: TrainingRun,
+        rank: Rank,
+        reporter: Reporter,
+        clock: PhaseClock,
+        now: Callable[[], float] = time.monotonic,
+        measure: Callable[[TrainingRun, Rank, Callable[[str], None]], StepWork | None] = step_work,
+    ) -> None:
+        self.clock = clock
+        self._run, self._rank, self._reporter, self._now, self._measure = run, rank, reporter, now, measure
+        self._batch_size, self._tokens = run.experiment.batch.size, _tokens_of_sample(run)
+        self._begin = self._logged = now()
+        self._work: StepWork | None = None
+        self._is_counted = False
+        self._own = [0] * _ROW
+        """Numbers that this worker has not sent yet."""
+        self._waited, self._num_waits = 0.0, 0
+        self._memory_at = -INTERVAL
+        shape = (rank.world_size, _NUM_PHASES)
+        self._sums, self._steps = np.zeros(shape), np.zeros(rank.world_size, np.int64)
+        """Seconds (worker, phase) and steps since the last logged point."""
+        self.totals = np.zeros(shape)
+        """Seconds (worker, phase) since this process began the run."""
+        self.peaks = np.zeros(rank.world_size, np.int64)
+        """Peak memory of each worker, bytes."""
+        self._stretch: SlowStretch | None = None
+        self._named = -1
+
+    def restart(self) -> None:
+        """Begin to train: what came before was building and loading."""
+        self.clock.restart()
+        self._logged = self._now()
+
+    def read(self, is_over: bool = False) -> None:
+        """Read this worker's clock: the steps that have ended; with `is_over` also what lies behind the last one."""
+        found = self.clock.read_rest() if is_over else self.clock.read()
+        if is_over:
+            self._memory_at = -INTERVAL
+        elif not found.num_steps:
+            return
+        for phase, seconds in enumerate(found.seconds):
+            self._own[phase] += round(seconds * _SECOND)
+        self._own[_NUM_PHASES] += found.num_steps
+        self._waited, self._num_waits = self._waited + found.seconds[_DATA], self._num_waits + found.num_steps
+        if self._rank.world_size == 1:
+            self.take(self._sent())
+
+    def row(self) -> list[int]:
+        """Return this worker's numbers, zero in the places of the others, and forget them; [] for a single worker."""
+        if self._rank.world_size == 1:
+            return []
+        before = [0] * (_ROW * self._rank.rank)
+        return [*before, *self._sent(), *[0] * (_ROW * (self._rank.world_size - self._rank.rank - 1))]
+
+    def take(self, numbers: Sequence[int]) -> None:
+        """Take in the numbers of all workers, the largest in each place of their rows; [] has none."""
+        if not numbers:
+            return
+        rows = np.array(numbers, np.int64).reshape(-1, _ROW)
+        seconds, steps = rows[:, :_NUM_PHASES] / _SECOND, rows[:, _NUM_PHASES]
+        self._sums += seconds
+        self._steps += steps
+        self.totals += seconds
+        np.maximum(self.peaks, rows[:, _NUM_PHASES + 1], out=self.peaks)
+        if self._rank.is_first and self._rank.world_size > 1 and steps.min() > 0:
+            work = seconds[:, _OWN_WORK].sum(1) / steps * steps.min()
+            self._stretch = follow_slowest(self._stretch, work.tolist(), int(steps.min()))
+            self._name_straggler()
+
+    def data_wait(self, restart: bool) -> float:
+        """Return the seconds a step that this worker waited for its batch; `restart` begins a new mean."""
+        mean = self._waited / max(1, self._num_waits)
+        if restart:
+            self._waited, self._num_waits = 0.0, 0
+        return mean
+
+    def is_due(self) -> bool:
+        """Return True if the last logged point is older than a second, or than a ten-thousandth of the run so far."""
+        return self._now() - self._logged >= max(INTERVAL, SHARE * (self._now() - self._begin))
+
+    def point(self) -> dict[str, float]:
+        """Return the metrics since the last point, under their MLflow names, and begin anew; {} before a step's end."""
+        if not self._steps.all():
+            return {}
+        self._logged = self._now()
+        of_workers = self._sums / self._steps[:, None]
+        mean, num_steps = of_workers.mean(0), int(self._steps[0])
+        values = {f"time/{name}": float(seconds) for name, seconds in zip(PHASES, mean, strict=True)}
+        values["time/steps"] = float(num_steps)
+        if self._rank.world_size > 1:
+            values["time/slowest"] = slowest_share(of_workers[:, _OWN_WORK].sum(1).tolist())
+        step = float(mean.sum() - mean[_BETWEEN_STEPS].sum())
+        if step > 0:
+            pace = self._batch_size / step / self._rank.world_size
+            values["perf/samples_per_second"] = pace
+            if self._tokens:
+                values["perf/tokens_per_second"] = pace * self._tokens
+        if work := self._step_work():
+            values |= work.utilisation(step)
+        values["perf/memory"] = float(self.peaks.max())
+        self._sums[:], self._steps[:] = 0.0, 0
+        return values
+
+    def _sent(self) -> list[int]:
+        sent, self._own = self._own, [0] * _ROW
+        if self._now() - self._memory_at >= INTERVAL:  # torch's statistics of a GPU take 0.1 ms
+            self._memory_at = self._now()
+            sent[-1] = peak_memory(self._rank.device)
+        return sent
+
+    def _step_work(self) -> StepWork | None:
+        trained = self.totals[0].sum() - self.totals[0, _BETWEEN_STEPS].sum()
+        if not self._is_counted and trained >= COUNTED_AFTER:
+            self._is_counted = True
+            self._work = self._measure(self._run, self._rank, self._reporter.warn)
+        return self._work
+
+    def _name_straggler(self) -> None:
+        """Tag the run with a worker that has become a straggler, and warn; once for each until another one is."""
+        found = self._stretch
+        if found is None or not found.is_straggler or found.worker == self._named:
+            return
+        self._named = found.worker
+        text = found.describe(self._reporter.worker_name(found.worker))
+        self._reporter.tags({STRAGGLER_TAG: text})
+        self._reporter.warn(f"{text}; they wait for it at every step.")
+
+
+def _tokens_of_sample(run: TrainingRun) -> int:
+    """Tokens of a row of text; 0 for other data."""
+    rows = (field.shape for field in run.experiment.batch_fields() if field.name == "tokens")
+    return next((int(shape[0]) for shape in rows if shape), 0)

@@ -1,1 +1,0 @@
-"""Where the time of training goes: phases of all workers, slow workers, utilisation."""
