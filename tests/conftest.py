@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from ditlab.home import Home
-from ditlab.tracking.upload import connection
+from ditlab.tracking import mlflow_connection
 from support import databases, garbage
 from support.clusters import ray_instance
 
@@ -47,7 +47,7 @@ def _databases_are_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         databases.copy_template(databases.make_template(tmp_path_factory), path, home)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connection, "_make_database", copy)
+        patch.setattr(mlflow_connection, "_make_database", copy)
         yield
 
 

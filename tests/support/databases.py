@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from ditlab.home import Home
-from ditlab.tracking.upload import connection
+from ditlab.tracking import mlflow_connection
 
-REAL = connection._make_database
+REAL = mlflow_connection._make_database
 """MLflow's own way, which `tests/conftest.py` replaces by a copy of the template."""
 
 
@@ -48,17 +48,17 @@ def seed(home: Path, template: Path) -> Path:
 def copy_template(template: Path, path: Path, home: Home) -> None:
     """Copy the template as a database of a home: its first experiment keeps its artifacts there, as MLflow makes it."""
     shutil.copyfile(template, path)
-    with closing(sqlite3.connect(path)) as connection, connection:
+    with closing(sqlite3.connect(path)) as mlflow_connection, mlflow_connection:
         location = str(home.artifacts / "0")
-        connection.execute("UPDATE experiments SET artifact_location = ? WHERE experiment_id = 0", (location,))
+        mlflow_connection.execute("UPDATE experiments SET artifact_location = ? WHERE experiment_id = 0", (location,))
 
 
 def _make(template: Path, root: Path) -> None:
     """A client's first connection to a home makes its database: the code that the tests are about."""
     home = Home(root).ensure()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connection, "_make_database", REAL)
-        connection.connect(f"sqlite:///{home.mlflow_database}", home)
+        patch.setattr(mlflow_connection, "_make_database", REAL)
+        mlflow_connection.connect(f"sqlite:///{home.mlflow_database}", home)
     part = template.with_suffix(".part")
     shutil.copyfile(home.mlflow_database, part)
     part.rename(template)

@@ -13,7 +13,7 @@ from ditlab.spec.sweep.spec import Sweep
 from ditlab.sweeps.prepare import PreparedSweep, prepare_sweep
 from ditlab.sweeps.start import StartedSweep, create_sweep
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, update_record
 from support.trainings.workers import TINY
 

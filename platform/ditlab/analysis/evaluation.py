@@ -27,7 +27,7 @@ from ditlab.quality.eligibility import quality_ineligibility, size_remedy
 from ditlab.quality.evaluator import QualityEvaluator
 from ditlab.quality.measurement import FLOAT, family_measurement, held_out_measurement, weights_digest
 from ditlab.quality.names import QUALITY_NOTE
-from ditlab.receipts.measurement import (
+from ditlab.receipts.records import (
     EVALUATED_STEP_TAG,
     EVALUATION_TAG,
     SHOWN,

@@ -25,7 +25,7 @@ from ditlab.reports.parameters import parameters_figure
 from ditlab.reports.rendering.theme import ThemeName
 from ditlab.reports.rendering.vector import PictureFormat, save_formats
 from ditlab.reports.schedules import schedule_figure, schedules_figure
-from ditlab.tracking.journal.history import metric_history
+from ditlab.tracking.history import metric_history
 from ditlab.training.plan import learning_rate, plan_run
 
 Makers = Mapping[str, Callable[[], Figure | None]]

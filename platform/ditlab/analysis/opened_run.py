@@ -13,8 +13,7 @@ from ditlab.runs.request import checkpoint_store
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugin_packages import check_installed
 from ditlab.spec.recorded import load_recorded_experiment
-from ditlab.tracking.records import FoundRun, find_training_run
-from ditlab.tracking.run_record import RunRecord
+from ditlab.tracking.records import FoundRun, RunRecord, find_training_run
 from ditlab.tracking.tracker import RunTracker
 
 

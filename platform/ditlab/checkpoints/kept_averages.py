@@ -1,4 +1,7 @@
-"""Averages of other lengths, rebuilt from the kept ones of a checkpoint and of the snapshots before it."""
+"""Averages of other lengths, rebuilt from the kept ones of a checkpoint and of the snapshots before it.
+
+Snapshots are a store of their own among the run's checkpoints, which is not pruned.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ditlab.averages.combining import Combination, KeptAverage, combine
-from ditlab.averages.names import START, UPDATES, field_of, length_of
-from ditlab.averages.profiles import AverageProfile, PowerProfile
+from ditlab.averages import (
+    FOLDER,
+    START,
+    UPDATES,
+    AverageProfile,
+    Combination,
+    KeptAverage,
+    PowerProfile,
+    combine,
+    field_of,
+    length_of,
+)
 from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.checkpoints.reader import CheckpointReader
-from ditlab.checkpoints.snapshots import average_snapshots
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import UserError
 from ditlab.progress import Progress, ignore_progress
+
+
+def average_snapshots(checkpoints: CheckpointStore) -> CheckpointStore:
+    """Return the store of the snapshots of a run's averages."""
+    return checkpoints.child(FOLDER)
+
 
 SLICE = 2**22
 """Values that are added up at once, in float64: 32 MiB."""

@@ -57,7 +57,7 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
     from ditlab.errors import UserError
     from ditlab.home import Home
     from ditlab.tracking.records import find_run, record_remarks, scan_runs
-    from ditlab.tracking.upload.sync import sync_runs
+    from ditlab.tracking.upload import sync_runs
 
     home = Home.from_environment()
     if which:
@@ -87,7 +87,7 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
 
 def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
     """Rows of the newest runs, and sentences on what could not be read."""
-    from ditlab.tracking.journal.recent import recent_metrics
+    from ditlab.tracking.journal import recent_metrics
     from ditlab.tracking.records import record_remarks, scan_runs
 
     rows, damaged, runs = [], 0, scan_runs(home)
@@ -120,7 +120,7 @@ def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _remote_rows(tracking: str, home: Home, num: int) -> list[dict[str, Any]]:
-    from ditlab.tracking.upload.listing import list_mlflow_runs
+    from ditlab.tracking.mlflow_runs import list_mlflow_runs
 
     return [
         {

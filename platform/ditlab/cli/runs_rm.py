@@ -54,7 +54,7 @@ def _print(plan: RemovalPlan, mlflow: bool, as_json: bool) -> None:
 
     from ditlab.cli.terminal import status_text
     from ditlab.cli.visible import shown_line
-    from ditlab.tracking.address import redact
+    from ditlab.tracking.access import redact
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("run", no_wrap=True)

@@ -55,10 +55,8 @@ def ui(
     from ditlab.cli.plain_lines import waiting_lines
     from ditlab.errors import UserError
     from ditlab.home import Home, followed
-    from ditlab.tracking.server.accounts import Administrator
-    from ditlab.tracking.server.hosts import is_loopback
-    from ditlab.tracking.server.process import MlflowServer, ServerOptions
-    from ditlab.tracking.server.storage import artifact_location, database_address
+    from ditlab.tracking.server import MlflowServer, ServerOptions, artifact_location, database_address, is_loopback
+    from ditlab.tracking.server_accounts import Administrator
 
     if auth is None and not is_loopback(host):
         raise UserError(

@@ -19,7 +19,7 @@ from ditlab.doctor.gpus import judge_gpus, matmul_error, parse_gpu, read_gpus
 from ditlab.doctor.storage_speed import read_speed, tracking_problem, write_speed
 from ditlab.home import Home, writable_folder
 from ditlab.spec.uris import is_uri
-from ditlab.tracking.address import launch_address, redact, resolve_tracking_uri
+from ditlab.tracking.access import launch_address, redact, resolve_tracking_uri
 
 CHECK_TIMEOUT = 120.0  # seconds for each check on all nodes: 64 MiB at 1 MB/s, or a process start on a busy node
 

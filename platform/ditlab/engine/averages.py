@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ditlab.averages.names import START, field_of
-from ditlab.averages.profiles import PowerProfile
+from ditlab.averages import START, PowerProfile, field_of
 from ditlab.engine.partitions import ParameterSlice, Partitions
 from ditlab.engine.update import Update
 from ditlab.spec.optimisation.training import Ema

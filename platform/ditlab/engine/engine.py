@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch._tensor_str import printoptions
 
-from ditlab.averages.names import START
+from ditlab.averages import START
 from ditlab.engine.averages import PowerAverages, WeightAverage
 from ditlab.engine.compilation import compile_blocks
 from ditlab.engine.deepspeed_internals import (

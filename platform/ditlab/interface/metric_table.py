@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from ditlab.tracking.journal.history import Series
+from ditlab.tracking.history import Series
 
 
 def metric_table(chosen: Mapping[str, Series]) -> pa.Table:

@@ -19,10 +19,9 @@ from ditlab.runs.locks import is_locked, lock_run
 from ditlab.storage.files import sync_folder
 from ditlab.storage.sizes import folder_size
 from ditlab.sweeps.folder import SweepFolder
-from ditlab.tracking.address import redact, resolve_tracking_uri
-from ditlab.tracking.records import RunList, find_run, scan_runs
-from ditlab.tracking.run_record import RunRecord
-from ditlab.tracking.upload.sync import num_unsent
+from ditlab.tracking.access import redact, resolve_tracking_uri
+from ditlab.tracking.records import RunList, RunRecord, find_run, scan_runs
+from ditlab.tracking.upload import num_unsent
 
 _REMOVED = ".removed"
 """Folder beside the runs, to which a run is renamed before its files are deleted."""
@@ -73,7 +72,7 @@ class RemovalPlan:
         known = scan_runs(self.home)
         _refuse_needed(self.home, known, [run.folder.run_id for run in self.runs])
         if mlflow:
-            from ditlab.tracking.upload.deletion import delete_mlflow_run
+            from ditlab.tracking.mlflow_runs import delete_mlflow_run
 
             for run in self.runs:
                 delete_mlflow_run(run.folder.run_id, run.address, self.home)

@@ -22,9 +22,8 @@ from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugin_packages import check_installed
 from ditlab.spec.recorded import load_recorded_experiment
-from ditlab.tracking.journal.history import Series, metric_history
-from ditlab.tracking.records import FoundRun, find_training_run, list_runs, read_record
-from ditlab.tracking.run_record import RunRecord
+from ditlab.tracking.history import Series, metric_history
+from ditlab.tracking.records import FoundRun, RunRecord, find_training_run, list_runs, read_record
 
 if TYPE_CHECKING:
     from ditlab.analysis.evaluation import CheckpointEvaluation

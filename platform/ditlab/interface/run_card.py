@@ -20,12 +20,9 @@ from ditlab.spec.display.experiment_card import differing_table
 from ditlab.spec.display.spec_fields import spec_fields
 from ditlab.spec.experiment import Experiment
 from ditlab.storage.plain_files import MIB, read_plain
-from ditlab.tracking.journal.content import JournalContent
-from ditlab.tracking.journal.recent import recent_metrics
-from ditlab.tracking.journal.side_index import read_content
-from ditlab.tracking.records import read_record
-from ditlab.tracking.run_record import RunRecord
-from ditlab.tracking.upload.path_safety import is_relative, stays_below
+from ditlab.tracking.journal import JournalContent, is_relative, recent_metrics, stays_below
+from ditlab.tracking.journal_index import read_content
+from ditlab.tracking.records import RunRecord, read_record
 
 MOST_RUNS = 30
 MOST_METRICS = 200

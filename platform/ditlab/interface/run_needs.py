@@ -13,8 +13,7 @@ from ditlab.spec.composition.start import parse_start
 from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.sweeps.folder import SweepFolder
-from ditlab.tracking.records import RunList
-from ditlab.tracking.run_record import RunRecord
+from ditlab.tracking.records import RunList, RunRecord
 
 _SPECS = ("spec.yaml", "sweep.yaml", "report/best.yaml")
 

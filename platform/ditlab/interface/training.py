@@ -21,7 +21,7 @@ from ditlab.runs.request import PreparedRun, RecordedProof, RunCallbacks
 from ditlab.spec.composition.start import Start
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
-from ditlab.tracking.address import redact
+from ditlab.tracking.access import redact
 from ditlab.training.reporting import RunOutcome, TrainingProgress
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ditlab.averages.snapshot_steps import snapshot_steps
+from ditlab.averages import snapshot_steps
 from ditlab.planning.hardware import GPUS
 from ditlab.planning.setting_memory import checkpoint_bytes, snapshot_bytes
 from ditlab.planning.settings import SETTINGS, Machine, PlannedSetting, Planner

@@ -23,7 +23,7 @@ from ditlab.quality.drawing import draw_reported
 from ditlab.quality.eligibility import quality_basis, quality_sampler
 from ditlab.quality.measure import QualityReference, ignore
 from ditlab.quality.measurement import SampleDrawing, quality_measurement
-from ditlab.receipts.measurement import Measurement
+from ditlab.receipts.records import Measurement
 from ditlab.spec.experiment import Experiment
 
 

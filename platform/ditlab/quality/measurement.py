@@ -13,7 +13,7 @@ from ditlab.data.stores.view import View
 from ditlab.encoders.digest import encoder_digest
 from ditlab.home import Home
 from ditlab.numerics import NUMERICS_VERSION
-from ditlab.receipts.measurement import Measurement
+from ditlab.receipts.records import Measurement
 from ditlab.spec.experiment import Experiment
 
 

@@ -12,9 +12,7 @@ import numpy as np
 
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
-from ditlab.receipts.attempt import RecordedAttempt, parse_attempt
-from ditlab.receipts.chain import ORIGIN, next_head
-from ditlab.receipts.rows import ROW, checksum, intact_rows
+from ditlab.receipts.records import ORIGIN, ROW, RecordedAttempt, checksum, intact_rows, next_head, parse_attempt
 from ditlab.storage.files import append_json_line, read_json_lines, sync_folder
 from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append
 

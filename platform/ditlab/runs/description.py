@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from ditlab.averages.names import FOLDER
+from ditlab.averages import FOLDER
 from ditlab.checkpoints.manifest import committed
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
@@ -20,16 +20,14 @@ from ditlab.spec.uris import is_uri
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import read_plain
 from ditlab.storage.sizes import folder_size
-from ditlab.tracking.address import redact, resolve_tracking_uri
-from ditlab.tracking.journal.content import JournalContent
-from ditlab.tracking.journal.facts import PROOF_TAG, STRAGGLER_TAG
-from ditlab.tracking.journal.history import series_of
-from ditlab.tracking.journal.side_index import damaged_lines, read_content
-from ditlab.tracking.parameters import flatten
-from ditlab.tracking.records import FoundRun, list_runs
-from ditlab.tracking.relocation.places import check_place
-from ditlab.tracking.run_record import RunRecord
-from ditlab.tracking.upload.sync import num_unsent
+from ditlab.tracking.access import redact, resolve_tracking_uri
+from ditlab.tracking.history import PROOF_TAG, STRAGGLER_TAG, series_of
+from ditlab.tracking.journal import JournalContent
+from ditlab.tracking.journal_index import damaged_lines, read_content
+from ditlab.tracking.names import flatten
+from ditlab.tracking.records import FoundRun, RunRecord, list_runs
+from ditlab.tracking.relocation import check_place
+from ditlab.tracking.upload import num_unsent
 
 _ESSENTIALS = (
     "seed", "model.family", "data.kind", "data.path", "data.weights.*", "batch.size", "batch.micro", "optimizer.kind",

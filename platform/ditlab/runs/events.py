@@ -14,10 +14,8 @@ from ditlab.home import RunFolder
 from ditlab.runs.locks import is_locked
 from ditlab.storage.plain_files import open_plain
 from ditlab.storage.sizes import folder_size
-from ditlab.tracking.journal.content import JournalContent
-from ditlab.tracking.journal.format import JournalRecord, all_metrics
-from ditlab.tracking.journal.reader import LARGEST_JOURNAL, read_journal
-from ditlab.tracking.journal.side_index import read_content
+from ditlab.tracking.journal import LARGEST_JOURNAL, JournalContent, JournalRecord, all_metrics, read_journal
+from ditlab.tracking.journal_index import read_content
 
 _EVALUATIONS = ("eval/", "held_out/", "quality/", "assessed/")
 """Prefixes of the metrics whose points are events; those of single steps are none."""

@@ -19,8 +19,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.storage.plain_files import read_plain
-from ditlab.tracking.records import FoundRun, find_training_run, list_runs, read_record
-from ditlab.tracking.run_record import RunRecord
+from ditlab.tracking.records import FoundRun, RunRecord, find_training_run, list_runs, read_record
 from ditlab.training.state import named_parameters, persistent_buffers
 
 

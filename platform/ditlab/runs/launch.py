@@ -30,12 +30,11 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugin_packages import plugin_packages, plugin_tags
 from ditlab.spec.recorded import encode_recorded
 from ditlab.storage.files import write_durably
-from ditlab.tracking.access import check_access, check_reachable
-from ditlab.tracking.address import launch_address, redact, resolve_tracking_uri
+from ditlab.tracking.access import check_access, check_reachable, launch_address, redact, resolve_tracking_uri
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.journal.facts import PROOF_TAG
+from ditlab.tracking.history import PROOF_TAG
 from ditlab.tracking.records import create_run, find_training_run, find_unfinished, list_runs, read_record
-from ditlab.tracking.relocation.places import check_place, record_place
+from ditlab.tracking.relocation import check_place, record_place
 from ditlab.training.plan import RunPlan, plan_run
 
 

@@ -12,7 +12,7 @@ from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.recorded import encode_recorded
 from ditlab.storage.files import write_durably
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import update_record
 from ditlab.tracking.review import end_run
 from ditlab.tracking.tracker import RunTracker

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ditlab.spec.composition.start import NamedStart, parse_start
-from ditlab.tracking.run_record import RunRecord
+from ditlab.tracking.records import RunRecord
 
 LINEAGE_TAG = "ditlab.lineage"
 """Tag with the points that a run goes on from, oldest first: `3f2a1b9c@400 8d1c2e3f@600`."""

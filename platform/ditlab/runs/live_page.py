@@ -21,9 +21,8 @@ from ditlab.runs.servers import HEADERS, HOST, Answer, LoopbackServer
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.storage.plain_files import open_plain
-from ditlab.tracking.journal.content import JournalContent
-from ditlab.tracking.journal.reader import LARGEST_JOURNAL, read_journal
-from ditlab.tracking.journal.side_index import read_content
+from ditlab.tracking.journal import LARGEST_JOURNAL, JournalContent, read_journal
+from ditlab.tracking.journal_index import read_content
 
 
 class FollowedRun:

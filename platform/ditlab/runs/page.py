@@ -32,12 +32,11 @@ from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import MIB, read_plain
-from ditlab.tracking.journal.content import JournalContent
-from ditlab.tracking.journal.history import series_of
-from ditlab.tracking.journal.side_index import damaged_lines, read_content
-from ditlab.tracking.parameters import flatten
-from ditlab.tracking.records import read_record
-from ditlab.tracking.run_record import RunRecord
+from ditlab.tracking.history import series_of
+from ditlab.tracking.journal import JournalContent
+from ditlab.tracking.journal_index import damaged_lines, read_content
+from ditlab.tracking.names import flatten
+from ditlab.tracking.records import RunRecord, read_record
 from ditlab.tracking.tracker import RunTracker
 
 REPORT = "report.html"

@@ -16,8 +16,7 @@ from ditlab.reports.rendering.description import read_description
 from ditlab.reports.run.records import SampleSeries
 from ditlab.secrets import hide
 from ditlab.storage.plain_files import MIB, UnusableFile, check_plain, read_plain
-from ditlab.tracking.journal.content import JournalContent
-from ditlab.tracking.upload.path_safety import is_relative, stays_below
+from ditlab.tracking.journal import JournalContent, is_relative, stays_below
 
 MOST_STEPS = 60
 """Steps whose samples a page shows."""

@@ -17,11 +17,18 @@ from ditlab.spec.reading.yaml_text import MAX_BYTES, dump_yaml, parse_yaml
 from ditlab.storage.checksums import stamped
 from ditlab.storage.files import encode_json_line, read_json_lines, write_durably
 from ditlab.storage.plain_files import read_plain
+from ditlab.tracking.cursor import cursor_moves
 from ditlab.tracking.records import read_record, update_record
-from ditlab.tracking.relocation.database import DatabaseRelocation, relocating
-from ditlab.tracking.relocation.path_map import PathMap, found_paths
-from ditlab.tracking.relocation.places import check_place, forget_former_places, former_places, path_map
-from ditlab.tracking.upload.cursor_moves import cursor_moves
+from ditlab.tracking.relocation import (
+    DatabaseRelocation,
+    PathMap,
+    check_place,
+    forget_former_places,
+    former_places,
+    found_paths,
+    path_map,
+    relocating,
+)
 
 _YAML_FILES = ("spec.yaml", "sweep.yaml", "report/best.yaml")
 _LINES_FILES = ("trials.jsonl", "exploits.jsonl")

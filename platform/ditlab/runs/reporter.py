@@ -14,10 +14,9 @@ from ditlab.reports.text_file import save_captions, save_text
 from ditlab.runs.request import PreparedRun
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
-from ditlab.tracking.journal.facts import MAIN_TAG, PROOF_TAG
-from ditlab.tracking.journal.results import RESULT_PREFIXES
+from ditlab.tracking.history import MAIN_TAG, PROOF_TAG, RESULT_PREFIXES
+from ditlab.tracking.names import flatten
 from ditlab.tracking.openmetrics import OpenMetricsFile
-from ditlab.tracking.parameters import flatten
 from ditlab.tracking.records import update_record
 from ditlab.tracking.review import (
     STATUS_TAG,

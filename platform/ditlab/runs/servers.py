@@ -16,7 +16,7 @@ from typing import Any
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.openmetrics import CONTENT_TYPE
-from ditlab.tracking.server.hosts import is_loopback
+from ditlab.tracking.server import is_loopback
 
 HOST = "127.0.0.1"
 REQUEST_TIMEOUT = 30.0

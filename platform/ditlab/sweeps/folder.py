@@ -16,8 +16,7 @@ from ditlab.storage.files import encode_json_line, parse_json_line, write_durabl
 from ditlab.storage.plain_files import read_plain
 from ditlab.sweeps.ledger import append_trial, read_ledger
 from ditlab.sweeps.trials import PlannedTrial
-from ditlab.tracking.records import read_record
-from ditlab.tracking.run_record import RunRecord
+from ditlab.tracking.records import RunRecord, read_record
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.recorded import load_recorded_experiment
 from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
 from ditlab.sweeps.trials import PastTrial
-from ditlab.tracking.journal.history import metric_history
+from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import list_runs
 
 TIMED_PASSES = 3  # after a first one that is not counted

@@ -11,8 +11,8 @@ from ditlab.sweeps.results import ranking_table
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.notes.sweep_note import SweepNote
-from ditlab.tracking.parameters import flatten
+from ditlab.tracking.names import flatten
+from ditlab.tracking.notes import SweepNote
 from ditlab.tracking.review import STATUS_TAG, log_best
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 

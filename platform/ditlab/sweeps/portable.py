@@ -10,7 +10,7 @@ from ditlab.spec.reading.overrides import nested, value_at
 from ditlab.spec.sweep.axes import Axis, Choice, Grid
 from ditlab.spec.sweep.space import draw_values, enumerate_trials, experiment_for
 from ditlab.spec.sweep.spec import Sweep
-from ditlab.tracking.address import launch_address, resolve_tracking_uri
+from ditlab.tracking.access import launch_address, resolve_tracking_uri
 
 
 def portable_sweep(sweep: Sweep, home: Home, stored: Sweep | None = None) -> tuple[Sweep, str]:

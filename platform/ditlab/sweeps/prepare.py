@@ -20,7 +20,7 @@ from ditlab.spec.sweep.spec import Sweep
 from ditlab.sweeps.concurrency import Concurrency, plan_concurrency
 from ditlab.sweeps.portable import portable_sweep, typical_values
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment
-from ditlab.tracking.relocation.places import check_place
+from ditlab.tracking.relocation import check_place
 from ditlab.training.metrics import metric_names, pace_names
 from ditlab.training.plan import plan_run
 

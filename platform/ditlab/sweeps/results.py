@@ -15,8 +15,8 @@ from ditlab.sweeps.folder import find_record
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.takeovers import read_takeovers
 from ditlab.sweeps.trials import PastCurve, PlannedTrial, trial_experiment
-from ditlab.tracking.journal.history import Series, final_values, metric_history
-from ditlab.tracking.run_record import RunRecord
+from ditlab.tracking.history import Series, final_values, metric_history
+from ditlab.tracking.records import RunRecord
 
 LOSS = "train/loss"
 LONGEST_INTERVAL = 120.0  # seconds between two points beyond which nothing was trained: the run was interrupted

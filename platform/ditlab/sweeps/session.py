@@ -18,7 +18,7 @@ from ditlab.sweeps.results import past_curves, summarize_sweep
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.trials import PlannedTrial
 from ditlab.sweeps.tune.tuner import TunerThread
-from ditlab.tracking.journal.history import final_metrics
+from ditlab.tracking.history import final_metrics
 from ditlab.tracking.records import update_record
 
 POLL_INTERVAL = 0.5  # seconds between readings of the trials' state

@@ -18,9 +18,9 @@ from ditlab.sweeps.portable import portable_sweep
 from ditlab.sweeps.prepare import PreparedSweep
 from ditlab.sweeps.takeovers import count_damaged_takeovers
 from ditlab.sweeps.trials import PastTrial, PlannedTrial
-from ditlab.tracking.journal.history import final_metrics
+from ditlab.tracking.history import final_metrics
 from ditlab.tracking.records import create_run, find_run, list_runs
-from ditlab.tracking.relocation.places import record_place
+from ditlab.tracking.relocation import record_place
 
 
 @dataclass(frozen=True)

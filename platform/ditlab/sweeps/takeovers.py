@@ -9,7 +9,7 @@ from typing import Any
 from ditlab.home import RunFolder
 from ditlab.spec.experiment import Experiment
 from ditlab.storage.files import append_json_line, read_json_lines
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.journal_writer import JournalWriter
 
 MAX_TAG_CHARACTERS = 5000  # MLflow's limit
 MAX_FILE_BYTES = 16 << 20

@@ -13,13 +13,12 @@ from pathlib import Path
 
 from ditlab.secrets import hide
 from ditlab.storage.plain_files import MIB, read_plain
-from ditlab.tracking.journal.facts import MAIN_TAG
-from ditlab.tracking.journal.results import RESULT_PREFIXES, SPEED
-from ditlab.tracking.notes.run_note import RunNote
-from ditlab.tracking.parameters import as_count
-from ditlab.tracking.run_record import UnreadableRecord, read_run_record
+from ditlab.tracking.history import MAIN_TAG, RESULT_PREFIXES, SPEED
+from ditlab.tracking.mlflow_models import WEIGHTS_NAME, weights_step
+from ditlab.tracking.names import as_count
+from ditlab.tracking.notes import RunNote
+from ditlab.tracking.records import UnreadableRecord, read_run_record
 from ditlab.tracking.tracker import EndStatus, RunTracker
-from ditlab.tracking.upload.models import WEIGHTS_NAME, weights_step
 
 STATUS_TAG = "ditlab.status"
 """Tag with a run's status in our words: MLflow has one word for runs that ended and those that a sweep stopped."""

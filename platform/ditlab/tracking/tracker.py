@@ -12,14 +12,13 @@ from typing import Any, Literal
 from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
 from ditlab.storage.files import sync_file, write_durably
-from ditlab.tracking.address import resolve_tracking_uri
-from ditlab.tracking.beginning import Beginning
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.access import resolve_tracking_uri
+from ditlab.tracking.journal_writer import JournalWriter
+from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.names import TAG_LENGTH, shorten
-from ditlab.tracking.system_metrics import SystemMetrics
-from ditlab.tracking.upload.background import BackgroundUploader
-from ditlab.tracking.upload.mlflow_runs import PARENT_TAG
-from ditlab.tracking.upload.sender import Warn
+from ditlab.tracking.sender import Warn
+from ditlab.tracking.system_metrics import Beginning, SystemMetrics
+from ditlab.tracking.upload import BackgroundUploader
 
 EndStatus = Literal["finished", "failed", "interrupted", "stopped"]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ditlab.averages.snapshot_steps import snapshot_steps
-from ditlab.checkpoints.background import BackgroundSaver, SaveOutcome
+from ditlab.averages import snapshot_steps
+from ditlab.checkpoints.kept_averages import average_snapshots
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.checkpoints.reader import CheckpointReader
+from ditlab.checkpoints.saving import BackgroundSaver, SaveOutcome
 from ditlab.checkpoints.shard import TensorKey
-from ditlab.checkpoints.snapshots import average_snapshots
 from ditlab.checkpoints.start_point import StartPoint, kept_scalars, order_changes
 from ditlab.engine.distributed import ControlChannel, PeerLost, Rank
 from ditlab.errors import RunFailed, UserError

@@ -17,7 +17,7 @@ from ditlab.inputs.noise import derived_seed, fixed_noise
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.evaluator import QualityEvaluator
 from ditlab.quality.measurement import held_out_measurement
-from ditlab.receipts.measurement import Measurement, measurement_tags
+from ditlab.receipts.records import Measurement, measurement_tags
 from ditlab.spec.experiment import Experiment
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter

@@ -15,11 +15,11 @@ import torch
 
 from ditlab.engine.distributed import Rank
 from ditlab.numerics import NUMERICS_VERSION
-from ditlab.receipts.attempt import RecordedAttempt
-from ditlab.receipts.rows import (
+from ditlab.receipts.records import (
     LEFT_OUT,
     NOT_APPLIED,
     SAMPLES_MASK,
+    RecordedAttempt,
     draw_places,
     joined_digest,
     mix_in_place,

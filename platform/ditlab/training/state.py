@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from ditlab.averages.names import START
+from ditlab.averages import START
 from ditlab.checkpoints.shard import TensorKey
 from ditlab.engine.distributed import Rank
 from ditlab.engine.engine import Engine, TrainingModule

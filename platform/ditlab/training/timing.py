@@ -19,7 +19,7 @@ import torch
 
 from ditlab.engine.distributed import Rank
 from ditlab.engine.phase_clock import PHASES, PhaseClock
-from ditlab.tracking.journal.facts import STRAGGLER_TAG
+from ditlab.tracking.history import STRAGGLER_TAG
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
 

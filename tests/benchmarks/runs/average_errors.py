@@ -22,10 +22,15 @@ import torch
 from torch import Tensor
 
 from benchmarks.rounds import report
-from ditlab.averages.combining import KeptAverage, combine
-from ditlab.averages.names import length_of
-from ditlab.averages.profiles import AverageProfile, ExponentialProfile, PowerProfile
-from ditlab.averages.snapshot_steps import snapshot_steps
+from ditlab.averages import (
+    AverageProfile,
+    ExponentialProfile,
+    KeptAverage,
+    PowerProfile,
+    combine,
+    length_of,
+    snapshot_steps,
+)
 from ditlab.engine.engine import Engine
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment

@@ -21,8 +21,8 @@ import torch
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
-from ditlab.checkpoints.background import BackgroundSaver
 from ditlab.checkpoints.manifest import CheckpointManifest
+from ditlab.checkpoints.saving import BackgroundSaver
 from ditlab.checkpoints.shard import TensorKey
 from ditlab.checkpoints.store import CheckpointStore
 

@@ -28,7 +28,7 @@ from ditlab.home import Home
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.spec.sweep.loading import build_sweep
 from ditlab.spec.sweep.space import enumerate_trials, experiment_for
-from ditlab.tracking.journal.history import metric_history
+from ditlab.tracking.history import metric_history
 from ditlab.training.reporting import ProgressMarker, SilentReporter
 from ditlab.training.trainer import train
 from support.trainings.workers import training_run

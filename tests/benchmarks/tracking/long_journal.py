@@ -23,11 +23,10 @@ sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.rounds import Measured, report
 from ditlab.home import Home, RunFolder
 from ditlab.reports.comparison.curves import run_curve, smoothed, training_clock
-from ditlab.tracking.journal.history import metric_history
-from ditlab.tracking.journal.index import JournalIndex
-from ditlab.tracking.journal.recent import recent_metrics
-from ditlab.tracking.journal.side_index import read_content, side_index_path
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.history import metric_history
+from ditlab.tracking.journal import recent_metrics
+from ditlab.tracking.journal_index import read_content, side_index_path
+from ditlab.tracking.journal_writer import JournalIndex, JournalWriter
 from ditlab.tracking.records import create_run, scan_runs
 
 BUDGET = 10_000

@@ -25,11 +25,11 @@ from playwright.sync_api import Page
 
 from benchmarks.rounds import Measured, report
 from ditlab.home import Home
-from ditlab.tracking.journal.facts import MAIN_TAG
+from ditlab.tracking.history import MAIN_TAG
 from ditlab.tracking.names import MODEL_TRAINING
 from ditlab.tracking.records import create_run
 from ditlab.tracking.review import end_run, log_overview, renew_note
-from ditlab.tracking.server.front_page import front_page
+from ditlab.tracking.server import front_page
 from ditlab.tracking.tracker import RunTracker
 from support.chromium import chromium, visit
 from support.served import served

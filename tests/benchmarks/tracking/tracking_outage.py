@@ -25,9 +25,9 @@ from benchmarks.rounds import report
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.spec.loading import load_experiment
+from ditlab.tracking.mlflow_connection import load_mlflow
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
-from ditlab.tracking.upload.connection import load_mlflow
 from ditlab.training.reporting import ProgressMarker, SilentReporter
 from ditlab.training.trainer import train
 from support.trainings.workers import training_run

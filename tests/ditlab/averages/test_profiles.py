@@ -3,10 +3,17 @@
 import numpy as np
 import pytest
 
-from ditlab.averages.combining import KeptAverage, combine
-from ditlab.averages.names import field_of, length_of
-from ditlab.averages.profiles import ExponentialProfile, PowerProfile, exponent_of, width_of
-from ditlab.averages.snapshot_steps import snapshot_steps
+from ditlab.averages import (
+    ExponentialProfile,
+    KeptAverage,
+    PowerProfile,
+    combine,
+    exponent_of,
+    field_of,
+    length_of,
+    snapshot_steps,
+    width_of,
+)
 
 LENGTHS = (0.05, 0.075, 0.10, 0.15, 0.20, 0.25)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ditlab.checkpoints.handover import take_over
 from ditlab.checkpoints.manifest import MANIFEST
+from ditlab.checkpoints.start_point import take_over
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import Unreachable
 from support.trainings.checkpoints import WEIGHT, edit_bytes, folder_of, manifest, saver, shard_of, state

@@ -7,12 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ditlab.checkpoints import background
-from ditlab.checkpoints.background import BackgroundSaver
+from ditlab.checkpoints import saving
 from ditlab.checkpoints.manifest import MANIFEST, folder_of
-from ditlab.checkpoints.staging import InPlace
+from ditlab.checkpoints.saving import BackgroundSaver, InPlace, SaveTransaction
 from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
-from ditlab.checkpoints.transaction import SaveTransaction
 from ditlab.errors import UserError
 from support.trainings.checkpoints import WEIGHT, edit_bytes, is_step, manifest, save, saver, shard_of, state
 
@@ -133,7 +131,7 @@ def test_a_save_that_is_just_beginning_may_be_waited_for(tmp_path, monkeypatch):
             super().start()
             one.settle()
 
-    monkeypatch.setattr(background.threading, "Thread", Watched)
+    monkeypatch.setattr(saving.threading, "Thread", Watched)
     for step in (1, 2):
         one.save(manifest(step), state(step))
     assert one.wait().error is None and is_step(tmp_path, 2)

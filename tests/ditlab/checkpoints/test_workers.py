@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ditlab.checkpoints import transaction
+from ditlab.checkpoints import saving
 from ditlab.checkpoints.store import CheckpointStore
 from support.trainings.checkpoints import WEIGHT, is_step, manifest, save, shard_of, state
 from support.trainings.saving_workers import saver_of, workers
@@ -50,7 +50,7 @@ def _fail_in_turn(rank: int, world_size: int, place: str) -> None:
     assert failed.kind == "not_finite" and "master of network.weight" in str(failed.error)
 
     # A worker that writes where the others do not see it.
-    transaction.VISIBILITY_TIMEOUT = 0.3
+    saving.VISIBILITY_TIMEOUT = 0.3
     if rank == 1:
         saver.store = CheckpointStore.at(Path(place, "elsewhere"))
     failed = saved(4)

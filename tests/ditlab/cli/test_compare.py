@@ -16,7 +16,7 @@ from ditlab.analysis.comparison.samples import SampleSettings, draw
 from ditlab.analysis.saved_run import SavedRun
 from ditlab.home import Home
 from ditlab.quality import classifier as classifiers
-from ditlab.receipts.measurement import Measurement
+from ditlab.receipts.records import Measurement
 from ditlab.reports.comparison.figures import MetricRow
 from ditlab.runs.relocation import relocate_home
 from support.command import Said, run_here, run_inside

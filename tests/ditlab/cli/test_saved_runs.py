@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from ditlab.analysis.opened_run import open_training_run
 from ditlab.home import Home
 from ditlab.interface.analysis import figures
-from ditlab.receipts.measurement import EVALUATION_TAG, TAG_PREFIX, Measurement, differing_parts
+from ditlab.receipts.records import EVALUATION_TAG, TAG_PREFIX, Measurement, differing_parts
 from ditlab.training.export import load_export
 
 

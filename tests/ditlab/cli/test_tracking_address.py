@@ -9,7 +9,7 @@ import yaml
 
 from ditlab.home import Home
 from ditlab.spec.sweep.loading import load_sweep
-from ditlab.tracking.address import launch_address
+from ditlab.tracking.access import launch_address
 from support import databases
 
 mlflow_template = databases.mlflow_template

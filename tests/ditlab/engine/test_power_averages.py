@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from ditlab.averages.names import START, field_of
-from ditlab.averages.profiles import PowerProfile
+from ditlab.averages import START, PowerProfile, field_of
 from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers
 from support.trainings.workers import tiny
 

@@ -17,7 +17,7 @@ from ditlab.quality.measurement import (
     quality_measurement,
     weights_digest,
 )
-from ditlab.receipts.measurement import Measurement, differing_parts, evaluation_digest
+from ditlab.receipts.records import Measurement, differing_parts, evaluation_digest
 from ditlab.spec.data import DigitsData
 from support.trainings.workers import tiny
 

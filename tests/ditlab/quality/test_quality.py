@@ -24,7 +24,7 @@ from ditlab.quality.classifier_cache import cached_classifier
 from ditlab.quality.images import batches, find_fields, real_images
 from ditlab.quality.measure import QualityReference
 from ditlab.quality.network import SmallClassifier
-from ditlab.receipts.measurement import TAG_PREFIX, Measurement, differing_parts
+from ditlab.receipts.records import TAG_PREFIX, Measurement, differing_parts
 from ditlab.spec.data import ArrowData, DigitsData, LanesOrderSpec
 from support import special_files
 from support.command import run_here

@@ -10,9 +10,8 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.home import RunFolder
-from ditlab.receipts.chain import ORIGIN
-from ditlab.receipts.reader import read_receipts
-from ditlab.receipts.rows import LEFT_OUT, ROW, SAMPLES_MASK, joined_digest, mix64, samples_digest, step_key
+from ditlab.receipts.reading import read_receipts
+from ditlab.receipts.records import LEFT_OUT, ORIGIN, ROW, SAMPLES_MASK, joined_digest, mix64, samples_digest, step_key
 from ditlab.receipts.writer import ReceiptWriter, StepReceipt, describe_attempt
 
 

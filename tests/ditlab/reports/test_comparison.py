@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from denoisers.figures import Figure, ImageGrid, Text
-from ditlab.receipts.measurement import Measurement
+from ditlab.receipts.records import Measurement
 from ditlab.reports.comparison.curves import RunCurve, equal_budget, run_curve, smoothed, training_clock
 from ditlab.reports.comparison.figures import MetricRow, draw_curves, side_by_side
 from ditlab.reports.comparison.page import write_comparison

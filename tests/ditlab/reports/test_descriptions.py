@@ -19,7 +19,7 @@ from ditlab.reports.rendering.render import draw_canvas, save_canvas, to_image
 from ditlab.reports.rendering.theme import LIGHT
 from ditlab.reports.rendering.vector import save_formats
 from ditlab.reports.rendering.wrapping import wrap
-from ditlab.tracking.journal.history import Series
+from ditlab.tracking.history import Series
 
 ABOUT = 'Loss <b>"falls"</b> & 2 > 1 → ∞'
 

@@ -7,7 +7,7 @@ import pytest
 
 from ditlab.cli.time_table import MOST_COLUMNS, time_lines
 from ditlab.reports.time_summary import time_summary
-from ditlab.tracking.journal.history import Series
+from ditlab.tracking.history import Series
 
 
 def series(points: dict[int, float]) -> Series:

@@ -6,7 +6,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.spec.loading import load_experiment
-from ditlab.tracking.journal.reader import read_records
+from ditlab.tracking.journal import read_records
 from ditlab.tracking.records import create_run, read_record, update_record
 from ditlab.training.reporting import RunOutcome
 from support.sweeps import log
@@ -31,8 +31,8 @@ def folder(home):
 @pytest.fixture(autouse=True)
 def no_upload(monkeypatch):
     """Upload nothing: MLflow has tests of its own."""
-    monkeypatch.setattr("ditlab.tracking.upload.background.BackgroundUploader.start", lambda self: None)
-    monkeypatch.setattr("ditlab.tracking.upload.background.BackgroundUploader.close", lambda self, *_: None)
+    monkeypatch.setattr("ditlab.tracking.upload.BackgroundUploader.start", lambda self: None)
+    monkeypatch.setattr("ditlab.tracking.upload.BackgroundUploader.close", lambda self, *_: None)
 
 
 def lifecycle(folder, home, experiment=None, resumed=False):

@@ -15,10 +15,10 @@ from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.storage.checksums import is_edited, stamped
 from ditlab.storage.files import append_json_line, read_json_lines
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.cursor import Cursor, CursorFile
+from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, read_record
-from ditlab.tracking.relocation.places import former_places, record_place
-from ditlab.tracking.upload.cursor import Cursor, CursorFile
+from ditlab.tracking.relocation import former_places, record_place
 from support import databases
 
 SPEC: dict[str, Any] = {

@@ -8,7 +8,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.interface.training import train
 from ditlab.runs.locks import lock_run
 from ditlab.spec.reading.yaml_text import parse_yaml
-from ditlab.tracking.journal.reader import read_records
+from ditlab.tracking.journal import read_records
 from ditlab.tracking.records import list_runs, read_record
 from ditlab.training.trainer import StepLoop
 from support.trainings.workers import newest, tiny

@@ -11,7 +11,7 @@ from ditlab.data.loading import prefetch
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.home import Home
-from ditlab.tracking.journal.history import metric_history
+from ditlab.tracking.history import metric_history
 from support.clusters.unbroken import checkpoint_of
 from support.command import Said
 from support.object_store.server import ObjectServer, object_server

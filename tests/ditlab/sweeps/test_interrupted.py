@@ -13,9 +13,8 @@ import pytest
 
 from ditlab.home import Home
 from ditlab.spec.reading.yaml_text import dump_yaml
-from ditlab.tracking.journal.history import metric_history
-from ditlab.tracking.records import list_runs
-from ditlab.tracking.run_record import RunRecord
+from ditlab.tracking.history import metric_history
+from ditlab.tracking.records import RunRecord, list_runs
 from support.clusters.faults import processes_of, wait_until
 from support.clusters.unbroken import checkpoint_of
 from support.command import run_process

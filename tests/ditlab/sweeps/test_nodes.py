@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from ditlab.home import Home
-from ditlab.tracking.records import list_runs
-from ditlab.tracking.run_record import RunRecord
+from ditlab.tracking.records import RunRecord, list_runs
 from support.clusters.faults import wait_until
 from support.clusters.followed import Followed
 from support.clusters.lab import Lab, lab

@@ -127,7 +127,7 @@ def test_pause_between_sessions_is_no_training_time(home, monkeypatch):
     folder = trial_run(home, one.sweep, trial, "finished", {})
     clock = iter([0.0, 10.0, 30.0, 50_000.0, 50_005.0])
     with monkeypatch.context() as patch:
-        patch.setattr("ditlab.tracking.journal.format.time.time", lambda: next(clock))
+        patch.setattr("ditlab.tracking.journal.time.time", lambda: next(clock))
         log(folder, {step: {METRIC: 1.0} for step in range(1, 6)})
     assert summarize_sweep(one, 0.0).trials[0].seconds == 35.0
 

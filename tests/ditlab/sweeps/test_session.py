@@ -14,7 +14,7 @@ from ditlab.sweeps.finish import SweepResult
 from ditlab.sweeps.progress import SweepProgress
 from ditlab.sweeps.session import SweepSession
 from ditlab.sweeps.takeovers import read_takeovers
-from ditlab.tracking.journal.history import metric_history
+from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import read_record
 from support.clusters.faults import wait_until, worker_processes
 from support.clusters.unbroken import checkpoint_of

@@ -3,8 +3,8 @@
 import pytest
 
 from ditlab.sweeps.takeovers import Takeover, read_takeovers, record_takeover
-from ditlab.tracking.journal.history import metric_history
-from ditlab.tracking.journal.reader import read_records
+from ditlab.tracking.history import metric_history
+from ditlab.tracking.journal import read_records
 from ditlab.tracking.records import create_run
 from support.sweeps import log
 from support.trainings.workers import tiny

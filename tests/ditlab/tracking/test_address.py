@@ -8,8 +8,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.tracking.access import check_reachable
-from ditlab.tracking.address import redact, resolve_tracking_uri, validate_tracking_uri
+from ditlab.tracking.access import check_reachable, redact, resolve_tracking_uri, validate_tracking_uri
 
 GOOD = [
     "http://127.0.0.1:5000",

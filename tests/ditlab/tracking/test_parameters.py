@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from ditlab.tracking.environment import environment
-from ditlab.tracking.names import PARAM_LENGTH, safe_image_key, safe_key, shorten
-from ditlab.tracking.parameters import flatten
+from ditlab.tracking.names import PARAM_LENGTH, flatten, safe_image_key, safe_key, shorten
 
 
 def test_a_spec_becomes_dotted_parameters() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.parameters import as_count
+from ditlab.tracking.names import as_count
 from ditlab.tracking.records import find_run, find_unfinished, list_runs, read_record, update_record
 from support import special_files
 

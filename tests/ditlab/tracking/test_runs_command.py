@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from ditlab.cli.runs import runs
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import update_record
 
 NewRun = Callable[..., RunFolder]

@@ -6,11 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ditlab.averages.names import START
-from ditlab.averages.profiles import PowerProfile
-from ditlab.averages.snapshot_steps import snapshot_steps
-from ditlab.checkpoints.kept_averages import open_averages
-from ditlab.checkpoints.snapshots import average_snapshots
+from ditlab.averages import START, PowerProfile, snapshot_steps
+from ditlab.checkpoints.kept_averages import average_snapshots, open_averages
 from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.distributed import single_process

@@ -5,13 +5,10 @@ import shutil
 import pytest
 import torch
 
-from ditlab.averages.combining import KeptAverage, combine
-from ditlab.averages.profiles import ExponentialProfile, PowerProfile
-from ditlab.averages.snapshot_steps import snapshot_steps
-from ditlab.checkpoints.background import BackgroundSaver
-from ditlab.checkpoints.handover import take_over
+from ditlab.averages import ExponentialProfile, KeptAverage, PowerProfile, combine, snapshot_steps
+from ditlab.checkpoints.saving import BackgroundSaver, SaveTransaction, ShardReceipt
+from ditlab.checkpoints.start_point import take_over
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.checkpoints.transaction import SaveTransaction, ShardReceipt
 from ditlab.engine.engine import Engine
 from ditlab.errors import UserError
 from support import special_files

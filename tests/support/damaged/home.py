@@ -20,11 +20,11 @@ from ditlab.sweeps.folder import SweepFolder
 from ditlab.sweeps.results import best_spec, summarize_sweep
 from ditlab.sweeps.takeovers import Takeover, record_takeover
 from ditlab.sweeps.trials import trial_experiment
-from ditlab.tracking.journal.side_index import _save as _save_index
-from ditlab.tracking.journal.side_index import read_content, side_index_path
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.journal_index import _save as _save_index
+from ditlab.tracking.journal_index import read_content, side_index_path
+from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import update_record
-from ditlab.tracking.relocation.places import _write as _write_places
+from ditlab.tracking.relocation import _write as _write_places
 from support.command import run_inside
 from support.datasets import bucketed
 from support.sweeps import planned, started, sweep_of, trial_run

@@ -14,7 +14,7 @@ from PIL import Image
 from ditlab.analysis.comparison.runs import summarise
 from ditlab.analysis.exported import open_export
 from ditlab.analysis.opened_run import open_training_run
-from ditlab.averages.profiles import PowerProfile
+from ditlab.averages import PowerProfile
 from ditlab.checkpoints.kept_averages import open_averages
 from ditlab.data.stores.bucketed_store import open_store
 from ditlab.data.text.tokenizer_files import open_tokenizer
@@ -29,17 +29,16 @@ from ditlab.spec.reading import edits
 from ditlab.sweeps.prepare import PreparedSweep
 from ditlab.sweeps.start import find_stored_sweep, read_past_trials
 from ditlab.sweeps.takeovers import read_takeovers
-from ditlab.tracking.address import resolve_tracking_uri
+from ditlab.tracking import relocation as relocation_places
+from ditlab.tracking.access import resolve_tracking_uri
+from ditlab.tracking.cursor import CursorFile
 from ditlab.tracking.database_damage import check_database
-from ditlab.tracking.journal.history import metric_history
-from ditlab.tracking.journal.reader import read_lines
-from ditlab.tracking.journal.recent import recent_metrics
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.history import metric_history
+from ditlab.tracking.journal import read_lines, recent_metrics
+from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import find_run, find_unfinished, read_record, record_remarks, scan_runs
-from ditlab.tracking.relocation import places as relocation_places
-from ditlab.tracking.relocation.places import check_place, former_places
-from ditlab.tracking.upload.cursor import CursorFile
-from ditlab.tracking.upload.sync import _journal_fault, num_unsent
+from ditlab.tracking.relocation import check_place, former_places
+from ditlab.tracking.upload import _journal_fault, num_unsent
 from support.damaged.home import FIELDS, OTHER, DamagedHome
 
 END_OF_JOURNAL = 60_000

@@ -14,7 +14,7 @@ from ditlab.checking.verify.stored_data import open_verified
 from ditlab.checking.verify.verification import GIB, verify_run
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.receipts.reader import read_receipts
+from ditlab.receipts.reading import read_receipts
 from ditlab.runs.request import checkpoint_store
 from ditlab.storage.checksums import add_checksum, without_checksum
 

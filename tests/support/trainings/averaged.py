@@ -10,13 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ditlab.averages.names import START, UPDATES, field_of
-from ditlab.averages.profiles import AverageProfile
-from ditlab.checkpoints.background import BackgroundSaver
-from ditlab.checkpoints.kept_averages import RebuiltAverage, open_averages
+from ditlab.averages import START, UPDATES, AverageProfile, field_of
+from ditlab.checkpoints.kept_averages import RebuiltAverage, average_snapshots, open_averages
 from ditlab.checkpoints.manifest import CheckpointManifest
+from ditlab.checkpoints.saving import BackgroundSaver
 from ditlab.checkpoints.shard import TensorKey
-from ditlab.checkpoints.snapshots import average_snapshots
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.spec.experiment import Experiment
 from support.trainings.workers import newest, tiny

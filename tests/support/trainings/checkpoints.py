@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ditlab.checkpoints.background import BackgroundSaver, SaveOutcome
 from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest
+from ditlab.checkpoints.saving import BackgroundSaver, SaveOutcome
 from ditlab.checkpoints.store import CheckpointStore
 
 WEIGHT = torch.arange(12, dtype=torch.float32)

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ditlab.engine.distributed import Rank, current_rank, single_process
 from ditlab.home import RunFolder
-from ditlab.receipts.reader import read_receipts
+from ditlab.receipts.reading import read_receipts
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.training.trainer import train

@@ -68,7 +68,7 @@ if "FIRST_STEP" in os.environ:
 elif __name__ == "__main__":
     sys.meta_path.insert(0, FirstStep(_print_modules))
     from ditlab.cli.main import main
-    from ditlab.tracking import beginning
+    from ditlab.tracking import system_metrics
 
-    beginning._LONGEST = 600.0  # MLflow waits for the first step, however slow the machine is
+    system_metrics._LONGEST = 600.0  # MLflow waits for the first step, however slow the machine is
     main()

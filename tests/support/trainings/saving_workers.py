@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ditlab.checkpoints.background import BackgroundSaver
+from ditlab.checkpoints.saving import BackgroundSaver
 from ditlab.checkpoints.store import CheckpointStore
 from support.trainings.groups import warm_processes
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.journal_writer import JournalWriter
 
 
 def act_after_step(monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], object]) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ditlab.analysis.saved_run import SavedRun
-from ditlab.averages.profiles import AverageProfile, ExponentialProfile, PowerProfile
+from ditlab.averages import AverageProfile, ExponentialProfile, PowerProfile
 from ditlab.checkpoints.kept_averages import KeptAverages, RebuiltAverage, open_averages
 from ditlab.errors import UserError
 from ditlab.runs.request import checkpoint_store

@@ -16,7 +16,7 @@ from ditlab.analysis.comparison.frontier_table import AverageColumn, FrontierTab
 from ditlab.analysis.evaluation import CheckpointEvaluation, evaluate_run
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.saved_run import SavedRun
-from ditlab.averages.profiles import AverageProfile, ExponentialProfile, PowerProfile
+from ditlab.averages import AverageProfile, ExponentialProfile, PowerProfile
 from ditlab.home import writable_folder
 
 MOST_PANELS = 12

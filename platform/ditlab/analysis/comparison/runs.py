@@ -14,15 +14,15 @@ from ditlab.analysis.user_errors import building
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
-from ditlab.receipts.measurement import TAG_PREFIX, Measurement
+from ditlab.receipts.records import TAG_PREFIX, Measurement
 from ditlab.reports.comparison.curves import run_curve, training_clock
 from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, ComparedRun, ForkPoint
 from ditlab.runs.lineage import ancestors
 from ditlab.spec.experiment import Experiment
-from ditlab.tracking.journal.content import JournalContent
-from ditlab.tracking.journal.history import Series, series_of
-from ditlab.tracking.journal.side_index import damaged_lines, read_content
-from ditlab.tracking.parameters import flatten
+from ditlab.tracking.history import Series, series_of
+from ditlab.tracking.journal import JournalContent
+from ditlab.tracking.journal_index import damaged_lines, read_content
+from ditlab.tracking.names import flatten
 from ditlab.tracking.records import find_training_run, list_runs
 
 EVAL_TAG = f"{TAG_PREFIX}eval"

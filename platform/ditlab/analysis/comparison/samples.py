@@ -23,7 +23,7 @@ from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator
 from ditlab.quality.measurement import FLOAT
 from ditlab.reports.comparison.records import ComparedRun, RunSamples
 from ditlab.spec.experiment import Experiment
-from ditlab.tracking.parameters import flatten
+from ditlab.tracking.names import flatten
 
 
 @dataclass(frozen=True)

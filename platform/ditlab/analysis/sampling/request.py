@@ -17,7 +17,7 @@ from ditlab.analysis.sampling.options import SAMPLES_PER_PROMPT, STRENGTH, Sampl
 from ditlab.analysis.sampling.pictures import start_image
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import MIB, read_plain
-from ditlab.tracking.parameters import flatten
+from ditlab.tracking.names import flatten
 
 PROMPTS_BYTES = 16 * MIB
 """Most bytes of a file of prompts."""

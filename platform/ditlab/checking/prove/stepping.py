@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from denoisers.parameter_roles import ParameterRole
-from ditlab.averages.names import START, length_of
+from ditlab.averages import START, length_of
 from ditlab.checking.prove.findings import Compared
 from ditlab.checking.prove.gradients import norm_bound
 from ditlab.checking.prove.life.schedule import UNITS as SCHEDULE_UNITS

@@ -18,7 +18,7 @@ from ditlab.engine.update_norms import ParameterNorms
 from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
-from ditlab.receipts.rows import joined_digest
+from ditlab.receipts.records import joined_digest
 from ditlab.training.recovery import OutOfMemory
 
 

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 
 from ditlab.analysis.opened_run import OpenedRun
-from ditlab.averages.names import START
-from ditlab.averages.snapshot_steps import snapshot_steps
+from ditlab.averages import START, snapshot_steps
 from ditlab.checking.verify.checkpoint_files import KeptCheckpoints
 from ditlab.checking.verify.findings import VerifiedPart
+from ditlab.checkpoints.kept_averages import average_snapshots
 from ditlab.checkpoints.manifest import DamagedCheckpoint
-from ditlab.checkpoints.snapshots import average_snapshots
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import UserError
 

@@ -7,10 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ditlab.receipts.attempt import RecordedAttempt
-from ditlab.receipts.chain import ORIGIN
-from ditlab.receipts.reader import Receipts
-from ditlab.receipts.rows import CHECKED, ROW
+from ditlab.receipts.reading import Receipts
+from ditlab.receipts.records import CHECKED, ORIGIN, ROW, RecordedAttempt
 
 
 @dataclass

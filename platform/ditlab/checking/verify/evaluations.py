@@ -15,7 +15,7 @@ from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
 from ditlab.quality.eligibility import quality_basis
 from ditlab.quality.measurement import FLOAT, held_out_measurement, quality_parts
-from ditlab.receipts.measurement import (
+from ditlab.receipts.records import (
     EVALUATED_STEP_TAG,
     EVALUATION_TAG,
     SHOWN,

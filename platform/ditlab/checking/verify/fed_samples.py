@@ -9,8 +9,8 @@ from ditlab.checking.verify.findings import VerifiedPart
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.data.orders import training_order
 from ditlab.data.splits import DataSplits
-from ditlab.receipts.reader import Receipts
-from ditlab.receipts.rows import LEFT_OUT, draw_places, samples_digest
+from ditlab.receipts.reading import Receipts
+from ditlab.receipts.records import LEFT_OUT, draw_places, samples_digest
 
 ROWS = 4_000_000
 """Samples whose digests are computed anew at most: a second or two."""

@@ -9,11 +9,10 @@ from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.verify.checkpoint_files import KeptCheckpoints
 from ditlab.checking.verify.findings import VerifiedPart
 from ditlab.errors import first_line
-from ditlab.receipts.reader import Receipts
-from ditlab.receipts.rows import LEFT_OUT
+from ditlab.receipts.reading import Receipts
+from ditlab.receipts.records import LEFT_OUT
 from ditlab.storage.plain_files import open_plain
-from ditlab.tracking.journal.format import JournalRecord, all_metrics
-from ditlab.tracking.journal.reader import LARGEST_JOURNAL, read_journal
+from ditlab.tracking.journal import LARGEST_JOURNAL, JournalRecord, all_metrics, read_journal
 
 PART = "journal"
 COMPARED = {"train/loss": "loss", "train/grad_norm": "norm", "train/lr": "lr"}

@@ -11,7 +11,7 @@ from ditlab.checking.verify.findings import VerifiedPart
 from ditlab.checking.verify.journal_lines import JournalLines
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import open_plain
-from ditlab.tracking.address import is_server, resolve_tracking_uri, sqlite_path
+from ditlab.tracking.access import is_server, resolve_tracking_uri, sqlite_path
 
 PART = "mlflow"
 LOSS = "train/loss"

@@ -6,7 +6,7 @@ from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.verify.chain_walk import walk_chain
 from ditlab.checking.verify.checkpoint_files import KeptCheckpoints
 from ditlab.checking.verify.findings import VerifiedPart
-from ditlab.receipts.reader import Receipts
+from ditlab.receipts.reading import Receipts
 
 PART = "receipts"
 NAMED = 3

@@ -20,7 +20,7 @@ from ditlab.checking.verify.random_replays import check_random_steps
 from ditlab.checking.verify.receipt_chain import check_chain
 from ditlab.checking.verify.stored_data import open_verified
 from ditlab.errors import UserError
-from ditlab.receipts.reader import Receipts, read_receipts
+from ditlab.receipts.reading import Receipts, read_receipts
 from ditlab.runs.locks import is_locked
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.plugin_packages import plugin_packages

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from denoisers.figures import Figure
-from ditlab.receipts.measurement import Measurement, differing_parts
+from ditlab.receipts.records import Measurement, differing_parts
 from ditlab.reports.comparison.curves import AXES, EqualBudget, RunCurve, equal_budget
 
 HELD_OUT = "eval/"

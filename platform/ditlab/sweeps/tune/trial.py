@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ditlab.checkpoints.handover import take_over
+from ditlab.checkpoints.start_point import take_over
 from ditlab.cluster.capacity import CpuShare
 from ditlab.cluster.launch import train_with_retries
 from ditlab.cluster.workers.channel import PAUSED, STOPPED, KeyValueChannel
@@ -31,9 +31,9 @@ from ditlab.sweeps.takeovers import Takeover, read_takeovers, record_takeover
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment
 from ditlab.sweeps.tune.stop_requests import TrialStopRequests
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.journal.history import PACE, final_metrics
+from ditlab.tracking.history import PACE, final_metrics
+from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.records import create_run, list_runs, read_record, update_record
-from ditlab.tracking.upload.mlflow_runs import PARENT_TAG
 from ditlab.training.plan import plan_run
 from ditlab.training.reporting import RunOutcome, TrainingProgress
 

@@ -14,7 +14,7 @@ from ditlab.checking.replay.opening import ReplaySource, open_source
 from ditlab.checking.replay.plan import ReplayPlan, plan_replay
 from ditlab.checking.replay.worst import step_history
 from ditlab.home import Home
-from ditlab.receipts.rows import ROW
+from ditlab.receipts.records import ROW
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from ditlab.checking import process_group
 from ditlab.checking.replay.check import EXACT, check_replay
 from ditlab.checking.replay.opening import open_source
 from ditlab.home import Home, RunFolder
-from ditlab.receipts.reader import read_receipts
+from ditlab.receipts.reading import read_receipts
 from support.trainings.attempts import LocalAttempt, train_attempts
 from support.trainings.forks import small
 from support.trainings.groups import warm_processes

@@ -10,9 +10,8 @@ from ditlab.checking.replay.course.unwritten import journaled_steps, with_unwrit
 from ditlab.checking.replay.layers import layer_of
 from ditlab.checking.replay.plan import ReplayPlan, plan_replay
 from ditlab.checking.replay.worst import StepHistory, worst_steps
-from ditlab.receipts.attempt import RecordedAttempt
-from ditlab.tracking.journal.content import JournalContent
-from ditlab.tracking.journal.reader import JournalLine
+from ditlab.receipts.records import RecordedAttempt
+from ditlab.tracking.journal import JournalContent, JournalLine
 
 SPEC: dict[str, Any] = {"resources": {"workers": 1}}
 DEFAULT = Execution(0, 0, 1)

@@ -10,8 +10,8 @@ import pytest
 
 from ditlab.checking.verify.chain_walk import ChainWalk, walk_chain
 from ditlab.home import RunFolder
-from ditlab.receipts.reader import Receipts, read_receipts
-from ditlab.receipts.rows import checksum
+from ditlab.receipts.reading import Receipts, read_receipts
+from ditlab.receipts.records import checksum
 from ditlab.receipts.writer import ReceiptWriter, StepReceipt, describe_attempt
 
 Saved = dict[str, str]

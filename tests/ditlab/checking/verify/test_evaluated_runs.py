@@ -12,7 +12,7 @@ from ditlab.analysis.opened_run import open_training_run
 from ditlab.checking.verify.findings import RunVerification
 from ditlab.checking.verify.verification import verify_run
 from ditlab.home import Home
-from ditlab.receipts.measurement import EVALUATED_STEP_TAG, EVALUATION_TAG
+from ditlab.receipts.records import EVALUATED_STEP_TAG, EVALUATION_TAG
 from support import special_files
 from support.command import run_inside
 from support.damaged.verified import rewrite_lines

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import ditlab
-from ditlab.averages.names import START
+from ditlab.averages import START
 from ditlab.checking.verify.verification import verify_run
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.errors import UserError
-from ditlab.receipts.rows import ROW
+from ditlab.receipts.records import ROW
 from support.command import run_inside
 from support.damaged.verified import flip, off, opened, verified
 from support.trainings.forks import small
@@ -76,7 +76,7 @@ def test_changed_data_are_found(home):
 
 def test_rows_made_up_with_their_checksums_are_found(home):
     """Whoever knows the format can write a row whose checksum is right: the chain in the manifests is not."""
-    from ditlab.receipts.rows import checksum, intact_rows
+    from ditlab.receipts.records import checksum, intact_rows
 
     path = opened(home).folder.receipt_rows
     rows = intact_rows(path.read_bytes())

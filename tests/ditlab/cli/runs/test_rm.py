@@ -17,7 +17,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.runs.locks import lock_run
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.storage.files import append_json_line
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, list_runs, update_record
 from support import databases
 

@@ -8,7 +8,7 @@ import pytest
 
 from ditlab.home import Home
 from ditlab.interface.training import train
-from ditlab.tracking.journal.reader import read_records
+from ditlab.tracking.journal import read_records
 from support.clusters.unbroken import checkpoint_of
 from support.trainings.workers import same_state, tiny
 

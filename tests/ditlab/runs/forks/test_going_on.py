@@ -6,7 +6,7 @@ import torch
 from ditlab.checkpoints.start_point import order_changes
 from ditlab.errors import UserError
 from ditlab.runs.request import recorded_checkpoints
-from ditlab.tracking.journal.reader import read_records
+from ditlab.tracking.journal import read_records
 from ditlab.tracking.records import list_runs, read_record
 from ditlab.training.stepping import Stepper
 from support.trainings.forks import small

@@ -9,12 +9,10 @@ import pytest
 
 from ditlab.home import RunFolder
 from ditlab.storage.checksums import add_checksum
-from ditlab.tracking.journal.format import parse_record
-from ditlab.tracking.journal.history import metric_history
-from ditlab.tracking.journal.reader import LONGEST_LINE, read_records, read_tail
-from ditlab.tracking.journal.recent import recent_metrics
-from ditlab.tracking.journal.side_index import read_content
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.history import metric_history
+from ditlab.tracking.journal import LONGEST_LINE, parse_record, read_records, read_tail, recent_metrics
+from ditlab.tracking.journal_index import read_content
+from ditlab.tracking.journal_writer import JournalWriter
 
 NewRun = Callable[..., RunFolder]
 

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from ditlab.home import RunFolder
-from ditlab.tracking.journal import side_index
-from ditlab.tracking.journal.content import JournalContent
-from ditlab.tracking.journal.side_index import read_content, side_index_path
-from ditlab.tracking.journal.thinning import Thinning
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking import journal_index
+from ditlab.tracking.journal import JournalContent
+from ditlab.tracking.journal_index import read_content, side_index_path
+from ditlab.tracking.journal_writer import JournalWriter, Thinning
 
 NewRun = Callable[..., RunFolder]
 
@@ -21,7 +20,7 @@ NewRun = Callable[..., RunFolder]
 @pytest.fixture
 def folder(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     """A run whose journal is indexed from 2,000 bytes on."""
-    monkeypatch.setattr(side_index, "MIN_GROWTH", 2000)
+    monkeypatch.setattr(journal_index, "MIN_GROWTH", 2000)
     folder = new_run()
     write(folder, range(1, 101))
     return folder

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from ditlab.home import RunFolder
-from ditlab.tracking.journal.history import metric_history
-from ditlab.tracking.journal.reader import read_records
-from ditlab.tracking.journal.thinning import Thinning
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.history import metric_history
+from ditlab.tracking.journal import read_records
+from ditlab.tracking.journal_writer import JournalWriter, Thinning
 
 NewRun = Callable[..., RunFolder]
 MILLION = 10**6

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from ditlab.home import RunFolder
-from ditlab.tracking.journal.history import metric_history
-from ditlab.tracking.journal.reader import read_records
-from ditlab.tracking.journal.recent import recent_metrics
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.history import metric_history
+from ditlab.tracking.journal import read_records, recent_metrics
+from ditlab.tracking.journal_writer import JournalWriter
 
 NewRun = Callable[..., RunFolder]
 

@@ -3,12 +3,9 @@
 import re
 from html.parser import HTMLParser
 
-from ditlab.tracking.journal.facts import MAIN_TAG, JournalFacts
-from ditlab.tracking.journal.results import ResultPoint, RunResults
+from ditlab.tracking.history import MAIN_TAG, JournalFacts, ResultPoint, RunResults
 from ditlab.tracking.names import TAG_LENGTH
-from ditlab.tracking.notes.markdown import plain, with_addresses
-from ditlab.tracking.notes.run_note import RunNote
-from ditlab.tracking.notes.sweep_note import SweepNote
+from ditlab.tracking.notes import RunNote, SweepNote, plain, with_addresses
 
 HOSTILE = (
     "<script>alert(1)</script> [x](javascript:y) ![z](http://a/b) `c` *d* @e www.f.g # h | i\n\n> j" + "k" * 10_000

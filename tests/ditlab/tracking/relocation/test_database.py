@@ -10,9 +10,8 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.tracking.relocation.database import first_home, refers_to_former_places, relocating
-from ditlab.tracking.relocation.path_map import PathMap
-from ditlab.tracking.upload.connection import connect
+from ditlab.tracking.mlflow_connection import connect
+from ditlab.tracking.relocation import PathMap, first_home, refers_to_former_places, relocating
 from support import databases
 
 OLD, NEW = "/old/runs", "/new/runs"

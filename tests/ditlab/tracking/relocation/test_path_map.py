@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.tracking.relocation.path_map import PathMap, found_paths
+from ditlab.tracking.relocation import PathMap, found_paths
 
 MOVED = PathMap((Path("/old/runs"),), Path("/new/runs"))
 

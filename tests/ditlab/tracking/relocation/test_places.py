@@ -9,8 +9,8 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.tracking.relocation.places import check_place, former_places, path_map, record_place
-from ditlab.tracking.upload.connection import connect
+from ditlab.tracking.mlflow_connection import connect
+from ditlab.tracking.relocation import check_place, former_places, path_map, record_place
 
 
 @pytest.fixture

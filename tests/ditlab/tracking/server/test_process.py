@@ -14,9 +14,8 @@ from ditlab.cli.ui import ui
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.tracking.records import create_run
-from ditlab.tracking.server.accounts import Administrator
-from ditlab.tracking.server.process import MlflowServer, ServerOptions
-from ditlab.tracking.server.storage import artifact_location
+from ditlab.tracking.server import MlflowServer, ServerOptions, artifact_location
+from ditlab.tracking.server_accounts import Administrator
 from ditlab.tracking.tracker import RunTracker
 from support.clusters.nodes import free_ports
 from support.served import PASSWORD, account, served

@@ -5,7 +5,7 @@ import time
 
 import mlflow
 
-from ditlab.tracking.upload.connection import connect
+from ditlab.tracking.mlflow_connection import connect
 from support.forked import Forked
 
 MAKE = "import sys; from pathlib import Path; from ditlab.home import Home;"

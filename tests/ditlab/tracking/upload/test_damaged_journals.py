@@ -10,9 +10,9 @@ import pytest
 from ditlab.home import Home, RunFolder
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.recorded import encode_recorded
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import list_runs
-from ditlab.tracking.upload.sync import sync_runs
+from ditlab.tracking.upload import sync_runs
 
 NewRun = Callable[..., RunFolder]
 

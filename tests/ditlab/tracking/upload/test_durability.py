@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.tracker import RunTracker
-from ditlab.tracking.upload.sync import sync
+from ditlab.tracking.upload import sync
 
 NewRun = Callable[..., RunFolder]
 pytestmark = pytest.mark.usefixtures("store")
@@ -34,7 +34,7 @@ def steps_in_mlflow(tracker: RunTracker) -> list[int]:
 
 
 def test_only_what_is_on_the_disk_is_sent(home: Home, new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ditlab.tracking.upload.background._POLL_INTERVAL", 0.1)
+    monkeypatch.setattr("ditlab.tracking.upload._POLL_INTERVAL", 0.1)
     folder = new_run()
     tracker = tracked(folder, home, range(100))
     deadline = time.monotonic() + 60

@@ -18,10 +18,10 @@ from PIL import Image
 
 from ditlab.cli.runs import runs
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.journal.history import metric_history
+from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
-from ditlab.tracking.upload.sync import sync
+from ditlab.tracking.upload import sync
 from support.forked import Forked
 from support.proxy import Fault, Proxy
 
@@ -253,7 +253,7 @@ def test_a_process_killed_at_random_moments(server: Any, home: Home, new_run: Ne
 
 def sent_points(folder: RunFolder) -> Mapping[str, list[tuple[int, float]]]:
     """The points of the journal that thinning selects."""
-    from ditlab.tracking.journal.thinning import Thinning
+    from ditlab.tracking.journal_writer import Thinning
 
     points = {}
     for key, series in metric_history(folder).items():

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from ditlab.tracking.beginning import Beginning
+from ditlab.tracking.system_metrics import Beginning
 from ditlab.tracking.tracker import RunTracker
 
 

@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 from ditlab.home import Home, RunFolder
+from ditlab.tracking.cursor import Cursor, CursorFile
 from ditlab.tracking.database_damage import made_at
-from ditlab.tracking.upload.cursor import Cursor, CursorFile
 
 
 def make_database(path: Path, made: float | None) -> None:

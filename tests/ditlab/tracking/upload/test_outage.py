@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from ditlab.cli.runs import runs
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.journal.history import metric_history
+from ditlab.tracking.history import metric_history
 from ditlab.tracking.tracker import RunTracker
-from ditlab.tracking.upload.transfer import JournalTransfer
+from ditlab.tracking.upload import JournalTransfer
 from support.clusters.nodes import free_ports
 from support.proxy import Proxy
 
@@ -41,7 +41,7 @@ def test_a_server_that_comes_after_the_run_gets_everything_once(
         send_pending(transfer, *arguments, **more)
 
     monkeypatch.setattr(JournalTransfer, "send_pending", counted)
-    monkeypatch.setattr("ditlab.tracking.upload.background._POLL_INTERVAL", 0.1)
+    monkeypatch.setattr("ditlab.tracking.upload._POLL_INTERVAL", 0.1)
     folder = new_run(tracking_uri=uri)
     warnings: list[str] = []
     tracker = RunTracker(folder, uri, home, warn=warnings.append)

@@ -10,7 +10,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.names import safe_folder
 from ditlab.tracking.records import find_run
 from ditlab.tracking.tracker import RunTracker

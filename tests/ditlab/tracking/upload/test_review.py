@@ -11,8 +11,11 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.journal.facts import MAIN_TAG
-from ditlab.tracking.journal.writer import JournalWriter
+from ditlab.tracking.cursor import CursorFile
+from ditlab.tracking.history import MAIN_TAG
+from ditlab.tracking.journal_writer import JournalWriter
+from ditlab.tracking.mlflow_models import NOTE_TAG, OWN_TAG, weights_step
+from ditlab.tracking.mlflow_runs import VIEW_TAG, delete_mlflow_run
 from ditlab.tracking.review import (
     checkpoint_tags,
     end_run,
@@ -23,12 +26,7 @@ from ditlab.tracking.review import (
     sample_tags,
 )
 from ditlab.tracking.tracker import RunTracker
-from ditlab.tracking.upload.cursor import CursorFile
-from ditlab.tracking.upload.deletion import delete_mlflow_run
-from ditlab.tracking.upload.experiment_view import VIEW_TAG
-from ditlab.tracking.upload.models import weights_step
-from ditlab.tracking.upload.notes import NOTE_TAG, OWN_TAG
-from ditlab.tracking.upload.sync import sync
+from ditlab.tracking.upload import sync
 
 NewRun = Callable[..., RunFolder]
 NOTE = NOTE_TAG

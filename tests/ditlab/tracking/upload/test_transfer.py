@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.journal.history import metric_history
+from ditlab.tracking.cursor import CursorFile
+from ditlab.tracking.history import metric_history
 from ditlab.tracking.names import PARAM_LENGTH, TAG_LENGTH
 from ditlab.tracking.tracker import RunTracker
-from ditlab.tracking.upload.cursor import CursorFile
-from ditlab.tracking.upload.sync import sync
+from ditlab.tracking.upload import sync
 from support.forked import Forked
 
 NewRun = Callable[..., RunFolder]

@@ -9,8 +9,8 @@ import pytest
 from ditlab.data.orders import training_order
 from ditlab.engine.distributed import single_process
 from ditlab.home import RunFolder
-from ditlab.receipts.reader import Receipts, read_receipts
-from ditlab.receipts.rows import LEFT_OUT, draw_places, samples_digest
+from ditlab.receipts.reading import Receipts, read_receipts
+from ditlab.receipts.records import LEFT_OUT, draw_places, samples_digest
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.training.receipts import code_digest, processor_name
 from ditlab.training.recovery import MemoryPlan

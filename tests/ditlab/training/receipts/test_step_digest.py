@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ditlab.receipts.rows import draw_places, joined_digest, samples_digest
+from ditlab.receipts.records import draw_places, joined_digest, samples_digest
 from ditlab.training.receipts import FedPass, StepDigester
 
 UNIT = 8

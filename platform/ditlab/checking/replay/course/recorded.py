@@ -10,12 +10,11 @@ from ditlab.checking.replay.course.course import Course, Execution
 from ditlab.checking.replay.course.machine import MachineKind
 from ditlab.checking.replay.course.unwritten import journaled_steps, with_unwritten
 from ditlab.errors import UserError
-from ditlab.receipts.attempt import RecordedAttempt
-from ditlab.receipts.reader import Receipts, read_receipts
-from ditlab.receipts.rows import LEFT_OUT
+from ditlab.receipts.reading import Receipts, read_receipts
+from ditlab.receipts.records import LEFT_OUT, RecordedAttempt
 from ditlab.spec.composition.start import first_step
-from ditlab.tracking.journal.content import JournalContent
-from ditlab.tracking.journal.side_index import read_content
+from ditlab.tracking.journal import JournalContent
+from ditlab.tracking.journal_index import read_content
 
 
 @dataclass(frozen=True)

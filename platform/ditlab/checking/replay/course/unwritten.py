@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ditlab.checking.replay.course.course import Execution
-from ditlab.receipts.attempt import RecordedAttempt
-from ditlab.tracking.journal.content import JournalContent
-from ditlab.tracking.journal.history import Series, series_of
+from ditlab.receipts.records import RecordedAttempt
+from ditlab.tracking.history import Series, series_of
+from ditlab.tracking.journal import JournalContent
 
 WORKERS, THREADS = "ditlab.workers", "ditlab.threads"
 

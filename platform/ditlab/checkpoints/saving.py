@@ -1,0 +1,443 @@
+"""Saving of checkpoints beside the step loop, one at a time: each is a transaction that writes, agrees and commits.
+
+A worker's state is staged on the host as it was at a step, while the next steps change it. Only the failure of another
+worker raises.
+"""
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, ShardDigest, ShardPiece, folder_of, shard_name
+from ditlab.checkpoints.shard import HashedChunks, TensorKey, encode_header, is_finite, raw_bytes
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.errors import first_line
+
+KeyedTensors = Sequence[tuple[TensorKey, Tensor]]
+
+NUM_COPIERS = min(4, os.cpu_count() or 1)
+"""Threads for copying. torch's own threads meet after each tensor: on a busy machine that took thirty times as long."""
+
+
+class HostCopy:
+    """A copy of a worker's tensors in host memory, as large as the worker's part of the state."""
+
+    def __init__(self) -> None:
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._views: list[tuple[TensorKey, Tensor]] = []
+        self._copiers = ThreadPoolExecutor(NUM_COPIERS, thread_name_prefix="checkpoint-copier")
+
+    def reserve(self, tensors: KeyedTensors) -> None:
+        """Allocate and touch the memory for tensors of these sizes."""
+        needed = sum(tensor.nbytes for _, tensor in tensors)
+        if needed > self._buffer.numel():
+            self._views, self._buffer = [], torch.empty(0, dtype=torch.uint8)  # the old one goes before the new comes
+            pinned = any(tensor.is_cuda for _, tensor in tensors)
+            self._buffer = torch.empty(needed, dtype=torch.uint8, pin_memory=pinned).zero_()
+
+    def take(self, tensors: KeyedTensors) -> None:
+        """Copy tensors, which may change when this returns."""
+        self.reserve(tensors)
+        views, offset = [], 0
+        for key, tensor in tensors:
+            end = offset + tensor.nbytes
+            views.append((key, self._buffer[offset:end].view(tensor.dtype)))
+            offset = end
+        pairs = [(view, tensor.detach()) for (_, view), (_, tensor) in zip(views, tensors, strict=True)]
+        on_gpu = [pair for pair in pairs if pair[1].is_cuda]
+        for view, tensor in on_gpu:
+            view.copy_(tensor.reshape(-1), non_blocking=True)
+        on_host = [pair for pair in pairs if not pair[1].is_cuda]
+        list(self._copiers.map(_copy, [on_host[first::NUM_COPIERS] for first in range(NUM_COPIERS)]))
+        if on_gpu:
+            torch.cuda.current_stream().synchronize()
+        self._views = views
+
+    @property
+    def tensors(self) -> KeyedTensors:
+        """Flattened copies of the tensors."""
+        return self._views
+
+    def regions(self) -> Iterator[memoryview]:
+        """The bytes of all tensors, in order."""
+        yield raw_bytes(self._buffer[: sum(view.nbytes for _, view in self._views)])
+
+
+def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for view, tensor in pairs:
+        np.copyto(view.view(torch.uint8).numpy(), tensor.reshape(-1).view(torch.uint8).numpy())
+
+
+class InPlace:
+    """The tensors themselves, for a step loop that waits: needs no memory but for one GPU tensor at a time."""
+
+    def __init__(self) -> None:
+        self.tensors: KeyedTensors = ()
+
+    def reserve(self, tensors: KeyedTensors) -> None:
+        """Do nothing: no memory is needed."""
+
+    def take(self, tensors: KeyedTensors) -> None:
+        """Keep references to the tensors."""
+        self.tensors = tensors
+
+    def regions(self) -> Iterator[memoryview]:
+        """The bytes of each tensor, in order."""
+        for _, tensor in self.tensors:
+            yield raw_bytes(tensor.detach().contiguous().cpu())
+
+
+VISIBILITY_TIMEOUT = 15.0
+"""Seconds until another worker's file counts as missing: NFS may remember for a while that a file was not there."""
+
+SaveFailureKind = Literal["not_finite", "write", "not_shared", "lost_worker"]
+
+_REMEDY: dict[SaveFailureKind, str] = {
+    "not_finite": "training diverged; lower optimizer.lr or training.clip.max_norm",
+    "write": "make room or mend checkpoint.storage",
+    "not_shared": "name a folder on shared storage, or a URI such as s3://bucket/prefix",
+    "lost_worker": "resume the run from the one before",
+}
+
+
+class SaveFailed(Exception):
+    """A checkpoint was saved on no worker; its message gives the reason and the remedy. Earlier ones are untouched."""
+
+    def __init__(self, kind: SaveFailureKind, step: int, reason: str) -> None:
+        super().__init__(kind, step, reason)
+        self.kind, self.step, self.reason = kind, step, reason
+
+    @property
+    def remedy(self) -> str:
+        """End of a sentence on what to do."""
+        return _REMEDY[self.kind]
+
+    def __str__(self) -> str:
+        return f"the checkpoint of step {self.step} was not saved ({self.reason}); {self.remedy}."
+
+
+@dataclass(frozen=True)
+class ShardReceipt:
+    """One worker's report on its shard: name, digest and pieces, or the reason why there is none."""
+
+    name: str
+    digest: ShardDigest | None = None
+    pieces: tuple[ShardPiece, ...] = ()
+    failure: tuple[SaveFailureKind, str] | None = None
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """Result of a save, the same on every worker."""
+
+    error: SaveFailed | None = None
+    note: str | None = None
+    """A problem after the checkpoint was complete."""
+    keep_shards: bool = True
+    """True if a manifest that names this save's shards exists, or may exist."""
+
+
+class SaveTransaction:
+    """One worker's part in saving one checkpoint, run in the saver's thread."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        rank: int,
+        world_size: int,
+        keep: int,
+        manifest: CheckpointManifest,
+        keep_every: int | None = None,
+    ) -> None:
+        self.store, self.rank, self.world_size, self.keep, self.manifest = store, rank, world_size, keep, manifest
+        self._keep_every = keep_every
+        self.folder = folder_of(manifest.step)
+        self.shard = shard_name(rank, world_size, secrets.token_hex(4))
+
+    def write(self, state: HostCopy | InPlace) -> ShardReceipt:
+        """Check the state for NaN and infinities, and write it as this worker's shard, on disk when this returns."""
+        try:
+            for (field, name, _), tensor in state.tensors:
+                # A buffer may be a mask of infinities; the rest of the state is of finite numbers.
+                if field != "buffer" and not is_finite(tensor):
+                    reason = f"{field} of {name} holds NaN or an infinity"
+                    return ShardReceipt(self.shard, failure=("not_finite", reason))
+            chunks = HashedChunks(_regions(state))
+            self.store.files.write(self.folder, self.shard, chunks)
+            pieces = tuple(
+                (self.shard, field, name, start, start + tensor.numel())
+                for (field, name, start), tensor in state.tensors
+            )
+            return ShardReceipt(self.shard, chunks.digest, pieces)
+        except Exception as error:  # of any class: the other workers wait for this receipt
+            return ShardReceipt(self.shard, failure=("write", _reason(error)))
+
+    def failed_copy(self, error: Exception) -> ShardReceipt:
+        """The receipt of a worker that could not even copy its state."""
+        reason = f"no host memory for a copy of the state, {first_line(error)}; checkpoint.write=blocking needs none"
+        return ShardReceipt(self.shard, failure=("write", reason))
+
+    def failure_of(self, receipts: list[ShardReceipt]) -> SaveFailed | None:
+        """The failures of workers without a shard, in one sentence; None if every worker has one."""
+        failures = [(rank, *receipt.failure) for rank, receipt in enumerate(receipts) if receipt.failure]
+        if not failures:
+            return None
+        for rank, kind, reason in failures:
+            if kind == "not_finite":
+                return SaveFailed(kind, self.manifest.step, f"{reason} on worker {rank}")
+        return SaveFailed(
+            "write", self.manifest.step, "; ".join(f"worker {rank}: {reason}" for rank, _, reason in failures[:3])
+        )
+
+    def commit(self, receipts: list[ShardReceipt], before_commit: Callable[[], object] | None) -> CommitResult:
+        """Commit on the first worker, after all have written: the checkpoint exists once its manifest does."""
+        content = b""
+        try:
+            if before_commit:
+                before_commit()
+            if missing := self._missing_shard(receipts):
+                return CommitResult(SaveFailed("not_shared", self.manifest.step, missing), keep_shards=False)
+            content = replace(
+                self.manifest,
+                pieces=[piece for receipt in receipts for piece in receipt.pieces],
+                shards={receipt.name: receipt.digest for receipt in receipts if receipt.digest},
+            ).to_bytes()
+            self.store.files.replace(self.folder, MANIFEST, content)
+        except Exception as error:  # of any class: the other workers wait for this result
+            failed = SaveFailed("write", self.manifest.step, f"worker {self.rank}: {_reason(error)}")
+            return CommitResult(failed, keep_shards=self._may_be_committed(content))
+        return CommitResult(note=self._delete_old({receipt.name for receipt in receipts}))
+
+    def discard(self) -> None:
+        """Delete this worker's shard of a save that failed."""
+        try:
+            self.store.files.delete(self.folder, self.shard)
+            self.store.files.delete_folder_if_empty(self.folder)
+        except Exception:
+            # No manifest names it, and pruning takes it with its folder.
+            return
+
+    def _missing_shard(self, receipts: list[ShardReceipt]) -> str | None:
+        """Wait until this worker sees every shard; the reason if one stays missing for `VISIBILITY_TIMEOUT` seconds."""
+        deadline = time.monotonic() + VISIBILITY_TIMEOUT
+        while True:
+            sizes = self.store.files.sizes(self.folder)
+            wrong = [r for r, receipt in enumerate(receipts) if sizes.get(receipt.name) != _size(receipt)]
+            if not wrong:
+                return None
+            if time.monotonic() > deadline:
+                return (
+                    f"checkpoint.storage={self.store.location} is not shared by all nodes: worker {wrong[0]} wrote "
+                    f"{receipts[wrong[0]].name} and worker {self.rank} does not see it"
+                )
+            time.sleep(0.2)
+
+    def _may_be_committed(self, content: bytes) -> bool:
+        """Return True if a failed commit may have left its manifest, as when only the folder's fsync failed."""
+        try:
+            return self.store.files.read(self.folder, MANIFEST) == content
+        except FileNotFoundError:
+            return False
+        except Exception:
+            return True
+
+    def _delete_old(self, names: set[str]) -> str | None:
+        """Delete the files of earlier attempts at this step, and the oldest checkpoints; returns a note on failure."""
+        try:
+            for name in self.store.files.sizes(self.folder):
+                if name not in names and name != MANIFEST and name.startswith(("shard-", MANIFEST)):
+                    self.store.files.delete(self.folder, name)
+            self.store.prune(self.keep, self.manifest.step, self._keep_every)
+        except Exception as error:
+            return f"older checkpoints in {self.store.location} could not be deleted ({_reason(error)})."
+        return None
+
+
+def _regions(state: HostCopy | InPlace) -> Iterator[bytes | memoryview]:
+    yield encode_header(state.tensors)
+    yield from state.regions()
+
+
+def _size(receipt: ShardReceipt) -> int:
+    assert receipt.digest
+    return receipt.digest.size
+
+
+def _reason(error: Exception) -> str:
+    where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
+    return f"{first_line(error)}{where}"
+
+
+@dataclass(frozen=True)
+class SaveOutcome:
+    """Result of one save."""
+
+    step: int
+    location: str
+    """Path or URI of the checkpoint."""
+    metrics: dict[str, float]
+    """Metrics in the manifest."""
+    seconds: float
+    """Time from the call to the end, in the background too."""
+    held_up: float
+    """Seconds for which `save` blocked its caller."""
+    error: SaveFailed | None = None
+    """Reason why there is no checkpoint of this step; of the same kind on every worker."""
+    note: str | None = None
+    """A problem after the checkpoint was complete: older ones that could not be deleted."""
+
+    @property
+    def kind(self) -> SaveFailureKind | None:
+        """The error's kind; None for a checkpoint that was saved."""
+        return self.error.kind if self.error else None
+
+
+class BackgroundSaver:
+    """Saver of one worker's part of each checkpoint; all workers save the same steps in the same order.
+
+    Mode `background`: `save` copies this worker's part of the state into host memory, as large as that part and kept
+    from save to save, and a thread writes it. Mode `blocking`: `save` returns when the checkpoint is complete, and
+    needs no such memory.
+
+    `gather` returns all workers' objects in the order of their ranks. It is called in the saver's thread, at the same
+    time as the step loop's own communication, so it needs a channel of its own. `before_commit` is called on the first
+    worker, in the same thread, when all shards are on disk and the manifest is not. `keep` is the number of checkpoints
+    to keep, beside the first one of each stretch of `keep_every` steps.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        rank: int,
+        world_size: int,
+        gather: Callable[[Any], list[Any]],
+        keep: int,
+        before_commit: Callable[[], object] | None = None,
+        mode: Literal["background", "blocking"] = "background",
+        keep_every: int | None = None,
+    ) -> None:
+        self.store, self.rank, self.world_size = store, rank, world_size
+        self._gather, self._keep, self._before_commit, self._mode = gather, keep, before_commit, mode
+        self._keep_every = keep_every
+        self._state: HostCopy | InPlace = HostCopy() if mode == "background" else InPlace()
+        self._thread: threading.Thread | None = None
+        self._finished: SimpleQueue[SaveOutcome] = SimpleQueue()
+        self._last: SaveOutcome | None = None
+        self._lost_worker: SaveFailed | None = None
+        self._copy_error: Exception | None = None
+
+    def reserve(self, tensors: Iterable[tuple[TensorKey, Tensor]]) -> None:
+        """Allocate the host memory for the copies, which the first `save` would otherwise wait for."""
+        self._state.reserve(_widest_first(tensors))
+
+    def save(self, manifest: CheckpointManifest, tensors: Iterable[tuple[TensorKey, Tensor]]) -> None:
+        """Save the state as it is now: this worker's tensors by (field, name, start), and the manifest.
+
+        The first worker's manifest counts; its pieces and shards are filled in here. Waits for the save before to end.
+        `poll` and `wait` return a failure, which is never raised here.
+        """
+        began = time.perf_counter()
+        self._join()
+        self._copy_error = None
+        try:
+            self._state.take(_widest_first(tensors))
+        except (RuntimeError, MemoryError) as error:  # torch's allocator raises the first
+            self._copy_error = error
+        manifest = deepcopy(manifest)  # the step loop goes on changing its metrics
+        held_up = time.perf_counter() - began
+        # A daemon: a worker that waits for a dead one must not keep the process from ending.
+        thread = threading.Thread(
+            target=self._run, args=(manifest, began, held_up), name="checkpoint-saver", daemon=True
+        )
+        thread.start()
+        self._thread = thread  # once it can be joined: `settle` may be called in another thread meanwhile
+        if self._mode == "blocking":
+            self._join()
+            self._state.take(())  # or a state that is built anew would find the old one still in memory
+
+    def poll(self) -> list[SaveOutcome]:
+        """Saves that have ended since the last call, oldest first."""
+        finished = []
+        while True:
+            try:
+                finished.append(self._finished.get_nowait())
+            except Empty:
+                return finished
+
+    def wait(self) -> SaveOutcome | None:
+        """Wait for the save under way, if any; returns the latest outcome, which `poll` returns as well."""
+        self._join()
+        return self._last
+
+    def settle(self) -> None:
+        """Wait, in a thread beside the caller of `save`, for the save under way when this is called.
+
+        One that begins meanwhile may be waited for or not.
+        """
+        if thread := self._thread:
+            thread.join()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Wait for the save under way, at most `timeout` seconds, and free the host memory."""
+        self._join(timeout)
+        if self._thread is None:
+            self._state = HostCopy() if self._mode == "background" else InPlace()
+
+    def _join(self, timeout: float | None = None) -> None:
+        if self._thread is not None:
+            self._thread.join(timeout)
+            if not self._thread.is_alive():
+                self._thread = None
+
+    def _run(self, manifest: CheckpointManifest, began: float, held_up: float) -> None:
+        result = self._save(
+            SaveTransaction(self.store, self.rank, self.world_size, self._keep, manifest, self._keep_every)
+        )
+        seconds = time.perf_counter() - began
+        if self._mode == "blocking":
+            held_up = seconds
+        self._last = SaveOutcome(
+            manifest.step, self.store.location_of(manifest.step), manifest.metrics, seconds, held_up,
+            result.error, result.note,
+        )  # fmt: skip
+        self._finished.put(self._last)
+
+    def _save(self, transaction: SaveTransaction) -> CommitResult:
+        if self._lost_worker:
+            return CommitResult(self._lost_worker)
+        error = self._copy_error
+        own = transaction.failed_copy(error) if error else transaction.write(self._state)
+        try:
+            receipts: list[ShardReceipt] = self._gather(own)
+            if failed := transaction.failure_of(receipts):
+                result = CommitResult(failed, keep_shards=False)
+            else:
+                result = transaction.commit(receipts, self._before_commit) if self.rank == 0 else CommitResult()
+                result = self._gather(result)[0]
+        except Exception as error:
+            # The others may have committed or not, so nothing is removed: pruning takes what counts for nothing.
+            self._lost_worker = SaveFailed(
+                "lost_worker",
+                transaction.manifest.step,
+                f"another worker fell silent while a checkpoint was written ({first_line(error)})",
+            )
+            return CommitResult(self._lost_worker)
+        if not result.keep_shards:
+            transaction.discard()
+        return result
+
+
+def _widest_first(tensors: Iterable[tuple[TensorKey, Tensor]]) -> KeyedTensors:
+    """Tensors of wider numbers first, so that each lies at a multiple of its number's size."""
+    return sorted(tensors, key=lambda item: -item[1].element_size())

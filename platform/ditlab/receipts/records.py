@@ -1,0 +1,267 @@
+"""Records of receipts: a row of 40 bytes for each step, a line for each attempt, the chain of digests over both.
+
+A measurement names the data and weights behind a figure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+ROW = np.dtype([
+    ("step", "<u8"), ("attempt", "<u2"), ("flags", "u1"), ("reserved", "u1"), ("spare", "<u4"), ("samples", "<u8"),
+    ("loss", "<f4"), ("norm", "<f4"), ("lr", "<f4"), ("crc", "<u4"),
+])  # fmt: skip
+"""`step` from 1; `attempt` from 1; `samples` as `samples_digest` gives it; `norm` of the gradient before clipping;
+`crc`, the CRC-32 of the row before it (its own `crc`) and of this row's other bytes."""
+CHECKED = ROW.itemsize - 4
+"""Bytes of a row that its checksum covers."""
+LEFT_OUT, NOT_APPLIED = 1, 2
+"""Flags: the batch was taken from the order and not trained on; the update was left out, as loss or gradient was not
+finite."""
+SAMPLES_MASK = (1 << 63) - 1
+"""Digests of samples have 63 bits: workers exchange them as signed numbers."""
+
+
+_ALL_BITS = (1 << 64) - 1
+_GOLDEN, _FIRST, _SECOND = (
+    np.array(number, np.uint64) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+_THIRTY, _TWENTY_SEVEN, _THIRTY_ONE = (np.array(number, np.uint64) for number in (30, 27, 31))
+
+
+def mix64(values: np.ndarray) -> np.ndarray:
+    """Mix the bits of 64-bit numbers, one to one (SplitMix64, Steele et al. 2014, doi:10.1145/2660193.2660195)."""
+    mixed = np.array(values, np.uint64)
+    mix_in_place(mixed, np.empty_like(mixed))
+    return mixed
+
+
+def mix_in_place(values: np.ndarray, spare: np.ndarray) -> None:
+    """Do what `mix64` does to `values`, uint64, whose place it takes; `spare` is overwritten.
+
+    Operands that are arrays without dimensions take half the time of NumPy's scalars, and the memory is not asked for.
+    """
+    np.add(values, _GOLDEN, values)
+    np.right_shift(values, _THIRTY, spare)
+    np.bitwise_xor(values, spare, values)
+    np.multiply(values, _FIRST, values)
+    np.right_shift(values, _TWENTY_SEVEN, spare)
+    np.bitwise_xor(values, spare, values)
+    np.multiply(values, _SECOND, values)
+    np.right_shift(values, _THIRTY_ONE, spare)
+    np.bitwise_xor(values, spare, values)
+
+
+def samples_digest(rows: np.ndarray, places: np.ndarray, draws: np.ndarray, step: int, seed: int) -> int:
+    """Return a digest of samples and of the random numbers that they were trained with; sums of it modulo 2^63 join.
+
+    Each sample counts by itself, so that the sum over a global batch is the same for every number of workers and every
+    cut of micro-batches. A sample that is missing, comes twice, or lies at another place changes it.
+
+    Args:
+        rows: the store's row of each sample, (samples,).
+        places: its place in the global batch, (samples,).
+        draws: place of its random numbers, as `draw_places` gives them, (samples,).
+        step: step from 0, as random numbers are keyed.
+        seed: seed of the random numbers.
+    """
+    key = step_key(step, seed)
+    mixed = mix64(rows.astype(np.uint64) ^ mix64(places.astype(np.uint64) ^ mix64(draws.astype(np.uint64) ^ key)))
+    return int(mixed.sum(dtype=np.uint64)) & SAMPLES_MASK
+
+
+def step_key(step: int, seed: int) -> np.ndarray:
+    """Return the key of a step's digests, mix64(seed ^ mix64(step)), as an array without dimensions."""
+    return np.array(_mix_number((seed & _ALL_BITS) ^ _mix_number(step)), np.uint64)
+
+
+def _mix_number(value: int) -> int:
+    """Mix one number as `mix64` does, in a tenth of the time that NumPy takes for one."""
+    value = (value + 0x9E3779B97F4A7C15) & _ALL_BITS
+    value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & _ALL_BITS
+    value = ((value ^ value >> 27) * 0x94D049BB133111EB) & _ALL_BITS
+    return value ^ value >> 31
+
+
+def draw_places(micro_index: int, start: int, count: int) -> np.ndarray:
+    """Return the places of the random numbers of `count` samples from place `start` of a micro-batch on, (count,)."""
+    return np.arange(start, start + count, dtype=np.uint64) + np.uint64(micro_index << 32)
+
+
+def joined_digest(digests: list[int]) -> int:
+    """Join the digests of parts of a batch."""
+    return sum(digests) & SAMPLES_MASK
+
+
+def checksum(row: bytes, before: int) -> int:
+    """Return the CRC-32 of a row's checked bytes after a row of checksum `before` (0 for the first)."""
+    return zlib.crc32(row[:CHECKED], before)
+
+
+def intact_rows(content: bytes) -> np.ndarray:
+    """Return the rows of a file's content up to the first that is torn or altered, as an array of ROW."""
+    before, num, view = 0, 0, memoryview(content)
+    for start in range(0, len(content) - ROW.itemsize + 1, ROW.itemsize):
+        before = zlib.crc32(view[start : start + CHECKED], before)
+        if before != int.from_bytes(view[start + CHECKED : start + ROW.itemsize], "little"):
+            break
+        num += 1
+    return np.frombuffer(content, ROW, num).copy()
+
+
+ORIGIN = hashlib.sha256(b"ditlab receipts 1").hexdigest()
+"""Head of a chain without steps, in hexadecimal."""
+
+
+def next_head(head: str, row: bytes, begun: RecordedAttempt | None) -> str:
+    """Return the head after one more row; `begun` is its attempt where the row is that attempt's first one."""
+    link = hashlib.sha256(bytes.fromhex(head))
+    if begun is not None:
+        link.update(bytes.fromhex(begun.digest))
+    link.update(row[:CHECKED])
+    return link.hexdigest()
+
+
+Natural = Annotated[int, Field(ge=0, lt=1 << 53)]
+Positive = Annotated[int, Field(ge=1, lt=1 << 16)]
+
+
+@dataclass(frozen=True)
+class RecordedAttempt:
+    """One attempt: a process group that begins or goes on with a run."""
+
+    attempt: Positive
+    """Number, from 1."""
+    step: Natural
+    """Steps done where it begins."""
+    workers: Positive
+    halvings: Natural
+    """Number of times that the micro-batch was halved for memory."""
+    left_out: list[Natural]
+    """Steps, from 1, whose batches it leaves out."""
+    device: str
+    """`cpu`, or the GPU's name."""
+    processor: str
+    """Model of the first worker's CPU."""
+    threads: Natural
+    """Threads that each worker computes with."""
+    versions: dict[str, str]
+    """Versions of Python, torch, deepspeed, numpy and ditlab."""
+    code: str
+    """SHA-256 over the Python sources of ditlab, denoisers and the plugin packages of the run."""
+    data: str
+    """Fingerprint of the training data."""
+    spec_hash: str
+    numerics: Natural
+    """Version of the numbers (`ditlab.numerics`)."""
+    blocks: str
+    """Origin of the blocks' numbers (`ditlab.spec.compiling`)."""
+    chain: str
+    """Head of the chain where it begins, in hexadecimal."""
+    digest: str = ""
+    """SHA-256 of all fields above, in hexadecimal."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the fields of its line, with the digest over all others."""
+        record = asdict(self)
+        del record["digest"]
+        return record | {"digest": _digest(record)}
+
+
+_adapter = TypeAdapter(RecordedAttempt)
+
+
+def parse_attempt(record: Mapping[str, Any]) -> RecordedAttempt | None:
+    """Return the attempt of a line; None for a line that is damaged or no attempt's."""
+    fields = {name: value for name, value in record.items() if name != "digest"}
+    try:
+        found = _adapter.validate_python(dict(record))
+    except ValidationError:
+        return None
+    return found if found.digest == _digest(fields) else None
+
+
+def _digest(fields: Mapping[str, Any]) -> str:
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+SHOWN = 12
+"""Digits of a digest that people are shown, and that tags hold of each part."""
+TAG_PREFIX = "ditlab.measurement."
+"""Tag of the measurement behind a group of figures: `ditlab.measurement.eval`."""
+EVALUATION_TAG = "ditlab.evaluation"
+"""Tag with the digest of the last evaluation: of its measurements, the spec and the weights."""
+EVALUATED_STEP_TAG = "ditlab.evaluation.step"
+"""Tag with the step of the weights that the last evaluation measured."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Everything that figures are measured with, apart from the network that is measured."""
+
+    digest: str
+    """SHA-256 over all parts, in hexadecimal."""
+    parts: Mapping[str, str]
+    """Digest of each part by its name (`held-out samples`, `sampler`), or its first digits."""
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Any]) -> Measurement:
+        """Return a measurement with these parts, values of JSON's types."""
+        found = {name: _value_digest(value) for name, value in sorted(parts.items())}
+        return cls(_value_digest(found), found)
+
+    @classmethod
+    def parse(cls, tag: str) -> Measurement | None:
+        """Return the measurement that `to_tag` wrote; None for another text."""
+        try:
+            record = json.loads(tag)
+            digest, parts = record["digest"], record["parts"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+        is_one = isinstance(digest, str) and isinstance(parts, dict) and all(isinstance(v, str) for v in parts.values())
+        return cls(digest, parts) if is_one else None
+
+    def to_tag(self) -> str:
+        """Return the digest, and the first digits of its parts', as a tag's value."""
+        return json.dumps({"digest": self.digest, "parts": {name: text[:SHOWN] for name, text in self.parts.items()}})
+
+    def to_dict(self) -> dict[str, object]:
+        """The measurement in JSON's types."""
+        return {"digest": self.digest, "parts": dict(self.parts)}
+
+    @property
+    def shown(self) -> str:
+        """The digest's first digits."""
+        return self.digest[:SHOWN]
+
+
+def differing_parts(measurements: Iterable[Measurement]) -> list[str]:
+    """Return the names of the parts in which measurements differ, sorted."""
+    known = list(measurements)
+    names = sorted({name for each in known for name in each.parts})
+    return [name for name in names if len({each.parts.get(name, "")[:SHOWN] for each in known}) > 1]
+
+
+def evaluation_digest(measurements: Mapping[str, Measurement], spec_hash: str, weights: str) -> str:
+    """Return the digest of an evaluation: of its measurements by group, of the spec, and of `weights`, a digest."""
+    return _value_digest([{name: each.digest for name, each in measurements.items()}, spec_hash, weights])
+
+
+def measurement_tags(measurements: Mapping[str, Measurement]) -> dict[str, str]:
+    """Return the tags of measurements by group of figures."""
+    return {f"{TAG_PREFIX}{group}": each.to_tag() for group, each in measurements.items()}
+
+
+def _value_digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,176 @@
+"""Position up to which a journal has been sent, and the lock that lets one process send it. Imports no mlflow.
+
+Cursors are kept by MLflow address, and carried on to the address at a moved home's present place.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+
+from ditlab.errors import UserError
+from ditlab.home import Home, RunFolder
+from ditlab.storage.checksums import add_checksum, has_checksum, is_intact
+from ditlab.storage.files import write_durably
+from ditlab.storage.plain_files import MIB, open_for_append, open_plain, parse_json, read_plain
+from ditlab.tracking.access import redact, resolve_tracking_uri, sqlite_path
+from ditlab.tracking.database_damage import made_at
+from ditlab.tracking.journal import LONGEST_LINE
+from ditlab.tracking.relocation import PathMap
+
+
+@dataclass
+class Cursor:
+    """The part of one journal that one tracking address has received."""
+
+    offset: NonNegativeInt = 0
+    """Bytes of the journal that are done."""
+    head: str = ""
+    """Digest of the journal's first line, which tells journals apart. Empty before anything is done."""
+    mlflow_run_id: str | None = None
+    deferred: list[NonNegativeInt] = field(default_factory=list)
+    """Offsets of files whose upload failed while the rest went through."""
+
+
+_SAVED = TypeAdapter(Cursor)
+_CLOCK = 0.1
+"""Seconds by which a file's time may lag behind the clock."""
+
+
+class CursorFile:
+    """Cursors of one journal by tracking address, durable; and the lock that lets one process send at a time."""
+
+    def __init__(self, folder: RunFolder, uri: str, node: int = 0) -> None:
+        self._key = redact(uri)
+        self._database = sqlite_path(uri) if uri.startswith("sqlite:") else None
+        self._journal = folder.node_journal(node)
+        self._path = self._journal.with_suffix(".cursor.json")
+        self._lock: int | None = None
+
+    def load(self) -> Cursor:
+        """The saved cursor; the beginning, where none was saved or it cannot be read (sending twice does no harm).
+
+        A journal that was made anew, shorter or longer than the old one, is sent from its beginning as well, to the
+        same MLflow run.
+        """
+        try:
+            cursor = _SAVED.validate_python(self._read().get(self._key, {}))
+        except ValidationError:
+            return Cursor()
+        if cursor.offset and not self._is_of_this_journal(cursor):
+            return Cursor(mlflow_run_id=cursor.mlflow_run_id)
+        return cursor
+
+    def save(self, cursor: Cursor) -> None:
+        """Save a cursor; it is on the disk when this returns."""
+        cursor.head = self._head()
+        targets = {**self._read(), self._key: asdict(cursor)}
+        write_durably(self._path, add_checksum(json.dumps(targets, indent=1).encode()))
+
+    @property
+    def is_mine(self) -> bool:
+        """True if this process holds the lock."""
+        return self._lock is not None
+
+    def acquire(self) -> bool:
+        """Take the lock; returns False while another process holds it."""
+        if self._lock is not None:
+            return True
+        descriptor = open_for_append(Path(f"{self._path}.lock"))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._lock = descriptor
+        return True
+
+    def release(self) -> None:
+        """Release the lock, if this process holds it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def load_received(self) -> Cursor:
+        """The saved cursor as `load`, where what was sent is still there.
+
+        A local database that is missing, or was made after the cursor, has received nothing.
+        """
+        return Cursor() if self._is_older_than_database() else self.load()
+
+    def _is_older_than_database(self) -> bool:
+        if self._database is None:
+            return False
+        try:
+            return self._path.stat().st_mtime + _CLOCK < made_at(self._database)
+        except OSError:
+            return False
+
+    def _is_of_this_journal(self, cursor: Cursor) -> bool:
+        try:
+            size = self._journal.stat().st_size
+        except OSError:
+            return False
+        return cursor.offset <= size and cursor.head in ("", self._head())
+
+    def _head(self) -> str:
+        try:
+            with open_plain(self._journal) as file:
+                line = file.readline(LONGEST_LINE)
+        except OSError:
+            return ""
+        return hashlib.sha256(line).hexdigest()[:16] if line.endswith(b"\n") else ""
+
+    def _read(self) -> dict[str, dict]:
+        """The cursors by address; {} where they cannot be read, or their checksum is wrong."""
+        try:
+            content = read_plain(self._path, MIB)
+            targets = parse_json(content)
+        except (OSError, ValueError):
+            return {}
+        if not isinstance(targets, dict) or (has_checksum(content) and not is_intact(content)):
+            return {}
+        return {address: cursor for address, cursor in targets.items() if isinstance(cursor, dict)}
+
+
+@dataclass(frozen=True)
+class CursorMove:
+    """Cursor of one journal at a former address, to be saved under the present one."""
+
+    path: Path
+    cursor: Cursor
+    _target: CursorFile
+
+    def apply(self) -> None:
+        """Save the cursor under the present address. Raises UserError while another process sends the journal."""
+        if not self._target.acquire():
+            raise UserError(f"{self.path} is in use by a process that sends to MLflow; wait for its end, or stop it.")
+        try:
+            self._target.save(self.cursor)
+        finally:
+            self._target.release()
+
+
+def cursor_moves(folder: RunFolder, tracking_uri: str, mapping: PathMap) -> Iterator[CursorMove]:
+    """Cursors of a run that are ahead of those at the present address.
+
+    `tracking_uri` is the run's own address; empty: the database of its home.
+    """
+    homes = [Home(place) for place in mapping.former]
+    addresses = [tracking_uri] if tracking_uri else [resolve_tracking_uri(None, home) for home in homes]
+    for node in folder.journal_nodes():
+        for address in addresses:
+            moved = mapping.relocated(address)
+            cursor = CursorFile(folder, address, node).load()
+            if moved is None or cursor.mlflow_run_id is None:
+                continue
+            target = CursorFile(folder, moved, node)
+            if target.load().offset < cursor.offset:
+                yield CursorMove(folder.node_journal(node).with_suffix(".cursor.json"), cursor, target)

@@ -1,0 +1,176 @@
+"""History of a run from its journal: every point of its metrics, its results so far, and facts beside the metrics.
+
+Results are, for each metric of the evaluations, the first value, the newest, the lowest and the highest.
+"""
+
+from __future__ import annotations
+
+import math
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ditlab.home import RunFolder
+from ditlab.tracking.journal import JournalContent
+from ditlab.tracking.journal_index import read_content
+
+PAGE_NAME = "report.html"
+"""File name of a run's page among its artifacts."""
+
+MAIN_TAG = "ditlab.main_metric"
+"""Tag with the held-out metric by which a run is read first; lower is better."""
+
+PROOF_TAG = "ditlab.proof"
+"""Tag of a run that was proved before it began: verdict, engine, code, date."""
+
+STRAGGLER_TAG = "ditlab.straggler"
+"""Tag that names the worker that was slow last, and how slow."""
+
+
+@dataclass
+class JournalFacts:
+    """Latest facts of a run's journal."""
+
+    name: str = ""
+    family: str = ""
+    params: dict[str, str] = field(default_factory=dict)
+    """Every parameter logged so far; the first value stays."""
+    tags: dict[str, str] = field(default_factory=dict)
+    """Every tag, with its last value."""
+    dataset: dict[str, Any] = field(default_factory=dict)
+    """The `dataset` record of training; empty before it."""
+    images: dict[str, int] = field(default_factory=dict)
+    """Newest step by image key."""
+    page: str = ""
+    """Path of the run's page among MLflow's artifacts; empty where there is none."""
+    status: str = "running"
+    overview_steps: dict[str, int] = field(default_factory=dict)
+    """Last step of each figure of the overview."""
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Take in the next record that holds no metrics."""
+        match record["kind"]:
+            case "start":
+                self.name, self.family, self.status = record["name"], record["family"], "running"
+            case "params":
+                self.params = {**record["values"], **self.params}
+            case "tags":
+                self.tags |= record["values"]
+            case "dataset" if record["context"] == "training":
+                self.dataset = record
+            case "image":
+                self.images[record["key"]] = max(record["step"], self.images.get(record["key"], 0))
+            case "artifact" if posixpath.basename(record["path"]) == PAGE_NAME:
+                self.page = posixpath.join(record["artifact_path"] or "", PAGE_NAME)
+            case "overview":
+                self.overview_steps |= dict.fromkeys(record["values"], record["step"])
+            case "end":
+                self.status = record["status"]
+
+
+RESULT_PREFIXES = ("eval/", "quality/", "held_out/", "assessed/")
+"""Metrics of evaluations, in training and after it."""
+SPEED = "train/samples_per_second"
+
+_FOLLOWED = (*RESULT_PREFIXES, SPEED)
+
+
+class ResultPoint(NamedTuple):
+    """A point of a metric."""
+
+    step: int
+    value: float
+    time: int
+    """Milliseconds since 1970, as in the journal."""
+
+
+@dataclass
+class MetricSpan:
+    """Extremes of one metric; NaN is neither the lowest nor the highest."""
+
+    first: ResultPoint
+    last: ResultPoint
+    low: ResultPoint
+    high: ResultPoint
+
+    def add(self, point: ResultPoint) -> None:
+        """Add the next point."""
+        self.last = point
+        if point.value < self.low.value or math.isnan(self.low.value):
+            self.low = point
+        if point.value > self.high.value or math.isnan(self.high.value):
+            self.high = point
+
+
+class RunResults(dict[str, MetricSpan]):
+    """Spans of a run's results by metric, in the order in which the metrics appeared."""
+
+    def add(self, name: str, point: ResultPoint) -> None:
+        """Add a point; metrics that are no results are left out."""
+        if not name.startswith(_FOLLOWED):
+            return
+        if span := self.get(name):
+            span.add(point)
+        else:
+            self[name] = MetricSpan(point, point, point, point)
+
+    def load(self, content: JournalContent) -> None:
+        """Add the points of a journal."""
+        for name, points in content.metrics.items():
+            if name.startswith(_FOLLOWED):
+                # The speed has a point for each step, and nobody asks for its extremes.
+                begin = len(points.rows) - 1 if name == SPEED else 0
+                for row, value in zip(points.rows[begin:], points.values[begin:], strict=True):
+                    self.add(name, ResultPoint(content.steps[row], value, content.times[row]))
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """One metric over the steps."""
+
+    steps: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    """int64."""
+    values: np.ndarray = field(default_factory=lambda: np.empty(0))
+    """float64."""
+    times: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    """Milliseconds since 1970, int64."""
+
+
+def metric_history(folder: RunFolder) -> dict[str, Series]:
+    """Every metric of a run by name, in the order it was logged; {} where there is no journal."""
+    try:
+        return series_of(read_content(folder.journal))
+    except OSError:
+        return {}
+
+
+def series_of(content: JournalContent, prefixes: tuple[str, ...] = ("",)) -> dict[str, Series]:
+    """Every metric of a journal by name, or those of some prefixes."""
+    steps, times = np.array(content.steps), np.array(content.times)
+    history = {}
+    for name, points in content.metrics.items():
+        if not name.startswith(prefixes):
+            continue
+        rows = np.array(points.rows)
+        history[name] = Series(steps[rows], np.array(points.values), times[rows])
+    return history
+
+
+PACE = ("time/", "perf/")
+"""Beginnings of the names of metrics of a run's speed."""
+
+
+def final_metrics(folder: RunFolder) -> dict[str, float]:
+    """Return what a run counts with: the value of every metric as `final_values` has it."""
+    return final_values(metric_history(folder))
+
+
+def final_values(history: Mapping[str, Series]) -> dict[str, float]:
+    """Return the latest value of every metric, and the median of those of speed: each point is a second's."""
+    return {
+        name: float(np.median(series.values) if name.startswith(PACE) else series.values[-1])
+        for name, series in history.items()
+    }

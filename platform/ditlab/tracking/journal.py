@@ -1,0 +1,411 @@
+"""A run's journal: an append-only file of JSON lines that holds every metric, tag and artifact. Imports no mlflow.
+
+One JSON object a line, in the order of the events. Torn and damaged lines are passed over. A journal can be read whole,
+from an offset on, or from its end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+import time
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, NotRequired
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic_core import from_json
+from typing_extensions import TypedDict
+
+from ditlab.errors import first_line
+from ditlab.home import RunFolder
+from ditlab.storage.checksums import add_checksum, has_checksum, is_intact, without_checksum
+from ditlab.storage.plain_files import MIB, open_plain
+
+_KNOWN = ConfigDict(extra="forbid", strict=True)
+
+Time = Annotated[int, Field(ge=0, lt=1 << 53)]
+Step = Annotated[int, Field(ge=0, lt=1 << 53)]
+Value = Annotated[float, Field(allow_inf_nan=False)] | Literal["NaN", "Infinity", "-Infinity"]
+Texts = dict[str, str]
+
+
+@with_config(_KNOWN)
+class StartRecord(TypedDict):
+    """Start or resumption of a run."""
+
+    kind: Literal["start"]
+    time: Time
+    run_id: str
+    name: str
+    experiment: str
+    family: str
+    parent: NotRequired[str]
+
+
+@with_config(_KNOWN)
+class TextsRecord(TypedDict):
+    """Parameters or tags."""
+
+    kind: Literal["params", "tags"]
+    time: Time
+    values: Texts
+
+
+@with_config(_KNOWN)
+class MetricsRecord(TypedDict):
+    """Metrics of a step."""
+
+    kind: Literal["metrics"]
+    time: Time
+    step: Step
+    values: dict[str, Value]
+    held: NotRequired[dict[str, Value]]
+
+
+@with_config(_KNOWN)
+class ImageRecord(TypedDict):
+    """Image of a step."""
+
+    kind: Literal["image"]
+    time: Time
+    key: str
+    step: Step
+    path: str
+
+
+@with_config(_KNOWN)
+class FileRecord(TypedDict):
+    """File, folder or table for MLflow's artifacts."""
+
+    kind: Literal["artifact", "table"]
+    time: Time
+    path: str
+    artifact_path: str | None
+
+
+@with_config(_KNOWN)
+class DatasetRecord(TypedDict):
+    """Data that a run reads."""
+
+    kind: Literal["dataset"]
+    time: Time
+    name: str
+    fingerprint: str
+    source: str
+    counts: dict[str, Step]
+    context: Literal["training", "evaluation"]
+
+
+@with_config(_KNOWN)
+class ModelPoint(TypedDict):
+    """A metric of exported weights, as the run's `metrics` record has it."""
+
+    name: str
+    value: Annotated[float, Field(allow_inf_nan=False)]
+    time: Time
+    step: Step
+
+
+@with_config(_KNOWN)
+class OverviewRecord(TypedDict):
+    """Figures of a run for MLflow's list of runs, under names that all families share."""
+
+    kind: Literal["overview"]
+    time: Time
+    step: Step
+    values: dict[str, Value]
+
+
+@with_config(_KNOWN)
+class NoteRecord(TypedDict):
+    """Renewal of the note that MLflow shows with a run; the file holds the newest text."""
+
+    kind: Literal["note"]
+    time: Time
+    path: str
+
+
+@with_config(_KNOWN)
+class ModelRecord(TypedDict):
+    """Exported weights, or more metrics of weights that were exported before."""
+
+    kind: Literal["model"]
+    time: Time
+    step: Step
+    name: str
+    path: str
+    params: Texts
+    points: list[ModelPoint]
+    dataset: NotRequired[Texts]
+
+
+@with_config(_KNOWN)
+class EndRecord(TypedDict):
+    """End of a run."""
+
+    kind: Literal["end"]
+    time: Time
+    status: Literal["finished", "failed", "interrupted", "stopped"]
+
+
+AnyRecord = (
+    StartRecord | TextsRecord | MetricsRecord | ImageRecord | FileRecord | DatasetRecord | OverviewRecord | NoteRecord
+    | ModelRecord | EndRecord
+)  # fmt: skip
+_RECORD: TypeAdapter[Any] = TypeAdapter(Annotated[AnyRecord, Field(discriminator="kind")])
+_KINDS = frozenset({
+    "start", "params", "tags", "metrics", "image", "artifact", "table", "dataset", "overview", "note", "model", "end",
+})  # fmt: skip
+
+
+def typed_record(line: bytes) -> dict[str, Any] | None:
+    """Parse a line without its checksum; None where it holds no record of a known kind."""
+    try:
+        record: dict[str, Any] = _RECORD.validate_json(line)
+    except ValidationError:
+        return None
+    return record
+
+
+def record_of_later_version(line: bytes) -> dict[str, Any] | None:
+    """Parse a line of an unknown kind, which a later version wrote; None for anything else."""
+    try:
+        record = from_json(line, allow_inf_nan=False)
+    except ValueError:
+        return None
+    is_later = isinstance(record, dict) and isinstance(record.get("kind"), str) and record["kind"] not in _KINDS
+    return record if is_later and isinstance(record.get("time"), int) else None
+
+
+JournalRecord = dict[str, Any]
+
+_NON_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def current_time() -> int:
+    """Milliseconds since 1970."""
+    return int(time.time() * 1000)
+
+
+def encode_record(kind: str, fields: Mapping[str, Any]) -> bytes:
+    """A record as one line, of this moment unless `fields` have a time. Values of metrics are `encode_values`'."""
+    moment = fields["time"] if "time" in fields else current_time()
+    record = {"kind": kind, "time": moment, **fields}
+    text = json.dumps(record, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return add_checksum(text.encode(errors="replace")) + b"\n"
+
+
+def encode_values(values: Mapping[str, float]) -> dict[str, float | str]:
+    """Metrics as JSON takes them: NaN and infinities as strings."""
+    return {key: value if math.isfinite(value) else _NON_FINITE[str(value)] for key, value in values.items()}
+
+
+def parse_record(line: bytes) -> JournalRecord | None:
+    """The record of a line; None for a torn or damaged line, and for one of the wrong shape."""
+    text = line.rstrip(b"\n")
+    if not has_checksum(text):
+        return typed_record(text)
+    if not is_intact(text):
+        return None
+    text = without_checksum(text)
+    return typed_record(text) or record_of_later_version(text)
+
+
+def all_metrics(record: JournalRecord) -> Iterator[tuple[str, float]]:
+    """Name and value of each metric of a `metrics` record, also of those that MLflow does not get."""
+    for key, value in (*record["values"].items(), *record.get("held", {}).items()):
+        yield key, float(value)
+
+
+LONGEST_LINE = 4 * MIB
+"""Bytes; the longest line of a real run, its parameters, has some 20 KB."""
+LARGEST_JOURNAL = 64 << 30
+"""Bytes: a hundred million steps."""
+
+
+class JournalLine(NamedTuple):
+    """One line of a journal."""
+
+    begin: int
+    end: int
+    """Offsets in the file, in bytes."""
+    record: JournalRecord | None
+    """None for a damaged line."""
+    is_whole: bool = True
+    """False for a last line without a newline, which may be in writing."""
+    is_checked: bool = True
+    """False for a line without a checksum, as an earlier version wrote it."""
+
+
+def read_journal(file: BinaryIO, begin: int = 0) -> Iterator[JournalLine]:
+    """Every line of an open journal from an offset on, also the damaged ones; reads at most `LONGEST_LINE` at once."""
+    file.seek(begin)
+    while line := file.readline(LONGEST_LINE):
+        end = begin + len(line)
+        if line.endswith(b"\n"):
+            yield JournalLine(begin, end, parse_record(line), is_checked=has_checksum(line[:-1]))
+        elif len(line) < LONGEST_LINE:
+            yield JournalLine(begin, end, parse_record(line), is_whole=False)
+        else:
+            while line and not line.endswith(b"\n"):
+                line = file.readline(LONGEST_LINE)
+                end += len(line)
+            yield JournalLine(begin, end, None, is_whole=line.endswith(b"\n"))
+        begin = end
+
+
+def read_records(path: Path) -> Iterator[JournalRecord]:
+    """Every whole record, in order. Raises OSError where there is no journal."""
+    with open_plain(path, LARGEST_JOURNAL) as file:
+        for line in read_journal(file):
+            if line.record is not None:
+                yield line.record
+
+
+def read_lines(path: Path, begin: int, end: int) -> Iterator[JournalLine]:
+    """Every whole line between two offsets, in bytes."""
+    with open_plain(path, LARGEST_JOURNAL) as file:
+        for line in read_journal(file, begin):
+            if not line.is_whole or line.end > end:
+                return
+            yield line
+
+
+def read_record_at(path: Path, offset: int) -> JournalRecord | None:
+    """The record of the line that begins at an offset; None for a damaged line."""
+    with open_plain(path, LARGEST_JOURNAL) as file:
+        return next((line.record for line in read_journal(file, offset)), None)
+
+
+class JournalTail(NamedTuple):
+    """End of a journal."""
+
+    records: list[JournalRecord]
+    num_damaged: int
+    """Lines that were passed over."""
+
+
+def read_tail(path: Path, num_bytes: int) -> JournalTail:
+    """The records among the last bytes. Raises OSError where there is no journal."""
+    with open_plain(path, LARGEST_JOURNAL) as file:
+        begin = max(0, file.seek(0, os.SEEK_END) - num_bytes)
+        if begin:  # to the beginning of a line
+            file.seek(begin - 1)
+            begin += len(file.readline(num_bytes + 1)) - 1
+        lines = list(read_journal(file, begin))
+    records = [line.record for line in lines if line.record is not None]
+    return JournalTail(records, sum(line.record is None and line.is_whole for line in lines))
+
+
+def count_lines(path: Path, begin: int) -> int:
+    """Number of whole lines from an offset on; 0 where there is no journal, or none that can be read."""
+    try:
+        with open_plain(path, LARGEST_JOURNAL) as file:
+            file.seek(begin)
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(MIB), b""))
+    except OSError:
+        return 0
+
+
+class MetricPoints(NamedTuple):
+    """Points of one metric, in the order they were logged."""
+
+    rows: array[int]
+    """Positions in `JournalContent.steps` and `times`."""
+    values: array[float]
+
+
+@dataclass
+class JournalContent:
+    """Records of a journal up to an offset."""
+
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    """Step of each `metrics` record."""
+    times: array[int] = field(default_factory=lambda: array("q"))
+    """Time of each `metrics` record, milliseconds since 1970."""
+    metrics: dict[str, MetricPoints] = field(default_factory=dict)
+    """Points by metric."""
+    events: list[JournalRecord] = field(default_factory=list)
+    """Every other record, in order."""
+    num_damaged: int = 0
+    """Whole lines that were passed over."""
+    end: int = 0
+    """Bytes of the journal that were read."""
+
+    def add(self, line: JournalLine) -> None:
+        """Add the next line of the journal."""
+        self.end = line.end
+        record = line.record
+        if record is None:
+            self.num_damaged += line.is_whole  # a last line without a newline may be in writing
+        elif record["kind"] == "metrics":
+            row = len(self.steps)
+            self.steps.append(record["step"])
+            self.times.append(record["time"])
+            for name, value in all_metrics(record):
+                points = self.metrics.get(name)
+                if points is None:
+                    points = self.metrics[name] = MetricPoints(array("q"), array("d"))
+                points.rows.append(row)
+                points.values.append(value)
+        else:
+            self.events.append(record)
+
+
+_TAIL_BYTES = 65536
+
+
+class RecentMetrics(NamedTuple):
+    """Metrics among the last 64 KiB of a journal."""
+
+    latest: dict[str, float]
+    """Latest value by metric."""
+    num_damaged: int
+    """Damaged lines that were passed over."""
+    fault: str = ""
+    """Reason why the journal cannot be read; empty where there is none yet."""
+
+
+def recent_metrics(folder: RunFolder) -> RecentMetrics:
+    """Read the latest value of each metric among the last 64 KiB of a run's journal."""
+    latest: dict[str, float] = {}
+    try:
+        tail = read_tail(folder.journal, _TAIL_BYTES)
+    except FileNotFoundError:
+        return RecentMetrics({}, 0)
+    except OSError as error:
+        return RecentMetrics({}, 0, first_line(error))
+    for record in tail.records:
+        if record["kind"] == "metrics":
+            latest.update(all_metrics(record))
+    return RecentMetrics(latest, tail.num_damaged)
+
+
+def stays_below(folder: Path, path: Path) -> bool:
+    """Return True if a file or folder, and everything in it, lies in `folder` when its links are followed."""
+    root = folder.resolve()
+    try:
+        contents = [path, *(path.rglob("*") if path.is_dir() else ())]
+        return all(each.resolve().is_relative_to(root) for each in contents)
+    except (OSError, RuntimeError, ValueError):  # a loop of links; a name that no file can have
+        return False
+
+
+def holds_plain_files(path: Path) -> bool:
+    """Return True if a file, or everything in a folder, can be read without waiting: no pipes, devices and sockets."""
+    try:
+        modes = [each.stat().st_mode for each in [path, *(path.rglob("*") if path.is_dir() else ())]]
+    except (OSError, RuntimeError, ValueError):
+        return False
+    return all(stat.S_ISREG(mode) or stat.S_ISDIR(mode) for mode in modes)
+
+
+def is_relative(place: str) -> bool:
+    """Return True if a name leads from a folder into it."""
+    path = PurePosixPath(place)
+    return not path.is_absolute() and ".." not in path.parts and "\0" not in place

@@ -1,0 +1,364 @@
+"""Appending to a run's journal, which outlives a killed process and a power cut.
+
+The index of a journal's content prevents double records, and carries each metric's thinning on where it was. Thinning
+selects the points of a metric for MLflow: all of the first ones, then fewer and fewer, and every spike.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import os
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ditlab.home import RunFolder
+from ditlab.storage.files import ends_torn, sync_folder
+from ditlab.storage.plain_files import MIB, open_for_append
+from ditlab.tracking.history import JournalFacts, ResultPoint, RunResults
+from ditlab.tracking.journal import JournalContent, current_time, encode_record, encode_values
+from ditlab.tracking.journal_index import MIN_GROWTH, damaged_lines, read_content
+
+_DENSE = 10
+"""A tenth of the budget goes before any point is held back; as many non-finite ones go, wherever they come."""
+_WINDOW = 16
+"""Points of a window in the first octave; each octave doubles it, so octaves send alike."""
+_WIDENING = 0.5
+"""Share of a window's range so far that a new extreme must add. Any new extreme would be too weak a condition: a
+learning rate that falls is one at every step. With a budget of 10,000, a straight line sends
+9,800 of 10^6 points, half a cosine 10,200, noise 3,700 (Gaussian) to 5,000 (Cauchy), a constant 1,600; each doubling
+beyond adds at most a tenth."""
+
+
+class Thinning:
+    """One metric's thinning: selects about `budget` of 10^6 points, or every point where `budget` is None."""
+
+    __slots__ = ("_dense", "_high", "_low", "_num", "_num_non_finite", "_until")
+
+    def __init__(self, budget: int | None) -> None:
+        self._dense = math.inf if budget is None else max(1, budget // _DENSE)
+        self._num = self._num_non_finite = 0
+        self._until = 0
+        """End of the window, in points."""
+        self._low = self._high = 0.0
+        """Range of the points of the window that were selected."""
+
+    def selects(self, value: float) -> bool:
+        """Return True if the next point goes to MLflow: it opens a window, or widens the window's range by half."""
+        num = self._num
+        self._num = num + 1
+        if num < self._dense:
+            return True
+        if not math.isfinite(value):
+            self._num_non_finite += 1
+            return self._num_non_finite <= self._dense
+        if num >= self._until:
+            self._open_window(num, value)
+            return True
+        return self._widens_range(value)
+
+    def advance(self, values: np.ndarray) -> None:
+        """Pass over points that were logged before, (N,): the state is as if `selects` had been asked for each."""
+        num_dense = min(len(values), int(min(max(0, self._dense - self._num), len(values))))
+        self._num += num_dense
+        values = values[num_dense:]
+        if not len(values):
+            return
+        begin, is_finite = self._num, np.isfinite(values)
+        self._num += len(values)
+        self._num_non_finite += int((~is_finite).sum())
+        finite = np.flatnonzero(is_finite) + begin
+        first = 0  # the current window's point from which on `values` goes on, among the finite ones
+        while (opening := int(np.searchsorted(finite, self._until))) < len(finite):
+            self._open_window(int(finite[opening]), float(values[finite[opening] - begin]))
+            first = opening + 1
+        for value in values[finite[first:] - begin].tolist():
+            self._widens_range(value)
+
+    def _open_window(self, num: int, value: float) -> None:
+        octave = (num // int(self._dense)).bit_length() - 1
+        self._until = num + (_WINDOW << octave)
+        self._low = self._high = value
+
+    def _widens_range(self, value: float) -> bool:
+        margin = _WIDENING * (self._high - self._low)
+        if value > self._high + margin:
+            self._high = value
+        elif value < self._low - margin:
+            self._low = value
+        else:
+            return False
+        return True
+
+
+class NewPoints(NamedTuple):
+    """The metrics of one step that no record holds yet, by destination."""
+
+    values: dict[str, float]
+    """For the journal and MLflow."""
+    held: dict[str, float]
+    """For the journal only, as thinning leaves them out."""
+
+
+class JournalIndex:
+    """Last steps, images and parameters of one journal, and the thinning of each metric. Not thread-safe.
+
+    Metrics go forward: a value for a step that is not beyond the metric's last one is a repeat and is dropped, even if
+    it differs. A resumed run on other hardware differs in the last bits, and MLflow, which never forgets a point,
+    would show both.
+    """
+
+    def __init__(self, budget: int | None) -> None:
+        self.facts = JournalFacts()
+        self.results = RunResults()
+        self.last_steps: dict[str, int] = {}
+        """Last step of each metric."""
+        self.images: set[tuple[str, int]] = set()
+        """(key, step)."""
+        self._budget = budget
+        self._thinnings: dict[str, Thinning] = {}
+
+    def load(self, content: JournalContent) -> None:
+        """Index the records of earlier processes."""
+        steps = np.array(content.steps)
+        for name, points in content.metrics.items():
+            self.last_steps[name] = max(int(steps[points.rows].max()), self.last_steps.get(name, -1))
+            self._thinning(name).advance(np.array(points.values))
+        for record in content.events:
+            self.facts.add(record)
+            if record["kind"] == "image":
+                self.images.add((record["key"], record["step"]))
+        self.results.load(content)
+
+    def select(self, step: int, values: Mapping[str, float]) -> NewPoints:
+        """The metrics of a step that are new, split by thinning."""
+        points = NewPoints({}, {})
+        for key, raw in values.items():
+            if self.last_steps.get(key, -1) < step:
+                value = float(raw)
+                (points.values if self._thinning(key).selects(value) else points.held)[key] = value
+        return points
+
+    def mark_logged(self, step: int, points: NewPoints, time: int) -> None:
+        """Add points that have been written to the journal, with their record's time."""
+        for key, value in (*points.values.items(), *points.held.items()):
+            self.last_steps[key] = step
+            self.results.add(key, ResultPoint(step, value, time))
+
+    def _thinning(self, key: str) -> Thinning:
+        if (thinning := self._thinnings.get(key)) is None:
+            thinning = self._thinnings[key] = Thinning(self._budget)
+        return thinning
+
+
+_DURABLE = frozenset({"start", "artifact", "table", "dataset", "model", "end"})
+"""Kinds that are on the disk when `append` returns."""
+_SYNC_INTERVAL = 2.0
+"""Seconds of other records that a power cut may cost; a killed process costs nothing, as every line goes to the kernel
+at once."""
+
+_INDEX_INTERVAL = 32 * MIB
+"""Bytes of the journal between two updates of its side index: a second of one core each, about every 100,000 steps."""
+
+_log = logging.getLogger("ditlab.tracking")
+
+
+class JournalWriter:
+    """Writer of one node's journal. Safe to use from several threads; one write call per record.
+
+    Records that the journal holds already (`JournalIndex`) are dropped, so a run that goes back to a checkpoint, in
+    this process or in the next, repeats the steps since then without logging them twice. Of each metric about `budget`
+    of 10^6 points go on to MLflow, or all of them where `budget` is None. `warn` gets a line on damage, and on a disk
+    that refuses; None: it is logged.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        node: int = 0,
+        budget: int | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self.folder = folder
+        self._warn = warn or _log.warning
+        self.path = folder.node_journal(node)
+        self._index = JournalIndex(budget)
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._file: int | None = None
+        self._synced = self._indexed = 0
+        self._needs_newline = False
+        self._has_warned = False
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            if self.path.exists():
+                content = read_content(self.path)
+                self._index.load(content)
+                self._indexed = content.end
+                if content.num_damaged:
+                    self._warn(f"{self.path}: {damaged_lines(content.num_damaged)}")
+            self._open()
+        except OSError as error:
+            self._warn_once(error)
+        self._syncer = threading.Thread(target=self._sync_periodically, name="ditlab-journal", daemon=True)
+        self._syncer.start()
+
+    @property
+    def facts(self) -> JournalFacts:
+        """Facts of the records that hold no metrics."""
+        return self._index.facts
+
+    @property
+    def results(self) -> RunResults:
+        """Results of the evaluations so far."""
+        return self._index.results
+
+    def last_step(self, prefix: str) -> int | None:
+        """The last step of any metric whose name begins with `prefix`."""
+        with self._lock:
+            steps = dict(self._index.last_steps)
+        return max((step for key, step in steps.items() if key.startswith(prefix)), default=None)
+
+    def append(self, kind: str, **fields: Any) -> None:
+        """Write one record. Where the disk refuses it, the first refusal is logged as a warning, and none raises."""
+        with self._lock:
+            if self._write(encode_record(kind, fields)):
+                self._index.facts.add({"kind": kind, **fields})
+        if kind in _DURABLE:
+            self.sync()
+
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Record metrics of a step, `train/loss` and the like, without those logged for this step or a later one.
+
+        So a run that went back to a checkpoint logs nothing twice, and of two values for one step (`ditlab evaluate`
+        run again) the first one stays.
+        """
+        with self._lock:
+            points = self._index.select(step, values)
+            if not points.values and not points.held:
+                return
+            now = current_time()
+            fields: dict[str, Any] = {"time": now, "step": step, "values": encode_values(points.values)}
+            if points.held:
+                fields["held"] = encode_values(points.held)
+            if self._write(encode_record("metrics", fields)):
+                self._index.mark_logged(step, points, now)
+
+    def log_overview(self, step: int, values: Mapping[str, float]) -> None:
+        """Record figures for MLflow's list of runs, without those logged for this step or a later one."""
+        steps = self._index.facts.overview_steps
+        new = {key: value for key, value in values.items() if steps.get(key, -1) < step}
+        if new:
+            self.append("overview", step=step, values=encode_values(new))
+
+    def log_image(self, key: str, step: int, path: Path) -> None:
+        """Record an image file of a step, unless the journal holds one of this key and step."""
+        with self._lock:
+            if (key, step) not in self._index.images and self._write(
+                encode_record("image", {"key": key, "step": step, "path": self.relative_path(path)})
+            ):
+                self._index.images.add((key, step))
+                self._index.facts.add({"kind": "image", "key": key, "step": step})
+
+    def has_image(self, key: str, step: int) -> bool:
+        """Return True if an image of this key and step is recorded."""
+        with self._lock:
+            return (key, step) in self._index.images
+
+    def relative_path(self, path: Path) -> str:
+        """A path as records hold it: relative to the run's folder when inside, else absolute."""
+        path = path.absolute()
+        return str(path.relative_to(self.folder.path)) if path.is_relative_to(self.folder.path) else str(path)
+
+    def sync(self) -> int:
+        """Flush every record so far to the disk; returns how many bytes of the journal are there.
+
+        Raises nothing: the first refusal of the disk is logged as a warning, and the bytes stay those of the last
+        success.
+        """
+        try:
+            with self._lock:
+                size = os.fstat(self._file).st_size if self._file is not None else 0
+                if self._file is None or size <= self._synced:
+                    return self._synced
+                descriptor = os.dup(self._file)  # an fsync may take long: appends go on meanwhile
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._warn_once(error)
+            return self._synced
+        with self._lock:
+            self._synced = max(size, self._synced)
+            return self._synced
+
+    def close(self) -> None:
+        """Flush to the disk and close; closing twice is allowed."""
+        if self._closed.is_set():
+            return
+        self.sync()
+        with self._lock:
+            self._closed.set()
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+        self._syncer.join()
+        self._update_side_index(MIN_GROWTH)
+
+    def _open(self) -> None:
+        self._file = open_for_append(self.path)
+        # A newline separates a torn last line of an earlier process from ours, and readers pass it over.
+        self._needs_newline = ends_torn(self._file)
+        if os.fstat(self._file).st_size == 0:
+            sync_folder(self.path.parent)
+
+    def _write(self, line: bytes) -> bool:
+        """Write a line; returns True if the whole line is in the file."""
+        if self._closed.is_set():
+            raise ValueError(f"{self.path} is closed")
+        try:
+            if self._file is None:
+                self._open()
+            assert self._file is not None
+            if self._needs_newline:
+                line = b"\n" + line
+            written = os.write(self._file, line)
+            if written == len(line):
+                self._needs_newline = False
+                return True
+            self._undo_partial_write(self._file, line, written)
+        except OSError as error:
+            self._warn_once(error)
+        return False
+
+    def _undo_partial_write(self, file: int, line: bytes, written: int) -> None:
+        """Cut off the beginning of a line that filled the disk, or start the next with a newline; raises OSError."""
+        size = os.fstat(file).st_size
+        if os.pread(file, written, size - written) == line[:written]:
+            os.ftruncate(file, size - written)
+        else:
+            self._needs_newline = True
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _warn_once(self, error: OSError) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            self._warn(f"{self.path} cannot be written ({error.strerror}): metrics are being lost, training goes on")
+
+    def _sync_periodically(self) -> None:
+        while not self._closed.wait(_SYNC_INTERVAL):
+            self.sync()
+            self._update_side_index(_INDEX_INTERVAL)
+
+    def _update_side_index(self, min_growth: int) -> None:
+        """Index what has been written since the last time, if it is much: the next process need not parse it."""
+        with suppress(OSError):
+            if self.path.stat().st_size - self._indexed >= min_growth:
+                self._indexed = read_content(self.path).end

@@ -1,0 +1,139 @@
+"""Connection to MLflow: its library, its settings, the local database, and the kinds of errors its client raises."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ditlab.home import Home
+from ditlab.storage.plain_files import open_for_append
+from ditlab.tracking.access import is_server, sqlite_path
+from ditlab.tracking.database_damage import is_damage
+
+_SETTINGS = {
+    # Two attempts of 15 s instead of eight of 120 s: the journal waits better than a blocked thread does.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    # Telemetry would keep an id in the user's home folder and talk to a third party.
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+_NOISY_LOGGERS = ("alembic", "mlflow.store.tracking.sqlalchemy_store")
+
+
+def load_mlflow() -> ModuleType:
+    """Import mlflow, with our settings (the user's own environment variables win). Takes about 1.4 s the first time."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    import mlflow
+
+    for logger in _NOISY_LOGGERS:
+        logging.getLogger(logger).setLevel(logging.WARNING)
+    # We report an outage once; urllib3 would at each retry, and the store with a traceback for a database's full disk.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    return mlflow
+
+
+def connect(uri: str, home: Home) -> Any:
+    """An `MlflowClient` for a resolved address. A local database is made where there is none (2 s)."""
+    mlflow = load_mlflow()
+    if is_server(uri):
+        return mlflow.MlflowClient(uri)
+    with _database_lock(uri):
+        # Made here first, with our artifact root, as the client's own default is ./mlruns in the working directory.
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        if uri.startswith("sqlite:") and not sqlite_path(uri).exists():
+            _make_database(sqlite_path(uri), home)
+        SqlAlchemyStore(uri, str(home.artifacts))
+    return mlflow.MlflowClient(uri)
+
+
+def forget_artifact_folder(mlflow_run_id: str) -> None:
+    """Make MLflow's client ask again where a run's artifacts lie.
+
+    It remembers that for the life of the process, by the run's id alone: a home copied meanwhile has the same ids, and
+    its files would go into the original.
+    """
+    from mlflow.tracking._tracking_service import utils
+
+    getattr(utils, "_artifact_repos_cache", {}).pop(mlflow_run_id, None)
+
+
+def _make_database(path: Path, home: Home) -> None:
+    """Make all tables or no file: MLflow could not go on from a database cut short among its fifty migrations."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    for left in path.parent.glob(f".{path.name}-*"):  # by a process that was killed here: we hold the lock
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
+        whole = Path(folder, path.name)
+        SqlAlchemyStore(f"sqlite:///{whole}", str(home.artifacts)).engine.dispose()
+        whole.rename(path)
+
+
+@contextmanager
+def _database_lock(uri: str) -> Iterator[None]:
+    """Hold a lock on a local database: two trials that start together would break a new one, made without a lock."""
+    if not uri.startswith("sqlite:"):
+        yield
+        return
+    path = sqlite_path(uri)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = open_for_append(Path(f"{path}.lock"))
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+_REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})
+_DENIALS = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}
+
+
+class RunGoneError(Exception):
+    """The run was deleted in MLflow; the journal keeps everything."""
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return True if MLflow answered that the data is wrong; any other error may pass and is tried again.
+
+    It says the same of data for which its local database has a damaged page.
+    """
+    return _code(error) in _REFUSALS and not is_damage(str(error))
+
+
+def is_missing(error: Exception) -> bool:
+    """Return True if the run or experiment does not exist."""
+    return _code(error) == "RESOURCE_DOES_NOT_EXIST"
+
+
+def is_unknown_call(error: Exception) -> bool:
+    """Return True if the server is of an MLflow that does not know this call."""
+    return _code(error) in ("ENDPOINT_NOT_FOUND", "NOT_IMPLEMENTED")
+
+
+def already_exists(error: Exception) -> bool:
+    """Return True if another process has made it first."""
+    return _code(error) == "RESOURCE_ALREADY_EXISTS"
+
+
+def denial_status(error: Exception) -> int | None:
+    """HTTP status, 401 or 403, of an answer that refuses this process's name or password; None for any other error."""
+    answer = getattr(error, "response", None)  # of an artifact's upload
+    status = _DENIALS.get(_code(error)) or getattr(answer, "status_code", None)
+    return status if status in (401, 403) else None
+
+
+def _code(error: Exception) -> str:
+    return str(getattr(error, "error_code", None))

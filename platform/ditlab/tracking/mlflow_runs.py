@@ -1,0 +1,206 @@
+"""Experiments and runs in MLflow: found or made by our own ids, listed, viewed and deleted.
+
+An experiment's saved view has columns by which a list of runs can be read, and the order of runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ditlab.errors import UserError, first_line
+from ditlab.home import Home
+from ditlab.tracking.access import (
+    check_access,
+    check_reachable,
+    is_server,
+    redact,
+    require_access,
+    require_reachable,
+    resolve_tracking_uri,
+)
+from ditlab.tracking.mlflow_connection import RunGoneError, already_exists, connect, is_refusal
+from ditlab.tracking.mlflow_images import LATEST, STEPS
+from ditlab.tracking.mlflow_models import delete_models
+from ditlab.tracking.names import VIEW, safe_folder
+
+RUN_TAG = "ditlab.run"
+"""Tag with our run id; finds a run again when only the server holds its MLflow id."""
+PARENT_TAG = "ditlab.parent"
+"""Tag with our id of the sweep that a trial belongs to; becomes `mlflow.parentRunId`."""
+
+# The UI then shows runs and charts first, not the pages of language-model applications.
+_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+
+
+def find_or_create_experiment(client: Any, name: str, uri: str, home: Home) -> str:
+    """MLflow's id of the experiment of this name; its artifacts lie under DITLAB_HOME unless a server keeps them."""
+    if found := client.get_experiment_by_name(name):
+        ensure_view(client, found)
+        return str(found.experiment_id)
+    location = None if is_server(uri) else str(home.artifacts / safe_folder(name))
+    try:
+        tags = {**_EXPERIMENT_TAGS, VIEW_TAG: view_value()}
+        return str(client.create_experiment(name, artifact_location=location, tags=tags))
+    except Exception as error:
+        # Another process made it between the two calls.
+        if already_exists(error) and (found := client.get_experiment_by_name(name)):
+            return str(found.experiment_id)
+        raise
+
+
+def find_mlflow_run(client: Any, run_id: str) -> str | None:
+    """MLflow's id of our run, deleted runs included; None where MLflow has none."""
+    experiments = [each.experiment_id for each in client.search_experiments()]
+    found = _search(client, run_id, experiments)
+    return str(found[0].info.run_id) if found else None
+
+
+def find_or_create_mlflow_run(client: Any, experiment: str, start: Mapping[str, Any]) -> str:
+    """The MLflow run of a `start` record; a new one starts at the record's time."""
+    found = _search(client, start["run_id"], [experiment])
+    if not found:
+        tags = {RUN_TAG: start["run_id"], "ditlab.family": start["family"], "mlflow.source.name": "ditlab"}
+        client.create_run(experiment, start_time=start["time"], run_name=start["name"], tags=tags)
+        found = _search(client, start["run_id"], [experiment])
+    # A request whose answer was lost is sent again by MLflow's client, and makes a second run.
+    for twin in found[1:]:
+        if not twin.data.metrics and twin.info.lifecycle_stage == "active":
+            client.delete_run(twin.info.run_id)
+    return str(found[0].info.run_id)
+
+
+def check_alive(client: Any, mlflow_run_id: str) -> None:
+    """Raise RunGoneError for a run that was deleted, and MLflow's own error for one that does not exist."""
+    if client.get_run(mlflow_run_id).info.lifecycle_stage == "deleted":
+        raise RunGoneError(f"run {mlflow_run_id} was deleted in MLflow; restore it there to go on")
+
+
+def _search(client: Any, run_id: str, experiments: list[str]) -> list[Any]:
+    """MLflow's runs with our run id: deleted ones last, empty ones before them."""
+    from mlflow.entities import ViewType
+
+    found = client.search_runs(experiments, f"tags.`{RUN_TAG}` = '{run_id}'", run_view_type=ViewType.ALL)
+    return sorted(found, key=lambda r: (r.info.lifecycle_stage == "deleted", not r.data.metrics, r.info.run_id))
+
+
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
+
+_COLUMNS = (
+    "attributes.`Models`", "metrics.`run/parameters`", "metrics.`run/eval`", "metrics.`run/best_eval`",
+    "metrics.`run/speed`", "metrics.`quality/frechet`", "metrics.`quality/agreement`", "tags.`ditlab.family`",
+    "tags.`ditlab.status`", "tags.`ditlab.run`",
+)  # fmt: skip
+_IMAGE_SECTION = "ditlab-images"
+_IMAGES = (f"samples/{LATEST}", f"samples/{STEPS}")
+
+
+def view_value() -> str:
+    """The tag's value: a saved view with a name, as MLflow's UI writes it, without compression."""
+    cards = [
+        {
+            "uuid": f"ditlab-{number}", "type": "IMAGE", "runsCountToCompare": 10, "metricSectionId": _IMAGE_SECTION,
+            "deleted": False, "isGenerated": True, "imageKeys": [key], "step": 0, "showRunParams": False,
+        }
+        for number, key in enumerate(_IMAGES)
+    ]  # fmt: skip
+    section = {"uuid": _IMAGE_SECTION, "name": "samples", "display": True, "isReordered": False}
+    state = {
+        "selectedColumns": list(_COLUMNS), "orderByKey": "attributes.start_time", "orderByAsc": False,
+        "compareRunCharts": cards, "compareRunSections": [{**section, "deleted": False, "isGenerated": True}],
+    }  # fmt: skip
+    return json.dumps({"name": "DiTLab", "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})
+
+
+def ensure_view(client: Any, experiment: Any) -> None:
+    """Give an existing experiment the view, unless it has one of this key."""
+    if VIEW_TAG in experiment.tags:
+        return
+    try:
+        client.set_experiment_tag(experiment.experiment_id, VIEW_TAG, view_value())
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+
+
+_STATUS = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "interrupted"}
+
+
+@dataclass(frozen=True)
+class MlflowRun:
+    """A run of DiTLab on an MLflow server."""
+
+    run_id: str
+    """Our id; `mlflow_run_id` is MLflow's."""
+    mlflow_run_id: str
+    name: str
+    family: str
+    experiment: str
+    status: str
+    started: int
+    """Milliseconds since 1970."""
+    metrics: dict[str, float]
+    """The latest value of each."""
+
+
+def list_mlflow_runs(uri: str, home: Home, num: int) -> list[MlflowRun]:
+    """The newest `num` runs of DiTLab at an address. Raises UserError where it is malformed or does not answer."""
+    uri = resolve_tracking_uri(uri, home)
+    require_reachable(uri)
+    require_access(uri)
+    try:
+        client = connect(uri, home)
+        experiments = {e.experiment_id: e.name for e in client.search_experiments()}
+        runs = client.search_runs(
+            list(experiments), f"tags.`{RUN_TAG}` LIKE '%'", max_results=num, order_by=["attributes.start_time DESC"]
+        )
+    except Exception as error:
+        # Whatever stands at the address, MLflow's client and its database drivers raise errors of a dozen kinds.
+        raise UserError(
+            f"tracking.uri={redact(uri)} cannot be read as an MLflow store ({first_line(error)}); correct the address."
+        ) from error
+    return [
+        MlflowRun(
+            run_id=run.data.tags[RUN_TAG],
+            mlflow_run_id=run.info.run_id,
+            name=run.info.run_name,
+            family=run.data.tags.get("ditlab.family", ""),
+            experiment=experiments[run.info.experiment_id],
+            status=_STATUS.get(run.info.status, run.info.status.lower()),
+            started=run.info.start_time,
+            metrics=dict(run.data.metrics),
+        )
+        for run in runs
+    ]
+
+
+def delete_mlflow_run(run_id: str, address: str, home: Home) -> bool:
+    """Mark our run as deleted at a resolved address; returns False where MLflow has no such run.
+
+    MLflow keeps a deleted run until `mlflow gc`. Raises UserError where the address does not answer, or refuses.
+    """
+    if reason := check_reachable(address):
+        if address.startswith("sqlite:"):
+            return False
+        raise UserError(
+            f"tracking.uri={redact(address)} does not answer ({reason}), so run {run_id} cannot be deleted there; "
+            "start that server, or delete the run without --mlflow."
+        )
+    if refusal := check_access(address):
+        raise UserError(f"{refusal}.")
+    try:
+        client = connect(address, home)
+        mlflow_run_id = find_mlflow_run(client, run_id)
+        if mlflow_run_id is None:
+            return False
+        delete_models(client, str(client.get_run(mlflow_run_id).info.experiment_id), mlflow_run_id)
+        client.delete_run(mlflow_run_id)
+    except Exception as error:
+        # MLflow's client and its database drivers raise errors of a dozen kinds.
+        raise UserError(
+            f"tracking.uri={redact(address)} does not delete run {run_id} ({first_line(error)}); delete it in MLflow's "
+            "UI, and the run without --mlflow."
+        ) from error
+    return True

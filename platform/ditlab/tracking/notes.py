@@ -1,0 +1,316 @@
+"""Notes that MLflow shows with a run, as Markdown: what a reviewer reads first. Imports no mlflow.
+
+In this Markdown every text of a person's stands as it was written. A run's note says what it is, its result beside
+baselines, samples, the spec in five lines, and how to go on; a sweep's note ranks its trials.
+"""
+
+from __future__ import annotations
+
+import math
+import posixpath
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from ditlab.secrets import hide
+from ditlab.tracking.history import MAIN_TAG, RESULT_PREFIXES, JournalFacts, MetricSpan, RunResults
+from ditlab.tracking.names import MODEL_TRAINING, artifact_image, as_count, experiment_page, shorten
+
+_PLAIN = re.compile(r"[^A-Za-z0-9 ,./()=+%-]", re.ASCII)
+_MARGIN = 1000
+"""Characters beyond a text's limit in which secrets are looked for: one that is cut in two would be shown."""
+_PICTURE, _PAGE = "picture:", "page:"
+_ADDRESS = re.compile(r"\]\((picture|page|charts):([^()\s]*)\)")
+
+
+def plain(text: object, limit: int = 120) -> str:
+    """A text of one line that no reader of Markdown or HTML takes for markup, of at most about `limit` characters.
+
+    Everything but letters, digits and a few marks becomes a numeric entity: no tag, link, mention or address is left.
+    """
+    beginning = hide(str(text)[: limit + _MARGIN])
+    kept = "".join(" " if unicodedata.category(mark)[0] in "CZ" else mark for mark in beginning)
+    short = shorten(" ".join(kept.split()), max(limit, 60))
+    return _PLAIN.sub(lambda found: f"&#{ord(found[0])};" if found[0].isascii() else found[0], short).replace(
+        "www.", "www&#46;"
+    )
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells that are Markdown already. Empty columns are left out; a space parts the others in MLflow."""
+    lines = [list(row) for row in rows]
+    kept = [place for place in range(len(head)) if place == 0 or any(row[place] for row in lines)]
+    marks = ["---" for _ in head]
+    return "\n".join(
+        f"| {' | '.join(('&ensp;' if place and row is not marks else '') + row[place] for place in kept)} |"
+        for row in (head, marks, *lines)
+    )
+
+
+def code(lines: Iterable[str], width: int = 160) -> str:
+    """A block in which nothing is markup; each line is cut to `width` characters."""
+    kept = (re.sub(r"[`\x00-\x1f\x7f]+", " ", hide(line[: width + _MARGIN])) for line in lines)
+    return "\n".join(["```", *(shorten(line, max(width, 60)) for line in kept), "```"])
+
+
+def listed(lines: Iterable[str], width: int = 400) -> str:
+    """A list of plain lines of at most about `width` characters. A page breaks them; a block's lines would widen it."""
+    return "\n".join(f"- {plain(line, width)}" for line in lines)
+
+
+def picture(title: str, artifact: str) -> str:
+    """A picture among the run's artifacts; `with_addresses` puts in the address under which it is shown."""
+    return f"![{title}]({_PICTURE}{quote(artifact)})"
+
+
+def page(title: str, artifact: str) -> str:
+    """A link to a page among the run's artifacts."""
+    return f"[{title}]({_PAGE}{quote(artifact)})"
+
+
+def charts(title: str) -> str:
+    """A link to the charts of the run's experiment, whose image cards show all steps."""
+    return f"[{title}](charts:)"
+
+
+def with_addresses(text: str, experiment_id: str, mlflow_run_id: str) -> str:
+    """The note with MLflow's addresses, relative to its pages, of the pictures and pages that it names.
+
+    MLflow 3.17 renders pictures of `http`, `https` and relative addresses, and no `data:` ones.
+    """
+
+    def address(found: re.Match[str]) -> str:
+        if found[1] == "picture":
+            return f"](get-artifact?path={found[2]}&run_uuid={mlflow_run_id})"
+        if found[1] == "charts":
+            return f"]({experiment_page(experiment_id, charts=True)})"
+        return f"](#/experiments/{experiment_id}/runs/{mlflow_run_id}/artifacts/{found[2]}?{MODEL_TRAINING})"
+
+    return _ADDRESS.sub(address, text)
+
+
+_SPEC_LINES = (("model",), ("objective", "sampling"), ("data",), ("optimizer", "schedule"), ("batch", "training"))
+"""Sections of the spec by line of the note."""
+_MOST_ROWS = 12
+_SAMPLES = "samples"
+_QUARTER = re.compile(r"_t\d$")
+"""Metrics of a part of the times, which stand after the others."""
+_NAMES_OF_BASELINES = {"bound": "nats_per_token"}
+"""Metrics of a model whose baselines' values have another name."""
+_STATUS = {
+    "running": "in training", "finished": "finished", "failed": "**failed**", "interrupted": "interrupted",
+    "stopped": "stopped early by its sweep",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunNote:
+    """Content of a run's note."""
+
+    run_id: str
+    facts: JournalFacts
+    results: RunResults
+    step: int
+    """Last step that is known."""
+    total_steps: int
+    message: str = ""
+    """Reason of a failure."""
+
+    def text(self) -> str:
+        """The note as Markdown, its addresses not yet filled in."""
+        return "\n\n".join(filter(None, self._parts())) + "\n"
+
+    def _parts(self) -> Iterator[str]:
+        yield self._description()
+        yield self._headline()
+        if self.message and self.facts.status == "failed":
+            yield f"Reason: {plain(self.message, 400)}"
+        yield self._result()
+        yield self._pictures()
+        if self.facts.page:
+            yield f"**{page('Page of this run', self.facts.page)}**: curves, samples over the steps, speed, failures."
+        yield listed(spec_lines(self.facts.params))
+        if self.facts.status in ("running", "failed", "interrupted"):
+            yield "To go on, where the run's files are, with its `spec.yaml` (among the artifacts):"
+            yield code([f"ditlab train spec.yaml --resume {self.run_id}"])
+
+    def _description(self) -> str:
+        facts = self.facts
+        total = as_count(facts.params.get("parameters.total", ""))
+        size = "" if total is None else f" of {total:,} parameters"
+        data = f", trained on {plain(facts.dataset['name'])}" if facts.dataset else ""
+        count = facts.dataset.get("counts", {}).get("train")
+        rows = f" ({count:,} samples)" if count else ""
+        status = _STATUS.get(facts.status, facts.status)
+        return (
+            f"**{plain(facts.name)}**: a {plain(facts.family)}{size}{data}{rows}. "
+            f"Run {plain(self.run_id)}, {status}, step {self.step:,} of {self.total_steps:,}."
+        )
+
+    def _headline(self) -> str:
+        """The metric that is read first, where MLflow shows it before the note is unfolded."""
+        name = self.facts.tags.get(MAIN_TAG, "")
+        if (span := self.results.get(name)) is None:
+            return ""
+        parts = [f"**{plain(name)} {number(span.last.value)}** at step {span.last.step:,}"]
+        if _untrained(span):
+            parts.append(f"{_untrained(span)} untrained")
+        if span.low.step != span.last.step:
+            parts.append(f"lowest {number(span.low.value)} at step {span.low.step:,}")
+        return f"{'; '.join(parts)}."
+
+    def _result(self) -> str:
+        """The newest value of each metric of evaluations, beside its baselines."""
+        main = self.facts.tags.get(MAIN_TAG, "")
+        names = [name for name in self.results if name.startswith(RESULT_PREFIXES) and not _is_baseline(name)]
+        if not names:
+            return ""
+        names.sort(key=lambda name: (name != main, bool(_QUARTER.search(name))))
+        rows = []
+        for name in names[:_MOST_ROWS]:
+            span = self.results[name]
+            rows.append([plain(name), number(span.last.value), _untrained(span), _baselines(name, self.results)])
+        more = f"\n\n{len(names) - _MOST_ROWS} more among the metrics." if len(names) > _MOST_ROWS else ""
+        return f"{table(['metric', 'now', 'untrained', 'to compare'], rows)}{more}"
+
+    def _pictures(self) -> str:
+        step = self.facts.images.get(_SAMPLES)
+        if step is None:
+            return ""
+        file = artifact_image(_SAMPLES, step)
+        tags = self.facts.tags
+        place, digest = tags.get("ditlab.samples.checkpoint", ""), tags.get("ditlab.samples.manifest", "")
+        source = ""
+        if place and tags.get("ditlab.samples.step") == str(step):
+            short = f", manifest {plain(digest[:16])}" if digest else ""
+            source = f" Their weights: checkpoint {plain(posixpath.basename(place.rstrip('/')))}{short}."
+        text = f"Samples of step {step:,} ({page('as a file', file)}; {charts('all steps')}).{source}"
+        return f"{text}\n\n{picture(f'samples of step {step:,}', file)}"
+
+
+def spec_lines(params: Mapping[str, str]) -> list[str]:
+    """The spec in five lines, from its flattened fields; nulls and the sections about storage are left out."""
+    lines = []
+    for sections in _SPEC_LINES:
+        parts = []
+        for section in sections:
+            fields = [
+                f"{name.removeprefix(f'{section}.')}={value}"
+                for name, value in params.items()
+                if name.startswith(f"{section}.") and value != "null"
+            ]
+            if fields:
+                parts.append(f"{section}: {', '.join(sorted(fields, key=_kind_first))}")
+        if parts:
+            lines.append("; ".join(parts))
+    return lines
+
+
+def number(value: float) -> str:
+    """A figure to four digits; NaN and infinities as words."""
+    return f"{value:.4g}" if math.isfinite(value) else str(value)
+
+
+def _kind_first(field: str) -> bool:
+    return not field.startswith(("family=", "kind=", "solver="))
+
+
+def _is_baseline(name: str) -> bool:
+    """Return True for values to compare with: of simple predictors, real samples and chance."""
+    return "/baseline/" in name or "/reference/" in name or name.endswith(("_real", "_chance", "_held_out", "_error"))
+
+
+def _untrained(span: MetricSpan) -> str:
+    """The value before the first step, if it was measured."""
+    return number(span.first.value) if span.first.step == 0 and span.last.step > 0 else ""
+
+
+def _baselines(name: str, results: RunResults) -> str:
+    """Values to compare a metric with, as the family or the quality metrics give them."""
+    prefix, _, rest = name.partition("/")
+    rest = _NAMES_OF_BASELINES.get(rest, rest)
+    found = {}
+    for other, span in results.items():
+        if not _is_baseline(other) or not other.startswith(f"{prefix}/"):
+            continue
+        inner = other.removeprefix(f"{prefix}/")
+        for kind in ("baseline/", "reference/"):
+            if inner.startswith(kind) and inner.endswith(f"/{rest}"):
+                found[inner.removeprefix(kind).removesuffix(f"/{rest}")] = span.last.value
+        for ending, word in (("_chance", "chance"), ("_real", "real"), ("_held_out", "held out")):
+            if other == f"{name}{ending}":
+                found[word] = span.last.value
+    return ", ".join(f"{plain(word, 60)} {number(value)}" for word, value in list(found.items())[:4])
+
+
+_MOST_TRIALS = 10
+_MOST_AXES = 6
+_LONGEST_RANKING = 2500
+"""Characters: MLflow takes a note of 8,000."""
+
+
+@dataclass(frozen=True)
+class SweepNote:
+    """Content of a sweep's note."""
+
+    run_id: str
+    name: str
+    status: str
+    """`finished`, `interrupted`, `failed`, `stopped`, or `running`."""
+    metrics: Sequence[str]
+    modes: Sequence[str]
+    num_trials: int
+    """0: not known yet."""
+    ranking: Mapping[str, Sequence[Any]]
+    """Columns `trial`, `run`, `status`, `step`, the metrics and the axes, the best trial first; empty before any."""
+    best: str = ""
+    """The best trial, as `trial 3 (run 1a2b3c4d)`; empty where no trial has a value."""
+    best_spec: Mapping[str, str] = field(default_factory=dict)
+    """The best trial's spec, flattened."""
+    figures: Sequence[str] = ()
+    """Paths of pictures among the run's artifacts."""
+    page: str = ""
+    """Path of the sweep's report among the run's artifacts."""
+
+    def text(self) -> str:
+        """The note as Markdown, its addresses not yet filled in."""
+        return "\n\n".join(filter(None, self._parts())) + "\n"
+
+    def _parts(self) -> Iterator[str]:
+        goal = ", ".join(f"{plain(name)} ({mode})" for name, mode in zip(self.metrics, self.modes, strict=True))
+        size = f"a sweep {f'of {self.num_trials} trials ' if self.num_trials else ''}by {goal}"
+        yield f"**{plain(self.name)}**: {size}. Run {self.run_id}, {self.status}."
+        if self.ranking:
+            yield self._ranking()
+        if self.best:
+            yield f"Best: {plain(self.best)}"
+            yield listed(spec_lines(self.best_spec))
+        if self.page:
+            yield f"**{page('Report of this sweep', self.page)}**: ranking, what mattered, learning curves."
+        yield from (picture(plain(path.rpartition("/")[2]), path) for path in self.figures)
+        if self.status in ("running", "failed", "interrupted", "stopped"):
+            yield "To go on, where the sweep's files are:"
+            yield code([f"ditlab tune --resume {self.run_id}"])
+
+    def _ranking(self) -> str:
+        known = ("trial", "run", "status", "step", *self.metrics)
+        axes = [name for name in self.ranking if name not in (*known, "seconds", "note")][:_MOST_AXES]
+        names = [*(name for name in known if name in self.ranking), *axes]
+        columns = [[_cell(value) for value in self.ranking[name][:_MOST_TRIALS]] for name in names]
+        rows, length = [], 0
+        for row in zip(*columns, strict=True):
+            length += sum(map(len, row))
+            if length <= _LONGEST_RANKING:
+                rows.append(row)
+        left = len(self.ranking["trial"]) - len(rows)
+        more = f"\n\n{left} more in `ranking.json`." if left else ""
+        return table([plain(name, 60) for name in names], rows) + more
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return number(value) if isinstance(value, float) else plain(value, 60)

@@ -1,0 +1,456 @@
+"""Upload of journals to MLflow: one journal from its saved cursor on, in a thread beside the training, or now.
+
+`sync` sends what MLflow has not received of some runs (`ditlab runs sync`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ditlab.errors import UserError, first_line
+from ditlab.home import Home, RunFolder
+from ditlab.spec.loading import build_experiment
+from ditlab.spec.recorded import load_recorded_experiment
+from ditlab.spec.sweep.loading import load_sweep
+from ditlab.storage.files import sync_file
+from ditlab.storage.plain_files import check_plain, open_plain
+from ditlab.tracking.access import (
+    check_access,
+    check_reachable,
+    outage_reason,
+    redact,
+    refusal_message,
+    resolve_tracking_uri,
+    sqlite_path,
+)
+from ditlab.tracking.cursor import Cursor, CursorFile
+from ditlab.tracking.database_damage import REFILL, check_database, is_damage
+from ditlab.tracking.journal import (
+    LARGEST_JOURNAL,
+    JournalRecord,
+    count_lines,
+    read_journal,
+    read_lines,
+    read_record_at,
+)
+from ditlab.tracking.journal_index import damaged_lines
+from ditlab.tracking.mlflow_connection import RunGoneError, connect, denial_status, forget_artifact_folder, is_missing
+from ditlab.tracking.mlflow_runs import (
+    check_alive,
+    find_mlflow_run,
+    find_or_create_experiment,
+    find_or_create_mlflow_run,
+)
+from ditlab.tracking.records import RunRecord, UnreadableRecord, read_run_record
+from ditlab.tracking.relocation import check_place
+from ditlab.tracking.sender import BATCHED_KINDS, LogBatch, RecordSender, Warn
+from ditlab.tracking.system_metrics import Beginning
+
+_FILE_KINDS = frozenset({"artifact", "image", "table", "model"})
+"""Kinds whose failure does not delay the rest: the artifact store may be another machine than the server."""
+
+
+class NotReadyError(Exception):
+    """No error: something else has to happen before the run can be sent to MLflow."""
+
+
+class JournalTransfer:
+    """Transfer of one node's journal. Not thread-safe: one thread calls `send_pending`."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        uri: str,
+        home: Home,
+        warn: Warn,
+        node: int = 0,
+        sync: Callable[[], int] | None = None,
+    ) -> None:
+        """`sync` flushes the journal to the disk and returns how many bytes are there; None: no writer here."""
+        self.folder, self.uri, self.home, self.warn, self.node = folder, uri, home, warn, node
+        self.path = folder.node_journal(node)
+        self._sync = sync or (lambda: sync_file(self.path))
+        self.cursor_file = CursorFile(folder, uri, node)
+        self.cursor = self.cursor_file.load_received()
+        self._sender: RecordSender | None = None
+        self._parent: str | None = None
+        self._has_warned_of_files = False
+
+    def num_left(self) -> int:
+        """Number of records that have not arrived."""
+        cursor = self.cursor_file.load_received()
+        return count_lines(self.path, cursor.offset) + len(cursor.deferred)
+
+    def is_caught_up(self) -> bool:
+        """Return True if every record was sent; deferred files do not count, as they were tried again and failed."""
+        return count_lines(self.path, self.cursor_file.load_received().offset) == 0
+
+    def send_pending(self, until: float | None = None, retry_files: bool = False) -> None:
+        """Send the records after the cursor, up to the monotonic time `until`; none while another process sends them.
+
+        Raises what MLflow raises when it does not answer, RunGoneError, and NotReadyError.
+        """
+        if not self.cursor_file.is_mine:
+            if not self.cursor_file.acquire():
+                return
+            self.cursor = self.cursor_file.load_received()  # another process may have sent since this one began
+        if not self._has_pending() and not (retry_files and self.cursor.deferred):
+            return
+        durable = self._sync()
+        sender = self._sender = self._sender or self._connect()
+        try:
+            if self._parent is not None:
+                self._nest(sender, self._parent)
+            self._send_records(sender, until, durable)
+        except Exception as error:
+            if is_missing(error):
+                self._sender = None  # the store may have been made anew: look again at the next attempt
+            raise
+        if retry_files:
+            self._retry_files(sender, until)
+
+    def close(self) -> None:
+        """Release the lock, so that another process may send the journal."""
+        self.cursor_file.release()
+
+    def _has_pending(self) -> bool:
+        return self.path.exists() and self.path.stat().st_size > self.cursor.offset
+
+    def _connect(self) -> RecordSender:
+        """Find or make the MLflow run, and save its id before anything is sent to it."""
+        start = self._find_start()
+        if start is None and self.node == 0:
+            raise NotReadyError(f"{self.path} does not say yet which run it belongs to")
+        client = connect(self.uri, self.home)
+        if self.cursor.mlflow_run_id is not None:
+            try:
+                check_alive(client, self.cursor.mlflow_run_id)
+            except Exception as error:
+                if not is_missing(error):
+                    raise
+                # The store was made anew: everything is sent again, from the beginning.
+                self.cursor = Cursor()
+        if self.cursor.mlflow_run_id is None:
+            self.cursor.mlflow_run_id = self._find_or_create_run(client, start)
+            check_alive(client, self.cursor.mlflow_run_id)
+            self.cursor_file.save(self.cursor)
+        self._parent = start.get("parent") if start and self.node == 0 else None
+        forget_artifact_folder(self.cursor.mlflow_run_id)
+        return RecordSender(client, self.cursor.mlflow_run_id, self.folder, self.warn, self.node)
+
+    def _find_start(self) -> JournalRecord | None:
+        num_damaged = 0
+        with open_plain(self.path, LARGEST_JOURNAL) as journal:
+            for line in read_journal(journal):
+                if line.record is None:
+                    num_damaged += line.is_whole
+                elif line.record["kind"] == "start":
+                    return line.record
+        return lost_start(self.folder) if num_damaged and self.node == 0 else None
+
+    def _find_or_create_run(self, client: Any, start: JournalRecord | None) -> str:
+        if start is None or self.node != 0:
+            if found := find_mlflow_run(client, self.folder.run_id):
+                return found
+            raise NotReadyError("node 0 makes the run")
+        experiment = find_or_create_experiment(client, start["experiment"], self.uri, self.home)
+        return find_or_create_mlflow_run(client, experiment, start)
+
+    def _nest(self, sender: RecordSender, parent: str) -> None:
+        """Nest the run under its sweep, once MLflow has the sweep."""
+        if found := find_mlflow_run(sender.client, parent):
+            sender.set_parent(found)
+            self._parent = None
+
+    def _send_records(self, sender: RecordSender, until: float | None, durable: int) -> None:
+        batch, end, num_damaged = LogBatch(), self.cursor.offset, 0
+        for line in read_lines(self.path, self.cursor.offset, durable):
+            begin, end, record = line.begin, line.end, line.record
+            if record is not None and record["kind"] in BATCHED_KINDS:
+                batch.add(record, end - begin)
+                if not batch.is_full:
+                    continue
+                sender.send_batch(batch)
+            else:
+                sender.send_batch(batch)
+                if record is not None:
+                    self._send_one(sender, begin, record)
+                else:
+                    num_damaged += 1
+            batch = LogBatch()
+            self._advance(end)
+            if until is not None and time.monotonic() > until:
+                break
+        if batch.num_bytes:
+            sender.send_batch(batch)
+            self._advance(end)
+        if num_damaged:
+            self.warn(f"{self.path}: {damaged_lines(num_damaged)}")
+
+    def _send_one(self, sender: RecordSender, begin: int, record: JournalRecord) -> None:
+        try:
+            sender.send(record)
+        except RunGoneError:
+            raise
+        except Exception as error:
+            if record["kind"] not in _FILE_KINDS:
+                raise
+            self.cursor.deferred.append(begin)
+            self._warn_of_file(record, error)
+
+    def _retry_files(self, sender: RecordSender, until: float | None) -> None:
+        """Send the deferred files again; those that fail again stay deferred."""
+        for offset in list(self.cursor.deferred):
+            record = read_record_at(self.path, offset)
+            try:
+                if record is not None:
+                    sender.send(record)
+            except RunGoneError:
+                raise
+            except Exception as error:
+                self._warn_of_file(record or {}, error)
+                continue
+            self.cursor.deferred.remove(offset)
+            self.cursor_file.save(self.cursor)
+            if until is not None and time.monotonic() > until:
+                return
+
+    def _warn_of_file(self, record: JournalRecord, error: Exception) -> None:
+        """Warn once a process."""
+        if not self._has_warned_of_files:
+            self._has_warned_of_files = True
+            reason = first_line(error)
+            self.warn(f"MLflow's artifact store takes no {record.get('path')} ({reason}); files wait, metrics go on")
+
+    def _advance(self, offset: int) -> None:
+        self.cursor.offset = offset
+        self.cursor_file.save(self.cursor)
+
+
+def lost_start(folder: RunFolder) -> JournalRecord | None:
+    """Make a journal's `start` record from the run's record and spec; None where these are damaged, too."""
+    try:
+        record = read_run_record(folder)
+        if record.trials:
+            base = load_sweep(folder.path / "sweep.yaml", ()).base
+            experiment = build_experiment(base, str(folder.path)).tracking.experiment
+        else:
+            experiment = load_recorded_experiment(folder.spec).tracking.experiment
+    except (UnreadableRecord, UserError):
+        return None
+    started = int(datetime.fromisoformat(record.created).timestamp() * 1000)
+    start = {
+        "kind": "start", "time": started, "run_id": record.run_id,
+        "name": record.name, "experiment": experiment, "family": record.family,
+    }  # fmt: skip
+    return {**start, "parent": record.parent} if record.parent else start
+
+
+_POLL_INTERVAL = 1.0  # seconds
+_LONGEST_BACKOFF = 60.0  # seconds
+
+
+class BackgroundUploader:
+    """A thread that sends a journal as it grows; MLflow's errors and delays affect neither caller nor journal."""
+
+    def __init__(
+        self, folder: RunFolder, uri: str, home: Home, warn: Warn, node: int, sync: Callable[[], int], begin: Beginning
+    ) -> None:
+        """`sync` is the journal's: it returns how many of its bytes are on the disk, all of them if it can.
+
+        `begin` holds the first upload back.
+        """
+        self._transfer = JournalTransfer(folder, uri, home, warn, node, sync)
+        self._warn = warn
+        self._address, self._uri = uri, redact(uri)
+        self._stop, self._begin = threading.Event(), begin
+        self._thread = threading.Thread(target=self._run, name="ditlab-uploader", daemon=True)
+        self._until: float | None = None
+        self._is_outage = False
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    @property
+    def mlflow_run_id(self) -> str | None:
+        """MLflow's id of this run, once it has been reached."""
+        return self._transfer.cursor.mlflow_run_id
+
+    def close(self, timeout: float) -> int:
+        """Send what is left for up to `timeout` seconds; returns how many records have not arrived."""
+        self._until = time.monotonic() + timeout
+        self._stop.set()
+        self._begin.now()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        return self._transfer.num_left()
+
+    def _run(self) -> None:
+        self._begin.wait()
+        backoff = _POLL_INTERVAL
+        last_retry = time.monotonic()
+        try:
+            while True:
+                closing = self._stop.is_set()
+                retry = closing or time.monotonic() - last_retry > _LONGEST_BACKOFF
+                try:
+                    self._transfer.send_pending(self._until, retry_files=retry)
+                    last_retry = time.monotonic() if retry else last_retry
+                    backoff = _POLL_INTERVAL
+                    self._is_outage = False
+                    if closing and (self._is_late() or self._transfer.is_caught_up()):
+                        return
+                except NotReadyError:
+                    # The journal is closed by now: a start record that node 0 misses in it will not come any more.
+                    if closing and (self._is_late() or self._transfer.node == 0):
+                        return
+                except RunGoneError as error:
+                    self._warn(f"{error}; everything stays in {self._transfer.path}")
+                    return
+                except Exception as error:
+                    # No error may reach the training, and the next attempt may succeed.
+                    self._warn_of_outage(error)
+                    if closing:
+                        return
+                    backoff = min(2 * backoff, _LONGEST_BACKOFF)
+                self._stop.wait(backoff) if not closing else time.sleep(0.1)
+        finally:
+            self._transfer.close()
+
+    def _is_late(self) -> bool:
+        return self._until is not None and time.monotonic() > self._until
+
+    def _warn_of_outage(self, error: Exception) -> None:
+        """Warn once an outage."""
+        if not self._is_outage:
+            later = f"training goes on, metrics wait in {self._transfer.path}"
+            if sentence := refusal_message(self._uri, denial_status(error)):
+                self._warn(f"{sentence}; {later}")
+            else:
+                reason = outage_reason(error, self._address, self.mlflow_run_id)
+                self._warn(f"MLflow at {self._uri} takes nothing ({reason}); {later}")
+        self._is_outage = True
+
+
+_log = logging.getLogger("ditlab.tracking")
+
+
+@dataclass(frozen=True)
+class SyncResult:
+    """Result for one run's journals."""
+
+    run_id: str
+    sent: int
+    """Records that arrived now."""
+    left: int
+    """Records that have not arrived."""
+    fault: str = ""
+    """Reason why records are left, and the remedy."""
+
+
+def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, *, warn: Warn) -> list[SyncResult]:
+    """Send what is left of each run, to its own address or to `uri`.
+
+    An address that does not answer is tried once. Raises UserError for a malformed one, and for a home that was moved.
+    """
+    records = list(records)
+    if uri is None:
+        check_place(home, [record.tracking_uri for record in records])
+    results, faults = [], dict[str, str | None]()
+    for record in records:
+        address = resolve_tracking_uri(uri or record.tracking_uri or None, home)
+        folder = home.run(record.run_id)
+        if reason := _journal_fault(folder):
+            results.append(SyncResult(record.run_id, 0, 0, reason))
+            continue
+        left = _num_left(folder, address, home, warn)
+        if address not in faults and (left or address.startswith("sqlite:")):
+            faults[address] = _fault(address, warn)
+        if fault := faults.get(address):
+            results.append(SyncResult(record.run_id, 0, left, fault))
+        else:
+            results.append(_sync(folder, address, home, warn, left))
+    return results
+
+
+def num_unsent(folder: RunFolder, address: str, home: Home) -> int:
+    """Number of a run's records that an address has not received. Contacts nothing."""
+    return _num_left(folder, address, home, _log.debug)
+
+
+def _journal_fault(folder: RunFolder) -> str:
+    """Reason why one of a run's journals cannot be read, and the remedy; empty where all can."""
+    for journal in map(folder.node_journal, folder.journal_nodes()):
+        try:
+            check_plain(journal, LARGEST_JOURNAL)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            return f"{journal} cannot be read ({first_line(error)}); bring the file back, or delete the run."
+    return ""
+
+
+def _fault(address: str, warn: Warn) -> str | None:
+    """Reason why an address takes nothing, and the remedy; None where it answers.
+
+    `warn` gets a sentence on a database of which parts are damaged.
+    """
+    if address.startswith("sqlite:"):
+        try:
+            if damage := check_database(sqlite_path(address)):
+                warn(damage)
+        except UserError as error:
+            return str(error)
+        return None
+    if reason := check_reachable(address):
+        return f"tracking.uri={redact(address)} does not answer ({reason}); start that server and sync again."
+    return f"{refusal}, and sync again." if (refusal := check_access(address)) else None
+
+
+def sync(folder: RunFolder, uri: str | None, home: Home, warn: Warn) -> int:
+    """Send what is left of one run, node by node; returns how many records have not arrived.
+
+    Raises what MLflow raises when it does not answer. A journal that a running process sends is left to it.
+    """
+    address = resolve_tracking_uri(uri, home)
+    left = 0
+    for transfer in _transfers(folder, address, home, warn):
+        try:
+            transfer.send_pending(retry_files=True)
+            left += transfer.num_left()
+        finally:
+            transfer.close()
+    return left
+
+
+def _sync(folder: RunFolder, address: str, home: Home, warn: Warn, before: int) -> SyncResult:
+    fault = ""
+    try:
+        sync(folder, address, home, warn)
+    except (RunGoneError, NotReadyError) as error:
+        warn(f"{folder.run_id}: {error}")
+    except Exception as error:
+        # MLflow's client and its database drivers raise errors of a dozen kinds; each run is tried on its own.
+        mlflow_run_id = next((each.cursor.mlflow_run_id for each in _transfers(folder, address, home, warn)), None)
+        reason = outage_reason(error, address, mlflow_run_id)
+        fault = f"tracking.uri={redact(address)} takes nothing of run {folder.run_id} ({reason})."
+        if address.startswith("sqlite:") and is_damage(reason):
+            fault = f"{sqlite_path(address)} is damaged ({reason}); {REFILL}."
+    left = _num_left(folder, address, home, warn)
+    return SyncResult(folder.run_id, max(0, before - left), left, fault)
+
+
+def _num_left(folder: RunFolder, address: str, home: Home, warn: Warn) -> int:
+    return sum(transfer.num_left() for transfer in _transfers(folder, address, home, warn))
+
+
+def _transfers(folder: RunFolder, address: str, home: Home, warn: Warn) -> list[JournalTransfer]:
+    """One transfer a journal, node 0 first."""
+    return [JournalTransfer(folder, address, home, warn, node) for node in folder.journal_nodes()]
