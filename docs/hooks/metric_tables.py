@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from ditlab.quality.names import AGREEMENT, AGREEMENT_CHANCE, AGREEMENT_REAL, ENCODER_DISTANCES, QUALITY_METRICS
+from ditlab.quality.eligibility import AGREEMENT, AGREEMENT_CHANCE, AGREEMENT_REAL, ENCODER_DISTANCES, QUALITY_METRICS
 from ditlab.spec.loading import build_experiment
 
 TRAINING = {

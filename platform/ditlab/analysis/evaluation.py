@@ -23,10 +23,9 @@ from ditlab.data.splits import DataSplits
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import UserError
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.quality.eligibility import quality_ineligibility, size_remedy
+from ditlab.quality.eligibility import QUALITY_NOTE, quality_ineligibility, size_remedy
 from ditlab.quality.evaluator import QualityEvaluator
 from ditlab.quality.measurement import FLOAT, family_measurement, held_out_measurement, weights_digest
-from ditlab.quality.names import QUALITY_NOTE
 from ditlab.receipts.records import (
     EVALUATED_STEP_TAG,
     EVALUATION_TAG,

@@ -14,8 +14,8 @@ from denoisers.contract import EvaluationResult
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
 from ditlab.home import RunFolder, writable_folder
+from ditlab.inputs.conditions import row_set
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.inputs.real_rows import row_set
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.tables import save_table
 from ditlab.spec.experiment import Experiment

@@ -17,8 +17,7 @@ from ditlab.engine.distributed import Rank, single_process
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.engine.phase_clock import PhaseClock, phase_clock
 from ditlab.home import Home
-from ditlab.inputs.host_preparation import prepare_on_host
-from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment
 from ditlab.training.plan import plan_run

@@ -11,7 +11,7 @@ from ditlab.cli.common import console, emit, json_option, print_line
 from ditlab.cli.hints import command_line, hint, hint_text, repeated_arguments
 
 if TYPE_CHECKING:
-    from ditlab.doctor.findings import Finding
+    from ditlab.doctor.machine import Finding
 
 
 @click.command()
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @json_option
 def doctor(cluster: bool, address: str | None, storage: str | None, as_json: bool) -> int:
     """Check this machine, or a cluster, for what training needs. Exit code 1 where training cannot work."""
-    from ditlab.doctor.findings import last_sentence
+    from ditlab.doctor.machine import last_sentence
 
     if cluster:
         findings = _check_cluster(address, storage)

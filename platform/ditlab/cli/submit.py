@@ -51,8 +51,7 @@ def submit(
     running; `ray job stop` ends it after a final checkpoint.
     """
     from ditlab.cli.progress_bars import ProgressBars
-    from ditlab.cluster.job_package import package_files
-    from ditlab.cluster.jobs import DEFAULT_ADDRESS, JobServer
+    from ditlab.cluster.jobs import DEFAULT_ADDRESS, JobServer, package_files
     from ditlab.spec.composition.start import parse_start
 
     if start_from:

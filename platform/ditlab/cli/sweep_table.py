@@ -18,7 +18,7 @@ from ditlab.reports.sweeps.records import ENDED, Trial
 
 if TYPE_CHECKING:
     from ditlab.spec.sweep.spec import Sweep
-    from ditlab.sweeps.progress import SweepProgress
+    from ditlab.sweeps.session import SweepProgress
 
 MAX_ROWS = 24  # for running trials, those that ended last, and the best
 MOST_RUNNING = 4  # running trials that a line of progress names

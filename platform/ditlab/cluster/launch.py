@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ditlab.cluster.capacity import check_capacity, cpu_share, waiting_message
-from ditlab.cluster.nodes.report import versions
+from ditlab.cluster.node_report import versions
 from ditlab.cluster.session import is_connected, ray_session
 from ditlab.errors import Unreachable
 from ditlab.runs.failures import FailureKind, Recovery
@@ -18,7 +18,7 @@ from ditlab.spec.plugin_packages import plugin_packages
 from ditlab.training.reporting import RunOutcome
 
 if TYPE_CHECKING:
-    from ditlab.cluster.workers.group import GroupSpec, WorkerPool
+    from ditlab.cluster.workers import GroupSpec, WorkerPool
 
 
 def train_on_ray(request: RunRequest, callbacks: RunCallbacks) -> RunOutcome:
@@ -36,8 +36,8 @@ def train_on_ray(request: RunRequest, callbacks: RunCallbacks) -> RunOutcome:
     is_on_cluster = is_connected()
     with ray_session(None, needed, callbacks.warn), stop_signals() as stop:
         from ditlab.cluster.autoscaling import possible_growth
-        from ditlab.cluster.nodes.membership import alive_nodes
-        from ditlab.cluster.workers.group import GroupSpec, WorkerPool
+        from ditlab.cluster.nodes import alive_nodes
+        from ditlab.cluster.workers import GroupSpec, WorkerPool
 
         nodes = [node["Resources"] for node in alive_nodes()]
         growth = possible_growth(nodes)
@@ -65,7 +65,7 @@ def train_with_retries(
         stop: requests to stop the run after a final checkpoint.
         callbacks: progress, warnings and failures.
     """
-    from ditlab.cluster.workers.attempt import Attempt
+    from ditlab.cluster.attempt import Attempt
 
     experiment, store = request.experiment, request.checkpoints()
     recovery, number, saved = Recovery(experiment), 0, -1
@@ -100,8 +100,8 @@ def cluster_connection(experiment: Experiment, address: str, warn: Callable[[str
     """
     with ray_session(address, 0, warn):
         from ditlab.cluster.autoscaling import possible_growth
-        from ditlab.cluster.nodes.membership import alive_nodes
-        from ditlab.cluster.nodes.survey import check_nodes
+        from ditlab.cluster.nodes import alive_nodes
+        from ditlab.cluster.survey import check_nodes
 
         nodes = [node["Resources"] for node in alive_nodes()]
         check_capacity(experiment.resources, nodes, growth=possible_growth(nodes))

@@ -1,25 +1,45 @@
-"""Checks of `ditlab doctor --cluster`: reports and measurements, in order; no file of them outlives the check."""
+"""Checks of `ditlab doctor --cluster`: reports and measurements, in order; no file of them outlives the check.
 
+Findings follow from reports and measurements of nodes by pure functions.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
 import secrets
-from collections.abc import Callable
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.cluster.nodes.allreduce import all_reduce
-from ditlab.cluster.nodes.membership import alive_nodes
-from ditlab.cluster.nodes.report import versions
-from ditlab.cluster.nodes.survey import absolute, can_train, collect_reports, removed_if_empty
-from ditlab.cluster.nodes.tasks import NodeRow, collect_results, node_label, run_on_nodes, start_task
-from ditlab.cluster.nodes.verdict import NodeReport, NodeRequirements
-from ditlab.doctor.cluster_findings import all_reduce_findings, report_findings, speed_findings, tracking_findings
-from ditlab.doctor.exposure import judge_exposure, read_exposure
-from ditlab.doctor.findings import Finding
+from ditlab.cluster.access import token_required
+from ditlab.cluster.allreduce import AllReduceResult, all_reduce
+from ditlab.cluster.autoscaling import HEAD_RESOURCE
+from ditlab.cluster.node_report import versions
+from ditlab.cluster.node_verdict import (
+    NodeReport,
+    NodeRequirements,
+    import_faults,
+    judge_nodes,
+    unshared_faults,
+    version_faults,
+)
+from ditlab.cluster.nodes import NodeRow, TaskResult, alive_nodes, collect_results, node_label, run_on_nodes, start_task
+from ditlab.cluster.session import job_server_address
+from ditlab.cluster.survey import absolute, can_train, collect_reports, removed_if_empty
 from ditlab.doctor.gpus import judge_gpus, matmul_error, parse_gpu, read_gpus
-from ditlab.doctor.storage_speed import read_speed, tracking_problem, write_speed
+from ditlab.doctor.machine import Finding
 from ditlab.home import Home, writable_folder
 from ditlab.spec.uris import is_uri
-from ditlab.tracking.access import launch_address, redact, resolve_tracking_uri
+from ditlab.storage.remote import RemoteFiles
+from ditlab.tracking.access import check_access, check_reachable, launch_address, redact, resolve_tracking_uri
 
 CHECK_TIMEOUT = 120.0  # seconds for each check on all nodes: 64 MiB at 1 MB/s, or a process start on a busy node
 
@@ -117,3 +137,243 @@ def _check_gpus(nodes: list[NodeRow]) -> list[Finding]:
         if one.problem:
             found.append(Finding("note", f"GPU of {one.name}", f"computed nothing ({one.problem})", "is it in use?"))
     return [*found, *judge_gpus(cards, [(one.name, one.value) for one in computed if not one.problem])]
+
+
+MIN_FREE_BYTES = 5 * 2**30  # as for one machine
+SLOW_STORAGE = 100e6
+"""Bytes a second: a gigabit network carries 125e6; the state of a billion parameters, 16 GB, takes 160 s."""
+SLOW_CPU, SLOW_GPU = 0.1e9, 1e9
+"""Bytes a second of bus bandwidth: less than 1 and 10 Gb/s Ethernet carry (0.125e9 and 1.25e9)."""
+
+
+def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], required: NodeRequirements) -> list[Finding]:
+    """Findings on nodes, versions, clocks, shared folders and free disk."""
+    working = [each for each in reports if each.trains]
+    whole = [each for each in working if not each.problem]
+    names = ", ".join(f"{each.name}{'' if each.trains else ' (only drives)'}" for each in reports)
+    found = [Finding("ok", "nodes", f"{len(reports)}: {names}")]
+    found += [_split("missing", "nodes", sentence) for sentence in silent]
+    if not working:
+        found.append(Finding("missing", "nodes", "none has a CPU or GPU to train on", "add nodes"))
+    found += _versions(reports, working, whole, required)
+    found += _clocks(reports, judge_nodes(reports, required).warnings)
+    unseen = unshared_faults(whole, required)
+    found += [_split("missing", sentence.partition("=")[0], sentence) for sentence in unseen]
+    for knob, value in (("DITLAB_HOME", required.home), ("checkpoint.storage", required.storage)):
+        if value and whole and not any(sentence.startswith(knob) for sentence in unseen):
+            found.append(Finding("ok", knob, f"{value}, seen by {_count(whole)}"))
+    return [*found, *_disks(whole)]
+
+
+def _versions(
+    reports: Sequence[NodeReport],
+    working: Sequence[NodeReport],
+    whole: Sequence[NodeReport],
+    required: NodeRequirements,
+) -> list[Finding]:
+    faults = [*import_faults(working), *version_faults(reports, whole, required.versions)]
+    notes = [each for each in judge_nodes(reports, required).warnings if "install" in each]
+    found = [_split("missing", "versions", sentence) for sentence in faults]
+    found += [_split("note", "versions", sentence) for sentence in notes]
+    if not found:
+        own = ", ".join(f"{name} {version}" for name, version in required.versions.items())
+        found.append(Finding("ok", "versions", f"the same on {_count(whole)}: {own}"))
+    return found
+
+
+def _clocks(reports: Sequence[NodeReport], warnings: Sequence[str]) -> list[Finding]:
+    wrong = [_split("note", "clocks", sentence) for sentence in warnings if sentence.startswith("the clock")]
+    if wrong or not reports:
+        return wrong
+    # A report travels for a moment, by which a right clock seems to be behind.
+    return [Finding("ok", "clocks", f"within {max(abs(each.skew) for each in reports):.2f} s of this one's")]
+
+
+def _disks(reports: Sequence[NodeReport]) -> list[Finding]:
+    found = []
+    for what, key in (("DITLAB_HOME", "home_free"), ("DITLAB_CACHE", "cache_free")):
+        if not reports:
+            continue
+        fullest = min(reports, key=lambda report: getattr(report, key))
+        free = getattr(fullest, key)
+        text = f"{free / 2**30:.1f} GiB free on {fullest.name}{', the least' if len(reports) > 1 else ''}"
+        enough = free >= MIN_FREE_BYTES
+        remedy = "" if enough else f"free some space, or point {what} elsewhere"
+        found.append(Finding("ok" if enough else "note", f"disk of {what}", text, remedy))
+    return found
+
+
+def speed_findings(what: str, written: Sequence[TaskResult], read: Sequence[TaskResult]) -> list[Finding]:
+    """Findings on one shared place, which all nodes wrote to at the same time and then read from."""
+    found = []
+    for verb, results in (("writing", written), ("reading", read)):
+        for result in results:
+            if result.problem:
+                remedy = "look at the place, the node's mount, its credentials"
+                found.append(Finding("missing", f"{verb} {what}", f"{result.name}: {result.problem}", remedy))
+        speeds = [(result.name, result.value) for result in results if not result.problem]
+        if speeds:
+            text = ", ".join(f"{name} {speed / 1e6:,.0f} MB/s" for name, speed in speeds)
+            slow = min(speed for _, speed in speeds) < SLOW_STORAGE
+            remedy = "below 100 MB/s, 16 GB of a billion parameters' state take over 160 s a checkpoint" if slow else ""
+            found.append(Finding("note" if slow else "ok", f"{verb} {what}", text, remedy))
+    return found
+
+
+def tracking_findings(address: str, problems: Mapping[str, str]) -> list[Finding]:
+    """Findings on MLflow; `problems` has, by node, the reason why it refuses that node, empty where it accepts it."""
+    if address.startswith("sqlite"):
+        remedy = "one file that many nodes write is locked at times; a server is named by MLFLOW_TRACKING_URI"
+        return [Finding("note", "MLflow", f"the database {address.removeprefix('sqlite:///')}", remedy)]
+    wrong = {node: problem for node, problem in problems.items() if problem}
+    if wrong:
+        remedy = "mend the server or that node's environment"
+        return [
+            Finding("missing", "MLflow", f"{address} from {node}: {problem}", remedy) for node, problem in wrong.items()
+        ]
+    return [Finding("ok", "MLflow", f"{address} answers {len(problems)} node{'s' if len(problems) > 1 else ''}")]
+
+
+def all_reduce_findings(measured: AllReduceResult, use_gpu: bool) -> list[Finding]:
+    """Findings on all-reduce: its bandwidth, or the nodes that do not reach each other."""
+    how = "NCCL" if use_gpu else "gloo"
+    if measured.problems:
+        remedy = (
+            "open all ports between the nodes (security group, firewall), or name the right interface: "
+            "resources.network.interface, or GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME where nodes are started"
+        )
+        return [Finding("missing", "all-reduce", problem, remedy) for problem in measured.problems]
+    if not measured.is_right:
+        return [Finding("missing", "all-reduce", "a sum was wrong", "take nodes out to find the one at fault")]
+    found, limit = [], SLOW_GPU if use_gpu else SLOW_CPU
+    for size, seconds in measured.seconds.items():
+        speed = measured.bus_bandwidth(size)
+        is_slow = speed < limit and size == max(measured.seconds)
+        gradients = 2 * (measured.num_members - 1) / measured.num_members * 4e9 / speed
+        remedy = f"the gradients of a billion parameters take {gradients:.0f} s a step" if is_slow else ""
+        text = (
+            f"{speed / 1e9:.2f} GB/s bus bandwidth, {seconds * 1e3:.1f} ms, {measured.num_members} processes over "
+            f"{how}, the sum is right"
+        )
+        found.append(Finding("note" if is_slow else "ok", f"all-reduce of {size >> 20} MiB", text, remedy))
+    return found
+
+
+def _split(verdict: str, what: str, sentence: str) -> Finding:
+    """Finding from a sentence of the survey, which ends with its remedy."""
+    found, _, remedy = sentence.rstrip(".").rpartition("; ")
+    return Finding(verdict, what, found or remedy, remedy if found else "")  # type: ignore[arg-type]
+
+
+def _count(reports: Sequence[NodeReport]) -> str:
+    """Number of nodes, for messages."""
+    return f"{len(reports)} node{'s' if len(reports) != 1 else ''}"
+
+
+CHUNK, NUM_CHUNKS = 8 << 20, 8  # 64 MiB: seconds on a slow disk, and more than its controller keeps
+SIZE = CHUNK * NUM_CHUNKS
+
+
+def write_speed(place: str, name: str) -> float:
+    """Bytes a second of writing a new file, until it is on disk or whole in the object store."""
+    chunk = os.urandom(CHUNK)  # zeros would be compressed away by some disks
+    began = time.perf_counter()
+    CheckpointStore.at(place).files.write("", name, (chunk for _ in range(NUM_CHUNKS)))
+    return SIZE / (time.perf_counter() - began)
+
+
+def read_speed(place: str, name: str) -> float:
+    """Bytes a second of reading a file that another node has written; this node's page cache of it is dropped."""
+    files = CheckpointStore.at(place).files
+    if not isinstance(files, RemoteFiles):
+        _drop_page_cache(files.path / name)
+    began = time.perf_counter()
+    size = sum(map(len, _chunks(place, name)))
+    assert size == SIZE, f"{size} bytes of {SIZE} were read"
+    return size / (time.perf_counter() - began)
+
+
+def _chunks(place: str, name: str) -> Iterator[bytes]:
+    return CheckpointStore.at(place).files.chunks("", name)
+
+
+def _drop_page_cache(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def tracking_problem(uri: str) -> str:
+    """Reason why MLflow refuses this node with its own credentials; empty where it accepts it."""
+    if reason := check_reachable(uri):
+        return f"does not answer ({reason})"
+    return check_access(uri) or ""
+
+
+TUNNEL = "start the head with --dashboard-host=127.0.0.1, and reach it through an SSH tunnel"
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Access to the head, as found there."""
+
+    address: str
+    """HOST:PORT of the job server; empty where there is none."""
+    status: int | None
+    """HTTP status of a request without a token; None where nothing answers."""
+    listening: tuple[str, ...]
+    """Addresses that the job server's port listens on."""
+    token_required: bool
+    """True if this process itself had to send a token."""
+
+
+def read_exposure(nodes: list[NodeRow], timeout: float) -> Exposure:
+    """Exposure of the connected cluster, found by a task on its head."""
+    address = job_server_address()
+    heads = [node for node in nodes if HEAD_RESOURCE in node["Resources"]]
+    status, listening = None, ()
+    if address and heads:
+        (result,) = run_on_nodes(heads, probe_job_server, address, timeout=timeout)
+        if not result.problem:
+            status, listening = result.value
+    return Exposure(address, status, tuple(listening), token_required())
+
+
+def probe_job_server(address: str) -> tuple[int | None, list[str]]:
+    """HTTP status of a request without a token, and the addresses that the port listens on. Runs on the head."""
+    port = int(address.rpartition(":")[2])
+    listening = {
+        each.laddr.ip for each in psutil.net_connections("tcp") if each.status == "LISTEN" and each.laddr.port == port
+    }
+    try:
+        with urllib.request.urlopen(f"http://{address}/api/jobs/", timeout=10) as answer:
+            return answer.status, sorted(listening)
+    except urllib.error.HTTPError as error:
+        return error.code, sorted(listening)
+    except OSError:
+        return None, sorted(listening)
+
+
+def judge_exposure(exposure: Exposure) -> list[Finding]:
+    """Findings on the token and the job server: a pure decision."""
+    is_closed = exposure.status in (401, 403) if exposure.status is not None else exposure.token_required
+    if is_closed:
+        found = "on" + (f": without a token the job server answers {exposure.status}" if exposure.status else "")
+        findings = [Finding("ok", "token", found)]
+    else:
+        remedy = "start every node with RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+        findings = [Finding("missing", "token", "off: whoever reaches the cluster runs code on it", remedy)]
+    if not exposure.address:
+        return [*findings, Finding("note", "job server", "none", "for `ditlab submit`, the head needs ray[default]")]
+    outside = [each for each in exposure.listening if not ipaddress.ip_address(each).is_loopback]
+    if outside:
+        found = f"{exposure.address} listens on {', '.join(outside)}, for the network"
+        findings.append(Finding("note" if is_closed else "missing", "job server", found, TUNNEL))
+    elif exposure.listening:
+        findings.append(Finding("ok", "job server", f"{exposure.address}, on loopback alone"))
+    else:
+        remedy = "look at the head's logs"
+        findings.append(Finding("note", "job server", f"{exposure.address}, where nothing listens", remedy))
+    return findings

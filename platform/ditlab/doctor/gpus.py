@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ditlab.doctor.findings import Finding
+from ditlab.doctor.machine import Finding
 
 QUERY = (
     "index,name,driver_version,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.active,memory.used,"

@@ -1,14 +1,37 @@
-"""Checks of this machine: libraries, devices, compiler, disk, model families."""
+"""Checks of this machine: libraries, devices, compiler, disk, model families. A finding is a line for each check."""
+
+from __future__ import annotations
 
 import importlib.metadata
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from ditlab.doctor.findings import Finding
 from ditlab.errors import UserError
 from ditlab.home import Home
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Result of one check: a line of `ditlab doctor`."""
+
+    verdict: Literal["ok", "note", "missing"]
+    what: str
+    found: str
+    remedy: str = ""
+
+
+def last_sentence(findings: Sequence[Finding]) -> str:
+    """Sentence that sums up the findings on a cluster."""
+    missing = list(dict.fromkeys(each.what for each in findings if each.verdict == "missing"))
+    notes = list(dict.fromkeys(each.what for each in findings if each.verdict == "note"))
+    if missing:
+        return f"not ready for a long run: mend {', '.join(missing)}."
+    return f"ready for a long run (worth a look: {', '.join(notes)})." if notes else "ready for a long run."
+
 
 # Oldest versions that the platform was run with; the same floors as the package's own metadata.
 MIN_VERSIONS = {

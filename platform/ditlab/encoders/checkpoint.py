@@ -1,11 +1,15 @@
-"""Checkpoints of encoders as transformers saves them: found or fetched, checked, and opened as frozen networks."""
+"""Checkpoints of encoders as transformers saves them: found, fetched, checked, digested, opened as frozen networks."""
 
+from __future__ import annotations
+
+import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import torch
 from torch import nn
@@ -37,7 +41,7 @@ class EncoderCheckpoint:
     @classmethod
     def find(
         cls, place: str, knob: str, needs: tuple[CheckpointPart, ...], downloads: Path | None = None
-    ) -> "EncoderCheckpoint":
+    ) -> EncoderCheckpoint:
         """Find the checkpoint at a folder, or of a name on the Hugging Face hub, from the hub's own cache or fetched.
 
         `knob` is the setting that holds `place`: `encoders.text`. Files are fetched to `downloads` (None: below
@@ -56,7 +60,7 @@ class EncoderCheckpoint:
         return cls(folder, knob)
 
     @classmethod
-    def here(cls, place: str, knob: str, downloads: Path | None) -> "EncoderCheckpoint | None":
+    def here(cls, place: str, knob: str, downloads: Path | None) -> EncoderCheckpoint | None:
         """Find a checkpoint's configuration in a folder or in what was fetched before; None where there is none.
 
         Raises UserError for a file that cannot be read.
@@ -221,3 +225,38 @@ def _fetched(name: str, knob: str, downloads: Path | None) -> Path:
         f"{knob} is no folder here, {reason}; check the name, or fetch it on a machine that reaches the hub and name "
         "its folder."
     )
+
+
+PIECES, PIECE = 64, 64 * 1024
+"""Pieces of each file of weights that are read, and their bytes: 4 MiB of a file of any size."""
+
+
+def encoder_digest(place: str | None, precision: str, downloads: Path | None = None) -> str:
+    """Return a digest of the encoder at a folder or of a hub's name, wherever it lies; empty for no encoder.
+
+    It goes over the configuration, and over the size and evenly spread pieces of each file of weights: another training
+    of the same network has other numbers everywhere. A hub's name stands for itself where nothing is fetched yet.
+    Raises UserError for files that cannot be read.
+    """
+    if place is None:
+        return ""
+    found = EncoderCheckpoint.here(place, "encoders", downloads)
+    digest = hashlib.sha256(precision.encode())
+    if found is None:
+        digest.update(place.encode())
+        return digest.hexdigest()
+    digest.update(read_plain(found.folder / CONFIG, MAX_TEXT_FILE, follow=True))
+    for path in sorted(found.folder.glob("*.safetensors")):
+        digest.update(path.name.encode())
+        with open_plain(path, None, follow=True) as file:
+            _add_pieces(digest, file)
+    return digest.hexdigest()
+
+
+def _add_pieces(digest: hashlib._Hash, file: BinaryIO) -> None:
+    size = os.fstat(file.fileno()).st_size
+    digest.update(size.to_bytes(8, "little"))
+    last = max(0, size - PIECE)
+    for start in sorted({last * number // (PIECES - 1) for number in range(PIECES)}):
+        file.seek(start)
+        digest.update(file.read(PIECE))

@@ -1,13 +1,17 @@
-"""Checks that data and encoders fit the model and loss of an experiment."""
+"""Checks that data and encoders fit the model and loss of an experiment, and the shapes of its batch fields."""
+
+from __future__ import annotations
 
 import torch
 
+from denoisers.contract import ANY
 from ditlab.data.loading.field_checks import check_fields
 from ditlab.data.mixtures.joined_store import JoinedStore
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import CAPTION, ModelInputs
+from ditlab.planning.data_shape import DataShape
 from ditlab.spec.encoders import IMAGE, TEXT
 from ditlab.spec.experiment import Experiment
 
@@ -47,3 +51,15 @@ def check_inputs(experiment: Experiment, data: DataSplits, home: Home | None = N
         except ValueError as error:
             raise UserError(f"{origin} does not fit: {error}") from error
     inputs.check_encoders()
+
+
+def data_shape(experiment: Experiment, data: DataSplits) -> DataShape:
+    """Return the shapes of the fields whose sizes the data decide, from the store's columns; no row is read.
+
+    Of several image sizes it is the one of most training samples. Captions count as long as the store pads them,
+    though a batch is padded to its own longest. Fields that encoders compute are left out.
+    """
+    part = data.train.store.parts[int(data.train.bucket_counts.argmax())]
+    free = [field.name for field in experiment.batch_fields() if ANY in field.shape]
+    shapes = {name: tuple(part.columns[name].shape) for name in free if name in part.columns}
+    return DataShape(shapes, frozenset(data.train.columns), data.text)

@@ -1,18 +1,27 @@
-"""Inputs of a model and its loss: fields read from a store, and features computed by frozen encoders."""
+"""Inputs of a model and its loss: fields read from a store, and features computed by frozen encoders.
+
+Captions are padded to the longest of a batch, not to that of the store. Tensors that an objective computes on the host
+are made there, where reading a value waits for nothing.
+"""
+
+from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from denoisers.contract import ANY, BatchField
+from denoisers.contract import ANY, BatchField, PreparingObjective
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.loading.batches import to_device
+from ditlab.data.loading.transfer import send
 from ditlab.data.stores.manifest import Column
-from ditlab.encoders.extractor import FeatureExtractor, ImageFeatureShape, TextFeatureShape
+from ditlab.encoders.features import FeatureExtractor, ImageFeatureShape, TextFeatureShape
 from ditlab.home import Home
-from ditlab.inputs.caption_padding import cut_padding
+from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.encoders import IMAGE, TEXT
 from ditlab.spec.experiment import Experiment
 
@@ -58,7 +67,7 @@ class ModelInputs:
         device: torch.device,
         warn: Callable[[str], None] = ignore,
         home: Home | None = None,
-    ) -> "ModelInputs":
+    ) -> ModelInputs:
         """Return the inputs of an experiment's model and loss.
 
         `warn` gets a message when captions are cut. Encoders are downloaded below `home` (None: DITLAB_HOME).
@@ -86,7 +95,7 @@ class ModelInputs:
         """Function that computes the text fields of captions; None without an encoder for a model that reads them."""
         return self._encode if self._extractor is not None and self._extractor.has_text else None
 
-    def only(self, names: Collection[str]) -> "ModelInputs":
+    def only(self, names: Collection[str]) -> ModelInputs:
         """Return these inputs for a few fields, with the same encoders. `image` is read where its features are."""
         few = ModelInputs((), (), self.device, self._extractor)
         few._encoded = {name: field for name, field in self._encoded.items() if name in names}
@@ -181,3 +190,58 @@ def _extractor(
         image_shape = ImageFeatureShape(features.shape[-1], image.multiple_of)
     downloads = home.caches / "encoders" if home else None
     return FeatureExtractor(experiment.encoders, text_shape, image_shape, device, downloads, warn)
+
+
+MULTIPLE = 16
+"""Padded lengths are multiples of this, or the store's.
+
+Attention in half precision takes its fast kernels at multiples of 8, and every new length costs a compilation or a
+search for kernels: a column of 512 bytes has 32 lengths so, at eight bytes of padding a caption on average.
+"""
+BYTES = ("caption",)
+"""Fields of a length of their own that end with zeros."""
+FEATURES, MASK = ("text", "text_mask"), "text_mask"
+"""Fields that are as long as the mask is true."""
+
+
+def cut_padding(raw: Mapping[str, Tensor], fields: Sequence[BatchField]) -> dict[str, Tensor]:
+    """Return rows as they are stored, (num, length, ...), without the padding that all of them have.
+
+    Fields of a fixed length stay as they are, and so do all others than captions and their features.
+    """
+    free = {field.name for field in fields if field.shape[:1] == (ANY,)} & raw.keys()
+    cut = dict(raw)
+    for group, mark in ((BYTES, BYTES[0]), (FEATURES, MASK)):
+        if free.issuperset(group):
+            length = padded_length(raw[mark] != 0)
+            cut |= {name: raw[name][:, :length] for name in group}
+    return cut
+
+
+def padded_length(used: Tensor) -> int:
+    """Return the length to which rows are padded: `used` (num, length) bool is true for what is no padding."""
+    places = torch.nonzero(used.any(dim=0))
+    longest = int(places[-1]) + 1 if len(places) else 1
+    return min(-(-longest // MULTIPLE) * MULTIPLE, used.shape[1])
+
+
+CPU = torch.device("cpu")
+
+
+def prepare_on_host(
+    objective: Any,
+    raw: Mapping[str, Tensor],
+    columns: Mapping[str, Column],
+    inputs: ModelInputs,
+    noise: KeyedNoise,
+    rows: slice | None = None,
+) -> dict[str, Tensor]:
+    """Return what an objective prepares of rows in the store's dtype, on the noise's device; {} if it prepares nothing.
+
+    `rows` None: all of `raw`. The numbers that it draws are those of a CPU, whatever the device.
+    """
+    if not isinstance(objective, PreparingObjective):
+        return {}
+    batch = inputs.only(objective.prepared_from).prepare_batch(raw, columns, CPU, rows)
+    prepared = objective.prepare(batch, replace(noise, device=CPU))
+    return {name: send(values, noise.device) for name, values in prepared.items()}

@@ -98,7 +98,7 @@ def block_executor(
     if address is None:
         yield None
         return
-    from ditlab.cluster.imports.executor import ray_executor  # a second of imports, that others need not wait for
+    from ditlab.cluster.imports import ray_executor  # a second of imports, that others need not wait for
 
     with ray_executor(address, out, source, warn) as executor:
         yield executor

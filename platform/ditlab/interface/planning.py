@@ -14,7 +14,7 @@ from ditlab.analysis.user_errors import building, writing
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.inputs.data_shape import data_shape
+from ditlab.inputs.checks import data_shape
 from ditlab.interface.specs import load, load_sweep
 from ditlab.planning.data_shape import DataShape
 from ditlab.planning.flops import step_flops
@@ -27,8 +27,8 @@ from ditlab.planning.written_spec import write_recommended
 from ditlab.spec.composition.start import first_step
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.sweep.space import enumerate_trials, experiment_for, written
-from ditlab.storage.sizes import folder_size
-from ditlab.sweeps.portable import typical_values
+from ditlab.storage.files import folder_size
+from ditlab.sweeps.prepare import typical_values
 from ditlab.training.plan import plan_run
 
 

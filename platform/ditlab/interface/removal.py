@@ -16,8 +16,7 @@ from ditlab.interface.run_needs import needs
 from ditlab.runs.description import storage_of
 from ditlab.runs.forks import release_start
 from ditlab.runs.locks import is_locked, lock_run
-from ditlab.storage.files import sync_folder
-from ditlab.storage.sizes import folder_size
+from ditlab.storage.files import folder_size, sync_folder
 from ditlab.sweeps.folder import SweepFolder
 from ditlab.tracking.access import redact, resolve_tracking_uri
 from ditlab.tracking.records import RunList, RunRecord, find_run, scan_runs

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ditlab.sweeps.finish import SweepResult
     from ditlab.sweeps.forecast import Forecast
     from ditlab.sweeps.prepare import PreparedSweep
-    from ditlab.sweeps.progress import SweepProgress
+    from ditlab.sweeps.session import SweepProgress
     from ditlab.sweeps.start import StoredSweep
 
 _log = logging.getLogger("ditlab")
@@ -139,8 +139,7 @@ def _prepare(
 ) -> "tuple[PreparedSweep, StoredSweep | None]":
     """Find the sweep that is resumed, if any, and check all that can be checked."""
     # Imported once the sweep's file is known to be right: torch takes seconds.
-    from ditlab.sweeps.concurrency import cluster_nodes, local_nodes
-    from ditlab.sweeps.prepare import prepare_sweep
+    from ditlab.sweeps.prepare import cluster_nodes, local_nodes, prepare_sweep
     from ditlab.sweeps.start import find_stored_sweep, find_unfinished_sweep
 
     nodes = cluster_nodes() if address and not is_dry else local_nodes()

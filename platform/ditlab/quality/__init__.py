@@ -5,8 +5,13 @@ measured, `check_quality` raises an error for one that requests it in vain, `qua
 Inception FID: numbers compare runs on the same data alone.
 """
 
-from ditlab.quality.eligibility import check_quality, quality_ineligibility, quality_names
+from ditlab.quality.eligibility import (
+    QUALITY_METRICS,
+    QUALITY_NOTE,
+    check_quality,
+    quality_ineligibility,
+    quality_names,
+)
 from ditlab.quality.measure import quality
-from ditlab.quality.names import QUALITY_METRICS, QUALITY_NOTE
 
 __all__ = ["QUALITY_METRICS", "QUALITY_NOTE", "check_quality", "quality", "quality_ineligibility", "quality_names"]

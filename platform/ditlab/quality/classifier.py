@@ -1,16 +1,83 @@
-"""Training of the classifier, reproducible to the bit on one CPU thread."""
+"""Small convolutional classifier whose features images are compared by: its training, and its cache.
 
+Training is reproducible to the bit on one CPU thread. Classifiers are kept under `Home.classifiers`, one a data set and
+split, complete or absent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import ConfigDict, Field, TypeAdapter
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
+from ditlab.errors import UserError
+from ditlab.home import Home, writable_folder
 from ditlab.inputs.noise import derived_seed
 from ditlab.quality.images import ImageFields, RealImages, batches
-from ditlab.quality.network import SmallClassifier
+from ditlab.storage.files import encode_json_line, parse_json_line, sync_folder, write_durably
+from ditlab.storage.plain_files import MIB, open_for_append, read_plain
+
+FEATURES = 64
+"""Features of an image."""
+WIDTHS = (16, 32, 64, 64, 64)
+"""Channels after each halving of the image."""
+SMALLEST = 4  # pixels; halving stops there
+
+
+class SmallClassifier(nn.Module):
+    """Convolutions that halve the image down to 4 pixels a side, a layer of features, a layer of class scores.
+
+    Weights are drawn from `generator`: torch's global one belongs to the training that may be going on.
+    """
+
+    scale: Tensor
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, generator: torch.Generator) -> None:
+        super().__init__()
+        channels, height, width = image_shape
+        layers, number = [*_convolution(channels, WIDTHS[0], stride=1)], 0
+        while min(height, width) > SMALLEST:
+            layers += _convolution(WIDTHS[number], WIDTHS[number + 1], stride=2)
+            height, width, number = -(-height // 2), -(-width // 2), number + 1
+        self.body = nn.Sequential(
+            *layers, nn.Flatten(), nn.utils.skip_init(nn.Linear, WIDTHS[number] * height * width, FEATURES)
+        )
+        self.head = nn.utils.skip_init(nn.Linear, FEATURES, num_classes)
+        self.register_buffer("scale", torch.ones(()))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu", generator=generator)
+                nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return features, (num, 64), whose mean square over real images is 1."""
+        return nn.functional.silu(self.body(images)) * self.scale
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return class scores, (num, classes)."""
+        return self.head(nn.functional.silu(self.body(images)))
+
+
+def _convolution(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
+    convolution = nn.utils.skip_init(nn.Conv2d, inputs, outputs, 3, stride=stride, padding=1)
+    return [convolution, nn.GroupNorm(8, outputs), nn.SiLU()]
+
 
 VERSION = 1
 """Version of everything that decides the weights: numbers of two versions do not compare."""
@@ -85,3 +152,117 @@ def _accuracy(network: SmallClassifier, view: View, fields: ImageFields) -> tupl
         right += int((network(images).argmax(1) == labels).sum())
         counts += labels.bincount(minlength=fields.num_classes)
     return right / len(view), float(counts.max()) / len(view)
+
+
+LOCK_POLL = 0.2  # seconds between attempts to lock a classifier that another process trains
+MAX_WEIGHTS = 256 * MIB  # of a network of some 100 KB
+WEIGHTS, RECORD = "weights.safetensors", "classifier.json"
+
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+Natural = Annotated[int, Field(strict=True, ge=0)]
+
+
+@dataclass(frozen=True)
+class _ClassifierRecord:
+    """Content of `classifier.json`."""
+
+    accuracy: Share
+    chance: Share
+    samples: Natural
+    version: Natural
+    weights_sha256: str | None = None
+    """Hash of the file of weights; None in a record of version 0.1, which has no checksum either."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+
+_RECORD: TypeAdapter[_ClassifierRecord] = TypeAdapter(_ClassifierRecord)
+
+
+def cached_classifier(
+    data: DataSplits, real: RealImages, fields: ImageFields, home: Home, tick: Callable[[], None]
+) -> TrainedClassifier:
+    """Return the data set's classifier, trained if there is none yet; of several processes that need it, one trains.
+
+    `tick` is called while it is trained or waited for. Raises UserError where the folder cannot be written.
+    """
+    folder = home.classifiers / f"{_fingerprint(data, fields)}-{VERSION}"
+    if found := _load(folder, fields):
+        return found
+    remedy = "free disk space there, or set DITLAB_HOME to another folder"
+    writable_folder(home.classifiers, f"DITLAB_HOME={home.root}", remedy)
+    try:
+        with _locked(folder, tick):
+            if found := _load(folder, fields):
+                return found
+            trained = train_classifier(real, fields, tick)
+            with suppress(OSError, SafetensorError):  # a disk that is full now costs a second training, no run
+                _save(folder, trained)
+            return trained
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"DITLAB_HOME={home.root} cannot be written ({reason}); {remedy}.") from error
+
+
+def _fingerprint(data: DataSplits, fields: ImageFields) -> str:
+    """Hash the store's contents, the columns and the held-out rows, which together decide the classifier."""
+    digest = hashlib.sha256(f"{data.fingerprint}/{data.held_out.store.fingerprint}/{fields}".encode())
+    digest.update(data.train.rows_key)
+    digest.update(data.held_out.rows_key)
+    return digest.hexdigest()[:16]
+
+
+def _load(folder: Path, fields: ImageFields) -> TrainedClassifier | None:
+    """Load the classifier of a folder; None where it is missing or damaged."""
+    try:
+        record = _RECORD.validate_python(parse_json_line(read_plain(folder / RECORD, MIB)))
+        weights = read_plain(folder / WEIGHTS, MAX_WEIGHTS)
+        if record.weights_sha256 not in (None, hashlib.sha256(weights).hexdigest()):
+            return None
+        network = SmallClassifier(fields.shape, fields.num_classes, torch.Generator())
+        network.load_state_dict(load(weights))
+    except (OSError, ValueError, SafetensorError, RuntimeError):
+        return None  # a damaged one is trained again
+    return TrainedClassifier(network.requires_grad_(False).eval(), record.accuracy, record.chance, record.samples)
+
+
+def _save(folder: Path, trained: TrainedClassifier) -> None:
+    """Write both files into a temporary folder, and rename it."""
+    for left in folder.parent.glob(f".{folder.name}-*"):  # by a process that was killed here: we hold the lock
+        shutil.rmtree(left, ignore_errors=True)
+    weights = save(trained.network.state_dict())
+    digest = hashlib.sha256(weights).hexdigest()
+    record = _ClassifierRecord(trained.accuracy, trained.chance, trained.samples, VERSION, digest)
+    files = {WEIGHTS: weights, RECORD: encode_json_line(asdict(record))}
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as beside:
+        whole = Path(beside, folder.name)
+        whole.mkdir()
+        for name, content in files.items():
+            write_durably(whole / name, content)
+        _remove(folder)  # it was damaged, or it would have been used
+        whole.rename(folder)
+    sync_folder(folder.parent)
+
+
+def _remove(path: Path) -> None:
+    """Delete a folder, or whatever lies in its place."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(folder: Path, tick: Callable[[], None]) -> Iterator[None]:
+    """Hold the classifier's lock, among the processes of one machine or of a file system with locks."""
+    with os.fdopen(open_for_append(folder.parent / f"{folder.name}.lock")) as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                tick()
+                time.sleep(LOCK_POLL)
+            except OSError:
+                break  # a file system without locks
+        yield

@@ -1,13 +1,143 @@
-"""Feature spaces: features of images, and distances between the distributions of features."""
+"""Feature spaces of images, and distances between sets of points in them: Frechet, kernel, nearest neighbour.
 
-from collections.abc import Callable, Iterable
+Distances are computed in float64. Features are a classifier's, or those of the image encoder that an experiment names
+(DINOv3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ditlab.quality.distances import frechet_distance, kernel_distance
-from ditlab.quality.network import SmallClassifier
+from ditlab.encoders.features import DTYPES
+from ditlab.encoders.image import FrozenImageEncoder
+from ditlab.errors import UserError
+from ditlab.quality.classifier import SmallClassifier
+from ditlab.spec.experiment import Experiment
+
+
+def frechet_distance(real: Tensor, generated: Tensor) -> float:
+    """Squared Frechet distance of two Gaussians with the sets' means and covariances.
+
+    |m1 - m2|^2 + tr(S1 + S2 - 2 (S1^1/2 S2 S1^1/2)^1/2), as in FID (Heusel et al. 2017, arXiv:1706.08500, eq. 6).
+
+    Features are (num, dim), at least two each; the unit is theirs squared. The estimate is biased upwards, by about
+    dim (dim + 5) / (2 num) for `num` features of unit variance on both sides: compare equal numbers. With fewer samples
+    than dimensions, directions that a set does not reach count as if nothing moved in them: finite, symmetric, 0 for
+    equal sets, and far too large for equal distributions. NaN where any feature is NaN or infinite.
+    """
+    real, generated = real.double(), generated.double()
+    if not (real.isfinite().all() and generated.isfinite().all()):
+        return float("nan")
+    s1, s2 = _covariance(real), _covariance(generated)
+    # The singular values of S1^1/2 S2^1/2 are the roots of the eigenvalues of S1^1/2 S2 S1^1/2: no root of round-off.
+    cross = torch.linalg.svdvals(_root(s1) @ _root(s2)).sum()
+    shift = (real.mean(0) - generated.mean(0)).square().sum()
+    return max(0.0, float(shift + s1.trace() + s2.trace() - 2 * cross))
+
+
+@dataclass(frozen=True)
+class KernelDistance:
+    """Estimate of the kernel distance with its standard error."""
+
+    value: float
+    """About 0, and as often below it as above, where the two distributions are equal."""
+    standard_error: float
+
+
+def kernel_distance(real: Tensor, generated: Tensor, num_subsets: int = 10) -> KernelDistance:
+    """Squared maximum mean discrepancy under (x.y / dim + 1)^3, unbiased (Binkowski et al. 2018, arXiv:1801.01401).
+
+    Features are (num, dim). The value is that of all points (MMD_u^2, Gretton et al. 2012, eq. 3). Both sets are cut
+    into `num_subsets` parts; the standard error is the delete-a-group jackknife's over them: KID's subsets overlap, so
+    that their spread depends on their size and not on what is known. NaN where any feature is NaN or infinite.
+
+    Raises:
+        ValueError: a set has fewer than two points a subset.
+    """
+    if min(len(real), len(generated)) < 2 * num_subsets or num_subsets < 2:
+        raise ValueError(
+            f"{len(real)} and {len(generated)} points cannot be cut into {num_subsets} subsets of two or more; give "
+            f"at least {2 * max(2, num_subsets)} points on both sides."
+        )
+    x, y = _parts(real.double(), num_subsets, 0), _parts(generated.double(), num_subsets, 1)
+    sums = _PairSums(_pair_sums(x, x), _pair_sums(y, y), _pair_sums(x, y), _sizes(x), _sizes(y))
+    every = torch.arange(num_subsets)
+    left_out = torch.stack([sums.estimate(every[every != subset]) for subset in every])
+    variance = (num_subsets - 1) * (left_out - left_out.mean()).square().mean()
+    return KernelDistance(float(sums.estimate(every)), float(variance.sqrt()))
+
+
+def nearest_distances(samples: Tensor, reference: Tensor, chunk: int = 1024) -> Tensor:
+    """Euclidean distance of each sample to the nearest point of `reference`, float64, (num,).
+
+    Points are (num, dim), float32. `chunk` x `chunk` pairs at once are compared in float32, a tenth of the time, by
+    |y|^2 - 2 x.y; the distance to the one found is taken in float64, so that a copy's is 0 and no round-off.
+    """
+    parts = []
+    for block in samples.split(chunk):
+        nearest = torch.full((len(block),), float("inf"), dtype=torch.float64, device=block.device)
+        for others in reference.split(chunk):
+            found = others[(others.square().sum(1) - 2 * block @ others.T).argmin(1)]
+            nearest = torch.minimum(nearest, torch.linalg.vector_norm(block.double() - found.double(), dim=1))
+        parts.append(nearest)
+    return torch.cat(parts)
+
+
+def _covariance(points: Tensor) -> Tensor:
+    centred = points - points.mean(0)
+    return centred.T @ centred / (len(points) - 1)
+
+
+def _root(covariance: Tensor) -> Tensor:
+    """Square root of a positive semi-definite matrix; eigenvalues that round-off made negative count as 0."""
+    values, vectors = torch.linalg.eigh(covariance)
+    return (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+
+
+def _parts(points: Tensor, num: int, seed: int) -> tuple[Tensor, ...]:
+    """Cut points into `num` parts, shuffled first: samples come class by class in turn."""
+    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
+    return points[order.to(points.device)].tensor_split(num)
+
+
+@dataclass(frozen=True)
+class _PairSums:
+    """Sums of the kernel over pairs of points, by the subsets of the points."""
+
+    within_x: Tensor
+    within_y: Tensor
+    between: Tensor
+    sizes_x: Tensor
+    sizes_y: Tensor
+
+    def estimate(self, kept: Tensor) -> Tensor:
+        """Estimate MMD_u^2 from the kept subsets."""
+        m, n = self.sizes_x[kept].sum(), self.sizes_y[kept].sum()
+        x, y, xy = (sums[kept][:, kept].sum() for sums in (self.within_x, self.within_y, self.between))
+        return x / (m * (m - 1)) + y / (n * (n - 1)) - 2 * xy / (m * n)
+
+
+def _pair_sums(x: Sequence[Tensor], y: Sequence[Tensor]) -> Tensor:
+    """Sum the kernel over each pair of subsets, (subsets of x, subsets of y), no point paired with itself."""
+    sums = [[_kernel(a, b).sum() - (_kernel_of_itself(a) if a is b else 0) for b in y] for a in x]
+    return torch.tensor(sums, dtype=torch.float64)
+
+
+def _kernel(x: Tensor, y: Tensor) -> Tensor:
+    return (x @ y.T / x.shape[1] + 1) ** 3
+
+
+def _kernel_of_itself(x: Tensor) -> Tensor:
+    return ((x.square().sum(1) / x.shape[1] + 1) ** 3).sum()
+
+
+def _sizes(parts: Sequence[Tensor]) -> Tensor:
+    return torch.tensor([len(part) for part in parts], dtype=torch.float64)
+
 
 Extractor = Callable[[Iterable[Tensor]], Tensor]
 """Maps batches of images in [-1, 1] to their features, (num, width)."""
@@ -33,7 +163,7 @@ class FeatureSpace:
         return dict(zip(self.names, values, strict=True))
 
     @classmethod
-    def scaled(cls, names: tuple[str, str, str], extract: Extractor, reference: Iterable[Tensor]) -> "FeatureSpace":
+    def scaled(cls, names: tuple[str, str, str], extract: Extractor, reference: Iterable[Tensor]) -> FeatureSpace:
         """Compute the scale and the reference features from reference images, given in batches."""
         real = extract(reference)
         scale = float((real.square().mean() + 1e-12).rsqrt())
@@ -55,3 +185,43 @@ def apply_batched(layer: Callable[[Tensor], Tensor], images: Iterable[Tensor], t
             parts.append(layer(batch))
         tick()
     return torch.cat(parts)
+
+
+@dataclass(frozen=True)
+class ImageEncoder:
+    """Location of an image encoder, opened only while images are encoded, to leave the memory to training."""
+
+    place: str
+    """A folder, or a name on the Hugging Face hub."""
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> ImageEncoder | None:
+        """Return the experiment's encoder; None where it names none."""
+        spec = experiment.encoders
+        return None if spec.image is None else cls(spec.image, DTYPES[spec.precision])
+
+    def check(self, height: int, width: int) -> None:
+        """Raise UserError for an encoder that cannot be opened, or whose patches do not tile images of this size."""
+        checkpoint = FrozenImageEncoder.check(self.place, None, None)
+        patch = checkpoint.config().patch_size
+        if height % patch or width % patch:
+            raise UserError(
+                f"{checkpoint.knob} has patches of {patch} pixels, which do not tile the {height} x {width} pixels of "
+                f"samples whose quality is measured; draw sizes that are multiples of {patch}, or name another encoder."
+            )
+
+    def features(self, device: torch.device, tick: Callable[[], None]) -> Extractor:
+        """Return an extractor of the last layer's features, averaged over an image's patches: (num, width), float32.
+
+        It calls `tick` after each batch.
+        """
+
+        def extract(images: Iterable[Tensor]) -> Tensor:
+            encoder, means = FrozenImageEncoder.open(self.place, None, None, device, self.dtype), []
+            for batch in images:
+                means.append(encoder.encode(batch).float().mean(1))
+                tick()
+            return torch.cat(means)
+
+        return extract

@@ -1,26 +1,49 @@
-"""Measurement of sample quality against real data: feature distances, copying, caption agreement."""
+"""Measurement of sample quality against real data: feature distances, copying, caption agreement.
+
+Caption agreement is the share of samples that show the classes that their captions name.
+"""
+
+from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from denoisers.figures import Figure, Heatmap
 from ditlab.data.splits import DataSplits
-from ditlab.encoders.digest import encoder_digest
+from ditlab.data.stores.view import View
+from ditlab.encoders.checkpoint import encoder_digest
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.quality.agreement import CaptionAgreement, Classes
-from ditlab.quality.basis import SIZES, QualityBasis, find_basis
-from ditlab.quality.classifier import TrainedClassifier
-from ditlab.quality.classifier_cache import cached_classifier
-from ditlab.quality.distances import nearest_distances
-from ditlab.quality.features import FeatureSpace, classifier_features
-from ditlab.quality.images import RANGE, RealImages, image_batches, images_per_batch, real_images
-from ditlab.quality.names import CLASSIFIER_DISTANCES, ENCODER_DISTANCES, NEAREST
+from ditlab.quality.classifier import TrainedClassifier, cached_classifier
+from ditlab.quality.eligibility import (
+    AGREEMENT,
+    AGREEMENT_CHANCE,
+    AGREEMENT_REAL,
+    CLASSIFIER_DISTANCES,
+    ENCODER_DISTANCES,
+    NEAREST,
+    SIZES,
+    QualityBasis,
+    agreement_of,
+    find_basis,
+)
+from ditlab.quality.features import FeatureSpace, apply_batched, classifier_features, nearest_distances
+from ditlab.quality.images import (
+    LARGEST_REFERENCE,
+    RANGE,
+    ImageFields,
+    RealImages,
+    image_batches,
+    images_per_batch,
+    real_images,
+)
 
 NUM_NEAREST = 500
 """Samples, and held-out images, whose nearest training image is searched: a median needs no more."""
@@ -78,7 +101,7 @@ class QualityReference:
         warn: Callable[[str], None] = ignore,
         tick: Callable[[], None] = ignore,
         from_captions: bool = False,
-    ) -> "QualityReference":
+    ) -> QualityReference:
         """Compute the reference, with agreement if `from_captions`. Calls `tick` often; raises as `quality` does."""
         real, device = real_images(basis.data), torch.device(device)
         classifiers = _classifiers(basis, real, home, device, warn, tick, from_captions)
@@ -172,3 +195,94 @@ def _small(images: Tensor) -> Tensor:
     """Average images to 64 pixels a side where they have more: whole ones would take 6 MB a sample at 1,024 pixels."""
     height, width = (min(side, SIZES[-1]) for side in images.shape[2:])
     return images if images.shape[2:] == (height, width) else nn.functional.adaptive_avg_pool2d(images, (height, width))
+
+
+Classes = Mapping[str, Tensor]
+"""Class indices of some images by column, int64 (num,) each."""
+
+
+@dataclass(frozen=True)
+class CaptionAgreement:
+    """Classifiers of a data set's images, one a column of classes, and their accuracy on real images."""
+
+    classifiers: Mapping[str, TrainedClassifier]
+    """Classifiers by column."""
+    real: float
+    """Share of held-out images of which they recognise all classes."""
+    tick: Callable[[], None]
+    """Called after each batch."""
+
+    @classmethod
+    def open(
+        cls,
+        classifiers: Mapping[str, TrainedClassifier],
+        fields: Sequence[ImageFields],
+        held_out: View,
+        device: torch.device,
+        tick: Callable[[], None],
+    ) -> CaptionAgreement:
+        """Measure the classifiers on at most 5,000 held-out images; `fields` are of the same columns."""
+        images = list(image_batches(held_out, fields[0].image, device, LARGEST_REFERENCE))
+        seen = _recognised(classifiers, images, tick)
+        rows = np.arange(min(len(held_out), LARGEST_REFERENCE))
+        return cls(classifiers, _all_right(classes_of(held_out, fields, rows), seen), tick)
+
+    def recognise(self, images: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return the classes of images given in batches, on the CPU."""
+        return _recognised(self.classifiers, images, self.tick)
+
+    def metrics(self, expected: Classes, recognised: Classes) -> dict[str, float]:
+        """Return the metrics of `names.agreement_names` from the expected and the recognised classes."""
+        return {
+            AGREEMENT: _all_right(expected, recognised),
+            **{agreement_of(name): _share(expected[name] == recognised[name]) for name in self.classifiers},
+            AGREEMENT_REAL: self.real,
+            AGREEMENT_CHANCE: prod(trained.chance for trained in self.classifiers.values()),
+        }
+
+
+def classes_of(view: View, fields: Sequence[ImageFields], indices: np.ndarray) -> dict[str, Tensor]:
+    """Return the classes of a view's rows at `indices`."""
+    names = [each.label.name for each in fields]
+    return {name: view.gather(name, indices).long() for name in names}
+
+
+def confusion_figure(expected: Classes, recognised: Classes, names: Mapping[str, Sequence[str]]) -> Figure:
+    """Draw the confusion matrix of each column: the expected class against the recognised one.
+
+    `names` are those of the classes by column, as many as there are classes. A class that no caption named stays blank.
+    """
+    panels, agreements = [], []
+    for column, classes in names.items():
+        counts = np.zeros((len(classes), len(classes)))
+        np.add.at(counts, (expected[column].numpy(), recognised[column].numpy()), 1)
+        with np.errstate(invalid="ignore"):
+            shares = counts / counts.sum(1, keepdims=True)
+        right = _share(expected[column] == recognised[column])
+        agreements.append(f"{column}: {right:.1%} of {len(expected[column])} samples agree")
+        panels.append(
+            Heatmap(
+                shares, title=agreements[-1], x_label="recognised",
+                y_label="expected", limits=(0.0, 1.0), x_names=classes, y_names=classes,
+            )
+        )  # fmt: skip
+    alt = (
+        "Confusion matrices, expected class by recognised class; shares on the diagonal are of samples that show what "
+        f"their captions name. {'; '.join(agreements)}."
+    )
+    return Figure(panels, title="Caption agreement: share of the samples of each expected class", alt=alt)
+
+
+def _recognised(
+    classifiers: Mapping[str, TrainedClassifier], images: Sequence[Tensor], tick: Callable[[], None]
+) -> dict[str, Tensor]:
+    return {name: apply_batched(each.network, images, tick).argmax(1).cpu() for name, each in classifiers.items()}
+
+
+def _all_right(expected: Classes, recognised: Classes) -> float:
+    """Return the share of samples whose classes are right in every column."""
+    return _share(torch.stack([expected[name] == recognised[name] for name in expected]).all(0))
+
+
+def _share(right: Tensor) -> float:
+    return float(right.double().mean())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
-from ditlab.encoders.digest import encoder_digest
+from ditlab.encoders.checkpoint import encoder_digest
 from ditlab.home import Home
 from ditlab.numerics import NUMERICS_VERSION
 from ditlab.receipts.records import Measurement

@@ -17,9 +17,9 @@ from ditlab.runs.locks import is_locked
 from ditlab.secrets import hide
 from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.spec.uris import is_uri
+from ditlab.storage.files import folder_size
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import read_plain
-from ditlab.storage.sizes import folder_size
 from ditlab.tracking.access import redact, resolve_tracking_uri
 from ditlab.tracking.history import PROOF_TAG, STRAGGLER_TAG, series_of
 from ditlab.tracking.journal import JournalContent

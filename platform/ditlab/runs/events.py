@@ -12,8 +12,8 @@ from typing import Any
 from ditlab.checkpoints.manifest import MANIFEST, folder_of, is_step, step_of
 from ditlab.home import RunFolder
 from ditlab.runs.locks import is_locked
+from ditlab.storage.files import folder_size
 from ditlab.storage.plain_files import open_plain
-from ditlab.storage.sizes import folder_size
 from ditlab.tracking.journal import LARGEST_JOURNAL, JournalContent, JournalRecord, all_metrics, read_journal
 from ditlab.tracking.journal_index import read_content
 

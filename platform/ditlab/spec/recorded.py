@@ -9,7 +9,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading.edits import warn_of_edit
 from ditlab.spec.reading.yaml_text import dump_yaml
-from ditlab.storage.checksums import is_as_stamped, stamped
+from ditlab.storage.files import is_as_stamped, stamped
 from ditlab.storage.plain_files import MIB, UnusableFile, read_plain
 
 SpecT = TypeVar("SpecT")

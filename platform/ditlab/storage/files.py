@@ -1,4 +1,9 @@
-"""Durable files: whole files and JSON lines that outlive a killed process, a full disk and a power cut."""
+"""Durable files: whole files and JSON lines which outlive a killed process, a full disk and a power cut; checksums.
+
+The checksum of a JSON object is its last field, `"crc"`: the CRC-32 of the text before it.
+"""
+
+from __future__ import annotations
 
 import json
 import os
@@ -7,11 +12,55 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, BinaryIO
+from zlib import crc32
 
-from ditlab.storage.checksums import add_checksum, has_checksum, is_intact, without_checksum
 from ditlab.storage.plain_files import check_replaceable, open_for_append, parse_json, read_plain
+
+_STAMP = "# SHA-256 of the lines above: "
+_FIELD = b',"crc":"'
+_LENGTH = len(_FIELD) + 8 + len(b'"}')
+
+
+def add_checksum(text: bytes) -> bytes:
+    """Return the text of a JSON object with its checksum; `text` ends with `}` and has at least one field."""
+    body = text[:-1]
+    return b'%b,"crc":"%08x"}' % (body, crc32(body))
+
+
+def has_checksum(text: bytes) -> bool:
+    """Return True if a JSON object's text ends with a checksum, right or wrong."""
+    return text[-_LENGTH : 8 - _LENGTH] == _FIELD
+
+
+def is_intact(text: bytes) -> bool:
+    """Return True if a JSON object's text ends with a checksum that is right."""
+    body = text[:-_LENGTH]
+    return text[-_LENGTH:] == b',"crc":"%08x"}' % crc32(body)
+
+
+def without_checksum(text: bytes) -> bytes:
+    """Return a JSON object's text as it was before `add_checksum`."""
+    return text[:-_LENGTH] + b"}"
+
+
+def stamped(text: str) -> str:
+    """Return the text of a file that a person may edit, with its SHA-256 as a comment in a last line of its own."""
+    return f"{text}{_STAMP}{sha256(text.encode()).hexdigest()}\n"
+
+
+def is_edited(content: bytes) -> bool:
+    """Return True if a file was changed since `stamped`; False also for one without that last line, which is older."""
+    return _STAMP.encode() in content and not is_as_stamped(content)
+
+
+def is_as_stamped(content: bytes) -> bool:
+    """Return True if a file is as `stamped` made it."""
+    text, found, stamp = content.rpartition(_STAMP.encode())
+    return bool(found) and stamp.rstrip(b"\n").decode(errors="replace") == sha256(text).hexdigest()
+
 
 MAX_LINES_BYTES = 256 << 20
 """Bound of a file of JSON lines that is read whole: a ledger of a million trials."""
@@ -173,3 +222,19 @@ def _joined_records(line: bytes) -> Iterator[dict[str, Any]]:
         if start >= 0 and (record := parse_json_line(line[start : ends.end()])) is not None:
             yield record
         begin = ends.end()
+
+
+def folder_size(path: Path) -> int:
+    """Bytes of the files below a folder, or of a file. Links count as themselves, what goes meanwhile not at all."""
+    try:
+        if not path.is_dir() or path.is_symlink():
+            return path.lstat().st_size
+        with os.scandir(path) as entries:
+            return sum(
+                folder_size(Path(entry.path))
+                if entry.is_dir(follow_symlinks=False)
+                else entry.stat(follow_symlinks=False).st_size
+                for entry in entries
+            )
+    except OSError:
+        return 0

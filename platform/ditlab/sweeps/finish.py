@@ -1,4 +1,6 @@
-"""End of a sweep: its report, its records, and its result."""
+"""End of a sweep: its report, its records, and its result, also as notebooks show it."""
+
+from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
@@ -6,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from ditlab.errors import RunFailed
 from ditlab.home import RunFolder
-from ditlab.notebook_html import never_failing
+from ditlab.notebook_html import card, never_failing, paragraph, status, table
 from ditlab.reports.sweeps.ranking import best, rank
 from ditlab.reports.sweeps.records import ENDED, SweepSummary
 from ditlab.reports.sweeps.report import write_sweep_report
-from ditlab.storage.checksums import stamped
-from ditlab.storage.files import write_durably
+from ditlab.storage.files import stamped, write_durably
 from ditlab.sweeps.folder import find_record
 from ditlab.sweeps.parent import ParentRun
-from ditlab.sweeps.result_card import result_card
 from ditlab.sweeps.results import best_spec, summarize_sweep
 from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.records import update_record
@@ -115,3 +117,21 @@ def _no_value_message(summary: SweepSummary, report: Path) -> str:
     first = f" ({notes[0][:300]})" if notes else ""
     metric = summary.metrics[0]
     return f"sweep {summary.sweep_id}: no trial gave a value of {metric}{first}; see {shlex.quote(str(report))}."
+
+
+MOST_TRIALS = 50
+
+
+def result_card(summary: SweepSummary, state: str, report: Path) -> Markup:
+    """The ranked trials with their values and metrics, the best first."""
+    ranked = rank(summary)
+    axes = [axis.path for axis in summary.axes]
+    rows = [
+        [trial.number, trial.run_id, status(trial.status), f"{trial.step:,} of {trial.total_steps:,}",
+         *(trial.metrics.get(name) for name in summary.metrics), *(trial.values.get(path) for path in axes)]
+        for trial in ranked[:MOST_TRIALS]
+    ]  # fmt: skip
+    columns = ["trial", "run", "status", "step", *summary.metrics, *axes]
+    left = f", of which {len(rows)} are shown" if len(ranked) > len(rows) else ""
+    about = f"sweep {summary.sweep_id}, {state}, {len(ranked):,} trials{left}, the best first"
+    return card(summary.name, about, [table(columns, rows), paragraph(f"Report: {report.name} in {report.parent}")])

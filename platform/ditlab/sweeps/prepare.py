@@ -1,28 +1,144 @@
-"""Preparation of a sweep: every check that needs no worker process, for each trial that is known beforehand."""
+"""Preparation of a sweep: every check that needs no worker process, for each trial that is known beforehand.
+
+A portable sweep has absolute paths and a tracking address, as workers run in other working directories. Its concurrency
+is the number of trials that train at once, and the cores of each of their workers.
+"""
+
+from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ditlab.cluster.capacity import Node
+import torch
+
+from ditlab.cluster.capacity import CpuShare, Node, check_capacity, cpu_share, runs_that_fit
 from ditlab.cluster.session import is_connected
 from ditlab.data.splits import open_data
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home
 from ditlab.inputs.checks import check_inputs
 from ditlab.quality import check_quality
-from ditlab.runs.checks import check_devices, check_network, check_storage, count_and_build
+from ditlab.runs.checks import absolute_paths, check_devices, check_network, check_storage, count_and_build
 from ditlab.runs.forks import check_start
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.sweep.space import check_sweep, enumerate_trials, written
-from ditlab.spec.sweep.spec import Sweep
-from ditlab.sweeps.concurrency import Concurrency, plan_concurrency
-from ditlab.sweeps.portable import portable_sweep, typical_values
+from ditlab.spec.reading.overrides import nested, value_at
+from ditlab.spec.resources import Resources
+from ditlab.spec.sweep.axes import Axis, Choice, Grid
+from ditlab.spec.sweep.space import check_sweep, draw_values, enumerate_trials, experiment_for, written
+from ditlab.spec.sweep.spec import Pbt, Sweep
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment
+from ditlab.tracking.access import launch_address, resolve_tracking_uri
 from ditlab.tracking.relocation import check_place
 from ditlab.training.metrics import metric_names, pace_names
 from ditlab.training.plan import plan_run
+
+
+def portable_sweep(sweep: Sweep, home: Home, stored: Sweep | None = None) -> tuple[Sweep, str]:
+    """Return the sweep with absolute paths, and the resolved tracking address.
+
+    A tracking address of null becomes MLFLOW_TRACKING_URI, or, for a resumed sweep, the address in its `stored` spec,
+    whatever the environment says now. Without either it stays null, so that DITLAB_HOME can be moved. Raises UserError
+    for an address that holds a password.
+    """
+    uri = experiment_for(sweep, typical_values(sweep)).tracking.uri
+    if uri is None and stored is not None:
+        uri = stored.fixed.get("tracking.uri")
+    address = launch_address(uri, home, environment=stored is None)
+    fixed = {path: _absolute(path, value, home) for path, value in sweep.fixed.items()}
+    if address is not None:
+        fixed["tracking.uri"] = address
+    space = {path: _absolute_axis(path, axis, home) for path, axis in sweep.space.items()}
+    changed = {"base": absolute_paths(sweep.base, home), "fixed": fixed, "space": space}
+    return sweep.model_copy(update=changed), resolve_tracking_uri(address, home)
+
+
+def typical_values(sweep: Sweep) -> dict[str, Any]:
+    """Choose values that make an experiment, for checks of the sweep as a whole.
+
+    These are the first trial's where trials can be enumerated; else none, or the first value of each axis.
+    """
+    if values := enumerate_trials(sweep):
+        return values[0]
+    with suppress(UserError):
+        experiment_for(sweep, {})
+        return {}
+    return draw_values(sweep.space, lambda _, axis: axis.ends()[0])
+
+
+def _absolute(path: str, value: Any, home: Home) -> Any:
+    """Make the paths in the value of a field or of a whole section absolute."""
+    keys = path.split(".")
+    return value_at(absolute_paths(nested(keys, value), home), keys)
+
+
+def _absolute_axis(path: str, axis: Axis, home: Home) -> Axis:
+    if not isinstance(axis, Choice | Grid):
+        return axis
+    return axis.model_copy(update={"values": tuple(_absolute(path, value, home) for value in axis.values)})
+
+
+@dataclass(frozen=True)
+class Concurrency:
+    """Division of the machine or cluster among trials."""
+
+    num_trials: int
+    """Trials that train at once."""
+    share: CpuShare
+    """Cores of each worker."""
+    note: str = ""
+    """Message where fewer trials fit than the sweep's `concurrent`; else empty."""
+
+
+def plan_concurrency(sweep: Sweep, resources: Resources, nodes: Sequence[Node], num_trials: int) -> Concurrency:
+    """Choose how many of `num_trials` trials train at once on `nodes`.
+
+    Raises UserError where not even one trial fits, or less than the whole population of population-based training.
+    """
+    is_population = isinstance(sweep.scheduler, Pbt)
+    wanted = num_trials if is_population else sweep.concurrent or _one_core_a_worker(resources, nodes)
+    wanted = min(wanted, num_trials)
+    check_capacity(resources, nodes, cpu_share(resources, nodes, wanted))
+    fit = next(num for num in range(wanted, 0, -1) if num == 1 or _fits(resources, nodes, num))
+    share = cpu_share(resources, nodes, fit)
+    if fit == wanted:
+        return Concurrency(fit, share)
+    if is_population:
+        raise UserError(
+            f"scheduler.kind=pbt trains all of trials={num_trials} at once, and {fit} of them fit; lower trials, or "
+            "resources.cpus_per_worker or resources.gpus_per_worker under `fixed`."
+        )
+    note = f"concurrent={sweep.concurrent} trials do not fit at once: {fit} of them do." if sweep.concurrent else ""
+    return Concurrency(fit, share, note)
+
+
+def local_nodes() -> list[Node]:
+    """This machine as the only node."""
+    return [{"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}]
+
+
+def cluster_nodes() -> list[Node]:
+    """Nodes of the cluster that this process is connected to, and those that its autoscaler may add."""
+    # Both import Ray, which a dry run on one machine does not need.
+    from ditlab.cluster.autoscaling import possible_growth
+    from ditlab.cluster.nodes import alive_nodes
+
+    nodes = [node["Resources"] for node in alive_nodes()]
+    return [*nodes, *possible_growth(nodes).nodes()]
+
+
+def _one_core_a_worker(resources: Resources, nodes: Sequence[Node]) -> int:
+    """Count the trials that fit with one core a worker, or with the spec's `cpus_per_worker`."""
+    alone = cpu_share(resources, nodes) if resources.cpus_per_worker else CpuShare(1, 1.0)
+    return max(1, runs_that_fit(resources, alone, nodes))
+
+
+def _fits(resources: Resources, nodes: Sequence[Node], num: int) -> bool:
+    return runs_that_fit(resources, cpu_share(resources, nodes, num), nodes) >= num
+
 
 # Sections of a spec that the checks depend on.
 CHECKED_SECTIONS = ("model", "objective", "sampling", "data", "encoders", "batch", "training", "schedule", "resources",
@@ -91,7 +207,7 @@ def prepare_sweep(
     base = trial_experiment(sweep, PlannedTrial(0, "", typical_values(sweep)))
     messages: list[str] = []
     if remote and is_connected():
-        from ditlab.cluster.nodes.survey import check_nodes  # imports ray
+        from ditlab.cluster.survey import check_nodes  # imports ray
 
         check_nodes(base, messages.append, everywhere=True)  # any node may lead a trial
     checks = _TrialChecks(home, remote)

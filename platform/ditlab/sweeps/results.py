@@ -13,8 +13,7 @@ from ditlab.spec.sweep.axes import Axis, Choice, Grid, LogUniform
 from ditlab.spec.sweep.spec import Pbt, Sweep
 from ditlab.sweeps.folder import find_record
 from ditlab.sweeps.start import StartedSweep
-from ditlab.sweeps.takeovers import read_takeovers
-from ditlab.sweeps.trials import PastCurve, PlannedTrial, trial_experiment
+from ditlab.sweeps.trials import PastCurve, PlannedTrial, read_takeovers, trial_experiment
 from ditlab.tracking.history import Series, final_values, metric_history
 from ditlab.tracking.records import RunRecord
 

@@ -1,23 +1,26 @@
-"""One session of a sweep, from its first trial to its report."""
+"""One session of a sweep, from its first trial to its report, and its progress."""
+
+from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
-from ditlab.cluster.workers.channel import CHANNEL_ERRORS, INTERRUPTED, KeyValueChannel
+from ditlab.cluster.channel import CHANNEL_ERRORS, INTERRUPTED, KeyValueChannel
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.reports.sweeps.records import ENDED, Trial
 from ditlab.runs.local import StopRequests, stop_signals
 from ditlab.runs.locks import lock_run
+from ditlab.spec.sweep.spec import Sweep
 from ditlab.sweeps.finish import SweepResult, count_ended, finish_sweep
 from ditlab.sweeps.folder import find_record
 from ditlab.sweeps.parent import ParentRun
-from ditlab.sweeps.progress import SweepProgress
 from ditlab.sweeps.results import past_curves, summarize_sweep
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.trials import PlannedTrial
-from ditlab.sweeps.tune.tuner import TunerThread
+from ditlab.sweeps.tuner import TunerThread
 from ditlab.tracking.history import final_metrics
 from ditlab.tracking.records import update_record
 
@@ -170,3 +173,26 @@ class SweepSession:
     def _save_elapsed(self) -> None:
         with suppress(OSError):  # a full disk costs some seconds of the elapsed time, not the sweep
             self._folder.save_elapsed(self._elapsed())
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """State of a sweep's trials at one moment."""
+
+    sweep_id: str
+    sweep: Sweep
+    trials: Sequence[Trial]
+    """Every planned trial, by number."""
+    leader: int | None
+    """Number of the best finished trial, by the first metric."""
+    num_trials: int
+    """Number of trials of the whole sweep."""
+    ended_before: frozenset[int]
+    """Numbers of trials that ended in an earlier session."""
+
+    @property
+    def counts(self) -> str:
+        """The trials counted by status: `2 running, 3 finished of 8`."""
+        counts = {status: sum(trial.status == status for trial in self.trials) for status in ("running", *ENDED)}
+        text = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+        return f"{text or 'starting'} of {self.num_trials}"

@@ -12,12 +12,9 @@ from ditlab.spec.recorded import encode_recorded
 from ditlab.spec.sweep.space import check_sweep, differences
 from ditlab.spec.sweep.spec import Sweep
 from ditlab.storage.files import write_durably
-from ditlab.sweeps.folder import SweepFolder, find_record
-from ditlab.sweeps.ledger import check_ledger, write_ledger
-from ditlab.sweeps.portable import portable_sweep
-from ditlab.sweeps.prepare import PreparedSweep
-from ditlab.sweeps.takeovers import count_damaged_takeovers
-from ditlab.sweeps.trials import PastTrial, PlannedTrial
+from ditlab.sweeps.folder import SweepFolder, check_ledger, find_record, write_ledger
+from ditlab.sweeps.prepare import PreparedSweep, portable_sweep
+from ditlab.sweeps.trials import PastTrial, PlannedTrial, count_damaged_takeovers
 from ditlab.tracking.history import final_metrics
 from ditlab.tracking.records import create_run, find_run, list_runs
 from ditlab.tracking.relocation import record_place

@@ -17,8 +17,7 @@ from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.storage.checksums import add_checksum, has_checksum, is_intact
-from ditlab.storage.files import write_durably
+from ditlab.storage.files import add_checksum, has_checksum, is_intact, write_durably
 from ditlab.storage.plain_files import MIB, open_for_append, open_plain, parse_json, read_plain
 from ditlab.tracking.access import redact, resolve_tracking_uri, sqlite_path
 from ditlab.tracking.database_damage import made_at

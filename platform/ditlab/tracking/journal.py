@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
-from ditlab.storage.checksums import add_checksum, has_checksum, is_intact, without_checksum
+from ditlab.storage.files import add_checksum, has_checksum, is_intact, without_checksum
 from ditlab.storage.plain_files import MIB, open_plain
 
 _KNOWN = ConfigDict(extra="forbid", strict=True)

@@ -17,8 +17,7 @@ from typing import Any, BinaryIO
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from ditlab.storage.checksums import add_checksum, is_intact, without_checksum
-from ditlab.storage.files import replacing
+from ditlab.storage.files import add_checksum, is_intact, replacing, without_checksum
 from ditlab.storage.plain_files import MIB, open_plain
 from ditlab.tracking.journal import LARGEST_JOURNAL, JournalContent, MetricPoints, read_journal
 

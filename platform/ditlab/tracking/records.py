@@ -20,8 +20,7 @@ from pydantic_core import from_json
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
-from ditlab.storage.checksums import add_checksum, has_checksum, is_intact
-from ditlab.storage.files import write_durably
+from ditlab.storage.files import add_checksum, has_checksum, is_intact, write_durably
 from ditlab.storage.plain_files import MIB, open_for_append, read_plain
 
 FORMAT = 2

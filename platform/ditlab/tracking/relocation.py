@@ -20,8 +20,7 @@ from urllib.parse import quote, unquote
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
-from ditlab.storage.checksums import add_checksum, has_checksum, is_intact
-from ditlab.storage.files import sync_file, sync_folder, write_durably
+from ditlab.storage.files import add_checksum, has_checksum, is_intact, sync_file, sync_folder, write_durably
 from ditlab.storage.plain_files import MIB, check_plain, parse_json, read_plain
 from ditlab.tracking.database_damage import REFILL, open_database
 

@@ -7,8 +7,7 @@ import numpy as np
 from ditlab.data.loading.transfer import MicroBatch
 from ditlab.engine.distributed import Rank
 from ditlab.engine.phase_clock import PhaseClock
-from ditlab.inputs.host_preparation import prepare_on_host
-from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.training.metrics import StepMetrics
 from ditlab.training.plan import ForwardPass, TrainingRun, WorkerShare, learning_rate

@@ -27,7 +27,7 @@ from PIL import Image
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
-from ditlab.cluster.imports.executor import RayExecutor
+from ditlab.cluster.imports import RayExecutor
 from ditlab.cluster.session import ray_session
 from ditlab.data.block_imports.execution import BlockExecutor, ProcessExecutor
 from ditlab.data.images.image_import import import_images

@@ -36,7 +36,7 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, LanesOrderSpec
-from ditlab.storage.sizes import folder_size
+from ditlab.storage.files import folder_size
 
 SHAPE, ROW = (3, 64, 64), 3 * 64 * 64
 LATENCY, BANDWIDTH = 0.05, 200e6

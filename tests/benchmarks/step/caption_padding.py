@@ -25,7 +25,7 @@ from benchmarks.rounds import Measured, report
 from ditlab.data.images.captions import caption_column, encode_captions
 from ditlab.data.loading.batches import to_device
 from ditlab.data.stores.manifest import Column
-from ditlab.inputs.caption_padding import cut_padding
+from ditlab.inputs.model_inputs import cut_padding
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment, class_for
 

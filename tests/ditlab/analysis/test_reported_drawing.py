@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from denoisers.contract import Samples
-from ditlab.quality.drawing import BATCHES, FIRST_BATCH, draw_reported
+from ditlab.quality.evaluator import BATCHES, FIRST_BATCH, draw_reported
 
 
 class Halving:

@@ -9,7 +9,7 @@ from denoisers.families import families
 from ditlab import __version__
 from ditlab.cli.common import emit
 from ditlab.cli.main import COMMANDS
-from ditlab.storage.checksums import stamped
+from ditlab.storage.files import stamped
 from support.command import run_inside, run_process
 
 HEAVY = ("torch", "ray", "mlflow", "deepspeed", "pydantic", "pyarrow", "matplotlib", "numpy")

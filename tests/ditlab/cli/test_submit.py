@@ -2,7 +2,7 @@
 
 import shutil
 
-from ditlab.cluster.job_package import package_files, runtime_env
+from ditlab.cluster.jobs import package_files, runtime_env
 from support.clusters.nodes import CHECKOUT
 from support.command import run_here
 

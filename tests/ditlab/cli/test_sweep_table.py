@@ -10,7 +10,7 @@ from ditlab.cli.sweep_table import MAX_ROWS, SweepTable, describe_sweep, trial_t
 from ditlab.cli.terminal import TerminalConsole
 from ditlab.reports.formatting import describe_value
 from ditlab.reports.sweeps.records import Trial
-from ditlab.sweeps.progress import SweepProgress
+from ditlab.sweeps.session import SweepProgress
 from support.sweeps import LR, sweep_of
 
 TIME = {"kind": "logit_normal", "mean": 0.0, "std": 1.0}

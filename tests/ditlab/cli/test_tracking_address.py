@@ -91,7 +91,7 @@ def test_a_wrong_address_in_the_environment(ditlab, home, spec, monkeypatch, uri
 
 def test_a_sweep_takes_the_address_at_its_begin_and_keeps_it(home, spec, tmp_path, monkeypatch):
     from ditlab.spec.sweep.space import differences
-    from ditlab.sweeps.portable import portable_sweep
+    from ditlab.sweeps.prepare import portable_sweep
 
     path = tmp_path / "sweep.yaml"
     path.write_text(

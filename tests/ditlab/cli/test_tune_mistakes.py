@@ -8,8 +8,7 @@ import pytest
 from ditlab.home import Home
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.spec.sweep.loading import load_sweep
-from ditlab.sweeps.concurrency import local_nodes
-from ditlab.sweeps.prepare import prepare_sweep
+from ditlab.sweeps.prepare import local_nodes, prepare_sweep
 from ditlab.sweeps.start import create_sweep
 from ditlab.tracking.records import create_run, list_runs
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from ditlab.cluster.local_start import WAIT_VARIABLE, _end_attempt, start_local_ray, start_wait, start_with_patience
+from ditlab.cluster.session import WAIT_VARIABLE, _end_attempt, start_local_ray, start_wait, start_with_patience
 from ditlab.errors import RunFailed, UserError
 
 SLOW = "The current node timed out during startup. This could happen because some of the raylet failed to startup."

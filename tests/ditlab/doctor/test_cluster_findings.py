@@ -7,13 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from ditlab.cluster.nodes.allreduce import AllReduceResult, connection_error
-from ditlab.cluster.nodes.tasks import TaskResult
-from ditlab.cluster.nodes.verdict import NodeReport, NodeRequirements
-from ditlab.doctor.cluster_findings import all_reduce_findings, report_findings, speed_findings, tracking_findings
-from ditlab.doctor.exposure import Exposure, judge_exposure
-from ditlab.doctor.findings import Finding, last_sentence
+from ditlab.cluster.allreduce import AllReduceResult, connection_error
+from ditlab.cluster.node_verdict import NodeReport, NodeRequirements
+from ditlab.cluster.nodes import TaskResult
+from ditlab.doctor.cluster import (
+    Exposure,
+    all_reduce_findings,
+    judge_exposure,
+    report_findings,
+    speed_findings,
+    tracking_findings,
+)
 from ditlab.doctor.gpus import judge_gpus, matmul_error, parse_gpu, read_gpus
+from ditlab.doctor.machine import Finding, last_sentence
 
 OWN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.8.0", "mlflow": "3.17.2", "ditlab": "0.1.0-3f9a01bc22d4"}
 GOOD = NodeReport("a (10.0.0.7/3f9a01bc)", True, OWN, home_free=50 << 30, cache_free=9 << 30)

@@ -10,9 +10,8 @@ from denoisers.contract import ANY, BatchField
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import Rank
 from ditlab.errors import UserError
-from ditlab.inputs.conditions import sample_conditions
+from ditlab.inputs.conditions import row_set, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.inputs.real_rows import row_set
 from ditlab.training.evaluation import held_out_metrics
 from ditlab.training.plan import RunPlan, plan_run
 from support.datasets.bucketed import bucketed

@@ -13,8 +13,7 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.home import Home
 from ditlab.inputs import model_inputs
-from ditlab.inputs.caption_padding import MULTIPLE, cut_padding
-from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.inputs.model_inputs import MULTIPLE, ModelInputs, cut_padding
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment
 from support.trainings.workers import newest, same_state, tiny, train_here, train_workers

@@ -10,9 +10,8 @@ from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
-from ditlab.inputs.conditions import num_selected_rows, sample_conditions
+from ditlab.inputs.conditions import num_selected_rows, row_set, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.inputs.real_rows import row_set
 from ditlab.training.evaluation import held_out_metrics
 
 CPU = torch.device("cpu")

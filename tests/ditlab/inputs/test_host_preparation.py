@@ -7,8 +7,7 @@ import torch
 from denoisers.region.family import FAMILY
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
 from ditlab.data.stores.manifest import Column
-from ditlab.inputs.host_preparation import prepare_on_host
-from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
 from ditlab.inputs.noise import KeyedNoise
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ import pytest
 import ditlab
 from ditlab.interface import run_card
 from ditlab.reports.sweeps.records import AxisInfo, SweepSummary, Trial
-from ditlab.storage.checksums import add_checksum
+from ditlab.storage.files import add_checksum
 from ditlab.sweeps.finish import SweepResult
 from support.plain_html import PlainHtml
 

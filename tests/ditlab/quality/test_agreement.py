@@ -17,13 +17,11 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import QUALITY_METRICS, check_quality, quality_ineligibility, quality_names
 from ditlab.quality import classifier as classifiers
-from ditlab.quality.agreement import CaptionAgreement, classes_of, confusion_figure
-from ditlab.quality.basis import find_basis
-from ditlab.quality.classifier import TrainedClassifier
+from ditlab.quality.classifier import SmallClassifier, TrainedClassifier
+from ditlab.quality.eligibility import find_basis
 from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator
 from ditlab.quality.images import image_batches
-from ditlab.quality.measure import QualityReference
-from ditlab.quality.network import SmallClassifier
+from ditlab.quality.measure import CaptionAgreement, QualityReference, classes_of, confusion_figure
 from ditlab.spec.data import ArrowData, CaptionedDigitsData
 from ditlab.training.metrics import metric_names
 from support.command import run_here

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from ditlab.quality.distances import frechet_distance, kernel_distance, nearest_distances
+from ditlab.quality.features import frechet_distance, kernel_distance, nearest_distances
 
 
 def drawn(num, dim, seed, mean=0.0, std=1.0):

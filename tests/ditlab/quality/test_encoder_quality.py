@@ -9,14 +9,13 @@ import torch
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.written import write_store
-from ditlab.encoders.digest import encoder_digest
+from ditlab.encoders.checkpoint import encoder_digest
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import QUALITY_METRICS, check_quality, quality_ineligibility, quality_names
 from ditlab.quality import classifier as classifiers
-from ditlab.quality.basis import find_basis
-from ditlab.quality.distances import frechet_distance
-from ditlab.quality.encoder import ImageEncoder
+from ditlab.quality.eligibility import find_basis
+from ditlab.quality.features import ImageEncoder, frechet_distance
 from ditlab.quality.images import image_batches, images_per_batch
 from ditlab.quality.measure import QualityReference
 from ditlab.spec.data import ArrowData

@@ -19,11 +19,10 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import QUALITY_METRICS, check_quality, quality, quality_ineligibility
 from ditlab.quality import classifier as classifiers
-from ditlab.quality.basis import find_basis
-from ditlab.quality.classifier_cache import cached_classifier
+from ditlab.quality.classifier import SmallClassifier, cached_classifier
+from ditlab.quality.eligibility import find_basis
 from ditlab.quality.images import batches, find_fields, real_images
 from ditlab.quality.measure import QualityReference
-from ditlab.quality.network import SmallClassifier
 from ditlab.receipts.records import TAG_PREFIX, Measurement, differing_parts
 from ditlab.spec.data import ArrowData, DigitsData, LanesOrderSpec
 from support import special_files

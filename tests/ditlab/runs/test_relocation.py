@@ -13,8 +13,7 @@ from ditlab.runs.locks import lock_run
 from ditlab.runs.relocation import check_run_place, relocate_home
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading.yaml_text import dump_yaml
-from ditlab.storage.checksums import is_edited, stamped
-from ditlab.storage.files import append_json_line, read_json_lines
+from ditlab.storage.files import append_json_line, is_edited, read_json_lines, stamped
 from ditlab.tracking.cursor import Cursor, CursorFile
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, read_record

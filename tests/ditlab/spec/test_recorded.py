@@ -12,7 +12,7 @@ from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading import edits
 from ditlab.spec.recorded import encode_recorded, load_recorded_experiment
 from ditlab.spec.sweep.loading import load_sweep
-from ditlab.storage.checksums import is_edited
+from ditlab.storage.files import is_edited
 from ditlab.sweeps.folder import SweepFolder
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from ditlab.errors import Unreachable, UserError
 from ditlab.storage.local import LocalFiles
-from ditlab.storage.opening import open_uri
-from ditlab.storage.remote import RemoteFiles
+from ditlab.storage.remote import RemoteFiles, open_uri
 
 
 @pytest.mark.parametrize("uri", ["foo://bucket/run", "s3://b/p?nope=1", "az://c/p"])

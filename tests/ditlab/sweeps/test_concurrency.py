@@ -5,7 +5,7 @@ import pytest
 from ditlab.cluster.capacity import CpuShare
 from ditlab.errors import UserError
 from ditlab.spec.resources import Resources
-from ditlab.sweeps.concurrency import Concurrency, plan_concurrency
+from ditlab.sweeps.prepare import Concurrency, plan_concurrency
 from support.sweeps import sweep_of
 
 TWO, EIGHT = [{"CPU": 2.0}], [{"CPU": 8.0}]

@@ -7,9 +7,9 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.storage.files import encode_json_line
-from ditlab.sweeps.ledger import read_ledger
+from ditlab.sweeps.folder import read_ledger
 from ditlab.sweeps.start import read_past_trials, resume_sweep
-from ditlab.sweeps.takeovers import Takeover, read_takeovers
+from ditlab.sweeps.trials import Takeover, read_takeovers
 from ditlab.tracking.records import update_record
 from support.sweeps import planned, prepared, started, sweep_of, trial_run
 

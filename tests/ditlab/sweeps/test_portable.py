@@ -3,7 +3,7 @@
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.sweeps.portable import portable_sweep
+from ditlab.sweeps.prepare import portable_sweep
 from support.sweeps import BASE, LR, sweep_of
 
 STORES = {"one": {"kind": "arrow", "path": "one"}, "two": {"kind": "arrow", "path": "~/two"}}

@@ -8,8 +8,7 @@ from ditlab.errors import UserError
 from ditlab.reports.sweeps.ranking import best, rank
 from ditlab.spec.loading import load_experiment
 from ditlab.sweeps.results import best_spec, past_curves, ranking_table, summarize_sweep
-from ditlab.sweeps.takeovers import Takeover, record_takeover
-from ditlab.sweeps.trials import trial_experiment
+from ditlab.sweeps.trials import Takeover, record_takeover, trial_experiment
 from support.sweeps import METRIC, log, planned, prepared, started, sweep_of, trial_run
 
 STATUSES = ["finished", "finished", "stopped", "failed", "interrupted", "running"]

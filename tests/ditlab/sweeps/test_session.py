@@ -11,9 +11,8 @@ from ditlab.interface.sweeps import tune
 from ditlab.interface.training import train
 from ditlab.spec.sweep.loading import build_sweep
 from ditlab.sweeps.finish import SweepResult
-from ditlab.sweeps.progress import SweepProgress
-from ditlab.sweeps.session import SweepSession
-from ditlab.sweeps.takeovers import read_takeovers
+from ditlab.sweeps.session import SweepProgress, SweepSession
+from ditlab.sweeps.trials import read_takeovers
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import read_record
 from support.clusters.faults import wait_until, worker_processes

@@ -12,7 +12,7 @@ from typing import Literal
 import yaml
 
 from ditlab.errors import RunFailed, UserError
-from ditlab.storage.checksums import has_checksum, without_checksum
+from ditlab.storage.files import has_checksum, without_checksum
 from support.damage import mutations
 from support.damaged import readers
 from support.damaged.home import DamagedHome

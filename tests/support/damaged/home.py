@@ -11,15 +11,12 @@ import torch
 from denoisers.contract import BatchField
 from ditlab.data.text.tokenizer import ByteTokenizer
 from ditlab.home import Home, RunFolder
-from ditlab.quality.classifier import TrainedClassifier
-from ditlab.quality.classifier_cache import RECORD, WEIGHTS, _save
+from ditlab.quality.classifier import RECORD, WEIGHTS, SmallClassifier, TrainedClassifier, _save
 from ditlab.quality.images import ImageFields
-from ditlab.quality.network import SmallClassifier
-from ditlab.storage.checksums import stamped
+from ditlab.storage.files import stamped
 from ditlab.sweeps.folder import SweepFolder
 from ditlab.sweeps.results import best_spec, summarize_sweep
-from ditlab.sweeps.takeovers import Takeover, record_takeover
-from ditlab.sweeps.trials import trial_experiment
+from ditlab.sweeps.trials import Takeover, record_takeover, trial_experiment
 from ditlab.tracking.journal_index import _save as _save_index
 from ditlab.tracking.journal_index import read_content, side_index_path
 from ditlab.tracking.journal_writer import JournalWriter

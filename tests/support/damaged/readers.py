@@ -20,7 +20,7 @@ from ditlab.data.stores.bucketed_store import open_store
 from ditlab.data.text.tokenizer_files import open_tokenizer
 from ditlab.home import RunFolder
 from ditlab.interface.run_needs import needs
-from ditlab.quality.classifier_cache import _load
+from ditlab.quality.classifier import _load
 from ditlab.runs.description import describe_run
 from ditlab.runs.page_pictures import load_picture
 from ditlab.runs.request import recorded_checkpoints
@@ -28,7 +28,7 @@ from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading import edits
 from ditlab.sweeps.prepare import PreparedSweep
 from ditlab.sweeps.start import find_stored_sweep, read_past_trials
-from ditlab.sweeps.takeovers import read_takeovers
+from ditlab.sweeps.trials import read_takeovers
 from ditlab.tracking import relocation as relocation_places
 from ditlab.tracking.access import resolve_tracking_uri
 from ditlab.tracking.cursor import CursorFile

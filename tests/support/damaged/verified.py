@@ -16,7 +16,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.receipts.reading import read_receipts
 from ditlab.runs.request import checkpoint_store
-from ditlab.storage.checksums import add_checksum, without_checksum
+from ditlab.storage.files import add_checksum, without_checksum
 
 
 def opened(home: Path) -> OpenedRun:

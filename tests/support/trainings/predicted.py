@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ditlab.data.splits import open_data
 from ditlab.home import Home
-from ditlab.inputs.data_shape import data_shape
+from ditlab.inputs.checks import data_shape
 from ditlab.planning.setting_memory import setting_memory
 from ditlab.planning.state_memory import StateMemory, ZeroSetting
 from ditlab.planning.worker_memory import WorkerMemory

@@ -15,7 +15,7 @@ from ditlab.analysis.user_errors import output_folder, writing
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
-from ditlab.quality.names import QUALITY_NOTE
+from ditlab.quality.eligibility import QUALITY_NOTE
 from ditlab.reports.comparison.page import write_comparison
 from ditlab.reports.comparison.records import ComparedRun, Comparison
 from ditlab.reports.comparison.summary import summary_text

@@ -17,9 +17,8 @@ from ditlab.errors import UserError
 from ditlab.inputs.conditions import SampleConditions, rows_for_samples, sample_conditions
 from ditlab.inputs.noise import derived_seed
 from ditlab.progress import Progress
-from ditlab.quality.drawing import draw_reported
 from ditlab.quality.eligibility import quality_ineligibility
-from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator
+from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator, draw_reported
 from ditlab.quality.measurement import FLOAT
 from ditlab.reports.comparison.records import ComparedRun, RunSamples
 from ditlab.spec.experiment import Experiment

@@ -23,7 +23,7 @@ from ditlab.inputs.conditions import SampleConditions, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
 from ditlab.progress import Progress, ignore_progress
-from ditlab.quality.drawing import draw_reported
+from ditlab.quality.evaluator import draw_reported
 from ditlab.spec.reading.overrides import Assignment
 
 

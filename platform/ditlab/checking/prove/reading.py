@@ -14,8 +14,7 @@ from ditlab.checking.prove.life.plain_model import build_plain
 from ditlab.checking.prove.records import DrawKey
 from ditlab.data.orders import training_order
 from ditlab.engine.distributed import Rank
-from ditlab.inputs.host_preparation import prepare_on_host
-from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.training.plan import TrainingRun
 

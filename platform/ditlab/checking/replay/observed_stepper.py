@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ditlab.checking.replay.recorded_noise import Draw, RecordedNoise
 from ditlab.data.loading.transfer import MicroBatch
 from ditlab.engine.update_norms import ParameterNorms
-from ditlab.inputs.host_preparation import prepare_on_host
+from ditlab.inputs.model_inputs import prepare_on_host
 from ditlab.training.plan import ForwardPass
 from ditlab.training.stepping import Stepper
 

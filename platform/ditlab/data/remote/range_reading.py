@@ -6,8 +6,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import Any
 
-from ditlab.storage.opening import with_timeouts
-from ditlab.storage.remote import RemoteFiles
+from ditlab.storage.remote import RemoteFiles, with_timeouts
 
 OPEN_FILES = 256
 """Files that stay open: opening one asks an object store for its size, which costs as much as a small range."""

@@ -18,8 +18,8 @@ from ditlab.data.stores.manifest_parsing import parse_buckets_manifest, read_man
 from ditlab.data.stores.store import read_manifest
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.storage.files import folder_size
 from ditlab.storage.remote import RemoteFiles
-from ditlab.storage.sizes import folder_size
 
 BLOCKS, MANIFESTS = "blocks", "streamed"
 """Folders below the node's cache: of blocks, and of the manifests and tokenisers of streamed stores."""

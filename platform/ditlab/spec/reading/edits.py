@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from ditlab.storage.checksums import is_edited
+from ditlab.storage.files import is_edited
 
 _log = logging.getLogger("ditlab.spec")
 _said: set[Path] = set()

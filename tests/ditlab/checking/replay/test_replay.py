@@ -11,7 +11,7 @@ import pytest
 
 from ditlab.checking import process_group
 from ditlab.home import Home
-from ditlab.storage.checksums import add_checksum
+from ditlab.storage.files import add_checksum
 from support.command import Said, run_here
 from support.trainings.groups import warm_processes
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ditlab.checkpoints.manifest import CheckpointManifest
-from ditlab.storage.checksums import without_checksum
+from ditlab.storage.files import without_checksum
 from support.damaged.verified import off, opened, rewrite_lines, verified
 
 

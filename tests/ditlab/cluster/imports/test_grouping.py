@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.cluster.imports.executor import grouped
+from ditlab.cluster.imports import grouped
 from ditlab.data.block_imports.listing import SourceFile
 from ditlab.data.block_imports.plan import InputBlock
 

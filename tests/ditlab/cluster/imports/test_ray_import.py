@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.cluster.imports.probe import probe_node
+from ditlab.cluster.node_report import probe_node
 from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.interface.imports import encode_store
 from support.clusters.nodes import RayNodes, ray_nodes

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.cluster.nodes.joining import check_joining_node
-from ditlab.cluster.nodes.report import code_version, node_report, versions
-from ditlab.cluster.nodes.survey import probe_files
+from ditlab.cluster.node_report import code_version, node_report, versions
+from ditlab.cluster.survey import check_joining_node, probe_files
 from ditlab.errors import UserError
 from ditlab.home import Home
 
@@ -39,7 +38,7 @@ def test_a_copy_of_the_code_has_the_same_version_until_a_line_changes(copy):
 
 
 def test_probes_are_read_where_they_were_written_and_leave_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("ditlab.cluster.nodes.report.FILE_TIMEOUT", 0.3)
+    monkeypatch.setattr("ditlab.cluster.node_report.FILE_TIMEOUT", 0.3)
     home, storage = Home(tmp_path / "new" / "home"), str(tmp_path / "storage")
     with probe_files(home, storage) as probe:
         seen = node_report(str(home.root), storage, probe)
@@ -64,8 +63,8 @@ def test_a_home_that_cannot_be_made_is_named(tmp_path):
 
 
 def test_a_joining_node_checks_versions_and_the_runs_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("ditlab.cluster.nodes.joining.node_name", lambda: "10.0.0.7/3f9a01bc")
-    monkeypatch.setattr("ditlab.cluster.nodes.joining.FILE_TIMEOUT", 0.3)
+    monkeypatch.setattr("ditlab.cluster.survey.node_name", lambda: "10.0.0.7/3f9a01bc")
+    monkeypatch.setattr("ditlab.cluster.survey.FILE_TIMEOUT", 0.3)
     (tmp_path / "train" / "abc").mkdir(parents=True)
     home = Home(tmp_path)
     check_joining_node(versions(), (), home, "abc")

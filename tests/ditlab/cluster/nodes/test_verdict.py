@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ditlab.cluster.nodes.verdict import NodeReport, NodeRequirements, judge_nodes
+from ditlab.cluster.node_verdict import NodeReport, NodeRequirements, judge_nodes
 
 OWN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.8.0", "deepspeed": "0.19.8", "mlflow": "3.17.2",
        "ditlab": "0.1.0-3f9a01bc22d4"}  # fmt: skip

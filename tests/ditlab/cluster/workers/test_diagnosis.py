@@ -5,8 +5,8 @@ from ray.exceptions import ActorDiedError
 from ray.train import ControllerError, WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
 
-from ditlab.cluster.workers.diagnosis import GroupState, diagnose
-from ditlab.cluster.workers.heartbeat import Heartbeat
+from ditlab.cluster.attempt import GroupState, diagnose
+from ditlab.cluster.heartbeat import Heartbeat
 from ditlab.runs.failures import Failure, FailureKind
 
 

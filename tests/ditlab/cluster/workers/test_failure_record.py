@@ -2,8 +2,8 @@
 
 import pytest
 
-from ditlab.cluster.workers.diagnosis import GroupState, diagnose
-from ditlab.cluster.workers.failure_record import record_failure
+from ditlab.cluster.attempt import GroupState, diagnose
+from ditlab.cluster.worker_body import record_failure
 from ditlab.engine.distributed import PeerLost
 from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError
 from ditlab.runs.failures import FailureKind, Recovery, failure_from_record

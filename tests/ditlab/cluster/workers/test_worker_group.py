@@ -16,7 +16,7 @@ import pytest
 
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
-from ditlab.cluster.workers.channel import KeyValueChannel
+from ditlab.cluster.channel import KeyValueChannel
 from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.interface.training import TrainingResult, train

@@ -14,7 +14,7 @@ from PIL import Image
 from ditlab.home import Home, RunFolder
 from ditlab.runs.locks import lock_run
 from ditlab.runs.page import MOST_BYTES, report_source, write_run_report
-from ditlab.storage.checksums import add_checksum
+from ditlab.storage.files import add_checksum
 from support.journaled import CHECKOUT, JournaledRun, family_spec, finished_run
 
 OLD = CHECKOUT / "tests/ditlab/compatibility/made_by_0_1_0/home/train"

@@ -10,8 +10,7 @@ from ray.tune.schedulers import TrialScheduler
 from ditlab.errors import UserError
 from ditlab.spec.sweep.axes import Choice, Integer, LogUniform, Uniform
 from ditlab.spec.sweep.space import enumerate_trials, experiment_for
-from ditlab.sweeps.tune.population import nearest_value
-from ditlab.sweeps.tune.schedulers import make_scheduler
+from ditlab.sweeps.search import make_scheduler, nearest_value
 from support.sweeps import METRIC, sweep_of
 
 SPACE = {
@@ -148,7 +147,7 @@ def test_invalid_values_stay_the_donors(monkeypatch):
     def refuse(sweep, values):
         raise UserError("they do not fit each other")
 
-    monkeypatch.setattr("ditlab.sweeps.tune.population.experiment_for", refuse)
+    monkeypatch.setattr("ditlab.sweeps.search.experiment_for", refuse)
     tune = FakeController()
     _, paused = tune.perturb(10, [float(number) for number in range(8)])
     for assigned in (tune.trials[number].assigned for number in paused):

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from ray.tune.schedulers import TrialScheduler
 
+from ditlab.sweeps.search import make_scheduler
 from ditlab.sweeps.trials import PastCurve
-from ditlab.sweeps.tune.schedulers import make_scheduler
 from support.sweeps import METRIC, sweep_of
 
 STEPS = 81

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ditlab.home import RunFolder
-from ditlab.storage.checksums import add_checksum
+from ditlab.storage.files import add_checksum
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.journal import LONGEST_LINE, parse_record, read_records, read_tail, recent_metrics
 from ditlab.tracking.journal_index import read_content

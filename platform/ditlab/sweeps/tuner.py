@@ -1,4 +1,6 @@
-"""Ray Tune's main loop for a sweep, in a thread of its own."""
+"""Ray Tune's main loop for a sweep, in a thread of its own, and the class that Tune runs."""
+
+from __future__ import annotations
 
 import logging
 import os
@@ -7,21 +9,22 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ray import tune
 
-from ditlab.cluster.nodes.membership import refresh_node_count
-from ditlab.cluster.workers.channel import CHANNEL_ERRORS, KeyValueChannel
+from ditlab.cluster.capacity import CpuShare
+from ditlab.cluster.channel import CHANNEL_ERRORS, KeyValueChannel
+from ditlab.cluster.nodes import refresh_node_count
+from ditlab.cluster.workers import WorkerPool
+from ditlab.home import Home
 from ditlab.spec.sweep.spec import OptunaSearch
-from ditlab.sweeps.folder import find_record
+from ditlab.sweeps.folder import SweepFolder, find_record
+from ditlab.sweeps.search import OptunaTrials, make_scheduler
 from ditlab.sweeps.start import StartedSweep
-from ditlab.sweeps.takeovers import read_takeovers
-from ditlab.sweeps.trials import PastCurve
-from ditlab.sweeps.tune.schedulers import make_scheduler
-from ditlab.sweeps.tune.search import OptunaTrials
-from ditlab.sweeps.tune.stop_requests import StopTrial
-from ditlab.sweeps.tune.trainable import make_trainable
+from ditlab.sweeps.trial import StopTrial, TrialContext, TrialThread, trial_from_config
+from ditlab.sweeps.trials import PastCurve, read_takeovers
 
 # Set before Tune reads them. Results are in each run's journal, so Tune keeps none; a failed trial reports no metric;
 # as many trials may be starting at once as may run; the session itself reports how trials fail.
@@ -130,8 +133,36 @@ class _IdleStopper(tune.Stopper):
     def stop_all(self) -> bool:
         return self.requested.is_set() and self._is_idle()
 
-    def __deepcopy__(self, memo: Any) -> "_IdleStopper":
+    def __deepcopy__(self, memo: Any) -> _IdleStopper:
         return self
 
     def __reduce__(self) -> tuple[Callable[[], bool], tuple[()]]:
         return (bool, ())  # Tune keeps its settings in a file, from which nothing is restored here
+
+
+def make_trainable(home_root: str, sweep_id: str, share: CpuShare, keep_workers: bool) -> type[tune.Trainable]:
+    """Make Tune's class for the trials of one sweep."""
+
+    class Trainable(tune.Trainable):
+        """Leads the workers of one trial after another. Takes no resources itself: the workers do."""
+
+        def setup(self, config: dict[str, Any]) -> None:
+            home = Home(Path(home_root))
+            folder = SweepFolder(home.run(sweep_id))
+            self._pool = WorkerPool(folder.folder.path / "ray", keep_workers)
+            self._context = TrialContext(home, sweep_id, folder.load_sweep(), share, self._pool)
+            self._trial = TrialThread(self._context, *trial_from_config(config))
+
+        def reset_config(self, new_config: dict[str, Any]) -> bool:
+            self._trial.end()
+            self._trial = TrialThread(self._context, *trial_from_config(new_config))
+            return True
+
+        def step(self) -> dict[str, Any]:
+            return self._trial.next_result()
+
+        def cleanup(self) -> None:
+            self._trial.end()
+            self._pool.shut_down()
+
+    return Trainable

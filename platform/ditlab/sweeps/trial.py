@@ -1,4 +1,6 @@
-"""Training of one trial: an ordinary run that reports to its sweep."""
+"""Training of one trial: an ordinary run that reports to its sweep, and stops when the sweep asks."""
+
+from __future__ import annotations
 
 import shutil
 import threading
@@ -10,15 +12,16 @@ from typing import Any
 
 from ditlab.checkpoints.start_point import take_over
 from ditlab.cluster.capacity import CpuShare
+from ditlab.cluster.channel import CHANNEL_ERRORS, INTERRUPTED, PAUSED, STOPPED, KeyValueChannel
 from ditlab.cluster.launch import train_with_retries
-from ditlab.cluster.workers.channel import PAUSED, STOPPED, KeyValueChannel
-from ditlab.cluster.workers.group import GroupSpec, WorkerPool
+from ditlab.cluster.workers import GroupSpec, WorkerPool
 from ditlab.data.splits import open_data
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.runs.forks import hold_start
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.lineage import lineage_tags
+from ditlab.runs.local import StopRequests
 from ditlab.runs.locks import lock_run
 from ditlab.runs.request import RunCallbacks, RunRequest, checkpoint_store
 from ditlab.secrets import hide
@@ -27,9 +30,7 @@ from ditlab.spec.plugin_packages import plugin_packages, plugin_tags
 from ditlab.spec.recorded import encode_recorded, load_recorded_experiment
 from ditlab.spec.sweep.spec import NoScheduler, Sweep
 from ditlab.storage.files import write_durably
-from ditlab.sweeps.takeovers import Takeover, read_takeovers, record_takeover
-from ditlab.sweeps.trials import PlannedTrial, trial_experiment
-from ditlab.sweeps.tune.stop_requests import TrialStopRequests
+from ditlab.sweeps.trials import PlannedTrial, Takeover, read_takeovers, record_takeover, trial_experiment
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import PACE, final_metrics
 from ditlab.tracking.mlflow_runs import PARENT_TAG
@@ -211,3 +212,49 @@ def trial_from_config(config: Mapping[str, Any]) -> tuple[PlannedTrial, Takeover
     values = config["trial"]
     takeover = TakeoverRequest(**values["takeover"]) if values.get("takeover") else None
     return PlannedTrial(values["number"], values["run_id"], dict(values["values"])), takeover
+
+
+@dataclass(frozen=True)
+class StopTrial:
+    """Sends the scheduler's request to stop a trial. Tune copies its schedulers with all that they hold."""
+
+    channel: KeyValueChannel
+
+    def __call__(self, number: int) -> None:
+        """Request that the trial with this number stops for good."""
+        with suppress(*CHANNEL_ERRORS):  # sent again at the trial's next evaluation
+            self.channel.put(_topic(number), STOPPED)
+
+
+class TrialStopRequests(StopRequests):
+    """Requests to stop one trial, or the whole sweep, read from the sweep's channel.
+
+    The process that leads a trial has no terminal, so it gets no signals.
+    """
+
+    message = ""
+
+    def __init__(self, channel: KeyValueChannel, number: int) -> None:
+        self._channel, self._topics = channel, (_topic(number), "stop")
+        self.known_reason = ""
+        """Reason of the latest request; empty for none."""
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        return int(bool(self._read()))
+
+    @property
+    def reason(self) -> str:  # type: ignore[override]
+        return self._read() or INTERRUPTED
+
+    def _read(self) -> str:
+        with suppress(*CHANNEL_ERRORS):
+            for topic in self._topics:
+                if reason := self._channel.get(topic):
+                    self.known_reason = str(reason)
+                    break
+        return self.known_reason
+
+
+def _topic(number: int) -> str:
+    return f"stop/{number}"

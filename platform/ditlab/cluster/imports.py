@@ -1,4 +1,6 @@
-"""Execution of an import's blocks by Ray Data, on all cores of a cluster."""
+"""Imports of data on a Ray cluster: the blocks of an import by Ray Data, on all cores."""
+
+from __future__ import annotations
 
 import logging
 import secrets
@@ -10,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from ditlab.cluster.imports.probe import probe_node
+from ditlab.cluster.node_report import probe_node
 from ditlab.cluster.session import ray_session
 from ditlab.data.block_imports.execution import BlockExecutor
 from ditlab.data.block_imports.plan import InputBlock
@@ -123,8 +125,7 @@ def ray_executor(address: str, out: Path, source: str | None, warn: Callable[[st
 
 
 def _check_nodes(out: Path, source: str | None, warn: Callable[[str], None]) -> None:
-    from ditlab.cluster.nodes.membership import alive_nodes
-    from ditlab.cluster.nodes.tasks import run_on_nodes
+    from ditlab.cluster.nodes import alive_nodes, run_on_nodes
 
     local = None if source is None or is_uri(source) or not Path(source).exists() else str(Path(source).absolute())
     with _probe_file(out) as probe:

@@ -1,5 +1,7 @@
 """Worker groups: Ray Train jobs whose workers train one run after another, so that the next run starts warm."""
 
+from __future__ import annotations
+
 import os
 import secrets
 import threading
@@ -13,9 +15,9 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from ditlab.cluster.autoscaling import has_autoscaler
 from ditlab.cluster.capacity import CpuShare
-from ditlab.cluster.nodes.membership import refresh_node_count, release_placement_group
-from ditlab.cluster.workers.channel import CHANNEL_ERRORS, KeyValueChannel
-from ditlab.cluster.workers.entry import run_worker
+from ditlab.cluster.channel import CHANNEL_ERRORS, KeyValueChannel
+from ditlab.cluster.nodes import refresh_node_count, release_placement_group
+from ditlab.cluster.worker_entry import run_worker
 from ditlab.runs.request import RunRequest
 from ditlab.spec.resources import Resources
 

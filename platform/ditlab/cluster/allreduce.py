@@ -10,7 +10,7 @@ import ray
 import torch
 from torch import distributed
 
-from ditlab.cluster.nodes.tasks import NodeRow, collect_results, node_options
+from ditlab.cluster.nodes import NodeRow, collect_results, node_options
 
 SIZES = (1 << 20, 64 << 20)  # bytes: latency shows in the first, bandwidth in the second
 REPEATS = {1 << 20: 20, 64 << 20: 3}

@@ -1,15 +1,20 @@
-"""Survey of every node before anything of a run exists: versions, shared folders, clock."""
+"""Survey of every node before anything of a run exists: versions, shared folders, clock.
+
+A node that joins after the launch is checked by its own worker.
+"""
+
+from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.cluster.nodes.membership import alive_nodes
-from ditlab.cluster.nodes.report import node_report, versions
-from ditlab.cluster.nodes.tasks import NodeRow, TaskResult, run_on_nodes
-from ditlab.cluster.nodes.verdict import NodeReport, NodeRequirements, judge_nodes
+from ditlab.cluster.node_report import FILE_TIMEOUT, node_report, versions
+from ditlab.cluster.node_verdict import NodeReport, NodeRequirements, judge_nodes, unshared_faults, version_faults
+from ditlab.cluster.nodes import NodeRow, TaskResult, alive_nodes, node_name, run_on_nodes
 from ditlab.errors import UserError
 from ditlab.home import Home, followed, writable_folder
 from ditlab.spec.experiment import Experiment
@@ -118,3 +123,31 @@ def removed_if_empty(folder: Path) -> Iterator[None]:
         with suppress(OSError):
             for each in new:
                 each.rmdir()
+
+
+def check_joining_node(expected: Mapping[str, str], packages: Collection[str], home: Home, run_id: str) -> None:
+    """Raises UserError where this node has other versions than the launcher, or does not see the run's folder.
+
+    The message is the survey's.
+
+    Args:
+        expected: the launcher's versions by library.
+        packages: packages that the experiment's parts come from.
+        home: home of the run.
+        run_id: the run.
+    """
+    report = NodeReport(node_name(), True, versions(packages=packages), home=_folder_problem(home, run_id))
+    required = NodeRequirements(expected, str(home.root))
+    faults = [*version_faults([report], [report], required.versions), *unshared_faults([report], required)]
+    if faults:
+        raise UserError(faults[0])
+
+
+def _folder_problem(home: Home, run_id: str) -> str:
+    """Reason why the run's folder cannot be used here; empty where it is visible."""
+    folder, deadline = home.run(run_id).path, time.monotonic() + FILE_TIMEOUT
+    while not folder.is_dir():
+        if time.monotonic() > deadline:
+            return f"the run's folder train/{run_id} is not there"
+        time.sleep(0.2)
+    return ""

@@ -1,4 +1,9 @@
-"""Report of one node about itself. Sent to the node by value, so that one without DiTLab can answer, too."""
+"""Reports of one node about itself, and about what it sees of an import's folders.
+
+Both are sent to the node by value, so that one without DiTLab can answer, too.
+"""
+
+from __future__ import annotations
 
 import hashlib
 import importlib
@@ -10,6 +15,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +124,16 @@ def _free(path: str) -> int:
     """Free bytes of the disk that a folder lies on, or will lie on."""
     there = next(folder for folder in (Path(path), *Path(path).parents) if folder.exists())
     return shutil.disk_usage(there).free
+
+
+def probe_node(probe: str, content: str, source: str | None) -> list[str]:
+    """Return what a node lacks: `ditlab`, `out` (the probe's file is not there), `source` (a path; None: a URI)."""
+    lacks = [] if find_spec("ditlab") else ["ditlab"]
+    try:
+        if Path(probe).read_text() != content:
+            lacks.append("out")
+    except OSError:
+        lacks.append("out")
+    if source is not None and not Path(source).exists():
+        lacks.append("source")
+    return lacks

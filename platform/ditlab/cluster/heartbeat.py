@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 import psutil
 import ray
 
-from ditlab.cluster.workers.channel import CHANNEL_ERRORS, KeyValueChannel
+from ditlab.cluster.channel import CHANNEL_ERRORS, KeyValueChannel
 from ditlab.training.reporting import ProgressMarker
 
 MAX_INTERVAL = 2.0  # seconds between heartbeats: the last one says where a lost worker was

@@ -1,1 +1,0 @@
-"""Imports of data on a Ray cluster."""

@@ -1,0 +1,229 @@
+"""Body of a worker process: trains the runs that are assigned to its group, one after another.
+
+Of each run: its data, its reporter, the training, its outcome or the record of the exception that ended it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import secrets
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from ray.train import get_context
+from ray.util.placement_group import get_current_placement_group
+from torch import distributed
+
+from denoisers.parameter_counts import count_parameters
+from ditlab.cluster.channel import PAUSED, PREEMPTED, STOPPED, KeyValueChannel, SchedulerGate, StopPoller
+from ditlab.cluster.heartbeat import HeartbeatThread
+from ditlab.cluster.nodes import node_name
+from ditlab.cluster.survey import check_joining_node
+from ditlab.data.splits import open_data
+from ditlab.engine.distributed import Rank, current_rank, is_peer_loss
+from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError
+from ditlab.runs.locks import lock_journal
+from ditlab.runs.reporter import TrackedReporter, max_nodes
+from ditlab.runs.request import PreparedRun, RunRequest
+from ditlab.secrets import hide, raise_hidden
+from ditlab.spec.plugin_packages import plugin_packages
+from ditlab.tracking.tracker import RunTracker
+from ditlab.training.plan import plan_run
+from ditlab.training.recovery import OutOfMemory, is_out_of_memory
+from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.trainer import train
+
+POLL_INTERVAL = 0.05  # seconds between looks for the next assignment
+ASSIGNMENT_TIMEOUT = 60.0  # seconds after which the other workers get an empty broadcast: gloo gives up on silent ones
+
+
+def run_worker(config: dict[str, Any]) -> None:
+    """Train every run that the group is assigned, until the last one.
+
+    Args:
+        config: `channel` (name of the group's channel), `threads`, `gpus` per worker, `timeout` of collectives.
+    """
+    channel, context = KeyValueChannel(config["channel"]), get_context()
+    torch.set_num_threads(config["threads"])
+    use_gpu = config["gpus"] > 0
+    rank = current_rank(
+        use_gpu, context.get_world_rank(), context.get_world_size(), context.get_local_rank(), config["timeout"]
+    )
+    if use_gpu and config["gpus"] < 1:
+        torch.cuda.set_per_process_memory_fraction(config["gpus"])  # the rest is for workers that share the GPU
+    if rank.is_first:
+        channel.put("placement_group", get_current_placement_group().id.hex())
+    while not (assignment := _next_assignment(channel, rank)).get("is_end"):
+        try:
+            _train_assigned(RunRequest.from_dict(assignment["request"]), KeyValueChannel(assignment["launch"]), rank)
+        except Exception as error:
+            if assignment["last"] or not _is_reusable(error, rank):
+                raise_hidden(error)  # Ray writes it into its logs
+        if assignment["last"]:
+            return
+        gc.collect()
+        torch._dynamo.reset()  # compiled code of one run counts against the limits of the next
+        if rank.is_first:
+            channel.put("done", assignment["number"])
+
+
+def _is_reusable(error: Exception, rank: Rank) -> bool:
+    """Return True if the process can train another run after one that failed."""
+    if rank.world_size > 1 or is_out_of_memory(error):
+        return False  # the other workers are left in the middle of a step; memory is in pieces
+    # A CUDA context does not outlive an error in a kernel, and most of those come to light later.
+    return rank.device.type == "cpu" or isinstance(error, UserError | RunFailed)
+
+
+def _next_assignment(channel: KeyValueChannel, rank: Rank) -> dict[str, Any]:
+    """First assignment that is not done, the same on all workers. Blocks until there is one."""
+    found: list[dict[str, Any] | None] = [None]
+    while found[0] is None:
+        deadline = time.monotonic() + min(ASSIGNMENT_TIMEOUT, rank.timeout / 2)
+        while rank.is_first and found[0] is None and time.monotonic() < deadline:
+            assignment = channel.get("assignment")
+            if assignment and assignment["number"] > (channel.get("done") or 0):
+                found = [assignment]
+            else:
+                time.sleep(POLL_INTERVAL)
+        if rank.world_size > 1:
+            distributed.broadcast_object_list(found, 0)
+    return found[0]
+
+
+def _train_assigned(request: RunRequest, launch: KeyValueChannel, rank: Rank) -> None:
+    """Train one run, with heartbeats; an exception is recorded for the launcher, and raised again."""
+    for name, value in request.home.cache_variables().items():
+        os.environ.setdefault(name, value)
+    marker, group = ProgressMarker(), _group_channel(launch, rank)
+    heartbeats = HeartbeatThread(group, rank.rank, marker, request.experiment.resources.hang_timeout)
+    heartbeats.start()
+    try:
+        if request.versions:
+            packages = plugin_packages(request.experiment.to_dict())
+            check_joining_node(request.versions, packages, request.home, request.run_id)
+        train_run(request, launch, group, rank, marker)
+    except Exception as error:
+        record_failure(error, rank.rank, request.resumed, group)
+        raise
+    finally:
+        heartbeats.stop()
+
+
+def _group_channel(launch: KeyValueChannel, rank: Rank) -> KeyValueChannel:
+    """Channel of this group of workers, named by the first one; Ray starts a new group when an elastic run grows."""
+    name = [secrets.token_hex(4)]
+    distributed.broadcast_object_list(name, 0)
+    if rank.is_first:
+        launch.put("group", name[0])
+    return launch.child(name[0])
+
+
+GATE_TIMEOUT = 60.0  # seconds of one wait for a sweep's scheduler: the other workers wait in a collective meanwhile
+
+
+def train_run(
+    request: RunRequest, launch: KeyValueChannel, group: KeyValueChannel, rank: Rank, marker: ProgressMarker
+) -> None:
+    """Train a run to its end, and put the outcome on the group's channel.
+
+    Args:
+        request: the run.
+        launch: channel of the launch, with requests to stop.
+        group: channel of this group of workers.
+        rank: place of this worker.
+        marker: progress of this worker, for its heartbeats.
+    """
+    experiment, worker_nodes = request.experiment, _gather_node_names(rank)
+    nodes = list(dict.fromkeys(worker_nodes))  # that of the first worker first
+    warn = _warnings_to(group, rank.rank)
+    is_first_of_node = worker_nodes.index(worker_nodes[rank.rank]) == rank.rank
+    data = open_data(experiment.data, request.home, notify=warn if rank.local_rank == 0 else _drop)  # once a node
+    plan = plan_run(experiment, data)
+    with ExitStack() as stack:
+        stop = stack.enter_context(StopPoller(launch))
+        common: dict[str, Any] = {"should_stop": stop.is_set, "warn": warn, "marker": marker}
+        reporter: Any = SilentReporter(**common)
+        if rank.is_first:
+            stack.enter_context(lock_journal(request.folder, warn=warn))
+            run = PreparedRun(request, data, plan, count_parameters(experiment.model, experiment.objective))
+            timeout = min(GATE_TIMEOUT, rank.timeout / 2)
+            gate = SchedulerGate(request.trial_channel, request.gated, stop.is_set, marker, timeout)
+            reporter = TrackedReporter(
+                run, lambda progress: group.try_put("progress", asdict(progress)), gate.report, worker_nodes, **common
+            )
+            stack.enter_context(reporter)
+        elif is_first_of_node and experiment.tracking.system_metrics:
+            node = nodes.index(worker_nodes[rank.rank])
+            stack.enter_context(lock_journal(request.folder, node))
+            stack.enter_context(_system_tracker(request, node, max_nodes(experiment, nodes)))
+        outcome = train(request.training_run(data, plan), rank, reporter)
+        if outcome.status == "interrupted" and stop.reason == STOPPED:
+            outcome = replace(outcome, status="stopped")
+        if rank.is_first:
+            if outcome.status != "interrupted" or stop.reason not in (PREEMPTED, PAUSED):  # else it goes on soon
+                reporter.finish(outcome)
+            group.put("outcome", asdict(outcome))
+
+
+def _gather_node_names(rank: Rank) -> list[str]:
+    """Name of each worker's node, in order of rank."""
+    names = [node_name()] * rank.world_size
+    distributed.all_gather_object(names, node_name())
+    return names
+
+
+def _system_tracker(request: RunRequest, node: int, num_nodes: int) -> RunTracker:
+    """Tracker for the system metrics of a node other than the first worker's, into the same tracked run."""
+    tracking = request.experiment.tracking
+    tracker = RunTracker(request.folder, tracking.uri, request.home, node=node, budget=tracking.budget)
+    tracker.watch_system(num_nodes=num_nodes)
+    return tracker
+
+
+def _warnings_to(group: KeyValueChannel, rank: int) -> Callable[[str], None]:
+    """Function that sends warnings to the launcher; each worker has its own topic, so that none overwrites another."""
+    warnings: list[str] = []
+
+    def warn(message: str) -> None:
+        warnings.append(hide(message))
+        group.try_put(f"warnings/{rank}", warnings)
+
+    return warn
+
+
+def _drop(message: str) -> None:
+    """Ignore a message that another worker of the same node sends as well."""
+
+
+def record_failure(error: Exception, rank: int, resumed: bool, group: KeyValueChannel) -> None:
+    """Put an exception on the group's channel, unless an earlier failure is recorded there.
+
+    The loss of another worker is recorded apart, as its cause lies elsewhere.
+    """
+    if is_peer_loss(error):
+        first = str(error).splitlines()[0].split(". ")[0]  # the rest is gloo's advice
+        group.put_if_absent("peer_loss", hide(f"worker {rank}: {first[:300]}"))
+        return
+    record = {"rank": rank, **_describe(error, resumed)}
+    texts = {key: hide(record[key]) for key in ("message", "trace") if key in record}
+    group.put_if_absent("failure", {**record, **texts})
+
+
+def _describe(error: Exception, resumed: bool) -> dict[str, Any]:
+    """Kind and message of an exception, as `runs.failures.failure_from_record` reads them."""
+    if isinstance(error, StorageOutage) or (isinstance(error, Unreachable) and resumed):
+        return {"kind": "storage_unreachable", "message": str(error)}
+    if isinstance(error, UserError):
+        return {"kind": "user_error", "message": str(error)}
+    if isinstance(error, RunFailed):
+        return {"kind": error.kind, "message": str(error), "trace": ""}
+    if isinstance(error, OutOfMemory):
+        return {"kind": "out_of_memory", "message": error.message, "step": error.step}
+    return {"kind": "crash", "message": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}

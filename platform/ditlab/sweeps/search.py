@@ -1,0 +1,402 @@
+"""Tune's searches and schedulers for a sweep, fed with the metrics of earlier sessions.
+
+Search is Optuna's (Akiba et al. 2019, arXiv:1907.10902). Population-based training is synchronous (Jaderberg et al.
+2017, arXiv:1711.09846).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from ray import tune
+from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    FIFOScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+    TrialScheduler,
+)
+from ray.tune.search import Searcher
+
+from ditlab.errors import UserError
+from ditlab.spec.sweep.axes import Axis, Choice, Grid, Integer, LogUniform, same
+from ditlab.spec.sweep.space import draw_values, experiment_for
+from ditlab.spec.sweep.spec import Asha, Median, OptunaSearch, Pbt, Sweep
+from ditlab.sweeps.trials import PastCurve, PastTrial, PlannedTrial
+
+MAX_PROPOSALS = 100  # in a row that make no valid experiment
+
+
+class OptunaTrials(Searcher):
+    """Tune's searcher on an Optuna study, which is refilled from the ledger when a sweep is resumed.
+
+    Ray's own OptunaSearch cannot be refilled: it takes no evaluated points of a space with conditions.
+    """
+
+    def __init__(
+        self, sweep: Sweep, past: Sequence[PastTrial], plan: Callable[[int, Mapping[str, Any]], PlannedTrial]
+    ) -> None:
+        """`plan` writes a new trial, by number and values, to the ledger."""
+        super().__init__(metric=None, mode=None)
+        self._sweep, self._plan = sweep, plan
+        self._study = make_study(sweep, past)
+        self._unfinished = [one.trial for one in past if not one.has_ended]
+        used = {one.trial.number for one in past}
+        self._free_numbers = [number for number in range(sweep.trials or 0) if number not in used]
+        self._proposals: dict[str, Any] = {}
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """Configure the next trial: first unfinished ones of an earlier session, then Optuna's proposals."""
+        if self._unfinished:
+            trial = self._unfinished.pop(0)
+            self._study.enqueue_trial(_parameters(self._sweep, trial.values))
+            proposal = self._study.ask()
+            suggest_values(self._sweep, proposal)
+        else:
+            found = self._propose() if self._free_numbers else None
+            if found is None:
+                return Searcher.FINISHED
+            proposal, values = found
+            trial = self._plan(self._free_numbers.pop(0), values)
+        self._proposals[trial_id] = proposal
+        return {"trial": {"number": trial.number, "run_id": trial.run_id, "values": trial.values}}
+
+    def _propose(self) -> tuple[Any, dict[str, Any]] | None:
+        """Return Optuna's trial and values that make a valid experiment; None where Optuna finds none.
+
+        Invalid values are reported to Optuna as pruned: it would propose failed ones again.
+        """
+        from optuna.trial import TrialState
+
+        for _ in range(MAX_PROPOSALS):
+            proposal = self._study.ask()
+            values = suggest_values(self._sweep, proposal)
+            try:
+                experiment_for(self._sweep, values)
+            except UserError:
+                self._study.tell(proposal, state=TrialState.PRUNED)
+                continue
+            return proposal, values
+        return None
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None: ...
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        proposal = self._proposals.pop(trial_id, None)
+        if proposal is None:
+            return
+        last = result or {}
+        values = [float(last.get(name, math.nan)) for name in self._sweep.metrics]
+        status = "failed" if error else last.get("status", "failed")
+        if status != "interrupted":  # it is resumed in the next session
+            _report(self._study, proposal, status, int(last.get("step", 0)), values)
+
+    def save(self, checkpoint_path: str) -> None: ...
+
+    def restore(self, checkpoint_path: str) -> None: ...
+
+
+def make_study(sweep: Sweep, past: Sequence[PastTrial]) -> Any:
+    """Make a study that holds every trial that has ended."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    search = sweep.search
+    assert isinstance(search, OptunaSearch)
+    # Another seed than that of the earlier sessions, whose trials would be proposed again.
+    seed = (sweep.seed + 1_000_003 * len(past)) % 2**32
+    sampler: Any = (
+        optuna.samplers.RandomSampler(seed=seed)
+        if search.sampler == "random"
+        else optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=search.startup, multivariate=False, constant_liar=True
+        )
+    )
+    directions: Any = ["minimize" if mode == "min" else "maximize" for mode in sweep.modes]
+    study = optuna.create_study(sampler=sampler, directions=directions)
+    for one in past:
+        if one.has_ended:
+            study.enqueue_trial(_parameters(sweep, one.trial.values))
+            proposal = study.ask()
+            suggest_values(sweep, proposal)
+            _report(study, proposal, one.status, one.step, one.values)
+    return study
+
+
+def suggest_values(sweep: Sweep, proposal: Any) -> dict[str, Any]:
+    """Let an Optuna trial suggest a value for each axis. Choices are suggested by index, as they may be mappings."""
+
+    def draw(path: str, axis: Axis) -> Any:
+        if isinstance(axis, Choice | Grid):
+            return axis.values[proposal.suggest_categorical(path, list(range(len(axis.values))))]
+        if isinstance(axis, Integer):
+            return proposal.suggest_int(path, axis.low, axis.high, step=axis.step)
+        return proposal.suggest_float(path, axis.low, axis.high, log=isinstance(axis, LogUniform))
+
+    return draw_values(sweep.space, draw)
+
+
+def _parameters(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a trial's values to Optuna's parameters."""
+    found = {}
+    for path, value in values.items():
+        axis = sweep.space[path]
+        found[path] = index_of(axis, value) if isinstance(axis, Choice | Grid) else value
+    return found
+
+
+def index_of(axis: Choice | Grid, value: Any) -> int:
+    """Return the index of a value among an axis' values."""
+    return next(index for index, known in enumerate(axis.values) if same(known, value))
+
+
+def _report(study: Any, proposal: Any, status: str, step: int, values: Sequence[float]) -> None:
+    """Report a trial's end to Optuna. A stopped one counts as pruned at its step, if there is one metric."""
+    from optuna.trial import TrialState
+
+    if status == "failed" or not values or not all(math.isfinite(value) for value in values):
+        study.tell(proposal, state=TrialState.FAIL)
+    elif status == "stopped" and len(values) == 1:
+        proposal.report(values[0], step)
+        study.tell(proposal, state=TrialState.PRUNED)
+    else:
+        study.tell(proposal, list(values))
+
+
+def make_scheduler(
+    sweep: Sweep, total_steps: int, past: Sequence[PastCurve], stop_trial: Callable[[int], None]
+) -> TrialScheduler:
+    """Make the sweep's scheduler, whose time is a trial's training step.
+
+    ASHA: Li et al. 2020, arXiv:1810.05934. Median stopping: Golovin et al. 2017. Population-based training: Jaderberg
+    et al. 2017, arXiv:1711.09846.
+
+    Args:
+        sweep: the sweep's spec.
+        total_steps: steps of the longest trial.
+        past: metrics of trials that ended in earlier sessions, which the scheduler receives again.
+        stop_trial: requests that the trial with a number stops after a checkpoint.
+    """
+    np.random.seed(sweep.seed % 2**32)  # ASHA draws a trial's bracket from the global generator
+    ranked: dict[str, Any] = {"time_attr": "step", "metric": sweep.metrics[0], "mode": sweep.modes[0]}
+    match sweep.scheduler:
+        case Asha() as asha:
+            scheduler: _Asha | _Median = _Asha(
+                max_t=total_steps,
+                grace_period=asha.grace,
+                reduction_factor=asha.reduction,
+                brackets=asha.brackets,
+                **ranked,
+            )
+        case Median() as median:
+            scheduler = _Median(
+                grace_period=median.grace, min_samples_required=median.min_trials, hard_stop=True, **ranked
+            )
+        case Pbt() as pbt:
+            return Population(
+                sweep,
+                perturbation_interval=pbt.interval,
+                quantile_fraction=pbt.quantile,
+                resample_probability=pbt.resample,
+                hyperparam_mutations={
+                    "trial": {"values": {path: _mutation(axis) for path, axis in sweep.space.items()}}
+                },
+                **ranked,
+            )
+        case _:
+            return FIFOScheduler()
+    for curve in past:
+        _replay(scheduler, curve, ranked["metric"])
+    scheduler.stop_trial = stop_trial
+    return scheduler
+
+
+def _replay(scheduler: TrialScheduler, curve: PastCurve, metric: str) -> None:
+    """Report the metrics of an ended trial to a scheduler, as if they had just been measured."""
+    trial: Any = _EndedTrial(curve.trial_id)
+    controller: Any = None
+    scheduler.on_trial_add(controller, trial)
+    result: dict[str, Any] = {}
+    for step, value in zip(curve.steps, curve.values, strict=True):
+        result = {"step": step, metric: value, "time_total_s": 0.0}
+        if isinstance(scheduler, _Median):  # it only needs to remember them: this trial has ended
+            scheduler.on_trial_complete(controller, trial, result)
+        else:
+            scheduler.on_trial_result(controller, trial, result)
+    if not isinstance(scheduler, _Median):
+        scheduler.on_trial_complete(controller, trial, result)
+
+
+class _StopsAfterCheckpoint:
+    """Mixin that requests a trial to stop after a checkpoint: Tune itself would kill it ten seconds later."""
+
+    stop_trial: Callable[[int], None] | None = None
+    _stopped: tuple[str, ...] = ()
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        if trial.trial_id not in self._stopped:
+            decision: str = super().on_trial_result(tune_controller, trial, result)  # type: ignore[misc]
+            if decision != TrialScheduler.STOP or self.stop_trial is None:
+                return decision
+            self._stopped = (*self._stopped, trial.trial_id)
+        assert self.stop_trial
+        self.stop_trial(int(trial.config["trial"]["number"]))
+        return TrialScheduler.CONTINUE
+
+
+class _Asha(_StopsAfterCheckpoint, AsyncHyperBandScheduler):
+    """Tune's ASHA."""
+
+
+class _Median(_StopsAfterCheckpoint, MedianStoppingRule):
+    """Tune's median stopping, which assumes that a trial's last result has the metric; a failed trial's has not."""
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        if self._metric in result:
+            super().on_trial_complete(tune_controller, trial, result)
+
+
+@dataclass(frozen=True)
+class _EndedTrial:
+    """The part of Tune's trial that schedulers read of an ended one."""
+
+    trial_id: str
+
+
+def _mutation(axis: Axis) -> Any:
+    """Mutation of an axis in Tune's terms: a range is scaled by a factor or resampled, a list moves to a neighbour."""
+    if isinstance(axis, Choice | Grid):
+        return list(axis.values)
+    if isinstance(axis, Integer):
+        return tune.randint(axis.low, axis.high + 1)
+    return tune.loguniform(axis.low, axis.high) if isinstance(axis, LogUniform) else tune.uniform(axis.low, axis.high)
+
+
+class Population(PopulationBasedTraining):
+    """Tune's quantiles and mutations, applied once all trials wait at the same step.
+
+    A trial that shall take over another one's checkpoint gets `takeover` in its config.
+    """
+
+    def __init__(self, sweep: Sweep, **settings: Any) -> None:
+        super().__init__(log_config=False, **settings)
+        self._sweep = sweep
+        self._waiting: list[Any] = []
+        self._ended: list[Any] = []
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Let a trial wait that has reached a perturbation."""
+        state = self._trial_state[trial]
+        if self._metric not in result or result["step"] - state.last_perturbation_time < self._perturbation_interval:
+            return TrialScheduler.CONTINUE
+        self._save_trial_state(state, result["step"], result, trial)
+        if math.isnan(state.last_score):
+            state.last_score = -math.inf  # Tune would leave it out of the ranking, and never replace it
+        if trial not in self._waiting:  # its process may have been lost while it waited, and restarted
+            self._waiting.append(trial)
+        self._perturb_when_complete(tune_controller)
+        return TrialScheduler.NOOP
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        super().on_trial_complete(tune_controller, trial, result)
+        self._remove(tune_controller, trial)
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        super().on_trial_error(tune_controller, trial)
+        self._remove(tune_controller, trial)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+        super().on_trial_remove(tune_controller, trial)
+        self._remove(tune_controller, trial)
+
+    def _remove(self, controller: Any, ended: Any) -> None:
+        """Remove an ended trial, for which alone the others may have waited, and its score."""
+        self._trial_state[ended].last_score = None
+        self._ended.append(ended)
+        self._waiting = [trial for trial in self._waiting if trial is not ended]
+        self._perturb_when_complete(controller)
+
+    def _is_awaited(self, trial: Any) -> bool:
+        """Return True if the trial still trains towards the perturbation."""
+        return trial not in self._waiting and trial not in self._ended and not trial.is_finished()
+
+    def _perturb_when_complete(self, controller: Any) -> None:
+        """Let all trials continue, the worst with another one's weights, once all of them wait."""
+        if not self._waiting or any(map(self._is_awaited, controller.get_live_trials())):
+            return
+        waiting, self._waiting = sorted(self._waiting, key=_number), []
+        front = max(self._trial_state[trial].last_train_time for trial in waiting)
+        if any(self._trial_state[trial].last_train_time < front for trial in waiting):
+            self._catch_up(controller, waiting, front)
+            return
+        lower, upper = self._quantiles()
+        for trial in waiting:
+            self._trial_state[trial].last_perturbation_time = self._trial_state[trial].last_train_time
+        for trial in waiting:
+            if trial in lower:
+                self._take_over(controller, trial, self._random(trial).choice(sorted(upper, key=_number)))
+            else:
+                controller._schedule_trial_train(trial)
+
+    def _catch_up(self, controller: Any, waiting: list[Any], front: int) -> None:
+        """Train the trials that are behind, after a resume or a lost process, up to the others' step first."""
+        for trial in waiting:
+            state = self._trial_state[trial]
+            if state.last_train_time == front:
+                self._waiting.append(trial)
+            else:
+                state.last_perturbation_time = front - self._perturbation_interval
+                controller._schedule_trial_train(trial)
+
+    def _take_over(self, controller: Any, trial: Any, donor: Any) -> None:
+        """Restart the trial from the donor's checkpoint. Tune reuses one process a perturbation; others start anew."""
+        config, _ = self._get_new_config(trial, donor)
+        controller.pause_trial(trial, should_checkpoint=False)
+        trial.set_config(config)
+
+    def _random(self, trial: Any) -> random.Random:
+        """Random numbers keyed by seed, trial and step."""
+        return random.Random(f"{self._sweep.seed}/{_number(trial)}/{self._trial_state[trial].last_train_time}")
+
+    def _get_new_config(self, trial: Any, trial_to_clone: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Configure the trial with the donor's values, perturbed within their axes.
+
+        Values that make no valid experiment together stay the donor's.
+        """
+        # Tune mutates by the global generators, which other threads use too.
+        generator = self._random(trial)
+        random.seed(generator.random())
+        np.random.seed(generator.randrange(2**32))
+        mutated, operations = super()._get_new_config(trial, trial_to_clone)
+        donor, own = trial_to_clone.config["trial"], trial.config["trial"]
+        values = {
+            path: nearest_value(self._sweep.space[path], value) for path, value in mutated["trial"]["values"].items()
+        }
+        try:
+            experiment_for(self._sweep, values)
+        except UserError:
+            values = dict(donor["values"])
+        step = self._trial_state[trial_to_clone].last_train_time
+        takeover = {"run_id": donor["run_id"], "step": step, "key": secrets.token_hex(4)}
+        config = {"number": own["number"], "run_id": own["run_id"], "values": values, "takeover": takeover}
+        return {"trial": config}, operations
+
+
+def nearest_value(axis: Axis, value: Any) -> Any:
+    """Return the value of an axis that is nearest to a perturbed one."""
+    if isinstance(axis, Choice | Grid):
+        return value
+    if isinstance(axis, Integer):
+        steps = round((float(value) - axis.low) / axis.step)
+        return axis.low + axis.step * min(max(0, steps), (axis.high - axis.low) // axis.step)
+    return min(max(float(value), axis.low), axis.high)
+
+
+def _number(trial: Any) -> int:
+    return int(trial.config["trial"]["number"])
